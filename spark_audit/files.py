@@ -246,7 +246,6 @@ def write_atomically(
     write: Callable[[IO[bytes]], object],
     *,
     mode: int = 0o644,
-    once: bool = False,
 ) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename.
 
@@ -256,8 +255,6 @@ def write_atomically(
     ----------
     mode
         Of the file, less what the process's umask withholds.
-    once
-        Leave a file alone that is there already: of several processes one writes it.
 
     Raises
     ------
@@ -273,34 +270,16 @@ def write_atomically(
             write(file)
             file.flush()
             os.fsync(file.fileno())
-            if not once:
-                os.replace(part, path)
-            elif not path.exists():
-                _put_once(part, path)
+            os.replace(part, path)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def _put_once(part: Path, path: Path) -> None:
-    """Give a file its name, unless another process was first."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without hard links
-        os.replace(part, path)
-
-
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """What is said of a file or folder that cannot be written."""
-    fix = "check the folder's permissions and free space, then run again"
-    if isinstance(error, NotADirectoryError | FileExistsError):
-        fix = "this is a file, not a folder: give another path"
-    elif isinstance(error, IsADirectoryError):
-        fix = "this is a folder, not a file: give another path"
-    return OutputError(
-        f"cannot be written ({error.strerror or error})", where=str(path), fix=fix
-    )
+    what = f"cannot be written ({error.strerror or error})"
+    fix = "check the path, its permissions and free space, then run again"
+    return OutputError(what, where=str(path), fix=fix)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -468,21 +447,17 @@ def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
         if not path.is_file():
             return "is gone"
         there = path.stat().st_size
-        if there < size:
-            return f"holds {there} bytes of the {size} that were written"
-        if there > size and not grows:
+        if there < size or (there > size and not grows):
             return f"holds {there} bytes, and {size} were written"
         if sha256 is None:
             return None
         if there == size:
             # A whole file is hashed once a process, however often it is asked for.
             return None if sha256_file(path) == sha256 else DAMAGED
-        digest = hashlib.sha256()
         with open_regular(path) as file:
-            # In blocks: a file may grow to more than fits into memory.
-            while size and (block := file.read(min(size, 1 << 20))):
-                digest.update(block)
-                size -= len(block)
-        return None if digest.hexdigest() == sha256 else DAMAGED
+            # Mapped: a file may grow to more than fits into memory.
+            begun = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b""
+            same = hashlib.sha256(begun).hexdigest() == sha256
+        return None if same else DAMAGED
     except OSError as error:
         return f"cannot be read ({error.strerror or type(error).__name__})"

@@ -45,7 +45,7 @@ def test_a_file_is_held_against_its_fact(tmp_path):
     file.write_bytes(b"oneXtwo\n")
     assert str(fault(file, start, grows=True)).startswith("is damaged")
     file.write_bytes(b"on")
-    assert fault(file, start, grows=True) == "holds 2 bytes of the 4 that were written"
+    assert fault(file, start, grows=True) == "holds 2 bytes, and 4 were written"
     assert fault(tmp_path, told) == fault(tmp_path / "none", told) == "is gone"
     for wrong in (None, [], {}, {"bytes": "4"}):
         assert fault(file, wrong) == "has no checksum that can be read"

@@ -28,11 +28,8 @@ def test_an_unknown_name_is_an_attribute_error():
             _ = module.nothing
 
 
-def test_help_lists_every_audit_as_it_describes_itself():
-    described = {
-        one.name: (one.__doc__ or "").split("\n")[0] for one in sa.audits.AUDITS
-    }
-    assert list(AUDITS.items()) == list(described.items())
+def test_help_lists_every_audit():
+    assert AUDITS == [one.name for one in sa.audits.AUDITS]
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -314,7 +314,7 @@ class Audit(ABC):
             result = self.conclude(evidence, replace(context, baselines=pairs))
         audited = {row.checkpoint for row in result.rows}
         if absent := [name for name in names if name not in audited]:
-            reason = getattr(tables.get(absent[0]), "lacks", self.unscored)
+            reason = getattr(tables.get(absent[0]), "lacks", "") or self.unscored
             if not self.plan(whole, paper=context.paper):
                 reason = self.why_nothing(whole)
             if reason and not len(evidence):

@@ -31,7 +31,7 @@ from spark_audit.results import (
     side_of,
 )
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.scoring.items import normalised, stripped
+from spark_audit.scoring.items import normalised
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import (
     LEVELS,
@@ -216,7 +216,7 @@ def _label_facts(
         task
         for task in tasks
         if len({*map(normalised, known.get(task, ()))})
-        < len({*map(stripped, known.get(task, ()))})
+        < len({*map(str.strip, known.get(task, ()))})
     ]
     rows = (row for row in manifest.examples if row.split == "test")
     blank = sum(row.task in tasks and not row.response.strip() for row in rows)
@@ -290,7 +290,7 @@ def _likeliest(
     table: TokenTable, example: ManifestExample, labels: Sequence[str]
 ) -> bool:
     nll = table.columns["nll_sum"][table.rows(labels_key(example.id))]
-    return stripped(labels[int(nll.argmin())]) == stripped(example.response)
+    return labels[int(nll.argmin())].strip() == example.response.strip()
 
 
 def _empty(table: TokenTable, example: ManifestExample) -> bool:
@@ -302,7 +302,7 @@ def _empty(table: TokenTable, example: ManifestExample) -> bool:
 
 def _chance(asked: Sequence[ManifestExample], scorer: str) -> dict[str, float]:
     """Share of the commonest response of each task."""
-    same = normalised if scorer == "normalised" else stripped
+    same = normalised if scorer == "normalised" else str.strip
     counts: dict[str, Counter[str]] = {}
     for example in asked:
         counts.setdefault(example.task, Counter())[same(example.response)] += 1

@@ -96,8 +96,7 @@ def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
     otherwise = (
         "give a folder with config.json or adapter_config.json, or a weights file"
     )
-    fix = instead(path, wanted="checkpoint", otherwise=otherwise)
-    return CheckpointError(what, fix=fix)
+    return CheckpointError(what, fix=instead(path, otherwise))
 
 
 Reader = Callable[[Path, Loading], Checkpoint]

@@ -319,8 +319,7 @@ class Opening:
         packed = quantised(base.architecture)
         if meta:
             facts["dtype"] = "auto" if packed else item.loading.dtype
-        else:
-            notes.append(f"loaded as {facts['dtype']}, attention {attention}")
+        notes.append(f"loaded as {facts['dtype']}, attention {attention}")
         notes += remarks(base.architecture, tokenizer, facts["usable"])
         computed = {"dtype": facts["dtype"], "attention": attention}
         computed["eos"] = repr(base.eos(model))

@@ -5,7 +5,8 @@ Only what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from spark_audit import sentences
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM, report_commands
 from spark_audit.terminal.commands import add, program
@@ -30,63 +32,38 @@ GROUPS = {
     "manifest": "Build and look at manifests.",
 }
 """Commands with commands of their own, each a module here."""
-AUDITS = {
-    "matched": "Likelihood of identifiers compared with equally difficult controls.",
-    "rank": "Ranks of identifiers and their controls among all next tokens.",
-    "nll": "Mean NLL of identifiers, other text and canaries, without matching.",
-    "canary": "Planted canaries, ranked among strings that were not planted.",
-    "twins": "Identifiers ranked among made-up strings of their kind (twins).",
-    "mia": "Whether scores separate trained rows from held-out rows.",
-    "extract": "Identifiers reproduced word for word after their true prefix.",
-    "noise": "Identifiers' probability under noise on the input embeddings.",
-    "stages": "Memory by stage and task of a series: learned, kept or forgotten.",
-    "utility": "Task accuracy after every stage: Last, Avg, BWT, forgetting.",
-    "series": "Membership by all stages of a series, beside its last checkpoint.",
-}
+AUDITS = "matched rank nll canary twins mia extract noise stages utility series".split()
 """Our audits, named without importing them: ``--help`` answers at once."""
+ASKED = Path(sentences.__file__).parent / "en" / "audits.toml"
+"""Holds what each of them asks."""
 
 EXAMPLES = {
-    "demo": ("demo -o reports/demo-2 --seed 2",),
-    "inspect": ("inspect runs/mine --base models/base",),
-    "data import": (
-        "data import reviews.csv --task reviews --split train "
-        "--map prompt=text response=label -o data/reviews.jsonl",
-    ),
-    "data annotate": ("data annotate data/reviews.jsonl -o data/annotated.jsonl",),
-    "data inject": ("data inject data/reviews.jsonl -o data/injected --canaries 50",),
-    "manifest build": (
-        "manifest build --base models/base --data data/injected "
-        "-o manifests/reviews.json",
-    ),
-    "manifest show": ("manifest show manifests/reviews.json",),
-    "manifest verify": ("manifest verify manifests/reviews.json --base models/base",),
-    "manifest export": (
-        "manifest export manifests/reviews.json --redact -o shared.json",
-    ),
-    "manifest rows": ("manifest rows manifests/reviews.json -o peer",),
-    "all": (
-        "all --ckpt runs/mine --base models/base --dry-run",
-        "all --ckpt with=runs/mine without=runs/plain --base models/base "
-        "--baseline without",
-        "all --ckpt runs/mine --base models/base --skip extract --also noise",
-    ),
-    "stages": (
-        "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base --order t1,t2",
-    ),
-    "utility": ("utility --ckpt runs/mine --data data/test.jsonl",),
-    "report": ("report reports/reviews-mine --format html,md",),
-    "persons": ("persons reports/before reports/after --person customer-0172",),
-    "epsilon": ("epsilon reports/reviews-mine --claims 2 --delta 1e-5",),
-    "verify": ("verify reports/reviews-mine --attestation gate.intoto.json",),
-    "compare": ("compare reports/reviews-mine reports/reviews-plain",),
-    "gate": (
-        "gate reports/reviews-mine --fail-if 'mia.auc.loss.low > 0.55'",
-        "gate reports/reviews-mine --fail-if 'claim >= memory except base'",
-        "gate reports/reviews-mine --against reports/reviews-old "
-        "--fail-if 'matched.memory[type=EMAIL] rose by 0.05'",
-    ),
+    "demo": "demo -o reports/demo-2 --seed 2",
+    "data import": "data import reviews.csv --task reviews --split train "
+    "--map prompt=text response=label -o data/reviews.jsonl",
+    "data annotate": "data annotate data/reviews.jsonl -o data/annotated.jsonl",
+    "data inject": "data inject data/reviews.jsonl -o data/injected --canaries 50",
+    "manifest build": "manifest build --base models/base --data data/injected "
+    "-o manifests/reviews.json",
+    "manifest show": "manifest show manifests/reviews.json",
+    "manifest verify": "manifest verify manifests/reviews.json --base models/base",
+    "manifest export": "manifest export manifests/reviews.json --redact -o shared.json",
+    "manifest rows": "manifest rows manifests/reviews.json -o peer",
+    "inspect": "inspect runs/mine --base models/base",
+    "all": "all --ckpt with=runs/mine without=runs/plain --base models/base "
+    "--baseline without --also noise",
+    "stages": "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base "
+    "--order t1,t2",
+    "utility": "utility --ckpt runs/mine --data data/test.jsonl",
+    "report": "report reports/reviews-mine --format html,md",
+    "persons": "persons reports/before reports/after --person customer-0172",
+    "compare": "compare reports/reviews-mine reports/reviews-plain",
+    "verify": "verify reports/reviews-mine --attestation gate.intoto.json",
+    "epsilon": "epsilon reports/reviews-mine --claims 2 --delta 1e-5",
+    "gate": "gate reports/reviews-mine --fail-if 'claim >= memory except base' "
+    "'mia.auc.loss.low > 0.55'",
 }
-"""What ``--help`` shows as examples, by command."""
+"""What ``--help`` shows as an example, by command."""
 ANY = "--ckpt runs/mine --base models/base"
 """The example of an audit that has none here."""
 
@@ -117,28 +94,24 @@ def _app(argv: Sequence[str]) -> App:
                 _add(group, one, function, within=f"{name} ")
         app.command(group)
     put("inspect", inspect)
-    titles, audits = AUDITS, dict[str, "type[Audit]"]()
+    audits: Mapping[str, type[Audit]] = {}
     if {ALL, *AUDITS} & {*argv} or entry_points(group=OUTSIDE):
         from spark_audit.audits import all_audits
 
-        audits = dict(all_audits())
-        titles = {
-            name: (one.__doc__ or "").split("\n")[0] for name, one in audits.items()
-        }
-    whole = "All audits from one scoring pass; noise if asked for."
-    for name, text in {**titles, ALL: whole}.items():
+        audits = all_audits()
+    told = tomllib.loads(ASKED.read_text(encoding="utf-8"))["audit"].items()
+    asked = {name: one["question"] for name, one in told if "question" in one}
+    asked[ALL] = "All audits from one scoring pass; noise if asked for."
+    for name in (*(audits or AUDITS), ALL):
         made: Callable[..., None] = _not_called
         if name in argv:
             from spark_audit.cli.audit import audit_command
 
             made = audit_command([*audits.values()] if name == ALL else [audits[name]])
-        put(name, made, help=text)
-    put("report", report_commands.report)
-    put("persons", report_commands.persons)
-    put("compare", report_commands.compare)
-    put("verify", report_commands.verify)
-    put("epsilon", report_commands.epsilon)
-    put("gate", report_commands.gate)
+        help = asked.get(name) or (audits[name].__doc__ or "").split("\n")[0]
+        put(name, made, help=help)
+    for name in ("report", "persons", "compare", "verify", "epsilon", "gate"):
+        put(name, getattr(report_commands, name))
     return app
 
 
@@ -154,8 +127,8 @@ def _add(
     within: str = "",
     **more: Any,
 ) -> None:
-    examples = EXAMPLES.get(within + name, (f"{name} {ANY}",))
-    add(app, name, function, examples=[f"{PROGRAM} {one}" for one in examples], **more)
+    example = EXAMPLES.get(within + name, f"{name} {ANY}")
+    add(app, name, function, examples=[f"{PROGRAM} {example}"], **more)
 
 
 # --- commands without a model, and with all of it -------------------------------------

@@ -36,7 +36,7 @@ from spark_audit.files import (
     read_regular,
     write_atomically,
 )
-from spark_audit.terminal.suggestions import TABLES, instead, nearest
+from spark_audit.terminal.suggestions import nearest
 
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
@@ -198,9 +198,9 @@ def data_files(given: Iterable[Path]) -> list[Path]:
     files: dict[Path, Path] = {}
     for path in given:
         inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        if not inside or path.suffix in TABLES:
+        if not inside or path.suffix in (".csv", ".tsv", ".parquet", ".xlsx", ".arrow"):
             what = "holds no .jsonl file" if path.is_dir() else "is no JSON-lines file"
-            fix = instead(path, wanted="data", otherwise="see `data import`")
+            fix = "make one with `spark-audit data import`"
             raise InputError(what, where=str(path), fix=fix)
         for file in inside:
             if files.setdefault(file.resolve(), file) is not file:

@@ -33,7 +33,7 @@ from spark_audit.manifest.schema import (
     check_inside,
 )
 from spark_audit.provenance import canonical_json
-from spark_audit.terminal.suggestions import goes, instead
+from spark_audit.terminal.suggestions import instead
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -252,8 +252,7 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
     path = Path(path).expanduser()
     content = _content_of_file(path)
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
-        fix = instead(path, wanted="manifest", otherwise=MANIFEST)
-        raise InputError("is no SPARK Audit manifest", where=str(path), fix=fix)
+        raise InputError("is no SPARK Audit manifest", where=str(path), fix=MANIFEST)
     found = _checked(content, where=str(path))
     tables = {name: getattr(found, name) for name in PARTS if name in content}
     if found.digest != digest({**content, **tables}):
@@ -278,15 +277,10 @@ def _content_of_file(path: Path) -> Any:
         kind: type[SparkError] = OutputError
         if path.is_dir():
             what, kind = "is a folder, not a manifest", InputError
-        otherwise = instead(path, wanted="manifest", otherwise=MANIFEST)
-        raise kind(what, where=str(path), fix=otherwise) from error
+        raise kind(what, where=str(path), fix=instead(path, MANIFEST)) from error
     except (pa.ArrowException, KeyError, TypeError) as error:
         what = "was changed, is not whole, or is no manifest"
         raise InputError(what, where=str(path), fix=FIX) from error
-    except InputError:
-        if goes(path, wanted="manifest") is None:
-            raise
-        return None
 
 
 def check_fit(

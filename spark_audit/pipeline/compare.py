@@ -49,7 +49,8 @@ class Part:
             If the file is not as the report says that it was written.
         """
         path = self.path(audit)
-        if self.report.evidence.get(path.name) != sha256_file(path):
+        told = self.report.evidence.get(path.name)
+        if not path.exists() or told != sha256_file(path):
             raise OutputError(
                 "is not the file that the report was made from",
                 where=str(path),

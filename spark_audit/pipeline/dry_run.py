@@ -16,15 +16,11 @@ import numpy as np
 from spark_audit.errors import InputError
 from spark_audit.host_memory import free_bytes
 from spark_audit.pipeline.engines.local import processes
-from spark_audit.pipeline.job import Job
+from spark_audit.pipeline.job import Job, Lacking
 from spark_audit.pipeline.request import Request
-from spark_audit.scoring.items import AnyItem
-from spark_audit.scoring.table import Pass
 
 TIMED = 4096
 """Tokens of a pass that are timed."""
-
-Lacking = dict[tuple[str, Pass], list[AnyItem]]
 
 
 def estimate(request: Request) -> dict[str, Any]:
@@ -52,14 +48,8 @@ def estimate(request: Request) -> dict[str, Any]:
     # A store that is made gets a salt; there is nothing in one that is not.
     begun = place is not None and (place / "salt").exists()
     job = job if begun else replace(job, store=Store(None))
-    lacking: Lacking = {
-        (one.name, kind): [*job.store.left(keys).values()]
-        for one in described
-        if job.order.scores(one.name)
-        for kind, keys in job.keys(one).items()
-    }
-    there = (sum(not items for items in lacking.values()), len(lacking))
-    pace, loading, weights = _timed(job, lacking)
+    lacking = job.lacking()
+    pace, loading = _timed(job, lacking)
     passes: list[dict[str, Any]] = []
     for name in dict.fromkeys(kind.kind for _, kind in lacking):
         items = [
@@ -70,8 +60,7 @@ def estimate(request: Request) -> dict[str, Any]:
         part = {"items": len(items), "tokens": tokens, "seconds": seconds}
         passes.append({"pass": name, **part})
     free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    work = sum(one["tokens"] for one in passes) * weights / 4
-    at_once = processes(request, work=work, size=weights, free=free)
+    at_once = processes(job, lacking)
     return {
         "manifest": job.manifest.name,
         "rows": len(job.manifest.examples),
@@ -84,13 +73,13 @@ def estimate(request: Request) -> dict[str, Any]:
         "memory_bytes": at_once * memory * 1024,
         "free_bytes": free,
         "processes": at_once,
-        "there": there if begun and all(one.model_id for one in described) else None,
+        "there": job.stored(lacking) if begun else None,
         "store": str(place),
     }
 
 
-def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
-    """Seconds per token of each pass, seconds of loading, bytes of the weights.
+def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float]:
+    """Seconds per token of each pass, and seconds of loading.
 
     Where nothing is lacking, nothing is opened.
     """
@@ -98,7 +87,7 @@ def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
 
     samples = {kind: left for (_, kind), left in lacking.items() if left}
     if not samples:
-        return {}, 0.0, 0.0
+        return {}, 0.0
     groups = len(job.opening.groups)
     with job.clock("loading"):
         loaded = next(iter(job.opening.open(groups - 1)))
@@ -113,9 +102,8 @@ def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
         with job.clock(kind.kind):
             score(loaded, some, passes=[kind], batch_size=job.request.batch_size)
         pace[kind.kind] = job.clock[kind.kind] / sum(item.tokens for item in some)
-    weights = float(sum(one.nbytes for one in loaded.model.parameters()))
     job.opening.release()
-    return pace, job.clock["loading"] * groups, weights
+    return pace, job.clock["loading"] * groups
 
 
 def told(estimated: Mapping[str, Any]) -> Iterator[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_audit.audits import about, in_order
 from spark_audit.checkpoints.locate import HUB
@@ -43,7 +43,6 @@ from spark_audit.provenance import sha256_json, versions
 from spark_audit.report.assemble import assemble, results_of
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import Report
-from spark_audit.terminal.suggestions import goes
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
 
 MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
+OTHERS = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
+"""What folders of checkpoints and of data hold."""
 
 
 def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
@@ -90,17 +91,14 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
             fitting.append((path, manifest))
     if len(fitting) == 1:
         return fitting[0][1]
-    if fitting:
-        raise InputError(
-            "several manifests fit: " + ", ".join(str(path) for path, _ in fitting),
-            where=f"checkpoint {checkpoint.name!r}",
-            fix="choose one with --manifest",
-        )
     found = "; ".join(others) if others else f"there is none in {MANIFESTS}/"
+    what = f"no manifest fits: {found}"
+    if fitting:
+        what = "several manifests fit: " + ", ".join(str(path) for path, _ in fitting)
     raise InputError(
-        f"no manifest fits: {found}",
+        what,
         where=f"checkpoint {checkpoint.name!r}",
-        fix="build one with `spark-audit manifest build`, or give --manifest",
+        fix="give --manifest, or build one with `spark-audit manifest build`",
     )
 
 
@@ -122,21 +120,20 @@ def check_folder(
     A folder of another manifest is refused, one with a finished report that this call
     would not write again, and one of data or of a checkpoint.
     """
-    kind = goes(folder, wanted="report") if folder.is_dir() else None
-    if kind is not None and not (folder / "report.json").exists():
-        fix = f"give another -o; {kind}"
-        raise InputError("is no report folder", where=str(folder), fix=fix)
+    theirs = [one for kind in OTHERS for one in folder.glob(kind)]
+    if theirs and not (folder / "report.json").exists():
+        what, fix = f"is no report folder: it holds {theirs[0].name}", "give another -o"
+        raise InputError(what, where=str(folder), fix=fix)
     check_links(folder, *FOLDERS)
     before = None
     if (folder / "report.json").exists():
         before = read_report(folder)
-        if before.manifest.digest != manifest.digest:
+        if lost := _lost(before, request, manifest, order):
             raise InputError(
-                f"holds a report over another manifest ({before.manifest.name!r})",
+                f"holds a finished report with {lost}, which would be lost",
                 where=str(folder),
                 fix="give another -o, or remove the folder",
             )
-        check_kept(before, request, manifest, order, folder=folder)
     check_writable(folder)
     return before
 
@@ -150,17 +147,14 @@ def audits_of(report: Report) -> list[str]:
     return in_order({row.audit for row in rows})
 
 
-def check_kept(
-    old: Report, request: Request, manifest: Manifest, order: Lineup, *, folder: Path
-) -> None:
-    """Refuse to write over a finished report that the new one would not hold.
+def _lost(old: Report, request: Request, manifest: Manifest, order: Lineup) -> str:
+    """What a finished report tells of that the new one would not; empty: nothing.
 
-    Raises
-    ------
-    InputError
-        If it tells of checkpoints that are not audited now, of other audits of other
-        checkpoints, or of other audits with other settings.
+    That is all of another manifest, checkpoints that are not audited now, and other
+    audits where checkpoints or settings are others.
     """
+    if old.manifest.digest != manifest.digest:
+        return f"another manifest ({old.manifest.name!r})"
     names = (
         str(CheckpointName(name, derived=kind))
         for spec in order.specs
@@ -170,21 +164,14 @@ def check_kept(
     before = {series_of(one.name) for one in old.checkpoints} - {BASE, CONTROL}
     now = {series_of(name) for name in names} - {BASE}
     others = [one for one in audits_of(old) if one not in request.audit_names]
+    differs = ["checkpoints"] if before != now else []
     settings = request.shared_settings(manifest)
-    differs = [key for key, value in settings.items() if old.settings.get(key) != value]
+    differs += [key for key in settings if old.settings.get(key) != settings[key]]
     if before - now:
-        what = f"checkpoints {', '.join(sorted(before - now))}"
-    elif others and before != now:
-        what = f"audits {', '.join(others)} of other checkpoints"
-    elif others and differs:
-        what = f"audits {', '.join(others)} with another {', '.join(differs)}"
-    else:
-        return
-    raise InputError(
-        f"holds a finished report with {what}, which would be lost",
-        where=str(folder),
-        fix="give another -o, or remove the folder",
-    )
+        return f"checkpoints {', '.join(sorted(before - now))}"
+    if others and differs:
+        return f"audits {', '.join(others)} with another {', '.join(differs)}"
+    return ""
 
 
 def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
@@ -193,27 +180,21 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
     Raises
     ------
     InputError
-        If the other audits are of other models of these names, or the base would be
-        lost from an audit; the new scores are kept.
+        If the other audits are of other models of these names; the new scores are kept.
     """
     fresh = audits_of(new)
     others = [audit for audit in audits_of(old) if audit not in fresh]
     if not others:
         return new
     models = {one.name: one.model_id for one in old.checkpoints}
-    changed = [
-        f"model of the name {one.name!r}"
-        for one in new.checkpoints
-        if models.get(one.name, one.model_id) != one.model_id
-    ]
-    if _has_base(old, fresh) and not _has_base(new, fresh):
-        changed.append("base, which is not scored now (--base)")
-    if changed:
-        raise InputError(
-            f"holds a finished report of {', '.join(others)} with another {changed[0]}",
-            where=str(folder),
-            fix="give another -o, or remove the folder; what was scored is kept",
-        )
+    for one in new.checkpoints:
+        if models.get(one.name, one.model_id) != one.model_id:
+            raise InputError(
+                f"holds a finished report of {', '.join(others)} with another model of "
+                f"the name {one.name!r}",
+                where=str(folder),
+                fix="give another -o, or remove the folder; what was scored is kept",
+            )
     told = {(guard.name, guard.checkpoint) for guard in new.guards}
     seen = {one.name for one in new.checkpoints}
     united = {**results_of(old, others), **results_of(new, fresh)}
@@ -239,10 +220,6 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
         },
         timing={**old.timing, **new.timing},
     )
-
-
-def _has_base(report: Report, audits: Sequence[str]) -> bool:
-    return any(r.checkpoint == BASE and r.audit in audits for r in report.results)
 
 
 # --- a report that nothing would change -----------------------------------------------
@@ -275,18 +252,11 @@ def inputs_of(request: Request, opening: Opening) -> States | None:
     """What a report comes of, as it is now; ``None`` where files do not show all."""
     if not _lasting(request):
         return None
-    loading = request.loading
-    named = [
-        request.base,
-        loading.tokenizer,
-        loading.agree,
-        *request.data,
-        *request.relearn,
-    ]
+    named = [request.manifest or MANIFESTS, *request.data, *request.relearn]
     named += [path for audit in request.audits for path in audit.inputs]
+    # Of a series the folder around what is opened: stages may be added.
     paths = [path for spec in parse_specs(list(request.ckpt)) for path in spec.paths]
-    given: list[Any] = [request.manifest or MANIFESTS, *paths, *filter(None, named)]
-    places = {*opening.places, *(Path(one).expanduser() for one in given)}
+    places = {*opening.places, *named, *(Path(one).expanduser() for one in paths)}
     files = list(islice(_files(places), MOST + 1))
     return _states(files) if len(files) <= MOST else None
 

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import Opening
     from spark_audit.checkpoints.relearning import Relearning
+    from spark_audit.scoring.items import AnyItem
     from spark_audit.scoring.store import Keys, Store
 
+Lacking: TypeAlias = dict[tuple[str, Pass], list["AnyItem"]]
+"""Name of a checkpoint and pass -> items that nobody has scored."""
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
@@ -161,22 +164,47 @@ class Job:
             by_pass[kind] = self.store.keys(checkpoint, own, kind)
         return by_pass
 
-    def passes_there(self) -> tuple[int, int] | None:
-        """How many passes of the checkpoints are in the store, and how many there are.
+    def lacking(self) -> Lacking:
+        """What the store lacks, by checkpoint and pass, as far as headers tell."""
+        return {
+            (one.name, kind): [*self.store.left(keys).values()]
+            for one in self.opening.described
+            if self.order.scores(one.name)
+            for kind, keys in self.keys(one).items()
+        }
+
+    def stored(self, lacking: Lacking) -> tuple[int, int] | None:
+        """How many passes are in the store, and how many there are.
 
         ``None`` where a checkpoint's id is known after loading only.
         """
-        scored = [one for one in self.opening.described if self.order.scores(one.name)]
-        if not all(one.model_id for one in scored):
+        if not all(one.model_id for one in self.opening.described):
             return None
-        every = [keys for one in scored for keys in self.keys(one).values()]
-        return sum(not self.store.left(keys) for keys in every), len(every)
+        return sum(not items for items in lacking.values()), len(lacking)
 
     def scored(self, checkpoint: Loaded) -> Scored:
         """What a report says of a checkpoint, and where its scores will be."""
         fit = check_fit(self.manifest, checkpoint, base_sha256=checkpoint.base_sha256)
         notes = [*checkpoint.notes, *fit]
         return Scored(facts_of(checkpoint, notes), self.keys(checkpoint))
+
+    def tokens_left(self, group: int, lacking: Lacking) -> int | None:
+        """Tokens that a module's checkpoints lack; ``None``: known after loading."""
+        names = self.opening.groups[group]
+        ids = [one.model_id for one in self.opening.described if one.name in names]
+        if len(ids) < len(names) or not all(ids):
+            return None
+        parts = (items for (name, _), items in lacking.items() if name in names)
+        return sum(item.tokens for items in parts for item in items)
+
+    def opened(self, lacking: Lacking) -> Iterator[Loaded]:
+        """Every checkpoint; where nothing is to be scored, as headers describe it."""
+        for group, names in enumerate(self.opening.groups):
+            if self.tokens_left(group, lacking) == 0:
+                described = self.opening.described
+                yield from (one for one in described if one.name in names)
+            else:
+                yield from self.opening.open(group)
 
     def missing(self, scored: Sequence[Scored]) -> int:
         """How many items nobody has scored yet."""
@@ -189,18 +217,19 @@ class Job:
         self.store.refresh()
         noted = []
         for one in scored:
-            notes = dict.fromkeys(one.facts.notes)
+            notes = [*one.facts.notes]
             for keys in one.keys.values():
-                notes |= dict.fromkeys(self.store.remarks(keys().values()))
-            notes |= dict.fromkeys(self.store.notes if one.keys else ())
+                notes += self.store.remarks(keys().values())
+            notes += self.store.notes if one.keys else []
             # A folder and its copy: one path twice was refused, stages may be alike.
-            notes |= dict.fromkeys(
+            notes += [
                 f"the same model as {other.facts.name!r}"
                 for other in scored
                 if other.facts.model_id == one.facts.model_id and other is not one
                 if not {one.facts.name, other.facts.name} & self.order.stages
-            )
-            facts = one.facts.model_copy(update={"notes": [*notes]})
+            ]
+            notes = list(dict.fromkeys(notes))
+            facts = one.facts.model_copy(update={"notes": notes})
             noted.append(replace(one, facts=facts))
         return noted
 
@@ -256,13 +285,13 @@ def store_of(scores: Path | None) -> Path | None:
     if scores is None:
         return None
     place = folder_of(scores)
-    within = [place / "scores" / "store", place / "store"]
-    found = next((one for one in within if (one / "salt").exists()), place)
-    foreign = place.is_dir() and not (found / "salt").exists() and any(place.iterdir())
-    if found == place and (place.is_file() or foreign):
+    for store in (place / "scores" / "store", place / "store", place):
+        if (store / "salt").exists():
+            return store
+    if place.exists() and (place.is_file() or any(place.iterdir())):
         raise InputError(
             "holds no scores",
             where=f"--scores {scores}",
             fix="give a report folder with scores/store, or a folder for scores",
         )
-    return found
+    return place

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,9 @@ from spark_audit.pipeline.job import Job, Progress, Scored
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, matching
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.results import (
-    AuditResult,
-    Guard,
-    ManifestFacts,
-    Report,
-)
+from spark_audit.results import AuditResult, Guard, ManifestFacts, Report
 from spark_audit.results.evidence import Evidence
-from spark_audit.scoring.store import Scores, ServedScores
+from spark_audit.scoring.store import Scores
 from spark_audit.terminal.console import say
 from spark_audit.terminal.progress import awaited
 from spark_audit.terminal.progress import progress as shown
@@ -77,10 +73,12 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     # What headers show to be wrong is refused here, before anything is scored.
     job = Job.of(request, progress)
     inputs = inputs_of(request, job.opening)
-    known = request.scores is not None or not job.store.empty
-    if known and (there := job.passes_there()) is not None:
+    lacking = job.lacking()
+    there = job.stored(lacking)
+    if there is not None and (there[0] or request.scores is not None):
         say(f"{there[0]} of {there[1]} passes are stored in {job.store.folder}")
-    scored = score(job)
+    engine = import_module(f"spark_audit.pipeline.engines.{request.engine}")
+    scored: list[Scored] = engine.score(job, lacking)
     with job.clock("gathering"):
         missing = job.missing(scored)
     if missing and request.shard[1] > 1:
@@ -131,17 +129,6 @@ def audit(
     return report
 
 
-def score(job: Job) -> list[Scored]:
-    """Have all checkpoints scored, by the engine that the request names."""
-    if job.request.engine == "ray":
-        from spark_audit.pipeline.engines import ray
-
-        return ray.score(job)
-    from spark_audit.pipeline.engines import local
-
-    return local.score(job)
-
-
 # --- from complete tables to the report folder ----------------------------------------
 
 STATISTICS = "statistics, audits"
@@ -152,9 +139,7 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
     """Conclude from what is stored, all of it, and write the report's folder."""
     request, folder = job.request, job.folder
     tables = {
-        one.facts.name: (ServedScores if one.facts.format == "server" else Scores)(
-            job.store, one.keys
-        )
+        one.facts.name: Scores(job.store, one.keys, served=one.facts.format == "server")
         for one in scored
     }
     # Another command may have finished here in the meantime.

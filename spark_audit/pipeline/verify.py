@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.audits import about, find
+from spark_audit.audits import find
 from spark_audit.audits.base import Context
 from spark_audit.checkpoints.specs import Loading, parse_specs
-from spark_audit.errors import InputError, choose
-from spark_audit.files import sha256_file
-from spark_audit.pipeline.compare import concluded
+from spark_audit.errors import InputError, OutputError, choose
+from spark_audit.pipeline.compare import Part, concluded
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attest import differences, read_rules, statement
 from spark_audit.report.folder import read_report
@@ -55,20 +54,19 @@ def verify(
         If a checkpoint is none of the report's, or a statement cannot be read.
     """
     report = read_report(folder)
+    part = Part(folder, report, names={})
     evidence: dict[str, Evidence] = {}
     measured = (row.audit for row in report.results if row.value is not None)
     for name in dict.fromkeys(measured):
-        file = about(name).evidence_file()
+        file, wrong = part.path(name).name, ""
         if file not in report.evidence:
             yield name, "left no evidence, so nothing can be concluded from it"
             continue
-        path = folder / "scores" / file
-        wrong = "" if path.exists() else "is not there"
-        if not wrong and sha256_file(path) != report.evidence[file]:
-            wrong = "is not the file of this report"
+        try:
+            evidence[name] = part.evidence(name)
+        except OutputError as error:
+            wrong = error.what
         yield f"scores/{file}", wrong
-        if not wrong:
-            evidence[name] = Evidence.read(path)
     if evidence:
         yield from _concluded(report, evidence)
     if attestation is not None:

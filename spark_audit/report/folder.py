@@ -39,7 +39,7 @@ from spark_audit.report.writers import (
     markdown,
 )
 from spark_audit.results import Report
-from spark_audit.terminal.suggestions import goes, instead
+from spark_audit.terminal.suggestions import instead
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
 
@@ -118,10 +118,7 @@ def read_report(folder: str | Path) -> Report:
     except (FileNotFoundError, NotADirectoryError) as error:
         kind = "a file" if folder.is_file() else "a folder without report.json"
         what = f"is {kind}" if folder.exists() else "there is no such folder"
-        if elsewise := goes(folder, wanted="report"):
-            fix += f" ({elsewise})"
-        else:
-            fix = instead(folder, wanted="report", otherwise=fix)
+        fix = instead(folder, fix)
         raise InputError(what, where=str(folder), fix=fix) from error
     except OSError as error:
         raise OutputError(

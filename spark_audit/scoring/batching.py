@@ -44,9 +44,6 @@ one of 1,024, whose weights are read as often."""
 GPU = Room(tokens=16_384, overhead=2048, ratio=4.0)
 """The launches of a batch take longer than its arithmetic until it is large."""
 
-WINDOW = 1024
-"""Items among which batches are chosen at a time: bounds the planning, not a batch."""
-
 
 class Batches(Generic[T]):
     """Items, longest first, in batches that a model can take.
@@ -86,19 +83,10 @@ class Batches(Generic[T]):
         """Items of each batch from the item ``start`` on.
 
         Of all ways to cut the sorted items into batches the one of least cost, where
-        a batch costs its padded tokens plus its overhead.
+        a batch costs its padded tokens plus its overhead: a dynamic programme from the
+        back, with ``best[i]`` the least cost of items ``i:``.
         """
-        sizes: list[int] = []
-        while start < len(self._order):
-            part = self._cut(self._lengths[start : start + WINDOW])
-            if start + WINDOW < len(self._order) and len(part) > 1:
-                part.pop()  # the window's edge cut it; it is planned with the next
-            sizes += part
-            start += sum(part)
-        return sizes
-
-    def _cut(self, lengths: np.ndarray) -> list[int]:
-        """Dynamic programme from the back: ``best[i]`` = least cost of items ``i:``."""
+        lengths = self._lengths[start:]
         best = np.zeros(len(lengths) + 1, dtype=np.int64)
         size = np.zeros(len(lengths), dtype=np.int64)
         # Sorted: those that are long enough to stand with an item are next to it.

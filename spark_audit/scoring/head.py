@@ -7,7 +7,7 @@ itself and never beats itself by a rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -47,15 +47,12 @@ class Transform:
     scale: float = 1.0
     softcap: float | None = None
 
-    def __call__(
-        self, logits: torch.Tensor, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The logits; with ``out`` into that tensor, which may be the one given."""
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits, which are overwritten."""
         if self.scale != 1:
-            logits = torch.mul(logits, self.scale, out=out)
+            logits.mul_(self.scale)
         if self.softcap is not None:
-            capped = torch.tanh(torch.div(logits, self.softcap, out=out), out=out)
-            logits = torch.mul(capped, self.softcap, out=out)
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
         return logits
 
 
@@ -386,29 +383,22 @@ class Head:
         self._transform, self._columns = transform, columns
         self._converted = torch.empty(0, device=weight.device)
 
-    def __call__(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Columns ``(n, len(names))`` of hidden states ``(n, H)``."""
-        shape = (len(self._columns.names),)
-        return self._reduced(hidden, targets, self._columns.reduce, shape)
-
-    def nll(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """NLL ``(n, k)`` of targets ``(n, k)`` after hidden states ``(n, H)``."""
-        return self._reduced(hidden, targets, self._columns.nll, targets.shape[1:])
-
-    def _reduced(
-        self,
-        hidden: torch.Tensor,
-        targets: torch.Tensor,
-        reduce: Callable[..., torch.Tensor],
-        shape: Sequence[int],
+    def __call__(
+        self, hidden: torch.Tensor, targets: torch.Tensor, *, only_nll: bool = False
     ) -> torch.Tensor:
+        """Columns, or NLL alone, of targets after hidden states ``(n, H)``.
+
+        Targets and what is found have the shapes of :meth:`Columns.reduce`, or of
+        :meth:`Columns.nll`.
+        """
+        columns, found = self._columns, []
+        reduce = columns.nll if only_nll else columns.reduce
         # Equal chunks: a small last one would run at a fraction of the peak.
-        count = -(-len(hidden) // self._columns.rows)
-        found = [torch.empty(0, *shape, device=hidden.device)]
-        parts = (one.tensor_split(max(count, 1)) for one in (hidden, targets))
+        count = max(-(-len(hidden) // columns.rows), 1)
+        parts = (one.tensor_split(count) for one in (hidden, targets))
         for rows, goal in zip(*parts, strict=True):
-            z = self._columns.buffer(len(rows))
-            self._project(rows, z[:, : self._columns.vocabulary])
+            z = columns.buffer(len(rows))
+            self._project(rows, z[:, : columns.vocabulary])
             found.append(reduce(z, goal, self._finish))
         return torch.cat(found)
 
@@ -422,7 +412,7 @@ class Head:
     def _finish(self, logits: torch.Tensor) -> None:
         if self._bias is not None:
             logits.add_(self._bias)
-        self._transform(logits, out=logits)
+        self._transform(logits)
 
     def _project(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
         weight = self._weight

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import string
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+import regex
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,7 @@ AnyItem: TypeAlias = Item | Candidates | Prompt
 # --- when an answer counts as the expected one ----------------------------------------
 
 
-def stripped(text: str) -> str:
-    """What the strict scorer compares: the text without white space at its ends."""
-    return text.strip()
+_MARKS = regex.compile(rf"[\p{{P}}{re.escape(string.punctuation)}]")
 
 
 def normalised(text: str) -> str:
@@ -199,9 +197,7 @@ def normalised(text: str) -> str:
     Punctuation is what Unicode calls so, and ASCII's; a text of nothing else keeps it.
     """
     folded = " ".join(text.lower().split())
-    marks = {c for c in {*folded} if unicodedata.category(c).startswith("P")}
-    marks |= {*string.punctuation}
-    kept = "".join(c for c in folded if c not in marks)
+    kept = _MARKS.sub("", folded)
     return " ".join(kept.split()) or folded
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -24,15 +24,13 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.store import Keys, Store
 from spark_audit.scoring.table import LAYOUTS, Pass, Task, TokenTable
-from spark_audit.terminal.flags import one_of
+from spark_audit.terminal.flags import BatchSize, one_of
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the tokens done and the tokens there are to do."""
-
-BatchSize: TypeAlias = int | Literal["auto"]
 
 DRIFT_ROWS = 8
 WINDOW = 1024
@@ -146,10 +144,12 @@ def score_keys(
     """
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
-    run = _runner(loaded, keys.kind)
-    _check(loaded, keys.items)
     store.refresh()
     names, left = keys(), store.left(keys)
+    if not left:
+        return
+    run = _runner(loaded, keys.kind)
+    _check(loaded, keys.items)
     worker, workers = shard
     wanted = [item for key, item in left.items() if int(key, 16) % workers == worker]
     parts = [wanted] if wanted else []

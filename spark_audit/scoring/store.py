@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from spark_audit.errors import OutputError
 from spark_audit.files import (
+    alone,
     cannot_write,
     data_bytes,
     read_regular,
@@ -78,11 +79,6 @@ class Store:
         # and one number per score is all of it that stays in memory.
         self._parts: dict[Path, tuple[np.ndarray, list[str]]] = {}
         self.refresh()
-
-    @property
-    def empty(self) -> bool:
-        """Whether no part was found."""
-        return not self._parts
 
     @cached_property
     def _salt(self) -> bytes:
@@ -148,10 +144,8 @@ class Store:
         self.flush()  # rows that wait have other remarks
         for text in remarks:
             self.remark(text)
-        lacking = self.lacking(rows)
-        for key, (position, columns) in rows.items():
-            if key in lacking:
-                self.add(key, position, columns)
+        for key, own in rows.items():
+            self.add(key, *own)
 
     def remark(self, text: str) -> None:
         """Keep what a reader of the pending rows must know with their part."""
@@ -243,32 +237,25 @@ class Scores(UserDict[Pass, Any]):
     """The tables of a checkpoint: each is gathered when it is asked for, and not kept.
 
     So no more of them are in memory than whoever asks holds at a time.
-    """
-
-    def __init__(self, store: Store, keys: Mapping[Pass, Keys]) -> None:
-        super().__init__(keys)
-        self._store = store
-
-    def __getitem__(self, kind: Pass) -> TokenTable:
-        return self._store.gather(self.data[kind](), kind=kind)
-
-
-class ServedScores(Scores):
-    """Tables of a served checkpoint, with the columns that a server can tell.
 
     Attributes
     ----------
     lacks
-        Why there is nothing else.
+        Why there is no column but the NLL, as of a served checkpoint; else empty.
     """
 
-    lacks = "its server gives log-probabilities of tokens alone"
+    def __init__(
+        self, store: Store, keys: Mapping[Pass, Keys], *, served: bool = False
+    ) -> None:
+        super().__init__(keys)
+        self._store = store
+        self.lacks = "its server gives log-probabilities of tokens alone" * served
 
     def __getitem__(self, kind: Pass) -> TokenTable:
-        table = super().__getitem__(kind)
-        if kind.kind != "plain":
-            return table
-        return replace(table, columns={"nll": table.columns["nll"]})
+        table = self._store.gather(self.data[kind](), kind=kind)
+        if self.lacks and kind.kind == "plain":
+            return replace(table, columns={"nll": table.columns["nll"]})
+        return table
 
 
 @dataclass(frozen=True)
@@ -336,8 +323,10 @@ def _salt(folder: Path) -> bytes:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
-            salt = secrets.token_bytes(SALT_BYTES)
-            write_atomically(path, lambda file: file.write(salt), mode=0o600, once=True)
+            with alone(folder / ".salt.lock"):
+                if not path.exists():
+                    salt = secrets.token_bytes(SALT_BYTES)
+                    write_atomically(path, lambda file: file.write(salt), mode=0o600)
         salt = read_regular(path)
     except OSError as error:
         raise cannot_write(folder, error) from error

@@ -154,7 +154,8 @@ class TokenTable:
 
     def write(self, path: Path) -> None:
         """Write Parquet whole or not at all, readable by the owner only."""
-        write_parquet(self.arrow(), path)
+        table = self.arrow()
+        write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)
 
     def arrow(self) -> pa.Table:
         """One row per item: its key, and lists of positions and of each column."""
@@ -253,11 +254,6 @@ class Task:
     kind: Pass
     batch_size: int | None
     note: Callable[[str], None]
-
-
-def write_parquet(table: pa.Table, path: Path) -> None:
-    """Write a Parquet file whole or not at all: temporary name, fsync, rename."""
-    write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)
 
 
 def read_parquet(*paths: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -5,6 +5,7 @@ What is typed wins over the file of ``--config``, the file over the environment.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,8 @@ from cyclopts.config import Dict
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import read_regular
 from spark_audit.terminal.flags import ADVANCED, HOW
-from spark_audit.terminal.suggestions import elsewhere, expanded, nearest
+from spark_audit.terminal.suggestions import elsewhere, nearest
 
-PATHS = ("--ckpt", "--base", "--tokenizer", "SOURCE", "CKPT")
-"""Options that are paths, though they may be something else too."""
 TRUST = "trust-remote-code"
 """An option that is read from no file: one that came with a checkpoint may be named by
 a variable, and would run the checkpoint's code."""
@@ -149,10 +148,7 @@ def _versions(name: str) -> str:
 
 
 def _check(argument: Any) -> None:
-    """Read paths as a shell would, of ``~`` and patterns; refuse addresses, fractions.
-
-    At an address nothing is read or written.
-    """
+    """Read ``~`` as a shell would; refuse addresses of elsewhere, and fractions."""
     name, kinds = argument.name, {argument.hint, *get_args(argument.hint)}
     tokens = argument.tokens
     for one in tokens:
@@ -162,14 +158,10 @@ def _check(argument: Any) -> None:
         # The library would round it.
         if int in kinds and float not in kinds and "." in one.value:
             raise InputError(f"{one.value!r} is no whole number", where=name)
-    if Path in kinds or name in PATHS:
-        paths = [
-            one.evolve(value=path) for one in tokens for path in expanded(one.value)
+    if Path in kinds:
+        argument.tokens = [
+            one.evolve(value=os.path.expanduser(one.value)) for one in tokens
         ]
-        if len(paths) > len(tokens) == 1 and ... not in kinds:
-            what = f"{tokens[0].value} is {len(paths)} files"
-            raise InputError(what, where=name, fix="give one")
-        argument.tokens = [one.evolve(index=i) for i, one in enumerate(paths)]
 
 
 # --- options from a file --------------------------------------------------------------
@@ -197,8 +189,6 @@ def _content(path: Path) -> dict[str, Any]:
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         raise OutputError(what, where=str(path), fix=nearest(path)) from error
-    except UnicodeDecodeError as error:
-        raise InputError("is not UTF-8", where=str(path)) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of its bytes, or of its form
         fix = "write lines like: base = 'models/base'"
         raise InputError(f"is no TOML ({error})", where=str(path), fix=fix) from error

@@ -29,28 +29,25 @@ launcher and an init system send several, and what is being written must be fini
 _last: float | None = None
 """When the command that runs now was interrupted."""
 
-_lost = False
-"""Whether the last interrupt was raised where Python can only ignore it."""
-
 SOON = 0.05
 """Seconds after which an interrupt that got lost comes again."""
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    global _last, _lost
+    global _last
     now = time.monotonic()
-    if signum == signal.SIGINT or _lost or _last is None or now - _last > ECHO:
-        _last, _lost = now, False
+    if signum == signal.SIGINT or _last is None or now - _last > ECHO:
+        _last = now
         raise KeyboardInterrupt
 
 
 def _ignored(unraisable: Any, hook: Callable[[Any], object]) -> None:
     """An error in a ``__del__`` or the like is told; an interrupt there counts."""
-    global _lost
+    global _last
     if unraisable.exc_type is not KeyboardInterrupt:
         hook(unraisable)
         return
-    _lost = True
+    _last = None
     timer = threading.Timer(SOON, _thread.interrupt_main, [signal.SIGTERM])
     timer.daemon = True
     timer.start()
@@ -67,8 +64,8 @@ def take_over() -> dict[signal.Signals, object]:
     Signals that are ignored (``nohup``, a job in the background) stay so, and those
     that a program of its own handles are left to it.
     """
-    global _last, _lost
-    _last, _lost = None, False
+    global _last
+    _last = None
     usual = (signal.SIG_DFL, signal.default_int_handler)
     before: dict[signal.Signals, object] = {}
     if threading.current_thread() is threading.main_thread():

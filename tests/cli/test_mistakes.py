@@ -37,23 +37,23 @@ MISTAKES = [
     ("inspect runs/err", 3, "no such file or folder; did you mean runs/er?"),
     ("all --ckpt runs/err --dry-run", 3, "did you mean runs/er?"),
     ("all --ckpt a=runs/er a=runs/er@1", 2, "name each checkpoint differently"),
-    ("data inject d.jsonl -o rep.sh", 4, "this is a file, not a folder: gi"),
+    ("data inject d.jsonl -o rep.sh", 4, "rep.sh/t.jsonl: cannot be written ("),
     ("all --ckpt 'm/i=runs/er'", 2, "'m/i' is no name for a checkpoint; write a nam"),
     ("all --ckpt runs/er runs/er", 2, "given twice; leave one out"),
     ("all --ckpt a=runs/er b=./runs/er", 2, "the same checkpoint is given twice"),
     ("manifest show manifests/smal.json", 4, "did you mean manifests/small.json?"),
-    ("manifest show runs/er", 2, "it is a checkpoint: `spark-audit all --ckpt`"),
+    ("manifest show runs/er", 2, "runs/er: is a folder, not a manifest"),
     ("all --ckpt runs/er --manifest runs/er", 2, "runs/er: is a folder, not a manife"),
     ("all --ckpt notes.txt", 3, "as a list of checkpoints, and line 1 names no check"),
     ("all --ckpt self.txt", 3, "line 1 names no checkpoint that exists; write one pa"),
     ("all --ckpt empty.txt", 3, "and holds no path; write one path per line, relative"),
-    ("manifest show d.jsonl", 2, "it is data: `spark-audit manifest build --data`"),
-    ("manifest show reports/one/report.json", 2, "is a report: `spark-audit report`"),
-    ("inspect manifests/small.json", 3, "a manifest: `spark-audit all --manifest` rea"),
-    ("inspect reports/one", 3, "it is a report: `spark-audit report`, `gate` and"),
+    ("manifest show d.jsonl", 2, "is no SPARK Audit manifest"),
+    ("manifest show reports/one/report.json", 2, "is no SPARK Audit manifest"),
+    ("inspect manifests/small.json", 3, "is no checkpoint; give a folder with"),
+    ("inspect reports/one", 3, "is no checkpoint; give a folder with config.json"),
     ("manifest build --base b --data t.csv -o x.json", 2, "`spark-audit data import"),
     ("manifest build --base b --data d.jsnl -o x.json", 4, "did you mean d.jsonl?"),
-    ("report manifests/small.json", 2, "it is a manifest: `spark-audit all --mani"),
+    ("report manifests/small.json", 2, "is a file; give a report folder"),
     ("report reports/onne", 2, "no such folder; did you mean reports/one?"),
     ("report reports/one --format htm", 2, "did you mean 'html'?"),
     ("compare reports/one", 2, "needs at least two reports; give DIR DIR"),
@@ -64,8 +64,7 @@ MISTAKES = [
         2,
         "Unknown option: --audits. Did you mean --quiet? see",
     ),
-    ("gate manifests/small.json", 2, "is a file; give a report folder (it is a mani"),
-    ("gate runs/er", 2, "is a folder without report.json; give a report folder (it "),
+    ("gate runs/er", 2, "is a folder without report.json; give a report folder"),
     ("all --ckpt https://h/x", 2, "give --model NAME, and --agree PATH"),
     ("all --ckpt http://h:1/x?k=secret", 2, "with a password, a query or a fragment"),
     (
@@ -74,8 +73,6 @@ MISTAKES = [
         "unexpected 'reports/two': a value stands behind",
     ),
     ("gate reports/none", 2, "there is no such folder; did you mean reports/one?"),
-    ("gate 'man*/*'", 2, "it is a manifest: `spark-audit all"),
-    ("report '*.*'", 2, " files; give one"),
     # rules of the gate
     ("gate reports/one --fail-if 'mia.acu.loss.low > 1'", 2, "did you mean 'auc'?"),
     ("gate reports/one --fail-if 'claim >= memroy'", 2, "did you mean 'memory'?"),
@@ -184,9 +181,8 @@ def test_paths_are_read_as_a_shell_would_have_made_them(place, monkeypatch):
     below = place / "below"
     below.mkdir(exist_ok=True)
     monkeypatch.chdir(below)
-    for typed in ("~/reports/one", "../rep*/one"):
-        assert run(["report", typed, "--format", "json"]) == 0
-    assert run(["data", "annotate", "~/d.json?", "-o", "~/below/x.jsonl"]) == 0
+    assert run(["report", "~/reports/one", "--format", "json"]) == 0
+    assert run(["data", "annotate", "~/d.jsonl", "-o", "~/below/x.jsonl"]) == 0
 
 
 def test_a_file_of_settings_is_read_by_every_command(place, monkeypatch, capsys):

@@ -224,7 +224,7 @@ VARYING = {
     r"hmac-sha256:[0-9a-f]+": "DIGEST",
     r"(\.\d{6})\d{6,}": r"\1",
     r"\b[0-9a-f]{12,64}\b": "HASH",
-    r"(?m)^loading [\d.]+ s, .*": "loading ... s",
+    r"(?m)^tokenising [\d.]+ s, .*": "loading ... s",
     r"differ by at most \S+ nats": "differ by at most DRIFT nats",
     r"free: .* GB disk": "free: ROOM",
 }

@@ -114,8 +114,7 @@ def test_a_changed_manifest_is_refused(file):
         ),
         (
             b'{"kind": "spark-audit-report"}',
-            "is no SPARK Audit manifest; it is a report: `spark-audit report`, `gate` "
-            "and `compare` read it",
+            "is no SPARK Audit manifest; give a file of `spark-audit manifest build`",
         ),
         (
             b'{"kind": "spark-audit-manifest", "schema_version": 2, "name": "m", '

@@ -1,6 +1,8 @@
 """Processes of one machine that share a call: how many there are."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,7 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.pipeline.engines import local
 from spark_audit.pipeline.request import Request
+from spark_audit.scoring.table import Pass
 
 GB = 10**9
 
@@ -16,14 +19,14 @@ GB = 10**9
     ("fields", "about", "count"),
     [
         ({}, {}, 4),
-        ({}, {"work": 1e11}, 1),
-        ({}, {"free": None, "size": 100 * GB}, 4),
-        ({}, {"size": 2 * GB}, 2),
-        ({}, {"size": 8 * GB}, 1),
-        ({"loading": Loading(quantize=("int8",))}, {"size": GB}, 2),
+        ({}, {"tokens": 10**5}, 1),
+        ({}, {"free": None, "weights": 25 * GB}, 4),
+        ({}, {"weights": GB // 2}, 2),
+        ({}, {"weights": 2 * GB}, 1),
+        ({"loading": Loading(quantize=("int8",))}, {"weights": GB // 4}, 2),
         ({"jobs": 1}, {}, 1),
-        ({"jobs": 7}, {"work": 1.0, "size": 8 * GB}, 7),
-        ({"jobs": 7}, {"work": 0.0}, 1),
+        ({"jobs": 7}, {"tokens": 1, "weights": 2 * GB}, 7),
+        ({"jobs": 7}, {"tokens": 0}, 1),
         ({"shard": (0, 2)}, {}, 1),
         ({"engine": "ray"}, {}, 1),
         ({"loading": Loading(device_map="auto")}, {}, 1),
@@ -31,9 +34,15 @@ GB = 10**9
 )
 def test_as_many_as_cores_and_memory_allow(fields, about, count, monkeypatch):
     monkeypatch.setattr(local, "cores", lambda: 4)
-    request = Request(audits=("nll",), ckpt=("x",), **fields)
-    given = {"work": 1e13, "size": GB // 100, "free": 8 * GB, **about}
-    assert local.processes(request, **given) == count
+    given = {"tokens": 10**7, "weights": 10**6, "free": 8 * GB, **about}
+    monkeypatch.setattr(local, "free_bytes", lambda: given["free"])
+    opened = SimpleNamespace(served=None, parameters=given["weights"])
+    job: Any = SimpleNamespace(
+        request=Request(audits=("nll",), ckpt=("x",), **fields),
+        opening=SimpleNamespace(described=[opened]),
+    )
+    lacking: Any = {("x", Pass()): [SimpleNamespace(tokens=given["tokens"])]}
+    assert local.processes(job, lacking) == count
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("loaded or scored though another checkpoint does not fit")
 
-    monkeypatch.setattr("spark_audit.pipeline.run.score", never)
+    monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
     monkeypatch.setattr("spark_audit.checkpoints.open.build", never)
     wide, other = tmp_path / "wide", tmp_path / "other"
     save_model(make_model("llama", hidden_size=48, seed=9), wide)
@@ -190,8 +190,10 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
         assert not (tmp_path / "report").exists()
 
 
-def test_scores_of_another_report_are_counted_and_taken(request_of, tmp_path, capsys):
-    run(request_of())
+def test_scores_of_another_report_are_counted_and_taken(
+    request_of, tmp_path, capsys, monkeypatch
+):
+    first = run(request_of()).report
     report = tmp_path / "report"
     for place in (report, report / "scores", report / "scores" / "store"):
         request = request_of(scores=place, output=tmp_path / "other", seed=1)
@@ -199,7 +201,10 @@ def test_scores_of_another_report_are_counted_and_taken(request_of, tmp_path, ca
         assert 2 == found["there"][0] < found["there"][1]
         assert found["store"] == str(report / "scores" / "store")
     capsys.readouterr()
-    run(request)
+    with monkeypatch.context() as patched:  # no model is loaded for them
+        patched.setattr("spark_audit.checkpoints.open.build", None)
+        report_of_stored = run(request).report
+    assert report_of_stored.checkpoints == first.checkpoints
     assert "2 of 2 passes are stored in " in capsys.readouterr().err
     assert not (tmp_path / "other" / "scores" / "store").exists()
     shutil.rmtree(report / "scores")
@@ -280,7 +285,7 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("scored although nothing can come of it")
 
-    monkeypatch.setattr("spark_audit.pipeline.run.score", never)
+    monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
     given = tmp_path / "given"
     save_model(make_model("llama", seed=9), given / "base")
     (given / "file").write_text("")
@@ -362,7 +367,9 @@ def test_folder_of_another_manifest_is_refused(request_of, tmp_path):
     report = json.loads(path.read_text())
     report["manifest"]["digest"] = "f" * 64
     path.write_text(json.dumps(report))
-    with pytest.raises(InputError, match="holds a report over another manifest"):
+    with pytest.raises(
+        InputError, match="holds a finished report with another manifest"
+    ):
         run(request)
 
 
@@ -534,7 +541,9 @@ def test_a_finished_report_is_not_lost_without_a_word(request_of, workshop, tmp_
     run(request_of(audits=("rank", "nll"), ckpt=two))
     with pytest.raises(InputError, match="checkpoints other, which would be lost"):
         run(request_of(audits=("rank", "nll")))
-    with pytest.raises(InputError, match="audits nll, rank of other|audits rank, nll"):
+    with pytest.raises(
+        InputError, match="audits (nll, rank|rank, nll) with another checkpoints"
+    ):
         run(request_of(audits=("matched",), ckpt=(*two, third)))
     with pytest.raises(InputError, match="audits nll with another seed"):
         run(request_of(audits=("rank",), ckpt=two, seed=1))

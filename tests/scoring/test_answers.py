@@ -1,6 +1,6 @@
 import pytest
 
-from spark_audit.scoring.items import begins_with, normalised, stripped
+from spark_audit.scoring.items import begins_with, normalised
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,6 @@ from spark_audit.scoring.items import begins_with, normalised, stripped
 )
 def test_normalised(text, expected):
     assert normalised(text) == expected
-
-
-def test_stripped_keeps_everything_inside():
-    assert stripped("\n The  Good. ") == "The  Good."
 
 
 LABELS = ("negative", "very negative", "very", "positive", "1", "1.5", "15", "Sci/Tech")

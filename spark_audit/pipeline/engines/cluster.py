@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 from spark_audit.errors import InputError, shown
 
@@ -20,11 +21,7 @@ SECONDS = 4.0
 OBJECT_BYTES = 256 << 20
 """For results on their way, of a cluster that is started here: a unit has few MB."""
 
-SILENCE = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-TOKEN = "RAY_AUTH_TOKEN"
+SILENCE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
 def check(address: str | None) -> None:
@@ -83,11 +80,6 @@ def connected(address: str | None) -> Iterator[Any]:
     options: dict[str, Any] = {
         "job_config": import_module("ray.job_config").JobConfig(_client_job=True)
     }
-    stack = ExitStack()
-    if address == "local":
-        options |= {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
-        options["_node_ip_address"] = "127.0.0.1"
-        stack.enter_context(_closed())
     # Nodes that die are our business: Ray prints it on stdout, whatever is asked.
     worker: Any = import_module("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
@@ -95,44 +87,35 @@ def connected(address: str | None) -> Iterator[Any]:
     # Ray takes SIGTERM for itself.
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(address, log_to_driver=False, logging_level="critical", **options)
-    except (OSError, RuntimeError, ValueError, ImportError) as error:
-        stack.close()
-        # Of two versions Ray tells in several lines.
-        raise InputError(
-            f"Ray says: {shown(' '.join(str(error).split()), most=300)}",
-            where=f"--address {address}",
-        ) from error
-    finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
-    try:
+    with ExitStack() as stack:
+        if address == "local":
+            options |= {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
+            options["_node_ip_address"] = "127.0.0.1"
+            _close(stack)
+        try:
+            ray.init(address, log_to_driver=False, logging_level="critical", **options)
+        except (OSError, RuntimeError, ValueError, ImportError) as error:
+            # Of two versions Ray tells in several lines.
+            raise InputError(
+                f"Ray says: {shown(' '.join(str(error).split()), most=300)}",
+                where=f"--address {address}",
+            ) from error
+        finally:
+            if main:
+                signal.signal(signal.SIGTERM, before)
+        stack.callback(ray.shutdown)
         yield ray
-    finally:
-        ray.shutdown()
-        stack.close()
 
 
-@contextmanager
-def _closed() -> Iterator[None]:
-    """A cluster that is started inside listens on the loopback, to this run's token."""
-    constants: Any = import_module("ray._private.ray_constants")
-    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", TOKEN)}
-    reachable = constants.ENABLE_RAY_CLUSTER
+def _close(stack: ExitStack) -> None:
+    """Have a cluster that is started here listen on the loopback, to this run alone."""
+    stack.callback(_read_token)  # once the variables are as they were
     # Or Ray takes an address of the network in the place of 127.0.0.1.
-    constants.ENABLE_RAY_CLUSTER = False
-    os.environ |= {"RAY_AUTH_MODE": "token", TOKEN: secrets.token_hex(32)}
+    constants = import_module("ray._private.ray_constants")
+    stack.enter_context(patch.object(constants, "ENABLE_RAY_CLUSTER", False))
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    stack.enter_context(patch.dict(os.environ, token))
     _read_token()
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = reachable
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
-        _read_token()
 
 
 def _read_token() -> None:

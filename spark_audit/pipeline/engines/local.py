@@ -19,18 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from spark_audit.errors import InputError
 from spark_audit.host_memory import free_bytes
-from spark_audit.pipeline.job import Job, Scored
+from spark_audit.pipeline.job import Job, Lacking, Scored
 from spark_audit.pipeline.request import Request
-from spark_audit.scoring.score import (
-    cores,
-    drift_remarks,
-    score_keys,
-    use_threads,
-)
+from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_threads
 from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:
@@ -45,146 +40,121 @@ MOST = 8
 OWN = 1_500_000_000
 """Bytes of a process besides its weights: libraries, a manifest, what is computed."""
 WORTH = 5e11
-"""Tokens times weights of a pass over all checkpoints that is worth more processes: 15
-seconds of a core, about, where one needs 6 to begin."""
+"""Tokens times weights that are worth more processes: 15 seconds of a core, about; one
+needs 6 to begin."""
 GRACE = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
 HELP = "from spark_audit.pipeline.engines import local; local.help_out()"
 
 
-def processes(request: Request, *, work: float, size: float, free: int | None) -> int:
-    """How many processes score a job on this machine's CPU.
+def processes(job: Job, lacking: Lacking) -> int:
+    """How many processes score what a job lacks on this machine's CPU.
 
     Unasked one per core, :data:`MOST` at most, as far as each has memory of its own.
 
-    Parameters
-    ----------
-    work
-        Tokens times weights of all that is asked first.
-    size, free
-        Bytes of a model, and of memory before any is loaded, if that is known.
+    Raises
+    ------
+    InputError
+        If several are asked for where no CPU is to be shared.
     """
-    if not request.several or not work:
+    from spark_audit.checkpoints.models import pick_device
+
+    request, described = job.request, job.opening.described
+    tokens = sum(item.tokens for items in lacking.values() for item in items)
+    if not request.several or not tokens:
         return 1
+    served = any(one.served for one in described)
+    place = "a server" if served else pick_device(request.loading.device)
     if isinstance(request.jobs, int):
+        if place != "cpu":
+            raise InputError(
+                f"shares the cores of a CPU, and checkpoints are on {place}",
+                where="--jobs",
+                fix="leave it out",
+            )
         return request.jobs
-    if work < WORTH:
+    weights = max((one.parameters or 0 for one in described), default=0)
+    if place != "cpu" or tokens * weights < WORTH:
         return 1
-    copies = 1 + bool(request.loading.quantize)
-    room = MOST if free is None else int(free / (copies * size + OWN))
+    free, copies = free_bytes(), 1 + bool(request.loading.quantize)
+    room = MOST if free is None else int(free / (copies * 4 * weights + OWN))
     return max(min(cores(), MOST, room), 1)
 
 
-def score(job: Job) -> list[Scored]:
+def score(job: Job, lacking: Lacking) -> list[Scored]:
     """Score what falls to this process; all of the job, unless it is a worker's part.
 
-    Checkpoints are opened one after the other, and returned without their models.
+    Processes that help keep what they have scored when the job is interrupted.
     """
-    with Local(job, job.request.shard) as engine:
-        scored = engine.score(job.opening.each())
-        if engine.wait() and job.missing(scored):
-            engine.score(job.opening.each())
-    return scored
-
-
-class Local:
-    """One process, and those that help it until the block ends."""
-
-    def __init__(self, job: Job, shard: tuple[int, int]) -> None:
-        self._job, self._shard = job, shard
-        self._helpers: list[subprocess.Popen[bytes]] = []
-        self._threads = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End those that help; they keep what they have scored."""
-        end(self._helpers)
-        if self._threads:
-            use_threads(self._threads)
-
-    def score(self, opened: Iterator[Loaded]) -> list[Scored]:
-        """Score this process's part of all passes over some checkpoints."""
-        scored: list[Scored] = []
-        while True:
-            with self._job.clock("loading"):
-                checkpoint = next(opened, None)
-            if checkpoint is None:
-                return scored
-            if self._job.order.scores(checkpoint.name):
-                scored.append(self._job.scored(checkpoint))
-                for keys in scored[-1].keys.values():
-                    self._score(checkpoint, keys)
-            # Let go of full weights before the next checkpoint is loaded.
-            del checkpoint
-
-    def _score(self, checkpoint: Loaded, keys: Keys) -> None:
-        """Score this process's part of a pass."""
-        job, kind = self._job, keys.kind
-        job.store.refresh()
-        tokens = sum(item.tokens for item in job.store.left(keys).values())
-        if tokens and job.request.several and not self._helpers:
-            self._begin(checkpoint, tokens)
-        with job.clock(f"scoring: {kind.kind}"):
-            if tokens and not self._shard[0]:
-                for remark in drift_remarks(checkpoint, keys, job.request.seed):
-                    job.store.remark(remark)
-            score_keys(
-                checkpoint,
-                keys,
-                store=job.store,
-                batch_size=job.request.batch_size,
-                shard=self._shard,
-                progress=partial(
-                    job.show, f"scoring {checkpoint.name}, {kind.label}, tokens"
-                ),
-            )
-
-    def _begin(self, checkpoint: Loaded, tokens: int) -> None:
-        """Start processes that help, once a pass is worth them."""
-        request, opening = self._job.request, self._job.opening
-        if checkpoint.device != "cpu" or checkpoint.served is not None:
-            if isinstance(request.jobs, int):
-                place = "a server" if checkpoint.served else checkpoint.device
-                raise InputError(
-                    f"shares the cores of a CPU; {checkpoint.name} is on {place}",
-                    where="--jobs",
-                    fix="leave it out",
-                )
-            return
-        weights = list(checkpoint.model.parameters())
-        size, free = sum(one.nbytes for one in weights), free_bytes()
-        checkpoints = sum(map(len, opening.groups))
-        count = processes(
-            request,
-            work=tokens * checkpoints * sum(one.numel() for one in weights),
-            size=size,
-            free=None if free is None else free + size,
-        )
-        if count > 1:
-            threads = max(cores() // count, 1)
-            self._threads = use_threads(threads)
-            self._shard = (0, count)
-            for part in range(1, count):
-                mine = replace(request, jobs=1, shard=(part, count))
-                self._helpers.append(start(partial(help_score, mine), threads))
-
-    def wait(self) -> bool:
-        """Wait for those that help, if there are any: what they left is ours."""
-        what, codes = "waiting for other processes", []
-        with self._job.clock("waiting"):
-            for number, one in enumerate(self._helpers, start=1):
-                self._job.show(what, number, len(self._helpers))
+    count = processes(job, lacking)
+    if count == 1:
+        return score_part(job, job.opened(lacking), job.request.shard)
+    threads = max(cores() // count, 1)
+    before = use_threads(threads)
+    mine = [replace(job.request, jobs=1, shard=(i, count)) for i in range(1, count)]
+    helpers = [start(partial(help_score, one), threads) for one in mine]
+    try:
+        scored = score_part(job, job.opened(lacking), (0, count))
+        with job.clock("waiting"):
+            codes = []
+            for number, one in enumerate(helpers, start=1):
+                job.show("waiting for other processes", number, len(helpers))
                 codes.append(one.wait())
         if ended := [code for code in codes if code]:
             say(
-                f"{len(ended)} of {len(codes) + 1} processes ended early (code "
-                f"{ended[0]}; out of memory?): this one does their work"
+                f"{len(ended)} of {count} processes ended early (code {ended[0]}; out "
+                "of memory?): this one does their work"
             )
-        if codes:
-            self._shard = (0, 1)
-        return bool(codes)
+        if job.missing(scored):
+            score_part(job, job.opened(job.lacking()), (0, 1))
+    finally:
+        end(helpers)
+        use_threads(before)
+    return scored
+
+
+def help_score(request: Request) -> None:
+    """Score the part of a request that falls to this process."""
+    job = Job.of(request)
+    score_part(job, job.opened(job.lacking()), request.shard)
+
+
+def score_part(
+    job: Job, opened: Iterator[Loaded], shard: tuple[int, int]
+) -> list[Scored]:
+    """Score one worker's part of all passes over some checkpoints."""
+    scored: list[Scored] = []
+    while True:
+        with job.clock("loading"):
+            checkpoint = next(opened, None)
+        if checkpoint is None:
+            return scored
+        if job.order.scores(checkpoint.name):
+            scored.append(job.scored(checkpoint))
+            for keys in scored[-1].keys.values():
+                with job.clock(f"scoring: {keys.kind.kind}"):
+                    _score(job, checkpoint, keys, shard)
+        # Let go of full weights before the next checkpoint is loaded.
+        del checkpoint
+
+
+def _score(job: Job, checkpoint: Loaded, keys: Keys, shard: tuple[int, int]) -> None:
+    """Score one worker's part of a pass."""
+    job.store.refresh()
+    if not job.store.left(keys):
+        return
+    if not shard[0]:
+        for remark in drift_remarks(checkpoint, keys, job.request.seed):
+            job.store.remark(remark)
+    what = f"scoring {checkpoint.name}, {keys.kind.label}, tokens"
+    score_keys(
+        checkpoint,
+        keys,
+        store=job.store,
+        batch_size=job.request.batch_size,
+        shard=shard,
+        progress=partial(job.show, what),
+    )
 
 
 def run_jobs(
@@ -256,11 +226,6 @@ def help_out() -> None:
     work: Work = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     work()
-
-
-def help_score(request: Request) -> None:
-    """Score the part of a request that falls to this process."""
-    score(Job.of(request))
 
 
 def _end_with_stdin() -> NoReturn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,8 @@ from spark_audit.errors import (
     one_line,
 )
 from spark_audit.pipeline.engines.cluster import connected
-from spark_audit.pipeline.engines.local import Local
-from spark_audit.pipeline.job import Job, Scored, loading_of
+from spark_audit.pipeline.engines.local import score_part
+from spark_audit.pipeline.job import Job, Lacking, Scored, loading_of
 from spark_audit.provenance import versions
 from spark_audit.scoring.store import Rows, Store
 
@@ -63,7 +64,7 @@ def work(
     release
         The driver's version.
     copied
-        Fields of its job.
+        Its job, without what is open.
     """
     if (here := versions()["spark-audit"]) != release:
         raise InputError(
@@ -71,11 +72,9 @@ def work(
             where="--engine ray",
             fix=SAME,
         )
-    request, order, view, plans, store, folder = pickle.loads(copied)
-    opening = _opening(order.specs, loading_of(request))
-    job = Job(
-        request, order, opening, view, view, plans, store, folder, lambda *_: None
-    )
+    job: Any = pickle.loads(copied)
+    opening = _opening(job.order.specs, loading_of(job.request))
+    job = replace(job, opening=opening, show=lambda *_: None)
     opened: list[Loaded] = []
 
     def each() -> Iterator[Loaded]:
@@ -83,8 +82,17 @@ def work(
             opened.append(loaded.without_weights())
             yield loaded
 
-    Local(job, shard).score(each())
-    return opened, store.parts
+    score_part(job, each(), shard)
+    return opened, job.store.parts
+
+
+def without_models(job: Job) -> Job:
+    """A job for another machine: its part of the manifest, and nothing that is open."""
+    nothing: Any = None
+    store, view = Remote(job.store), job.view
+    return replace(
+        job, manifest=view, store=store, opening=nothing, show=nothing, _items={}
+    )
 
 
 @lru_cache(maxsize=1)
@@ -95,7 +103,7 @@ def _opening(specs: tuple[Spec, ...], loading: Loading) -> Opening:
     return Opening(specs, loading)
 
 
-def score(job: Job) -> list[Scored]:
+def score(job: Job, lacking: Lacking) -> list[Scored]:
     """Have all of a job scored on a cluster; the store is written here.
 
     Raises
@@ -104,14 +112,14 @@ def score(job: Job) -> list[Scored]:
         As a node raised it, or if the cluster cannot score.
     """
     with connected(job.request.address) as ray:
-        return Driver(ray, job).score()
+        return Driver(ray, job, lacking).score()
 
 
 class Driver:
     """Asks for all parts at once, and takes in what comes back."""
 
-    def __init__(self, ray: Any, job: Job) -> None:
-        self._ray, self._job = ray, job
+    def __init__(self, ray: Any, job: Job, lacking: Lacking) -> None:
+        self._ray, self._job, self._lacking = ray, job, lacking
         self._known: dict[str, Loaded] = {}
 
     def score(self) -> list[Scored]:
@@ -121,9 +129,7 @@ class Driver:
         # that used a GPU unless it is told otherwise.
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_calls": 0}
         task = self._ray.remote(**options)(work)
-        store = Remote(job.store)
-        fields = (job.request, job.order, job.view, job.plans, store, job.folder)
-        copied = self._ray.put(pickle.dumps(fields))
+        copied = self._ray.put(pickle.dumps(without_models(job)))
         release = versions()["spark-audit"]
         asked = [
             task.remote(release, copied, group, (part, count))
@@ -147,7 +153,9 @@ class Driver:
             for reference in asked:
                 self._ray.cancel(reference, force=True)
         names = filter(job.order.scores, chain(*job.opening.groups))
-        return [job.scored(self._known[name]) for name in names]
+        # Where nothing was lacking, nothing was opened.
+        known = {one.name: one for one in job.opening.described} | self._known
+        return [job.scored(known[name]) for name in names]
 
     def _slots(self) -> tuple[float, int, float]:
         """Cores and GPUs of a task, and how many tasks run at once."""
@@ -165,18 +173,10 @@ class Driver:
 
     def _parts(self, group: int, slots: int) -> int:
         """How many tasks share what a module's checkpoints lack."""
-        job, names = self._job, self._job.opening.groups[group]
-        known = [one for one in job.opening.described if one.name in names]
-        if not all(one.model_id for one in known):
+        left = self._job.tokens_left(group, self._lacking)
+        if left is None:
             return slots
-        tokens = sum(
-            item.tokens
-            for one in known
-            if job.order.scores(one.name)
-            for keys in job.keys(one).values()
-            for item in job.store.left(keys).values()
-        )
-        return max(slots, -(-tokens // PART_TOKENS)) if tokens else 1
+        return max(slots, -(-left // PART_TOKENS)) if left else 0
 
     def _take_in(self, reference: Any) -> None:
         """Store what came back."""
@@ -188,12 +188,6 @@ class Driver:
                 text = f"a node cannot begin ({one_line(error.cause)})"
                 raise InputError(text, where="--engine ray", fix=SAME) from error
             raise (error.cause or error) from error
-        except (ray.ObjectStoreFullError, ray.OutOfDiskError) as error:
-            raise OutputError(
-                "Ray's object store is full",
-                where="--engine ray",
-                fix="start Ray with a larger --object-store-memory",
-            ) from error
         except ray.RayError as error:
             text = f"Ray says: {one_line(error)}"
             raise IncompleteError(text, where="--engine ray") from error

@@ -1,9 +1,8 @@
-"""The candidates pass: continuations of a prefix, read once where they are alike.
+"""The candidates pass: continuations of a prefix, which is read once.
 
-The prefix, together with the tokens that all its candidates begin with, goes through
-the model alone; its keys and values then stand before every candidate. Where a model
-keeps something else than keys and values, or where the first set of candidates scores
-otherwise when it is read whole, all sets are read whole.
+The prefix goes through the model alone; its keys and values then stand before every
+candidate. Where a model keeps something else than keys and values, or where the first
+set of candidates scores otherwise when it is read whole, all sets are read whole.
 
 One row a candidate: sum and mean over its tokens, nats.
 """
@@ -11,7 +10,6 @@ One row a candidate: sum and mean over its tokens, nats.
 from __future__ import annotations
 
 import inspect
-import os.path
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,8 +49,8 @@ def run(
     items = sorted(items, key=lambda item: -item.longest)
     scorer = Scorer(loaded, model, items[0].example, task.note)
     way = _Way(scorer, task.batch_size)
-    # Of the first set of which something is read after what all have in common.
-    telling = (i for i in items if max(map(len, i.rows)) - 1 > _common(i.rows))
+    # Of the first set of which something is read after the prefix.
+    telling = (item for item in items if max(map(len, item.rows)) > 1)
     reason = _unfit(model) or way.verify(next(telling, items[0]))
     if reason:
         task.note(f"candidates are read whole, each with its prefix: {reason}")
@@ -63,12 +61,6 @@ def run(
         count = np.array([len(row) for row in item.rows])
         columns = {"nll_sum": total, "nll_mean": total / count}
         yield item, {k: v.astype(np.float32) for k, v in columns.items()}
-
-
-def _common(rows: Sequence[np.ndarray]) -> int:
-    """Tokens that all candidates begin with, of those that are read at all."""
-    common = len(os.path.commonprefix([row.tolist() for row in rows]))
-    return min(common, max(map(len, rows)) - 1)  # the last token is predicted, not read
 
 
 class _Repeated(DynamicLayer):  # type: ignore[misc]
@@ -147,69 +139,40 @@ class _Way:
 
     def cached(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
         """NLL sums, float64, of some candidates behind the prefix's cache."""
-        rows = [item.rows[i] for i in chosen]
-        common = _common(item.rows)
-        cache, total = self._lead(item.prefix, rows, common)
-        # Of each candidate what is read after the common tokens; the last one never is.
-        rest = [i for i, row in enumerate(rows) if len(row) > common + 1]
+        rows, before = [item.rows[i] for i in chosen], len(item.prefix)
+        ids = torch.from_numpy(item.prefix.astype(np.int64))[None]
+        firsts = torch.tensor([[[int(row[0]) for row in rows]]])
+        last: dict[str, Any] = {"lengths": torch.tensor([1]), "first": before - 1}
+
+        def lead(_: Sequence[int]) -> tuple[Any, np.ndarray]:
+            # Layers of the plainest kind, which forget nothing: masks mind windows.
+            cache: Any = DynamicCache()
+            nll = self._scorer.read(ids, None, firsts, cache=cache, **last)
+            cache.layers = [_Repeated(layer) for layer in cache.layers]
+            return cache, nll[0].double().numpy()
+
+        ((_, (cache, total)),) = self._run([0], lambda _: before, lead)
+        rest = [i for i, row in enumerate(rows) if len(row) > 1]
         if not rest:
             return total
-        before = len(item.prefix) + common
-        room = max(len(rows[i]) for i in rest) - common - 1
+        room = max(map(len, rows)) - 1
         # One layer's at a time: each lets go of what it has put together.
         size = max(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
         most = max(self._budget * before // (size * (before + room)), 1)
 
         def call(batch: Sequence[int]) -> np.ndarray:
-            fed, mask = padded([rows[i][common:-1] for i in batch])
+            fed, mask = padded([rows[i][:-1] for i in batch])
             if mask is not None:
                 mask = torch.cat([mask.new_ones((len(batch), before)), mask], 1)
             read = partial(self._scorer.read, fed, mask, cache=cache)
-            return _sums(read, [rows[i][common + 1 :] for i in batch])
+            return _sums(read, [rows[i][1:] for i in batch])
 
         def length(i: int) -> int:
-            return len(rows[i]) - common - 1
+            return len(rows[i]) - 1
 
         for batch, part in self._run(rest, length, call, most=most):
             total[batch] += part
         return total
-
-    def _lead(
-        self, prefix: np.ndarray, rows: Sequence[np.ndarray], common: int
-    ) -> tuple[Any, np.ndarray]:
-        """Read the prefix and what all candidates begin with.
-
-        Returns
-        -------
-        cache
-            Keys and values of what was read.
-        total
-            Shape ``(len(rows),)``, nats: of what that predicts of each candidate: its
-            tokens in common and, where there is one, its next.
-        """
-        ids = np.append(prefix.astype(np.int64), rows[0][:common])
-        longer = np.array([len(row) > common for row in rows])
-        goal = np.zeros((common + 1, len(rows)), dtype=np.int64)
-        goal[:common] = rows[0][:common, None]
-        goal[common, longer] = [row[common] for row in rows if len(row) > common]
-
-        def call(_: Sequence[int]) -> tuple[Any, np.ndarray]:
-            # Layers of the plainest kind, which forget nothing: masks mind windows.
-            cache: Any = DynamicCache()
-            nll = self._scorer.read(
-                torch.from_numpy(ids)[None],
-                None,
-                torch.from_numpy(goal)[None],
-                torch.tensor([common + 1]),
-                first=len(prefix) - 1,
-                cache=cache,
-            )
-            found = nll.double().numpy()
-            cache.layers = [_Repeated(layer) for layer in cache.layers]
-            return cache, found[:common].sum(0) + np.where(longer, found[common], 0.0)
-
-        ((_, found),) = self._run([0], lambda _: len(ids), call)
-        return found
 
     def _run(
         self,

@@ -29,7 +29,7 @@ import torch
 from spark_audit.checkpoints.models import entry_device
 from spark_audit.host_memory import out_of_memory
 from spark_audit.scoring.batching import Batches, room
-from spark_audit.scoring.items import begins_with, normalised, stripped
+from spark_audit.scoring.items import begins_with, normalised
 from spark_audit.scoring.passes.plain import check_finite, padded, unwrapped
 from spark_audit.scoring.table import LAYOUTS, Task
 
@@ -114,7 +114,7 @@ class Answer:
         alike = normalised(text) == normalised(target) or (
             begins_with(text, target, self.item.labels)
         )
-        values = stripped(text) == stripped(target), alike, self.stop, len(self._new)
+        values = text.strip() == target.strip(), alike, self.stop, len(self._new)
         layout = LAYOUTS["generate"].items()
         return {
             name: np.array([value], dtype)

@@ -222,8 +222,7 @@ class Scorer:
             hidden = self._body(input_ids=ids, **options)[0]
             rows = _places(lengths, ids.shape[1], first).to(hidden.device)
             hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
-            own = self._head.nll if only_nll else self._head
-            return own(hidden, goal).cpu()
+            return self._head(hidden, goal, only_nll=only_nll).cpu()
         # Through the model's own forward, some positions at a time.
         step, columns = width, self.columns
         if self._keep and cache is None:  # a cache is extended only once
@@ -362,24 +361,20 @@ def widened(body: Any) -> Iterator[None]:
     """Compute a model's body in float32 while its weights stay as they are.
 
     Each layer's weights are widened while it runs: the memory of one layer is needed,
-    not that of a second model. Embeddings are looked up as they are, and widened.
+    not that of a second model.
 
     Parameters
     ----------
     body
         A causal LM's part below the head, adapters inside.
     """
-    embeddings = body.get_input_embeddings()
     layers = [
         layer
         for child in body.children()
-        if child is not embeddings
         for layer in (child if isinstance(child, torch.nn.ModuleList) else (child,))
     ]
     with ExitStack() as stack:
-        # First: what others add to embeddings is added to the wide ones.
         on = stack.enter_context
-        on(embeddings.register_forward_hook(_looked_up, prepend=True))
         for layer in layers:
             held = {p: p.data for p in layer.parameters() if p.dtype in HALF}
             wide, own = partial(_put, held, wide=True), partial(_put, held, wide=False)
@@ -392,16 +387,3 @@ def _put(held: Held, *_: Any, wide: bool) -> None:
     """Widen a layer's weights, or put its own back."""
     for parameter, own in held.items():
         parameter.data = own.float() if wide else own
-
-
-def _looked_up(layer: Any, args: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor:
-    """Look up again in a matrix of the rows that are asked for: layers may scale."""
-    if not isinstance(layer, torch.nn.Embedding):
-        return out.float()
-    own, padding = layer.weight.data, layer.padding_idx
-    rows, places = args[0].unique(return_inverse=True)
-    layer.weight.data, layer.padding_idx = own[rows].float(), None
-    try:
-        return layer.forward(places)
-    finally:
-        layer.weight.data, layer.padding_idx = own, padding
