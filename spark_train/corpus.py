@@ -162,15 +162,17 @@ def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ..
             )
         if missing := [name for name in ORDERS[order] if name not in by_name]:
             note(f"order {order}: not in the data: {', '.join(missing)}")
+    elif not order and len(there) == 1:
+        tasks = (there[0],)
     else:
-        tasks = tuple(name.strip() for name in order.split(",") if name.strip())
+        tasks = tuple(filter(None, map(str.strip, order.split(","))))
         if unknown := [name for name in tasks if name not in there]:
             what = f"{unknown[0]!r} is no task with train rows; there are: {listed}"
             fix = f"name some of them, or {', '.join(ORDERS)}"
             raise InputError(what, where="--order", fix=fix)
         if len(set(tasks)) < len(tasks) or not tasks:
-            what, fix = "names no task, or one twice", "name each once"
-            raise InputError(what, where="--order", fix=fix)
+            what = f"names no task, or one twice; there are: {listed}"
+            raise InputError(what, where="--order", fix="name each once, in order")
     if left := [task for task in there if task not in tasks]:
         note(f"not trained on, for the order does not name them: {', '.join(left)}")
     return tasks

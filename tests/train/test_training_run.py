@@ -215,6 +215,12 @@ def test_a_numbered_order_keeps_the_tasks_that_are_there(tiny_base, tmp_path):
     assert stages == ["1-FOMC", "2-Yelp"]
 
 
+def test_data_of_one_task_needs_no_order(tiny_base, tmp_path):
+    data = write_stream(tmp_path / "d.jsonl", tasks=("mine",), train=2, test=1)
+    made = trained("seqft", tiny_base, data, tmp_path / "r", "epochs=1", order="")
+    assert made.record.tasks == ["mine"]
+
+
 # --- a run that cannot be -------------------------------------------------------------
 
 
@@ -257,6 +263,7 @@ def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
         ((), {"data": held}, "holds no train row"),
         ((), {"data": other, "order": 1}, "tasks of order 1; it has: mine"),
         ((), {"order": "yelp,yelp"}, "names no task, or one twice"),
+        ((), {"order": ""}, "no task, or one twice; there are: fomc, yelp"),
         ((), {"order": "yelp,mine"}, "'mine' is no task with train rows"),
         (("--set", "max_length=4"), {}, "max_length 4 leaves too few"),
     ):
