@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -191,16 +191,17 @@ def relearn(
     loading = replace(loading, lora_alpha=lora_alpha)
     request = replace(request, ckpt=ckpt, loading=loading)
     with progress(quiet=quiet) as show:
-        left = relearned(request, progress=show)
+        record = relearned(request, progress=show)
+    rows, losses = record["rows"], record["losses"]
     facts: dict[str, Any] = {"checkpoint": str(request.output)}
     if json:
-        facts |= asdict(left)
+        facts |= {"rows": rows, "losses": losses}
     else:
         facts |= {
-            "rows without identifiers": left.rows,
-            **{f"rows left out, {why}": n for why, n in left.left_out.items()},
-            "loss, first step": f"{left.losses[0]:.3f}",
-            "loss, last step": f"{left.losses[-1]:.3f}",
+            "rows without identifiers": rows["used"],
+            **{f"rows left out, {why}": n for why, n in rows["left_out"].items()},
+            "loss, first step": f"{losses[0]:.3f}",
+            "loss, last step": f"{losses[-1]:.3f}",
         }
     show_facts(facts, as_json=json)
 
