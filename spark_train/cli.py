@@ -84,23 +84,24 @@ def train_run(
             raise SystemExit(error.exit_code) from None
     if not _first():
         return
-    record, figures = outcome.record, _figures(outcome.matrix)
+    record = outcome.record
+    matrix, figures = record.accuracy, _figures(record.accuracy)
     if json:
         facts = {
             "run": str(outcome.folder),
             "tasks": record.tasks,
-            "accuracy": outcome.matrix,
+            "accuracy": matrix,
             **figures,
             "notes": record.notes,
             "privacy": record.privacy,
         }
         show_facts(facts, as_json=True)
         return
-    if outcome.matrix:
+    if matrix:
         # Methods that learn all tasks at once have one row.
-        at_once = len(outcome.matrix) < len(record.tasks)
+        at_once = len(matrix) < len(record.tasks)
         names = ["all"] if at_once else record.tasks
-        rows = zip(names, outcome.matrix, strict=False)
+        rows = zip(names, matrix, strict=False)
         show_table(
             "accuracy",
             ("after", *record.tasks),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import pandas as pd
 
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.data.encoding import encode
-from spark_audit.data.examples import Example, data_files, read_bytes, read_examples
+from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file, write_text
 from spark_audit.manifest.sequences import row_prompts
@@ -230,28 +229,3 @@ def write_matrix(
     stages = list(after)[: len(matrix)]
     table = pd.DataFrame(matrix, index=stages, columns=list(order), dtype=np.float64)
     write_text(path, table.to_csv(index_label="after"))
-
-
-def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
-    """Read what :func:`write_matrix` wrote.
-
-    Returns
-    -------
-    tuple
-        Tasks, and the matrix: one row a stage, one value a task, ``None`` where nothing
-        was measured.
-
-    Raises
-    ------
-    InputError
-        If the file is no accuracy matrix.
-    OutputError
-        If it cannot be read.
-    """
-    raw = io.BytesIO(read_bytes(path))
-    try:
-        table = pd.read_csv(raw, index_col=0, dtype=str)
-        values = table.astype(np.float64).astype(object)
-    except ValueError as error:
-        raise InputError("is no accuracy matrix", where=str(path)) from error
-    return [*map(str, table)], values.where(table.notna(), None).to_numpy().tolist()

@@ -79,6 +79,9 @@ class RunRecord(BaseModel):
         versions of libraries the same step may round otherwise.
     privacy
         What the run's privacy option says of itself; empty without one.
+    accuracy
+        ``accuracy[t][i]``: on task ``i`` after stage ``t``; ``None``: not measured
+        (later tasks, tasks without test rows). ``accuracy.csv`` shows it.
     clock, seconds
         Phase -> seconds by kind of work, on the wall or of the processor.
     files
@@ -103,6 +106,7 @@ class RunRecord(BaseModel):
     data: list[dict[str, str]]
     starts: list[dict[str, Any]]
     privacy: dict[str, Any] = {}
+    accuracy: list[list[float | None]] = []
     clock: Timed = "wall"
     seconds: dict[str, dict[str, float]] = {}
     notes: list[str] = []
@@ -330,8 +334,7 @@ class Folder:
     def restore(self) -> tuple[int, State, dict[str, Any]]:
         """The phase, its state, and the seconds of earlier phases.
 
-        Lines of steps and stages behind the state are cut off: those steps will be
-        taken again.
+        Lines of steps behind the state are cut off: those steps will be taken again.
 
         Raises
         ------
@@ -343,14 +346,10 @@ class Folder:
             return 0, State(), {}
         meta, tensors = read_state(self._state), read_tensors(self._state)
         check_files(self.path, meta["files"], grows=True)
-        for path in (self.metrics, self.accuracy):
-            if path.name not in meta["files"]:
-                path.unlink(missing_ok=True)
-                continue
-            try:
-                os.truncate(path, meta["files"][path.name]["bytes"])
-            except OSError as error:
-                raise cannot_write(path, error) from error
+        try:
+            os.truncate(self.metrics, meta["files"][self.metrics.name]["bytes"])
+        except OSError as error:
+            raise cannot_write(self.metrics, error) from error
         seconds = dict(meta["seconds"])
         return meta["phase"], State(meta["step"], tensors, seconds.pop("")), seconds
 

@@ -23,7 +23,7 @@ from spark_audit.files import check_writable
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
 from spark_audit.terminal.flags import one_of
-from spark_train.corpus import Corpus, Note, accuracy, read_matrix, write_matrix
+from spark_train.corpus import Corpus, Note, accuracy, write_matrix
 from spark_train.distributed import assemble
 from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
@@ -48,14 +48,10 @@ class Outcome:
     ----------
     record
         ``run.json``.
-    matrix
-        ``matrix[t][i]``: accuracy on task ``i`` after task ``t``; ``None``: not
-        measured (later tasks, tasks without test rows).
     """
 
     folder: Path
     record: RunRecord
-    matrix: list[list[float | None]]
 
 
 def train(
@@ -120,7 +116,7 @@ def train(
             run.go(METHODS[request.method], request.dp, notes)
         elif processes.first:
             folder.close()
-        return Outcome(folder.path, run.record, run.matrix())
+        return Outcome(folder.path, run.record)
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
@@ -305,12 +301,8 @@ class _Run:
                     share = float(processes.sum(total)[0]) / len(prompts)
                     row[tasks.index(task)] = share
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
+        matrix = [*self.record.accuracy[:number], row]
         if processes.first:
-            matrix = [*self.matrix()[:number], row]
             names = [name.partition("-")[2] for name in stages]
             write_matrix(self.folder.accuracy, tasks, matrix, after=names)
-
-    def matrix(self) -> list[list[float | None]]:
-        """The accuracies that stand in ``accuracy.csv`` by now."""
-        path = self.folder.accuracy
-        return read_matrix(path)[1] if path.exists() else []
+        self._keep(accuracy=matrix)

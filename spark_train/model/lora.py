@@ -115,7 +115,7 @@ def add_lora(
         r=r,
         lora_alpha=alpha,  # type: ignore[arg-type]  # any number does
         lora_dropout=0.0,
-        target_modules=_shortest_target(model, names),
+        target_modules=names,  # PEFT shortens a long list
         fan_in_fan_out=isinstance(model.get_submodule(names[0]), Conv1D),
         task_type="CAUSAL_LM",
     )
@@ -124,16 +124,6 @@ def add_lora(
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
         torch.manual_seed(seed)
         return get_peft_model(model, config)
-
-
-def _shortest_target(model: torch.nn.Module, names: list[str]) -> list[str] | str:
-    """Last names where they are unambiguous (Llama), else a pattern (GPT-2)."""
-    leaves = sorted(set(map(_leaf, names)))
-    meant = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
-    if meant == set(names):
-        return leaves
-    parents = sorted({name.split(".")[-2] for name in names})
-    return rf".*\.({'|'.join(parents)})\.({'|'.join(leaves)})"
 
 
 # --- copies ---------------------------------------------------------------------------

@@ -85,9 +85,10 @@ def asked(monkeypatch):
     def train(request: Any, *, note: Any, progress: Any) -> Any:
         found.update(vars(request.loading) | vars(request))
         note("said before")
-        record = SimpleNamespace(tasks=["a", "b"], notes=["said before"], privacy={})
-        matrix = [[0.5, None], [0.25, 0.75]]
-        return SimpleNamespace(folder=Path("runs/mine"), matrix=matrix, record=record)
+        facts = {"tasks": ["a", "b"], "notes": ["said before"], "privacy": {}}
+        facts["accuracy"] = [[0.5, None], [0.25, 0.75]]
+        record = SimpleNamespace(**facts)
+        return SimpleNamespace(folder=Path("runs/mine"), record=record)
 
     module = SimpleNamespace(train=train)
     monkeypatch.setitem(sys.modules, "spark_train.training_run", module)

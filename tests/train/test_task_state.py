@@ -94,7 +94,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
     assert died >= 2
     assert left(tmp_path / "run") == left(whole)
     assert not (tmp_path / "run" / "carried").exists()
-    assert again.matrix == made.matrix
+    assert again.record.accuracy == made.record.accuracy
     assert again.record.privacy == made.record.privacy
     assert made.record.privacy.get("option", "") == dp
 

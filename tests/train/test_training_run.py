@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from peft import PeftModel
@@ -14,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_train.cli import run
-from spark_train.corpus import ORDERS, read_matrix
+from spark_train.corpus import ORDERS
 from spark_train.methods import METHODS, groups
 from spark_train.run_folder import RunRecord
 from spark_train.training_run import Outcome
@@ -137,8 +139,10 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
     spent = {key for key in record.seconds if not key.endswith("/answers")}
     assert spent == set(found)
 
-    order, matrix = read_matrix(folder / "accuracy.csv")
-    assert (order, matrix) == (list(TASKS), made.matrix)
+    table = pd.read_csv(folder / "accuracy.csv", index_col="after")
+    matrix = made.record.accuracy
+    assert [*table] == list(TASKS)
+    np.testing.assert_allclose(table.to_numpy(), np.array(matrix, dtype=float))
     assert None not in matrix[-1]
     opens_alike(folder, tiny_base)
 
