@@ -52,27 +52,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Each:
-    """What one example is by itself, for whoever needs its own gradient.
-
-    Attributes
-    ----------
-    size
-        Rows of the current task that a step has, as expected.
-    terms
-        ``terms(role, row)``: the terms of the row's own loss, by which nothing of
-        another row is told. Over ``size`` their sum is, as expected, the step's loss.
-    rates
-        Task -> how likely one of its rows is in a step's batch, where batches are drawn
-        by Poisson sampling; ``None``: they are not.
-    """
-
-    size: float
-    terms: Callable[[str, TrainRow], Mapping[str, Term]]
-    rates: Mapping[str, float] | None = None
-
-
-@dataclass(frozen=True)
 class Phase:
     """One stretch of training, which ends in a saved adapter.
 
@@ -96,8 +75,14 @@ class Phase:
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
         told with the step. All processes see the same gradients, and must leave the
         same; they are clipped afterwards.
-    each
-        What one example is by itself.
+    of_row, size
+        ``of_row(role, row)``: the terms of the row's own loss, by which nothing of
+        another row is told, for whoever needs its own gradient. Over ``size``, the rows
+        of the current task that a step has, as expected, their sum is, as expected, the
+        step's loss.
+    rates
+        Task -> how likely one of its rows is in a step's batch, where batches are drawn
+        by Poisson sampling; ``None``: they are not.
     collect
         ``collect(step, chosen, clock)`` leaves another gradient than the batch's own on
         the weights, the same in all processes, and gives each term's sum, and by other
@@ -118,7 +103,9 @@ class Phase:
     penalty: Callable[[], Sums] | None = None
     gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
-    each: Each | None = None
+    of_row: Callable[[str, TrainRow], Mapping[str, Term]] | None = None
+    size: float = 0.0
+    rates: Mapping[str, float] | None = None
     collect: Callable[[int, Step, Clock], dict[str, float]] | None = None
     tasks: tuple[str, ...] = ()
 

@@ -98,11 +98,12 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
             mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
             keep(stream, k, {"importance": mean})
 
-    assert plain.each is not None
-    terms = plain.each.terms
-    each = replace(plain.each, terms=lambda role, r: {**terms(role, r), **term([r])})
-    phase = replace(plain, start=start, choose=choose, loss=loss, end=end, each=each)
-    return [replace(phase, penalty=penalty if k else None)]
+    def of_row(role: str, row: TrainRow) -> dict[str, Term]:
+        assert plain.of_row is not None
+        return {**plain.of_row(role, row), **term([row])}
+
+    phase = replace(plain, start=start, choose=choose, loss=loss, end=end)
+    return [replace(phase, penalty=penalty if k else None, of_row=of_row)]
 
 
 PECL = Method(

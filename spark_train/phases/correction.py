@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from spark_train.loop import Each, Phase, Step, Sums, Term
+from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.model.student import targets
 from spark_train.stream import Stream
@@ -47,7 +47,8 @@ def correction(stream: Stream, k: int) -> Phase:
         choose=at_work.choose,
         loss=at_work.loss,
         start=at_work.start,
-        each=Each(settings.batch_size, at_work.of_row),
+        of_row=at_work.of_row,
+        size=settings.batch_size,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_audit.errors import InputError
-from spark_train.loop import Each, Phase, State, Step, Sums, Term, run_phase
+from spark_train.loop import Phase, State, Step, Sums, Term, run_phase
 from spark_train.losses import token_nll
 from spark_train.model.student import Student
 from spark_train.stream import Stream
@@ -156,11 +156,9 @@ def learning(
         loss=at_work.loss,
         start=lambda: at_work.recall.start(at_work.old, at_work.steps),
         end=at_work.recall.end,
-        each=Each(
-            at_work.expected,
-            at_work.of_row,
-            at_work.rates if stream.poisson else None,
-        ),
+        of_row=at_work.of_row,
+        size=at_work.expected,
+        rates=at_work.rates if stream.poisson else None,
     )
 
 

@@ -46,7 +46,6 @@ from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_train.loop import (
     Clock,
-    Each,
     Phase,
     Step,
     backward,
@@ -74,7 +73,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     delta = settings.delta or 1 / total
     if delta > 1 / total:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
-    sampling = {phase.key: (phase.steps, _of_one(phase).rates) for phase in phases}
+    sampling = {phase.key: (phase.steps, phase.rates) for phase in phases}
     stretches = [(steps, rates) for steps, rates in sampling.values() if rates]
     unaccounted = [key for key, (_, rates) in sampling.items() if rates is None]
     reason = method.no_epsilon
@@ -135,13 +134,9 @@ def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal(size))
 
 
-def _of_one(phase: Phase) -> Each:
-    assert phase.each is not None, f"{phase.key} does not define one example's loss"
-    return phase.each
-
-
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
-    each, student, processes = _of_one(phase), stream.student, stream.processes
+    assert phase.of_row is not None, f"{phase.key} does not define one row's loss"
+    of_row, student, processes = phase.of_row, stream.student, stream.processes
     bound, seed = stream.settings.dp.max_grad_norm, stream.settings.seed
 
     def collect(step: int, chosen: Step, clock: Clock) -> dict[str, float]:
@@ -151,7 +146,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
             with clock(role):
                 for row in processes.share(rows):
                     summed = phase.loss(role, [row])
-                    if backward(each.terms(role, row), summed):
+                    if backward(of_row(role, row), summed):
                         own = flat_gradient(student)
                         norm = torch.linalg.vector_norm(own)
                         sums["clipped"] += float(norm > bound)
@@ -165,7 +160,9 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
             noise = drawn(
                 len(total), seed=seed, run=stream.identity, key=phase.key, step=step
             )
-            set_gradient(student, (total + sigma * bound * noise.to(total)) / each.size)
+            set_gradient(
+                student, (total + sigma * bound * noise.to(total)) / phase.size
+            )
         return sums | {"clipped": int(sums["clipped"])}
 
     return replace(phase, collect=collect)

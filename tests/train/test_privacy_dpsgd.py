@@ -228,7 +228,7 @@ def test_an_empty_batch_is_noise_alone(stream):
 def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
     made = stream("epochs=100")
     phase = phases(made)[2]
-    rates = phase.each.rates
+    rates = phase.rates
     # 10 rows a task; batches of 4: two current, one of each of two earlier tasks.
     assert rates == {"agnews": 0.2, "yelp": 0.1, "fomc": 0.1}
     assert phase.steps == 100 * 5
@@ -264,7 +264,7 @@ def test_a_row_more_or_less_leaves_the_divisor(method, stream):
 
 def test_mtl_samples_all_tasks_alike(stream):
     (phase,) = phases(stream(), "mtl")
-    assert phase.each.rates == dict.fromkeys(TASKS, 4 / 30)
+    assert phase.rates == dict.fromkeys(TASKS, 4 / 30)
     sizes = [len(phase.choose(step).rows["task"]) for step in range(phase.steps)]
     assert stats.binomtest(sum(sizes), 30 * phase.steps, 4 / 30).pvalue > 1e-4
 
