@@ -6,7 +6,6 @@ what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
 from spark_audit.checkpoints.offline import quiet as silence
-from spark_audit.errors import InputError
 from spark_audit.terminal.commands import Line, add, program
 from spark_audit.terminal.console import (
     run_command,
@@ -68,22 +66,11 @@ def train_run(
     from spark_audit.terminal.progress import progress
 
     with silence():  # what is imported has things to say of its own
-        from spark_train.distributed import ElsewhereError
         from spark_train.training_run import train
 
     request = replace(request, loading=loading, command=typed.words)
-    with progress(quiet=quiet or not _first()) as show:
-        try:
-            outcome = train(
-                request, progress=show, note=say if _first() else lambda text: None
-            )
-        except (ElsewhereError, InputError) as error:
-            # What all refuse alike, and what one of them met, the first one tells.
-            if _first():
-                raise
-            raise SystemExit(error.exit_code) from None
-    if not _first():
-        return
+    with progress(quiet=quiet) as show:
+        outcome = train(request, progress=show, note=say)
     record = outcome.record
     matrix, figures = record.accuracy, _figures(record.accuracy)
     if json:
@@ -292,9 +279,3 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
     "score": (score, "score data/injected --base models/base"),
 }
 """Each with what ``--help`` shows as examples: they work."""
-
-
-def _first() -> bool:
-    """Whether this is the process of a launch that prints."""
-    alone = os.environ.get("WORLD_SIZE", "1") in ("", "0", "1")
-    return alone or os.environ.get("RANK", "0") == "0"

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.distributed import Processes
 from spark_train.model.student import Student
 from spark_train.training_rows import TrainRow, pieces
 
@@ -41,7 +40,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Step:
-    """The batch of a step over all processes, by role of its rows, and its terms.
+    """The batch of a step, by role of its rows, and its terms.
 
     ``facts`` are told beside the terms.
     """
@@ -68,13 +67,12 @@ class Phase:
         a batch add up to the batch's, whatever the parts.
     penalty
         The part of the loss that is the weights' own: ``penalty()`` gives term ->
-        value, weighted. It is taken once a step, by all processes alike.
+        value, weighted. It is taken once a step.
     start, end
         Called around the steps; at the start the weights are the previous phase's.
     gradients
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
-        told with the step. All processes see the same gradients, and must leave the
-        same; they are clipped afterwards.
+        told with the step. Gradients are clipped afterwards.
     of_row, size
         ``of_row(role, row)``: the terms of the row's own loss, by which nothing of
         another row is told, for whoever needs its own gradient. Over ``size``, the rows
@@ -85,8 +83,8 @@ class Phase:
         by Poisson sampling; ``None``: they are not.
     collect
         ``collect(step, chosen, clock)`` leaves another gradient than the batch's own on
-        the weights, the same in all processes, and gives each term's sum, and by other
-        names what is told beside them.
+        the weights, and gives each term's sum, and by other names what is told beside
+        them.
     tasks
         The tasks whose accuracy is measured after the stage; empty: those of the
         order up to the stage's number.
@@ -140,7 +138,6 @@ def run_phase(
     *,
     seed: int,
     clip: float = 1.0,
-    processes: Processes | None = None,
     state: State | None = None,
     after: After | None = None,
 ) -> State:
@@ -163,7 +160,7 @@ def run_phase(
     InputError
         If a loss is not finite.
     """
-    processes, state = processes or Processes(), state or State()
+    state = state or State()
     weights = list(student.trainable.values())
     optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
     clock = Clock(state.seconds, timed(str(student.device)))
@@ -175,20 +172,17 @@ def run_phase(
         _restore(optimizer, student, state)
         student.model.train()
         for step in range(state.step, phase.steps):
-            torch.manual_seed(seed_for(seed, phase.key, step, processes.rank))
+            torch.manual_seed(seed_for(seed, phase.key, step))
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
             if phase.collect is not None:
                 sums = phase.collect(step, chosen, clock)
             else:
-                sums = accumulate(
-                    student, phase.loss, chosen, processes=processes, clock=clock
-                )
+                sums = accumulate(student, phase.loss, chosen, clock=clock)
             penalties = _penalties(phase, clock)
             record = _record(phase, step, chosen, sums, penalties)
-            # A step without any position still is one: moments decay, alike in one
-            # process and in several.
+            # A step without any position still is one: moments decay.
             for weight in weights:
                 weight.grad = _or_zero(weight)
             with clock("gradients"):
@@ -214,40 +208,24 @@ def accumulate(
     loss_of: Callable[[str, Sequence[TrainRow]], Sums],
     chosen: Step,
     *,
-    processes: Processes,
     clock: Clock | None = None,
 ) -> dict[str, float]:
     """Leave the whole batch's gradient on the weights; give each term's sum.
 
-    The batch is read in parts of rows of similar length, shared among processes; the
-    gradients of sums add up to the batch's. Weights that have a gradient already keep
-    it and get the batch's on top, in one process; in several they must have none.
+    The batch is read in parts of rows of similar length; the gradients of sums add up
+    to the batch's. Weights that have a gradient already get the batch's on top.
     """
     clock = clock or Clock({})
     terms = chosen.terms
     sums = dict.fromkeys(terms, 0.0)
     for role, rows in chosen.rows.items():
         with clock(role):
-            for part in pieces(processes.share(rows), student.tokens):
+            for part in pieces(rows, student.tokens):
                 summed = loss_of(role, part)
                 backward(terms, summed)
                 for name, value in summed.items():
                     sums[name] += float(value.detach())
-    if processes.world == 1:
-        return sums
-    total, sums = exchanged(processes, flat_gradient(student), sums)
-    set_gradient(student, total)
     return sums
-
-
-def exchanged(
-    processes: Processes, gradient: Tensor, sums: dict[str, float]
-) -> tuple[Tensor, dict[str, float]]:
-    """A gradient ``(P,)`` and sums, added up over all processes in one exchange."""
-    own = gradient.new_tensor(list(sums.values()))
-    total = processes.sum(torch.cat([gradient, own]))
-    sums = dict(zip(sums, total[len(gradient) :].tolist(), strict=True))
-    return total[: len(gradient)], sums
 
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
@@ -290,10 +268,7 @@ def _or_zero(weight: Tensor) -> Tensor:
 
 
 def _penalties(phase: Phase, clock: Clock) -> dict[str, float]:
-    """Add the penalties' gradient to the weights'; give their values.
-
-    After the exchange, so that it counts once however many processes there are.
-    """
+    """Add the penalties' gradient to the weights'; give their values."""
     if phase.penalty is None:
         return {}
     with clock("penalty"):

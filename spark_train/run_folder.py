@@ -48,7 +48,6 @@ from spark_audit.files import (
 )
 from spark_audit.provenance import now, sha256_json, versions
 from spark_train.corpus import Corpus
-from spark_train.distributed import Processes
 from spark_train.loop import State, Timed, timed
 from spark_train.model.lora import TRAINED_ON
 from spark_train.stream import CARRIED, Stream
@@ -75,7 +74,7 @@ class RunRecord(BaseModel):
         ``file`` and ``sha256`` of each data file, in the order of the hashes.
     starts
         Each start of the run: where it computed, with CPU threads of the first process.
-        On another device, with another number of threads or processes, or by other
+        On another device, with another number of threads, or by other
         versions of libraries the same step may round otherwise.
     privacy
         What the run's privacy option says of itself; empty without one.
@@ -120,13 +119,11 @@ class RunRecord(BaseModel):
         corpus: Corpus,
         loaded: Loaded,
         settings: dict[str, Any],
-        processes: Processes,
     ) -> RunRecord:
         """The record of a run that begins now."""
         start = {
             "created": now(),
             "command": list(request.command),
-            "processes": processes.world,
             "device": loaded.device,
             "threads": torch.get_num_threads(),
             "gradient_checkpointing": request.gradient_checkpointing,
@@ -375,16 +372,14 @@ def keep(stream: Stream, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> 
     The file of the task before stays until the next one: a run that is killed now
     begins with the end of task ``k`` again.
     """
-    if stream.processes.first:
-        tensors = {
-            f"{group}:{name}": value.detach().cpu().contiguous()
-            for group, some in groups.items()
-            for name, value in some.items()
-        }
-        write_tensors(_carried(stream, k), tensors, mode=0o600)
-        if k > 1:
-            _carried(stream, k - 2).unlink(missing_ok=True)
-    stream.processes.wait()
+    tensors = {
+        f"{group}:{name}": value.detach().cpu().contiguous()
+        for group, some in groups.items()
+        for name, value in some.items()
+    }
+    write_tensors(_carried(stream, k), tensors, mode=0o600)
+    if k > 1:
+        _carried(stream, k - 2).unlink(missing_ok=True)
 
 
 def kept(stream: Stream, k: int) -> dict[str, dict[str, Tensor]]:

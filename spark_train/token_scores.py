@@ -8,7 +8,7 @@ identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,25 +88,24 @@ def row_scores(
 # --- in training --------------------------------------------------------------------
 
 
-Scored: TypeAlias = tuple[TrainRow, np.ndarray, Tensor]
-"""A row, its scores, and the hidden states ``(T - 1, H)`` at its predicted tokens."""
-
-
 @torch.no_grad()
-def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> Iterator[list[Scored]]:
-    """The share of this process in some rows, with scores as task ``k`` begins.
+def scored(
+    stream: Stream, k: int, rows: Sequence[TrainRow]
+) -> Iterator[tuple[TrainRow, np.ndarray, Tensor]]:
+    """Rows, their scores ``(T,)`` as task ``k`` begins, and their hidden states.
 
-    The rows of a list were read together. The N of Score_2 are the tasks up to ``k``
-    **[ours]**, of which all rows count, whatever a memory keeps of them.
+    Hidden states are those that predict a row's tokens: ``(T - 1, H)``. The N of
+    Score_2 are the tasks up to ``k`` **[ours]**, of which all rows count, whatever a
+    memory keeps of them.
     """
-    student, processes = stream.student, stream.processes
+    student = stream.student
     counts = {
         task: task_counts(stream.rows[task], vocab_size=student.vocabulary)
         for task in stream.tasks[: k + 1]
     }
     alpha = stream.settings.sensitivity.alpha
     with student.still():
-        for part in pieces(processes.share(rows), student.tokens):
+        for part in pieces(rows, student.tokens):
             batch = collate(part).to(student.device)
             hidden = student.hidden(batch, batch.attention)
             ids = targets(batch, batch.attention)
@@ -119,7 +118,7 @@ def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> Iterator[list[Sc
             sizes = [len(row) - 1 for row in part]
             each = [one.double().numpy() for one in torch.split(nll, sizes)]
             scores = row_scores(part, each, counts, alpha=alpha)
-            yield list(zip(part, scores, torch.split(hidden, sizes), strict=True))
+            yield from zip(part, scores, torch.split(hidden, sizes), strict=True)
 
 
 # --- for people ---------------------------------------------------------------------

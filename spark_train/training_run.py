@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded
@@ -24,7 +21,6 @@ from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
 from spark_audit.terminal.flags import one_of
 from spark_train.corpus import Corpus, Note, accuracy, write_matrix
-from spark_train.distributed import assemble
 from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
 from spark_train.methods.method import Method, Protected
@@ -79,42 +75,37 @@ def train(
             notes.append(text)
             note(text)
 
-    processes, device = assemble(request.loading.device)
     folder = Folder(request.output)
-    with contextlib.ExitStack() as held:
-        with processes.together():
-            settings, read = _settings(request)
-            corpus = Corpus.read(request.data, request.order, tell)
-            if processes.first:
-                folder.read()  # leaves a folder of something else as it is
-                held.enter_context(folder.lock())
-                check_writable(request.output)
-            old = folder.read()
-            loaded = _open(request.base, replace(request.loading, device=device))
-            record = RunRecord.begun(request, corpus, loaded, read, processes)
-            if old is not None:
-                record = _resumed(folder, old, record, tell)
-            rows = corpus.rows(
-                loaded, max_length=settings.max_length, note=tell, progress=progress
-            )
-            prompts = corpus.prompts(loaded, limit=settings.eval_rows, note=tell)
-            student = _student(request, loaded, settings, record.lora_targets)
-            if student.note:
-                tell(student.note)
-            stream = Stream(
-                student=student,
-                rows=rows,
-                settings=settings,
-                processes=processes,
-                note=tell,
-                folder=folder.path,
-                identity=record.fingerprint(),
-            )
-            loaded = replace(loaded, model=student.model)
-            run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
+    settings, read = _settings(request)
+    corpus = Corpus.read(request.data, request.order, tell)
+    folder.read()  # leaves a folder of something else as it is
+    with folder.lock():
+        check_writable(request.output)
+        old = folder.read()
+        loaded = _open(request.base, request.loading)
+        record = RunRecord.begun(request, corpus, loaded, read)
+        if old is not None:
+            record = _resumed(folder, old, record, tell)
+        rows = corpus.rows(
+            loaded, max_length=settings.max_length, note=tell, progress=progress
+        )
+        prompts = corpus.prompts(loaded, limit=settings.eval_rows, note=tell)
+        student = _student(request, loaded, settings, record.lora_targets)
+        if student.note:
+            tell(student.note)
+        stream = Stream(
+            student=student,
+            rows=rows,
+            settings=settings,
+            note=tell,
+            folder=folder.path,
+            identity=record.fingerprint(),
+        )
+        loaded = replace(loaded, model=student.model)
+        run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
         if record.status == "running":
             run.go(METHODS[request.method], request.dp, notes)
-        elif processes.first:
+        else:
             folder.close()
         return Outcome(folder.path, run.record)
 
@@ -193,7 +184,7 @@ class _Run:
 
     def go(self, method: Method, dp: str, notes: list[str]) -> None:
         """Run the phases that are left, under a privacy option."""
-        stream, folder, processes = self.stream, self.folder, self.stream.processes
+        stream, folder = self.stream, self.folder
         if dp == NONE:
             protected = Protected(method.phases(stream), {})
         else:
@@ -208,61 +199,47 @@ class _Run:
             raise InputError(what, where=str(folder.path), fix=fix)
         phases = protected.phases
         last = {phase.stage: number for number, phase in enumerate(phases)}
-        with processes.together():
-            first, state, seconds = folder.restore()
-            folder.check_left(seconds)
-            if first:
-                before_it = folder.stages / phases[first - 1].key
-                load_adapter(stream.student.model, before_it)
-        if len({*processes.all([(first, state.step)])}) > 1:
-            what = "the processes differ in what they find in the run folder"
-            fix = "let all of them read and write the same folders"
-            raise InputError(what, where=str(folder.path), fix=fix)
+        first, state, seconds = folder.restore()
+        folder.check_left(seconds)
+        if first:
+            load_adapter(stream.student.model, folder.stages / phases[first - 1].key)
         self._keep(privacy=facts)
         with protected.during():
             for number, phase in enumerate(phases[first:], first):
                 seconds[phase.key] = self._train(number, phase, state, seconds)
-                if processes.first:
-                    with replaced(folder.stages / phase.key) as part:
-                        save_adapter(
-                            stream.student.model,
-                            part,
-                            base=self.base,
-                            base_sha256=self.loaded.weights_sha256,
-                            noise=protected.noise,
-                        )
-                processes.wait()
+                with replaced(folder.stages / phase.key) as part:
+                    save_adapter(
+                        stream.student.model,
+                        part,
+                        base=self.base,
+                        base_sha256=self.loaded.weights_sha256,
+                        noise=protected.noise,
+                    )
                 if number == last[phase.stage]:
                     self._answer(phase, list(last), seconds)
                 self._keep(seconds=dict(seconds), notes=list(notes))
                 state = State()
-                if processes.first:
-                    folder.save(number + 1, state, seconds)
-                processes.wait()
-        if processes.first:
-            self._keep(status="complete", files=folder.files())
-            folder.close()
+                folder.save(number + 1, state, seconds)
+        self._keep(status="complete", files=folder.files())
+        folder.close()
 
     def _keep(self, **fields: object) -> None:
         self.record = self.record.model_copy(update=fields)
-        if self.stream.processes.first:
-            self.folder.write(self.record)
+        self.folder.write(self.record)
 
     def _train(
         self, number: int, phase: Phase, state: State, seconds: dict[str, Any]
     ) -> dict[str, float]:
         """Run a phase from its state; its seconds."""
-        folder, processes = self.folder, self.stream.processes
-        settings = self.stream.settings
+        folder, settings = self.folder, self.stream.settings
         what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
 
         def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
             done = record["step"]
             self.progress(f"{what}, steps", done, phase.steps)
-            if processes.first:
-                folder.log(record)
-                if done % settings.save_every == 0 or done == phase.steps:
-                    folder.save(number, snapshot(), seconds)
+            folder.log(record)
+            if done % settings.save_every == 0 or done == phase.steps:
+                folder.save(number, snapshot(), seconds)
 
         self.progress(f"{what}, steps", state.step, phase.steps)
         left = run_phase(
@@ -270,7 +247,6 @@ class _Run:
             phase,
             seed=settings.seed,
             clip=settings.clip,
-            processes=processes,
             state=state,
             after=after,
         )
@@ -288,21 +264,16 @@ class _Run:
         """
         stage, number = phase.stage, stages.index(phase.stage)
         spent = seconds[f"{stage}/answers"] = {}
-        tasks, processes = self.stream.tasks, self.stream.processes
+        tasks = self.stream.tasks
         asked = phase.tasks or tasks[: number + 1]
         row: list[float | None] = [None] * len(tasks)
         with Clock(spent, self.record.clock)("answers"):
             for done, task in enumerate(asked):
                 self.progress(f"{stage} answers, tasks", done, len(asked))
                 if prompts := self.prompts[task]:
-                    mine = processes.share(prompts)
-                    right = accuracy(self.loaded, mine) * len(mine) if mine else 0
-                    total = torch.tensor([float(round(right))]).to(self.loaded.device)
-                    share = float(processes.sum(total)[0]) / len(prompts)
-                    row[tasks.index(task)] = share
+                    row[tasks.index(task)] = accuracy(self.loaded, prompts)
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
         matrix = [*self.record.accuracy[:number], row]
-        if processes.first:
-            names = [name.partition("-")[2] for name in stages]
-            write_matrix(self.folder.accuracy, tasks, matrix, after=names)
+        names = [name.partition("-")[2] for name in stages]
+        write_matrix(self.folder.accuracy, tasks, matrix, after=names)
         self._keep(accuracy=matrix)

@@ -41,18 +41,18 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
     Returns
     -------
     dict
-        A tensor a trained weight, of its shape and dtype; the same in all processes.
+        A tensor a trained weight, of its shape and dtype.
     """
-    student, processes = stream.student, stream.processes
+    student = stream.student
     rows, scope = stream.rows[stream.tasks[k]], stream.settings.loss.scope
     total = torch.zeros_like(flat_gradient(student))
     with student.still(), torch.enable_grad():
-        for row in processes.share(rows):
+        for row in rows:
             sums = response_loss(student, [row], scope=scope, name="nll")
             torch.autograd.backward(sums["nll"])
             total += flat_gradient(student).square()
             student.model.zero_grad(set_to_none=True)
-    total = processes.sum(total) / len(rows)
+    total /= len(rows)
     if relative and total.any():
         total /= total.mean()
     return by_weight(student, total)

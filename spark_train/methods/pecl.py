@@ -49,8 +49,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
-        own = {r.id: s for part in scored(stream, k, rows) for r, s, _ in part}
-        scores.update(stream.processes.collect(own))
+        scores.update({row.id: score for row, score, _ in scored(stream, k, rows)})
         for row in rows:  # the first token has no prediction, and a Score of 0
             unlearned[row.id] = scores[row.id] > settings.theta
         if k:

@@ -18,7 +18,7 @@ from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.model.student import targets
 from spark_train.phases.task import Rehearsal
 from spark_train.stream import Stream
-from spark_train.token_scores import Scored, scored
+from spark_train.token_scores import scored
 from spark_train.training_rows import TrainRow, collate, padded
 
 CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
@@ -67,9 +67,8 @@ class Distillation(Rehearsal):
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
         """Score the rows and keep the teacher's distributions."""
         distinct = list({row.id: row for row in rows}.values())
-        for part in scored(self.stream, self._k, distinct):
-            self._targets |= self._ask(part)
-        self._targets = self.stream.processes.collect(self._targets)
+        for row, score, hidden in scored(self.stream, self._k, distinct):
+            self._targets[row.id] = self._target(row, score, hidden)
         # What a replayed response token weighs of its weight in ER, where lambda is 1.
         learned, label = self.terms(rows)["replay_ce"], self.stream.label(self._k)
         weight, form = learned.weight, self.stream.settings.replay.weighting
@@ -84,17 +83,14 @@ class Distillation(Rehearsal):
             )
 
     @torch.no_grad()
-    def _ask(self, part: list[Scored]) -> dict[str, Target]:
-        """The teacher's answer for a few rows, which were read together."""
+    def _target(self, row: TrainRow, score: np.ndarray, hidden: torch.Tensor) -> Target:
+        """The teacher's answer for a row, from the hidden states ``(T - 1, H)``."""
         student, settings = self.stream.student, self.stream.settings
         # The first token has no prediction, and a Score of 0, which no tau is below.
-        high = [score > settings.sensitivity.tau for _, score, _ in part]
-        chosen = torch.cat(
-            [
-                hidden[torch.from_numpy(one[1:])]
-                for one, (*_, hidden) in zip(high, part, strict=True)
-            ]
-        )
+        high = score > settings.sensitivity.tau
+        low = row.response & ~high
+        low[0] = False
+        chosen = hidden[torch.from_numpy(high[1:])]
         tops = [
             top_k(
                 student.logits(chosen[at]),
@@ -105,15 +101,7 @@ class Distillation(Rehearsal):
             for at in student.chunks(len(chosen)) or [slice(0, 0)]
         ]
         support, logp = (torch.cat(one).cpu() for one in zip(*tops, strict=True))
-        sizes = [int(one.sum()) for one in high]
-        answers = {}
-        parts = torch.split(support.int(), sizes), torch.split(logp, sizes)
-        for (row, *_), one, tokens, values in zip(part, high, *parts, strict=True):
-            low = row.response & ~one
-            low[0] = False
-            # Copies: a part would keep the whole batch's in memory.
-            answers[row.id] = Target(low, one, tokens.clone(), values.clone())
-        return answers
+        return Target(low, high, support.int(), logp)
 
     def end(self) -> None:
         """Let go of what the next task asks anew."""

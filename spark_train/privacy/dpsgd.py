@@ -49,7 +49,6 @@ from spark_train.loop import (
     Phase,
     Step,
     backward,
-    exchanged,
     flat_gradient,
     set_gradient,
 )
@@ -136,7 +135,7 @@ def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
 
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
     assert phase.of_row is not None, f"{phase.key} does not define one row's loss"
-    of_row, student, processes = phase.of_row, stream.student, stream.processes
+    of_row, student = phase.of_row, stream.student
     bound, seed = stream.settings.dp.max_grad_norm, stream.settings.seed
 
     def collect(step: int, chosen: Step, clock: Clock) -> dict[str, float]:
@@ -144,7 +143,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
         sums = dict.fromkeys([*chosen.terms, "clipped"], 0.0)
         for role, rows in chosen.rows.items():
             with clock(role):
-                for row in processes.share(rows):
+                for row in rows:
                     summed = phase.loss(role, [row])
                     if backward(of_row(role, row), summed):
                         own = flat_gradient(student)
@@ -154,9 +153,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                     student.model.zero_grad(set_to_none=True)
                     for name, value in summed.items():
                         sums[name] += float(value.detach())
-        total, sums = exchanged(processes, total, sums)
         with clock("noise"):
-            # The same in all processes, and added to their sum: once.
             noise = drawn(
                 len(total), seed=seed, run=stream.identity, key=phase.key, step=step
             )

@@ -39,11 +39,10 @@ def fn(stream: Stream, method: Method) -> Protected:
     @contextmanager
     def during() -> Iterator[None]:
         # What the run began with is kept: another library may draw otherwise.
-        if stream.processes.first and not place.exists():
+        if not place.exists():
             seed = seed_for(settings.seed, "frozen noise")
             noise = torch.randn(size, generator=torch.Generator().manual_seed(seed))
             write_tensors(place, {"noise": settings.fn.sigma * noise})
-        stream.processes.wait()
         noise = read_tensors(place)["noise"]
         with input_noise(model, noise.to(stream.student.device)):
             yield

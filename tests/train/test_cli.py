@@ -16,12 +16,6 @@ RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def test_help_answers_without_importing_what_is_heavy():
     code = (
         "import sys\n"
@@ -126,20 +120,6 @@ def test_every_flag_reaches_training(asked, capsys):
     assert (told["last"], told["avg"], told["bwt"]) == (0.5, 0.5, -0.25)
     assert (told["run"], told["notes"]) == ("runs/mine", ["said before"])
     assert err == "said before\n"
-
-
-@pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize(
-    ("rank", "world", "prints"),
-    # A rank that something else left behind is no launch of several processes.
-    [("1", "2", False), ("0", "2", True), ("1", "1", True), ("1", "", True)],
-)
-def test_only_the_first_process_prints(rank, world, prints, monkeypatch, capsys):
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", world)
-    assert run(RUN) == 0
-    out, err = capsys.readouterr()
-    assert ("runs/mine" in out, "said before" in err) == (prints, prints)
 
 
 # --- score ----------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
-from spark_train.distributed import Processes
 from spark_train.loop import Clock, Phase, flat_gradient, run_phase
 from spark_train.methods import METHODS
 from spark_train.methods.method import Method
@@ -54,9 +53,9 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def stream(tiny_base, data):
-    """``stream(*settings, processes=...)``: a stream on a fresh model."""
+    """``stream(*settings)``: a stream on a fresh model."""
 
-    def make(*settings: str, processes: Processes | None = None) -> Stream:
+    def make(*settings: str) -> Stream:
         chosen = parse(["batch_size=4", "epochs=2", "lr=0.02", "lora.r=4", *settings])
         loaded = open_checkpoint(str(tiny_base), device="cpu")
         with quiet():
@@ -73,7 +72,6 @@ def stream(tiny_base, data):
             student=Student(model),
             rows=by_task,
             settings=chosen,
-            processes=processes or Processes(),
         )
 
     return make
