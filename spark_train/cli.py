@@ -70,12 +70,11 @@ def train_run(
 
     request = replace(request, loading=loading, command=typed.words)
     with progress(quiet=quiet) as show:
-        outcome = train(request, progress=show, note=say)
-    record = outcome.record
+        record = train(request, progress=show, note=say)
     matrix, figures = record.accuracy, _figures(record.accuracy)
     if json:
         facts = {
-            "run": str(outcome.folder),
+            "run": str(request.output),
             "tasks": record.tasks,
             "accuracy": matrix,
             **figures,
@@ -98,7 +97,7 @@ def train_run(
             ],
         )
         tell()
-    show_facts({"run": outcome.folder})
+    show_facts({"run": request.output})
 
 
 def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:

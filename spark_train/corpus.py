@@ -8,14 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.errors import InputError
-from spark_audit.files import sha256_file, write_text
+from spark_audit.files import sha256_file
 from spark_audit.manifest.sequences import row_prompts
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
@@ -197,35 +194,3 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
     with undisturbed(loaded.model):
         table = score(loaded, prompts, passes=[_ANSWERS])[_ANSWERS]
     return float(table.columns["normalised"].mean())
-
-
-def write_matrix(
-    path: Path,
-    order: Sequence[str],
-    matrix: Sequence[Sequence[float | None]],
-    *,
-    after: Sequence[str],
-) -> None:
-    """Write the accuracy matrix as CSV, whole or not at all.
-
-    The header is ``after,<task1>,<task2>,...``; one row a stage. What was not
-    measured is an empty cell: a task that is learned later, or has no test row.
-
-    Parameters
-    ----------
-    order
-        Tasks in the order of training: the columns.
-    matrix
-        ``matrix[t][i]`` is the accuracy on task ``i`` after stage ``t``, from 0 to 1,
-        or ``None``. There may be fewer stages than tasks.
-    after
-        What each stage was trained on.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
-    stages = list(after)[: len(matrix)]
-    table = pd.DataFrame(matrix, index=stages, columns=list(order), dtype=np.float64)
-    write_text(path, table.to_csv(index_label="after"))

@@ -69,7 +69,8 @@ class Phase:
         The part of the loss that is the weights' own: ``penalty()`` gives term ->
         value, weighted. It is taken once a step.
     start, end
-        Called around the steps; at the start the weights are the previous phase's.
+        Called around the steps, without dropout; at the start the weights are the
+        previous phase's.
     gradients
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
         told with the step. Gradients are clipped afterwards.

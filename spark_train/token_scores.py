@@ -104,21 +104,20 @@ def scored(
         for task in stream.tasks[: k + 1]
     }
     alpha = stream.settings.sensitivity.alpha
-    with student.still():
-        for part in pieces(rows, student.tokens):
-            batch = collate(part).to(student.device)
-            hidden = student.hidden(batch, batch.attention)
-            ids = targets(batch, batch.attention)
-            nll = torch.cat(
-                [
-                    token_nll(student.logits(hidden[at]), ids[at]).cpu()
-                    for at in student.chunks(len(hidden))
-                ]
-            )
-            sizes = [len(row) - 1 for row in part]
-            each = [one.double().numpy() for one in torch.split(nll, sizes)]
-            scores = row_scores(part, each, counts, alpha=alpha)
-            yield from zip(part, scores, torch.split(hidden, sizes), strict=True)
+    for part in pieces(rows, student.tokens):
+        batch = collate(part, student.device)
+        hidden = student.hidden(batch, batch.attention)
+        ids = targets(batch, batch.attention)
+        nll = torch.cat(
+            [
+                token_nll(student.logits(hidden[at]), ids[at]).cpu()
+                for at in student.chunks(len(hidden))
+            ]
+        )
+        sizes = [len(row) - 1 for row in part]
+        each = [one.double().numpy() for one in torch.split(nll, sizes)]
+        scores = row_scores(part, each, counts, alpha=alpha)
+        yield from zip(part, scores, torch.split(hidden, sizes), strict=True)
 
 
 # --- for people ---------------------------------------------------------------------

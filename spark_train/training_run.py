@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded
@@ -16,11 +17,11 @@ from spark_audit.checkpoints.own_run import check_files
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.files import check_writable
+from spark_audit.files import check_writable, write_text
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
 from spark_audit.terminal.flags import one_of
-from spark_train.corpus import Corpus, Note, accuracy, write_matrix
+from spark_train.corpus import Corpus, Note, accuracy
 from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
 from spark_train.methods.method import Method, Protected
@@ -36,27 +37,13 @@ from spark_train.training_settings import Settings, parse
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run left.
-
-    Attributes
-    ----------
-    record
-        ``run.json``.
-    """
-
-    folder: Path
-    record: RunRecord
-
-
 def train(
     request: TrainRequest,
     *,
     progress: Progress = lambda what, done, total: None,
     note: Note = lambda text: None,
-) -> Outcome:
-    """Train, or go on where the same run was interrupted.
+) -> RunRecord:
+    """Train, or go on where the same run was interrupted; give its ``run.json``.
 
     Raises
     ------
@@ -107,7 +94,7 @@ def train(
             run.go(METHODS[request.method], request.dp, notes)
         else:
             folder.close()
-        return Outcome(folder.path, run.record)
+        return run.record
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
@@ -274,6 +261,7 @@ class _Run:
                     row[tasks.index(task)] = accuracy(self.loaded, prompts)
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
         matrix = [*self.record.accuracy[:number], row]
-        names = [name.partition("-")[2] for name in stages]
-        write_matrix(self.folder.accuracy, tasks, matrix, after=names)
+        names = [name.partition("-")[2] for name in stages[: number + 1]]
+        table = pd.DataFrame(matrix, names, tasks, dtype=float)
+        write_text(self.folder.accuracy, table.to_csv(index_label="after"))
         self._keep(accuracy=matrix)

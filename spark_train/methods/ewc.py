@@ -46,12 +46,11 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
     student = stream.student
     rows, scope = stream.rows[stream.tasks[k]], stream.settings.loss.scope
     total = torch.zeros_like(flat_gradient(student))
-    with student.still(), torch.enable_grad():
-        for row in rows:
-            sums = response_loss(student, [row], scope=scope, name="nll")
-            torch.autograd.backward(sums["nll"])
-            total += flat_gradient(student).square()
-            student.model.zero_grad(set_to_none=True)
+    for row in rows:
+        sums = response_loss(student, [row], scope=scope, name="nll")
+        torch.autograd.backward(sums["nll"])
+        total += flat_gradient(student).square()
+        student.model.zero_grad(set_to_none=True)
     total /= len(rows)
     if relative and total.any():
         total /= total.mean()

@@ -65,7 +65,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         return replace(chosen, terms={**chosen.terms, **term(chosen.rows[TASK])})
 
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
-        batch = collate(some).to(student.device)
+        batch = collate(some, student.device)
         scope = stream.settings.loss.scope
         learned = batch.attention if scope == "full" else batch.response
         forgotten, score = (

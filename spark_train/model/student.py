@@ -194,21 +194,14 @@ class Student:
     @contextmanager
     def teacher(self, name: str) -> Iterator[None]:
         """The frozen copy in place of the student, without gradients or dropout."""
-        with torch.no_grad(), self.still():
-            switch(self.model, name)
-            try:
-                yield
-            finally:
-                switch(self.model)
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Evaluation mode: no dropout."""
         training = self.model.training
         self.model.eval()
+        switch(self.model, name)
         try:
-            yield
+            with torch.no_grad():
+                yield
         finally:
+            switch(self.model)
             self.model.train(training)
 
 

@@ -117,7 +117,7 @@ class _Correction:
     def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
         """Sums over P, Q and Q_old."""
         student = self.student
-        batch = collate(some).to(student.device)
+        batch = collate(some, student.device)
         valid = batch.attention
         with student.teacher(TEACHER):
             before = student.hidden(batch, valid)

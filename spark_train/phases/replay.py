@@ -71,15 +71,13 @@ class Distillation(Rehearsal):
             self._targets[row.id] = self._target(row, score, hidden)
         # What a replayed response token weighs of its weight in ER, where lambda is 1.
         learned, label = self.terms(rows)["replay_ce"], self.stream.label(self._k)
-        weight, form = learned.weight, self.stream.settings.replay.weighting
-        if not learned.count:
-            what = "replay learns no response: all its positions are distilled"
-            self.stream.note(f"{label}: {what}")
-        elif weight <= 0.5:
+        weight = learned.weight if learned.count else 0.0
+        if weight <= 0.5:
+            form = self.stream.settings.replay.weighting
             self.stream.note(
                 f"{label}: a replayed response token weighs {weight:.2g} of its weight "
                 f"in er at lambda 1 (replay.weighting={form}): {steps} steps count "
-                f"like {max(round(weight * steps), 1)} of er's"
+                f"like {weight * steps:.0f} of er's"
             )
 
     @torch.no_grad()
@@ -126,7 +124,7 @@ class Distillation(Rehearsal):
         """Sums over R and over H."""
         student, replay = self.stream.student, self.stream.settings.replay
         kept = [self._targets[row.id] for row in rows]
-        batch = collate(rows).to(student.device)
+        batch = collate(rows, student.device)
         low, high = (
             padded([getattr(one, name) for one in kept]).to(student.device)
             for name in ("low", "high")

@@ -25,7 +25,7 @@ def response_loss(
     student: Student, rows: Sequence[TrainRow], *, scope: str, name: str = TASK
 ) -> Sums:
     """The summed NLL of the tokens that a scope covers (Eq. "task")."""
-    batch = collate(rows).to(student.device)
+    batch = collate(rows, student.device)
     mask = batch.response if scope == "response" else batch.attention
     hidden = student.hidden(batch, mask)
     return {name: student.summed(hidden, batch, mask, mask, token_nll)}

@@ -109,7 +109,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         "noise_multiplier": sigma,
         "max_grad_norm": settings.max_grad_norm,
         "delta": delta,
-        "accountant": accountant_name(),
+        "accountant": f"{_accountant().mechanism()}, opacus {version('opacus')}",
         "sampling": {
             key: {"steps": steps, "rates": rates}
             for key, (steps, rates) in sampling.items()
@@ -244,11 +244,6 @@ def noise_for(
         middle = (low + high) / 2
         low, high = (low, middle) if kept(middle) else (middle, high)
     return high
-
-
-def accountant_name() -> str:
-    """Which accountant, of which version: ``rdp, opacus 1.6.0``."""
-    return f"{_accountant().mechanism()}, opacus {version('opacus')}"
 
 
 def _accountant() -> Any:

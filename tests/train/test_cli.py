@@ -81,8 +81,7 @@ def asked(monkeypatch):
         note("said before")
         facts = {"tasks": ["a", "b"], "notes": ["said before"], "privacy": {}}
         facts["accuracy"] = [[0.5, None], [0.25, 0.75]]
-        record = SimpleNamespace(**facts)
-        return SimpleNamespace(folder=Path("runs/mine"), record=record)
+        return SimpleNamespace(**facts)
 
     module = SimpleNamespace(train=train)
     monkeypatch.setitem(sys.modules, "spark_train.training_run", module)
@@ -118,7 +117,7 @@ def test_every_flag_reaches_training(asked, capsys):
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert (told["last"], told["avg"], told["bwt"]) == (0.5, 0.5, -0.25)
-    assert (told["run"], told["notes"]) == ("runs/mine", ["said before"])
+    assert (told["run"], told["notes"]) == ("out", ["said before"])
     assert err == "said before\n"
 
 

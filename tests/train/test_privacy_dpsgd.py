@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_training import Killed, train, write_stream
+from run_training import Killed, Outcome, train, write_stream
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
@@ -27,7 +27,6 @@ from spark_train.privacy.dpsgd import dpsgd, drawn, epsilon, noise_for
 from spark_train.run_folder import Folder
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow, encode_rows
-from spark_train.training_run import Outcome
 from spark_train.training_settings import parse
 
 TASKS = ("yelp", "fomc", "agnews")

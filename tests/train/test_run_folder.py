@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from run_training import Killed, left, train, write_stream
+from run_training import Killed, Outcome, left, train, write_stream
 from tiny_models import make_model, save_model
 
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
 from spark_train.run_folder import Folder
-from spark_train.training_run import Outcome
 
 SETTINGS = (
     "epochs=1",

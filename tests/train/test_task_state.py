@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 from plain_training import adapted, make_rows, make_stream
-from run_training import Killed, left, train, write_stream
+from run_training import Killed, Outcome, left, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import OutputError
 from spark_train.methods import METHODS, groups
 from spark_train.run_folder import keep, kept
-from spark_train.training_run import Outcome
 
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
@@ -25,7 +24,7 @@ WATCHED = (
     "spark_train.loop._record",
     "spark_train.run_folder.write_atomically",
     "spark_train.training_run.save_adapter",
-    "spark_train.training_run.write_matrix",
+    "spark_train.training_run.write_text",
 )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from peft import PeftModel
-from run_training import steps, train, write_stream
+from run_training import Outcome, steps, train, write_stream
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.detect import series
@@ -19,7 +19,6 @@ from spark_train.cli import run
 from spark_train.corpus import ORDERS
 from spark_train.methods import METHODS, groups
 from spark_train.run_folder import RunRecord
-from spark_train.training_run import Outcome
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
