@@ -128,11 +128,11 @@ def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
     model: Any = loaded.model
     config = opened.config
-    fresh, where = not opened.adapter, opened.where
-    if fresh and getattr(model.config, "quantization_config", None) is not None:
-        what = "is quantised: trained weights cannot be merged into it exactly"
-        raise InputError(what, where=where, fix="give the weights it was made from")
-    if fresh:
+    where = opened.where
+    if not opened.adapter:
+        if getattr(model.config, "quantization_config", None) is not None:
+            what = "is quantised: trained weights cannot be merged into it exactly"
+            raise InputError(what, where=where, fix="give the weights it was made from")
         return add_lora(model, seed=seed_for(seed, "lora"))
     if config.get("peft_type") != "LORA" or changes_base(config) or opened.complete:
         what = "is an adapter, but no LoRA alone that leaves its base as it is"

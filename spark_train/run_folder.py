@@ -148,15 +148,11 @@ class RunRecord(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """All that adapters depend on beside settings; ``data``: hashes of files."""
+        named = {"method", "dp", "tasks", "tokenizer_sha256", "dtype", "lora_targets"}
         return {
-            "method": self.method,
-            "order": ",".join(self.tasks),
+            **self.model_dump(include=named),
             "base": self.base["weights_sha256"],
-            "tokenizer": self.tokenizer_sha256,
-            "dtype": self.dtype,
-            "lora_targets": ",".join(self.lora_targets),
             "data": [file["sha256"] for file in self.data],
-            "dp": self.dp,
         }
 
     def fingerprint(self) -> str:
@@ -358,7 +354,8 @@ class Folder:
 
 def _brief(value: Any) -> str:
     """A value in a message; of a hash the beginning, enough to see that two differ."""
-    return shown(value[:16] if len(str(value)) == 64 else value)
+    text = ",".join(value) if isinstance(value, list) else shown(value)
+    return text[:16] if len(text) == 64 else text
 
 
 # --- tensors --------------------------------------------------------------------------

@@ -52,8 +52,6 @@ def gem(stream: Stream, k: int) -> list[Phase]:
     stored = [memory(stream, earlier) for earlier in range(k)]
 
     def gradients(step: int) -> Mapping[str, float]:
-        if not stored:
-            return {}
         own = flat_gradient(student)
         others = []
         for batch in stored:
@@ -70,7 +68,7 @@ def gem(stream: Stream, k: int) -> list[Phase]:
         set_gradient(student, own + torch.from_numpy(v).to(own) @ table[:-1])
         return {"violated": against}
 
-    return [replace(phase, gradients=gradients)]
+    return [replace(phase, gradients=gradients) if k else phase]
 
 
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:

@@ -290,7 +290,7 @@ def save_adapter(
     text = json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
     write_text(folder / CONFIG, text)
     data = save(state, metadata={"format": "pt"})
-    trained_on = {"base_sha256": base_sha256}
+    trained_on: dict[str, str | None] = {"base_sha256": base_sha256}
     if noise is not None:
         # Of large vocabularies it is a gigabyte: a second name will do.
         try:
@@ -299,7 +299,8 @@ def save_adapter(
             shutil.copyfile(noise, folder / NOISE)
         about = {"noise_sha256": sha256_file(noise)}
         # In the weights' own header, too: they are often copied without the rest.
-        data, trained_on = _saying(data, about), trained_on | about
+        data = _saying(data, about)
+        trained_on.update(about)
     write_atomically(folder / WEIGHTS, lambda file: file.write(data))
     files = {CONFIG: fact(text.encode()), WEIGHTS: fact(data)}
     record = json.dumps({**trained_on, "files": files, "seal": BLANK}) + "\n"

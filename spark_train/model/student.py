@@ -42,6 +42,8 @@ class Student:
     ----------
     trainable
         Name -> weight of everything that an optimizer changes.
+    budget
+        Logits that may exist at a time.
     note
         Why the head is not streamed; empty when it is.
     """
@@ -59,8 +61,8 @@ class Student:
         self.vocabulary = len(self._base.get_output_embeddings().weight)
         on_cpu = self.device.type == "cpu"
         self.tokens = tokens or (CPU_TOKENS if on_cpu else GPU_TOKENS)
-        budget = CPU_LOGITS if on_cpu else GPU_LOGITS
-        self.rows = max(budget // self.vocabulary, 8)
+        self.budget = CPU_LOGITS if on_cpu else GPU_LOGITS
+        self.rows = max(self.budget // self.vocabulary, 8)
         head = own_head(self._base, rows=self.vocabulary)
         if self._base.get_output_embeddings().weight.requires_grad:
             head = "the output head is trained"

@@ -21,9 +21,6 @@ from spark_train.stream import Stream
 from spark_train.token_scores import scored
 from spark_train.training_rows import TrainRow, collate, padded
 
-CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
-"""Head weights gathered at a time for the support of some positions, by device."""
-
 
 @dataclass(frozen=True)
 class Target:
@@ -135,8 +132,8 @@ class Distillation(Rehearsal):
         ids = targets(batch, both)[~is_high]
         support = torch.cat([one.support for one in kept]).long().to(student.device)
         logp = torch.cat([one.logp for one in kept]).to(student.device)
-        gathered = CPU_GATHERED if student.device.type == "cpu" else GPU_GATHERED
-        per_chunk = gathered // max(support.shape[1] * hidden.shape[1], 1)
+        # The head's rows of all tokens of the supports are gathered.
+        per_chunk = student.budget // max(support.shape[1] * hidden.shape[1], 1)
 
         def nll(part: torch.Tensor, at: slice) -> torch.Tensor:
             return token_nll(student.logits(part), ids[at])

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from spark_audit.errors import InputError
 from spark_train.loop import Phase, State, Step, Sums, Term, run_phase
 from spark_train.losses import token_nll
@@ -41,7 +43,7 @@ def covered(rows: Sequence[TrainRow], scope: str) -> int:
 def fit(
     student: Student,
     rows: Sequence[TrainRow],
-    order: Sequence[int],
+    order: np.ndarray,
     *,
     name: str,
     batch_size: int,
@@ -57,7 +59,8 @@ def fit(
     Parameters
     ----------
     order
-        Indices of the rows as they are read, ``batch_size`` in each step.
+        Shape ``(n,)``: indices of the rows as they are read, ``batch_size`` in each
+        step.
     lr
         Falls by half a cosine to 0.
     progress

@@ -108,7 +108,7 @@ def test_another_run_is_refused_with_the_difference(start, undisturbed, tmp_path
         # Accuracies of one matrix are of the same rows.
         (("eval_rows=3",), {}, "eval_rows 0 -> 3; "),
         ((), {"data": [other]}, "data: other files or contents; "),
-        ((), {"order": "fomc,yelp"}, "order yelp,fomc -> fomc,yelp; "),
+        ((), {"order": "fomc,yelp"}, "tasks yelp,fomc -> fomc,yelp; "),
         ((), {"dtype": "bfloat16"}, "dtype float32 -> bfloat16; "),
         ((), {"method": "er-ptpc"}, "method spark -> er-ptpc; "),
         ((), {"base": str(base)}, "base "),
