@@ -274,9 +274,7 @@ def _penalties(phase: Phase, clock: Clock) -> dict[str, float]:
         return {}
     with clock("penalty"):
         penalties = phase.penalty()
-        total = sum(penalties.values())
-        if isinstance(total, Tensor) and total.requires_grad:
-            torch.autograd.backward(total)
+        torch.autograd.backward([*penalties.values()])
     return {name: float(value.detach()) for name, value in penalties.items()}
 
 

@@ -45,19 +45,20 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     student, settings = stream.student, stream.settings.pecl
     plain, rows = learning(stream, k), stream.rows[stream.tasks[k]]
     scores: dict[str, np.ndarray] = {}
-    unlearned: dict[str, np.ndarray] = {}
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
         scores.update({row.id: score for row, score, _ in scored(stream, k, rows)})
-        for row in rows:  # the first token has no prediction, and a Score of 0
-            unlearned[row.id] = scores[row.id] > settings.theta
         if k:
             held.update(kept(stream, k - 1))
             held["at"] = {n: w.detach().clone() for n, w in student.trainable.items()}
 
+    def unlearned(row: TrainRow) -> np.ndarray:
+        # The first token has no prediction, and a Score of 0.
+        return scores[row.id] > settings.theta
+
     def term(some: Sequence[TrainRow]) -> dict[str, Term]:
-        count = sum(int(unlearned[row.id].sum()) for row in some)
+        count = sum(int(unlearned(row).sum()) for row in some)
         return {"unlearn": Term(count, settings.lambda_unlearn)}
 
     def choose(step: int) -> Step:
@@ -69,8 +70,8 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         scope = stream.settings.loss.scope
         learned = batch.attention if scope == "full" else batch.response
         forgotten, score = (
-            padded([values[row.id] for row in some]).to(student.device)
-            for values in (unlearned, scores)
+            padded(values).to(student.device)
+            for values in ([*map(unlearned, some)], [scores[row.id] for row in some])
         )
         mask = learned | forgotten
         # Drawn anew each time as dropout is, from the generator that the loop seeds.

@@ -156,18 +156,15 @@ def _draws(stream: Stream, k: int) -> list[TrainRow]:
     settings, rows = stream.settings.ptpc, stream.rows[stream.tasks[k]]
     size = settings.batch_size
     private = [row for row in rows if _identifiers(row)] or rows
-    every, chosen = (
-        stream.drawn(k, some, settings.steps * size, purpose=purpose)
-        for some, purpose in ((rows, "all"), (private, "pii"))
-    )
-    if settings.draw != "mixed":
-        return chosen if settings.draw == "pii" else every
-    drawn: list[TrainRow] = []
-    for step in range(settings.steps):
-        # Half of each list, so that both are gone through row by row.
-        source = every if step % 2 else chosen
-        drawn += source[step // 2 * size :][:size]
-    return drawn
+    lists = {
+        draw: stream.drawn(k, some, settings.steps * size, purpose=draw)
+        for draw, some in (("pii", private), ("all", rows))
+    }
+    if settings.draw in lists:
+        return lists[settings.draw]
+    # Half of each list, so that both are gone through row by row.
+    turns = [lists["all" if step % 2 else "pii"] for step in range(settings.steps)]
+    return [row for i, some in enumerate(turns) for row in some[i // 2 * size :][:size]]
 
 
 def _identifiers(row: TrainRow) -> int:
