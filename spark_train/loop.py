@@ -173,7 +173,8 @@ def run_phase(
         _restore(optimizer, student, state)
         student.model.train()
         for step in range(state.step, phase.steps):
-            torch.manual_seed(seed_for(seed, phase.key, step))
+            # 0 is the only process: runs keep the draws of earlier ones.
+            torch.manual_seed(seed_for(seed, phase.key, step, 0))
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
