@@ -62,26 +62,21 @@ class Corpus:
     ) -> dict[str, list[TrainRow]]:
         """Task -> its train rows as tokens; ``max_length`` 0: the model's context."""
         longest = min(filter(None, (max_length, loaded.max_positions)), default=None)
-        trained = [
-            example
-            for example in self.examples
-            if example.task in self.tasks and example.split == "train"
-        ]
-        progress("tokenising", 0, len(trained))
-        rows = encode_rows(trained, loaded.tokenizer, max_length=longest)
         if loaded.tokenizer.eos_token_id is None:
             note("the tokenizer has no EOS token: no response ends with one")
-        progress("tokenising", len(trained), len(trained))
-        by_task = {
-            task: [row for row in rows if row.task == task] for task in self.tasks
-        }
-        for task, some in by_task.items():
-            if cut := sum(row.cut for row in some):
-                lost = sum(row.lost for row in some)
+        by_task: dict[str, list[TrainRow]] = {}
+        for done, task in enumerate(self.tasks):
+            progress("tokenising, tasks", done, len(self.tasks))
+            some = [e for e in self.examples if e.task == task and e.split == "train"]
+            rows = encode_rows(some, loaded.tokenizer, max_length=longest)
+            if cut := sum(row.cut for row in rows):
+                lost = sum(row.lost for row in rows)
                 note(
-                    f"{task}: {cut} of {len(some)} train rows were cut to {longest} "
+                    f"{task}: {cut} of {len(rows)} train rows were cut to {longest} "
                     f"tokens, and {lost} identifiers with the removed text"
                 )
+            by_task[task] = rows
+        progress("tokenising, tasks", len(self.tasks), len(self.tasks))
         return by_task
 
     def prompts(
