@@ -73,15 +73,9 @@ def train_run(
         record = train(request, progress=show, note=say)
     matrix, figures = record.accuracy, _figures(record.accuracy)
     if json:
-        facts = {
-            "run": str(request.output),
-            "tasks": record.tasks,
-            "accuracy": matrix,
-            **figures,
-            "notes": record.notes,
-            "privacy": record.privacy,
-        }
-        show_facts(facts, as_json=True)
+        # Not the settings: the seed of DP-SGD is among them.
+        shown = record.model_dump(include={"tasks", "accuracy", "notes", "privacy"})
+        show_facts({"run": str(request.output), **shown, **figures}, as_json=True)
         return
     if matrix:
         # Methods that learn all tasks at once have one row.

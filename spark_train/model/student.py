@@ -74,9 +74,8 @@ class Student:
             self._head = wide(weight), None if bias is None else wide(bias), transform
             if not self._agrees():
                 head, self._head = "the model's own logits differ from its head's", None
-        self.note = ""
-        if isinstance(head, str):
-            self.note = f"the logits of whole batches are held in memory: {head}"
+        held = "the logits of whole batches are held in memory"
+        self.note = f"{held}: {head}" if isinstance(head, str) else ""
 
     def _agrees(self) -> bool:
         """Whether body and head give the model's own logits."""

@@ -123,9 +123,8 @@ class _Correction:
             before = student.hidden(batch, valid)
         after = student.hidden(batch, valid)
         old = torch.tensor([row.task != self.task for row in some], device=valid.device)
-        is_old, is_pii = (
-            mask[:, 1:][valid[:, 1:]] for mask in (old[:, None] & valid, batch.pii)
-        )
+        is_old = (old[:, None] & valid)[:, 1:][valid[:, 1:]]
+        is_pii = batch.pii[:, 1:][valid[:, 1:]]
         sets = {
             "ul": is_pii & ~is_old,
             "dkl": is_pii & ~is_old,

@@ -11,6 +11,7 @@ import pytest
 
 from spark_audit.checkpoints.specs import Loading
 from spark_train.cli import run
+from spark_train.run_folder import RunRecord
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]
@@ -81,7 +82,7 @@ def asked(monkeypatch):
         note("said before")
         facts = {"tasks": ["a", "b"], "notes": ["said before"], "privacy": {}}
         facts["accuracy"] = [[0.5, None], [0.25, 0.75]]
-        return SimpleNamespace(**facts)
+        return RunRecord.model_construct(**facts)
 
     module = SimpleNamespace(train=train)
     monkeypatch.setitem(sys.modules, "spark_train.training_run", module)
