@@ -181,7 +181,7 @@ def run_phase(
             if phase.collect is not None:
                 sums = phase.collect(step, chosen, clock)
             else:
-                sums = accumulate(student, phase.loss, chosen, clock=clock)
+                sums = accumulate(student, phase.loss, chosen, clock)
             penalties = _penalties(phase, clock)
             record = _record(phase, step, chosen, sums, penalties)
             # A step without any position still is one: moments decay.
@@ -209,22 +209,19 @@ def accumulate(
     student: Student,
     loss_of: Callable[[str, Sequence[TrainRow]], Sums],
     chosen: Step,
-    *,
-    clock: Clock | None = None,
+    clock: Clock,
 ) -> dict[str, float]:
     """Leave the whole batch's gradient on the weights; give each term's sum.
 
     The batch is read in parts of rows of similar length; the gradients of sums add up
     to the batch's. Weights that have a gradient already get the batch's on top.
     """
-    clock = clock or Clock({})
-    terms = chosen.terms
-    sums = dict.fromkeys(terms, 0.0)
+    sums = dict.fromkeys(chosen.terms, 0.0)
     for role, rows in chosen.rows.items():
         with clock(role):
             for part in pieces(rows, student.tokens):
                 summed = loss_of(role, part)
-                backward(terms, summed)
+                backward(chosen.terms, summed)
                 for name, value in summed.items():
                     sums[name] += float(value.detach())
     return sums

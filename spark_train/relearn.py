@@ -127,8 +127,7 @@ def relearn(
 def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
     model: Any = loaded.model
-    config = opened.config
-    where = opened.where
+    config, where = opened.config, opened.where
     if not opened.adapter:
         if getattr(model.config, "quantization_config", None) is not None:
             what = "is quantised: trained weights cannot be merged into it exactly"

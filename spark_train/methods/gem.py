@@ -20,6 +20,7 @@ import torch
 from scipy.optimize import nnls
 
 from spark_train.loop import (
+    Clock,
     Phase,
     Step,
     Term,
@@ -56,7 +57,7 @@ def gem(stream: Stream, k: int) -> list[Phase]:
         others = []
         for batch in stored:
             student.model.zero_grad(set_to_none=True)
-            accumulate(student, phase.loss, batch)
+            accumulate(student, phase.loss, batch, Clock({}))
             others.append(flat_gradient(student))
         table = torch.stack([*others, own])
         products = table @ table.T

@@ -208,14 +208,8 @@ def epsilon(
     return max(value, 0.0) if math.isfinite(value) else math.inf
 
 
-def noise_for(
-    stretches: Sequence[Stretch],
-    *,
-    target: float,
-    delta: float,
-    tolerance: float = 1e-3,
-) -> float:
-    """The least noise multiplier, to within a share, that keeps every task's epsilon.
+def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> float:
+    """The least noise multiplier, to within 0.1%, that keeps every task's epsilon.
 
     Raises
     ------
@@ -240,7 +234,7 @@ def noise_for(
                 where="dp.target_epsilon",
                 fix="give a larger one",
             )
-    while high - low > tolerance * high:
+    while high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if kept(middle) else (middle, high)
     return high
