@@ -16,6 +16,7 @@ from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
 from spark_audit.checkpoints.offline import quiet as silence
+from spark_audit.errors import InputError
 from spark_audit.terminal.commands import Line, add, program
 from spark_audit.terminal.console import (
     run_command,
@@ -66,9 +67,17 @@ def train_run(
     from spark_audit.terminal.progress import progress
 
     with silence():  # what is imported has things to say of its own
+        from spark_train.distributed import assemble, rank
         from spark_train.training_run import train
 
+    loading = replace(loading, device=assemble(loading.device))
     request = replace(request, loading=loading, command=typed.words)
+    if rank():
+        try:
+            train(request)
+        except InputError as error:  # which all meet alike: the first process tells it
+            raise SystemExit(error.exit_code) from None
+        return
     with progress(quiet=quiet) as show:
         record = train(request, progress=show, note=say)
     matrix, figures = record.accuracy, _figures(record.accuracy)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, data_files, read_examples
@@ -17,6 +19,7 @@ from spark_audit.manifest.sequences import row_prompts
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
+from spark_train.distributed import gathered, share
 from spark_train.training_rows import TrainRow, encode_rows
 
 _ANSWERS = Pass("generate")
@@ -182,10 +185,13 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
     Raises
     ------
     InputError
-        If there is no prompt, or one that the model cannot read.
+        If the model cannot read a prompt.
     CheckpointError
         If logits are NaN or infinite.
     """
-    with undisturbed(loaded.model):
-        table = score(loaded, prompts, passes=[_ANSWERS])[_ANSWERS]
-    return float(table.columns["normalised"].mean())
+    right: list[float] = []
+    if mine := share(prompts):
+        with undisturbed(loaded.model):
+            table = score(loaded, mine, passes=[_ANSWERS])[_ANSWERS]
+        right = table.columns["normalised"].tolist()
+    return float(np.mean(gathered(right)))

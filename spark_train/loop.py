@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
+from spark_train.distributed import added, rank, share, world
 from spark_train.model.student import Student
 from spark_train.training_rows import TrainRow, pieces
 
@@ -40,7 +41,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Step:
-    """The batch of a step, by role of its rows, and its terms.
+    """The batch of a step over all processes, by role of its rows, and its terms.
 
     ``facts`` are told beside the terms.
     """
@@ -67,13 +68,14 @@ class Phase:
         a batch add up to the batch's, whatever the parts.
     penalty
         The part of the loss that is the weights' own: ``penalty()`` gives term ->
-        value, weighted. It is taken once a step.
+        value, weighted. It is taken once a step, by all processes alike.
     start, end
         Called around the steps, without dropout; at the start the weights are the
         previous phase's.
     gradients
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
-        told with the step. Gradients are clipped afterwards.
+        told with the step. All processes see the same gradients, and must leave the
+        same; they are clipped afterwards.
     of_row, size
         ``of_row(role, row)``: the terms of the row's own loss, by which nothing of
         another row is told, for whoever needs its own gradient. Over ``size``, the rows
@@ -84,8 +86,8 @@ class Phase:
         by Poisson sampling; ``None``: they are not.
     collect
         ``collect(step, chosen, clock)`` leaves another gradient than the batch's own on
-        the weights, and gives each term's sum, and by other names what is told beside
-        them.
+        the weights, the same in all processes, and gives each term's sum, and by other
+        names what is told beside them.
     tasks
         The tasks whose accuracy is measured after the stage; empty: those of the
         order up to the stage's number.
@@ -173,8 +175,7 @@ def run_phase(
         _restore(optimizer, student, state)
         student.model.train()
         for step in range(state.step, phase.steps):
-            # 0 is the only process: runs keep the draws of earlier ones.
-            torch.manual_seed(seed_for(seed, phase.key, step, 0))
+            torch.manual_seed(seed_for(seed, phase.key, step, rank()))
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
@@ -184,7 +185,8 @@ def run_phase(
                 sums = accumulate(student, phase.loss, chosen, clock)
             penalties = _penalties(phase, clock)
             record = _record(phase, step, chosen, sums, penalties)
-            # A step without any position still is one: moments decay.
+            # A step without any position still is one: moments decay, alike in one
+            # process and in several.
             for weight in weights:
                 weight.grad = _or_zero(weight)
             with clock("gradients"):
@@ -213,18 +215,31 @@ def accumulate(
 ) -> dict[str, float]:
     """Leave the whole batch's gradient on the weights; give each term's sum.
 
-    The batch is read in parts of rows of similar length; the gradients of sums add up
-    to the batch's. Weights that have a gradient already get the batch's on top.
+    The batch is read in parts of rows of similar length, shared among processes; the
+    gradients of sums add up to the batch's. Weights must have no gradient.
     """
     sums = dict.fromkeys(chosen.terms, 0.0)
     for role, rows in chosen.rows.items():
         with clock(role):
-            for part in pieces(rows, student.tokens):
+            for part in pieces(share(rows), student.tokens):
                 summed = loss_of(role, part)
                 backward(chosen.terms, summed)
                 for name, value in summed.items():
                     sums[name] += float(value.detach())
+    if world() > 1:
+        total, sums = exchanged(flat_gradient(student), sums)
+        set_gradient(student, total)
     return sums
+
+
+def exchanged(
+    gradient: Tensor, sums: dict[str, float]
+) -> tuple[Tensor, dict[str, float]]:
+    """A gradient ``(P,)`` and sums, added up over all processes in one exchange."""
+    own = gradient.new_tensor([*sums.values()])
+    total = added(torch.cat([gradient, own]))
+    sums = dict(zip(sums, total[len(gradient) :].tolist(), strict=True))
+    return total[: len(gradient)], sums
 
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
@@ -267,7 +282,10 @@ def _or_zero(weight: Tensor) -> Tensor:
 
 
 def _penalties(phase: Phase, clock: Clock) -> dict[str, float]:
-    """Add the penalties' gradient to the weights'; give their values."""
+    """Add the penalties' gradient to the weights'; give their values.
+
+    After the exchange, so that it counts once however many processes there are.
+    """
     if phase.penalty is None:
         return {}
     with clock("penalty"):

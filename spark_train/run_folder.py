@@ -48,6 +48,7 @@ from spark_audit.files import (
 )
 from spark_audit.provenance import now, sha256_json, versions
 from spark_train.corpus import Corpus
+from spark_train.distributed import rank, together, world
 from spark_train.loop import State, Timed, timed
 from spark_train.model.lora import TRAINED_ON
 from spark_train.stream import CARRIED, Stream
@@ -74,7 +75,7 @@ class RunRecord(BaseModel):
         ``file`` and ``sha256`` of each data file, in the order of the hashes.
     starts
         Each start of the run: where it computed, with CPU threads of the first process.
-        On another device, with another number of threads, or by other
+        On another device, with another number of threads or processes, or by other
         versions of libraries the same step may round otherwise.
     privacy
         What the run's privacy option says of itself; empty without one.
@@ -124,6 +125,7 @@ class RunRecord(BaseModel):
         start = {
             "created": now(),
             "command": list(request.command),
+            "processes": world(),
             "device": loaded.device,
             "threads": torch.get_num_threads(),
             "gradient_checkpointing": request.gradient_checkpointing,
@@ -148,11 +150,15 @@ class RunRecord(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """All that adapters depend on beside settings; ``data``: hashes of files."""
-        named = {"method", "dp", "tasks", "tokenizer_sha256", "dtype", "lora_targets"}
         return {
-            **self.model_dump(include=named),
+            "method": self.method,
+            "order": ",".join(self.tasks),
             "base": self.base["weights_sha256"],
+            "tokenizer": self.tokenizer_sha256,
+            "dtype": self.dtype,
+            "lora_targets": ",".join(self.lora_targets),
             "data": [file["sha256"] for file in self.data],
+            "dp": self.dp,
         }
 
     def fingerprint(self) -> str:
@@ -354,8 +360,7 @@ class Folder:
 
 def _brief(value: Any) -> str:
     """A value in a message; of a hash the beginning, enough to see that two differ."""
-    text = ",".join(value) if isinstance(value, list) else shown(value)
-    return text[:16] if len(text) == 64 else text
+    return shown(value[:16] if len(str(value)) == 64 else value)
 
 
 # --- tensors --------------------------------------------------------------------------
@@ -374,9 +379,11 @@ def keep(stream: Stream, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> 
         for group, some in groups.items()
         for name, value in some.items()
     }
-    write_tensors(_carried(stream, k), tensors, mode=0o600)
-    if k > 1:
-        _carried(stream, k - 2).unlink(missing_ok=True)
+    with together():
+        if rank() == 0:
+            write_tensors(_carried(stream, k), tensors, mode=0o600)
+            if k > 1:
+                _carried(stream, k - 2).unlink(missing_ok=True)
 
 
 def kept(stream: Stream, k: int) -> dict[str, dict[str, Tensor]]:

@@ -24,6 +24,7 @@ from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass
+from spark_train.distributed import share
 from spark_train.losses import token_nll
 from spark_train.model.student import targets
 from spark_train.stream import Stream
@@ -92,11 +93,11 @@ def row_scores(
 def scored(
     stream: Stream, k: int, rows: Sequence[TrainRow]
 ) -> Iterator[tuple[TrainRow, np.ndarray, Tensor]]:
-    """Rows, their scores ``(T,)`` as task ``k`` begins, and their hidden states.
+    """The share of this process in rows, with their scores ``(T,)`` and hidden states.
 
-    Hidden states are those that predict a row's tokens: ``(T - 1, H)``. The N of
-    Score_2 are the tasks up to ``k`` **[ours]**, of which all rows count, whatever a
-    memory keeps of them.
+    Scores are as task ``k`` begins; hidden states are those that predict a row's
+    tokens: ``(T - 1, H)``. The N of Score_2 are the tasks up to ``k`` **[ours]**, of
+    which all rows count, whatever a memory keeps of them.
     """
     student = stream.student
     counts = {
@@ -104,7 +105,7 @@ def scored(
         for task in stream.tasks[: k + 1]
     }
     alpha = stream.settings.sensitivity.alpha
-    for part in pieces(rows, student.tokens):
+    for part in pieces(share(rows), student.tokens):
         batch = collate(part, student.device)
         hidden = student.hidden(batch, batch.attention)
         ids = targets(batch, batch.attention)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
 from spark_audit.terminal.flags import one_of
 from spark_train.corpus import Corpus, Note, accuracy
+from spark_train.distributed import gathered, rank, together
 from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
 from spark_train.methods.method import Method, Protected
@@ -63,36 +65,39 @@ def train(
             note(text)
 
     folder = Folder(request.output)
-    settings, read = _settings(request)
-    corpus = Corpus.read(request.data, request.order, tell)
-    folder.read()  # leaves a folder of something else as it is
-    with folder.lock():
-        check_writable(request.output)
-        old = folder.read()
-        loaded = _open(request.base, request.loading)
-        record = RunRecord.begun(request, corpus, loaded, read)
-        if old is not None:
-            record = _resumed(folder, old, record, tell)
-        rows = corpus.rows(
-            loaded, max_length=settings.max_length, note=tell, progress=progress
-        )
-        prompts = corpus.prompts(loaded, limit=settings.eval_rows, note=tell)
-        student = _student(request, loaded, settings, record.lora_targets)
-        if student.note:
-            tell(student.note)
-        stream = Stream(
-            student=student,
-            rows=rows,
-            settings=settings,
-            note=tell,
-            folder=folder.path,
-            identity=record.fingerprint(),
-        )
-        loaded = replace(loaded, model=student.model)
-        run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
+    with ExitStack() as held:
+        with together():
+            settings, read = _settings(request)
+            corpus = Corpus.read(request.data, request.order, tell)
+            if rank() == 0:
+                folder.read()  # leaves a folder of something else as it is
+                held.enter_context(folder.lock())
+                check_writable(request.output)
+            old = folder.read()
+            loaded = _open(request.base, request.loading)
+            record = RunRecord.begun(request, corpus, loaded, read)
+            if old is not None:
+                record = _resumed(folder, old, record, tell)
+            rows = corpus.rows(
+                loaded, max_length=settings.max_length, note=tell, progress=progress
+            )
+            prompts = corpus.prompts(loaded, limit=settings.eval_rows, note=tell)
+            student = _student(request, loaded, settings, record.lora_targets)
+            if student.note:
+                tell(student.note)
+            stream = Stream(
+                student=student,
+                rows=rows,
+                settings=settings,
+                note=tell,
+                folder=folder.path,
+                identity=record.fingerprint(),
+            )
+            loaded = replace(loaded, model=student.model)
+            run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
         if record.status == "running":
             run.go(METHODS[request.method], request.dp, notes)
-        else:
+        elif rank() == 0:
             folder.close()
         return run.record
 
@@ -186,33 +191,43 @@ class _Run:
             raise InputError(what, where=str(folder.path), fix=fix)
         phases = protected.phases
         last = {phase.stage: number for number, phase in enumerate(phases)}
-        first, state, seconds = folder.restore()
-        folder.check_left(seconds)
-        if first:
-            load_adapter(stream.student.model, folder.stages / phases[first - 1].key)
+        with together():
+            first, state, seconds = folder.restore()
+            folder.check_left(seconds)
+            if first:
+                before_it = folder.stages / phases[first - 1].key
+                load_adapter(stream.student.model, before_it)
+        if len({*gathered([(first, state.step)])}) > 1:
+            what = "the processes differ in what they find in the run folder"
+            fix = "let all of them read and write the same folders"
+            raise InputError(what, where=str(folder.path), fix=fix)
         self._keep(privacy=facts)
         with protected.during():
             for number, phase in enumerate(phases[first:], first):
                 seconds[phase.key] = self._train(number, phase, state, seconds)
-                with replaced(folder.stages / phase.key) as part:
-                    save_adapter(
-                        stream.student.model,
-                        part,
-                        base=self.base,
-                        base_sha256=self.loaded.weights_sha256,
-                        noise=protected.noise,
-                    )
+                if rank() == 0:
+                    with replaced(folder.stages / phase.key) as part:
+                        save_adapter(
+                            stream.student.model,
+                            part,
+                            base=self.base,
+                            base_sha256=self.loaded.weights_sha256,
+                            noise=protected.noise,
+                        )
                 if number == last[phase.stage]:
                     self._answer(phase, list(last), seconds)
                 self._keep(seconds=dict(seconds), notes=list(notes))
                 state = State()
-                folder.save(number + 1, state, seconds)
-        self._keep(status="complete", files=folder.files())
-        folder.close()
+                if rank() == 0:
+                    folder.save(number + 1, state, seconds)
+        if rank() == 0:
+            self._keep(status="complete", files=folder.files())
+            folder.close()
 
     def _keep(self, **fields: object) -> None:
         self.record = self.record.model_copy(update=fields)
-        self.folder.write(self.record)
+        if rank() == 0:
+            self.folder.write(self.record)
 
     def _train(
         self, number: int, phase: Phase, state: State, seconds: dict[str, Any]
@@ -224,9 +239,10 @@ class _Run:
         def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
             done = record["step"]
             self.progress(f"{what}, steps", done, phase.steps)
-            folder.log(record)
-            if done % settings.save_every == 0 or done == phase.steps:
-                folder.save(number, snapshot(), seconds)
+            if rank() == 0:
+                folder.log(record)
+                if done % settings.save_every == 0 or done == phase.steps:
+                    folder.save(number, snapshot(), seconds)
 
         self.progress(f"{what}, steps", state.step, phase.steps)
         left = run_phase(
@@ -261,7 +277,8 @@ class _Run:
                     row[tasks.index(task)] = accuracy(self.loaded, prompts)
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
         matrix = [*self.record.accuracy[:number], row]
-        names = [name.partition("-")[2] for name in stages[: number + 1]]
-        table = pd.DataFrame(matrix, names, tasks, dtype=float)
-        write_text(self.folder.accuracy, table.to_csv(index_label="after"))
+        if rank() == 0:
+            names = [name.partition("-")[2] for name in stages[: number + 1]]
+            table = pd.DataFrame(matrix, names, tasks, dtype=float)
+            write_text(self.folder.accuracy, table.to_csv(index_label="after"))
         self._keep(accuracy=matrix)

@@ -24,7 +24,7 @@ pytest_plugins = ["synthetic"]
 LONGEST = [
     f"test_{name}.py"
     for name in (
-        "golden every_audit run fuzz demo decoding kills all additions "
+        "golden every_audit run fuzz demo decoding kills all additions distributed "
         "verify task_state privacy_dpsgd mia canary training_run foreign ray "
         "peft_adapter run_folder gate_output callback"
     ).split()

@@ -32,7 +32,7 @@ LAYERS = (
     "cli __main__",
 )
 TRAIN_LAYERS = (
-    "training_settings training_request training_rows",
+    "training_settings training_request distributed training_rows",
     "losses corpus",
     "model loop stream",
     "run_folder",

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
+from spark_train.distributed import gathered
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.ewc import drift, fisher
@@ -48,7 +49,8 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
-        scores.update({row.id: score for row, score, _ in scored(stream, k, rows)})
+        own = [(row.id, score) for row, score, _ in scored(stream, k, rows)]
+        scores.update(gathered(own))
         if k:
             held.update(kept(stream, k - 1))
             held["at"] = {n: w.detach().clone() for n, w in student.trainable.items()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from spark_train.distributed import gathered
 from spark_train.loop import Sums, Term
 from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.model.student import targets
@@ -66,6 +67,7 @@ class Distillation(Rehearsal):
         distinct = list({row.id: row for row in rows}.values())
         for row, score, hidden in scored(self.stream, self._k, distinct):
             self._targets[row.id] = self._target(row, score, hidden)
+        self._targets = dict(gathered([*self._targets.items()]))
         # What a replayed response token weighs of its weight in ER, where lambda is 1.
         learned, label = self.terms(rows)["replay_ce"], self.stream.label(self._k)
         weight = learned.weight if learned.count else 0.0

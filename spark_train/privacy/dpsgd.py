@@ -44,11 +44,13 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
+from spark_train.distributed import share
 from spark_train.loop import (
     Clock,
     Phase,
     Step,
     backward,
+    exchanged,
     flat_gradient,
     set_gradient,
 )
@@ -143,7 +145,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
         sums = dict.fromkeys([*chosen.terms, "clipped"], 0.0)
         for role, rows in chosen.rows.items():
             with clock(role):
-                for row in rows:
+                for row in share(rows):
                     summed = phase.loss(role, [row])
                     if backward(of_row(role, row), summed):
                         own = flat_gradient(student)
@@ -153,7 +155,9 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                     student.model.zero_grad(set_to_none=True)
                     for name, value in summed.items():
                         sums[name] += float(value.detach())
+        total, sums = exchanged(total, sums)
         with clock("noise"):
+            # The same in all processes, and added to their sum: once.
             noise = drawn(
                 len(total), seed=seed, run=stream.identity, key=phase.key, step=step
             )

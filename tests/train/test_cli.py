@@ -77,7 +77,9 @@ def asked(monkeypatch):
     """What training is asked for; it is tested elsewhere."""
     found: dict[str, Any] = {}
 
-    def train(request: Any, *, note: Any, progress: Any) -> Any:
+    def train(
+        request: Any, *, note: Any = lambda text: None, progress: Any = None
+    ) -> Any:
         found.update(vars(request.loading) | vars(request))
         note("said before")
         facts = {"tasks": ["a", "b"], "notes": ["said before"], "privacy": {}}
@@ -120,6 +122,15 @@ def test_every_flag_reaches_training(asked, capsys):
     assert (told["last"], told["avg"], told["bwt"]) == (0.5, 0.5, -0.25)
     assert (told["run"], told["notes"]) == ("out", ["said before"])
     assert err == "said before\n"
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_first_process_prints(rank, monkeypatch, capsys):
+    monkeypatch.setattr("spark_train.distributed.rank", lambda: rank)
+    assert run(RUN) == 0
+    out, err = capsys.readouterr()
+    assert ("Last 0.5" in out, "said before" in err) == (rank == 0, rank == 0)
 
 
 # --- score ----------------------------------------------------------------------------

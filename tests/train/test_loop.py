@@ -132,7 +132,7 @@ def test_gradients_are_clipped_and_the_norm_before_is_told(monkeypatch):
 
 
 def test_a_step_without_positions_still_is_a_step():
-    """Moments decay where no term has a position."""
+    """Moments decay where no term has a position, as they do in several processes."""
 
     def weights(grads: bool) -> dict[str, torch.Tensor]:
         stream = plain.make_stream(plain.adapted(), plain.make_rows(a=4))

@@ -71,6 +71,12 @@ def test_a_folder_that_another_process_writes_to_is_refused(start, tmp_path):
         start(tmp_path / "run")
 
 
+def test_processes_with_other_folders_are_refused(start, tmp_path, monkeypatch):
+    monkeypatch.setattr("spark_train.training_run.gathered", lambda own: [*own, (1, 0)])
+    with pytest.raises(InputError, match="processes differ in what they find"):
+        start(tmp_path / "run")
+
+
 # --- said again -----------------------------------------------------------------------
 
 
@@ -108,7 +114,7 @@ def test_another_run_is_refused_with_the_difference(start, undisturbed, tmp_path
         # Accuracies of one matrix are of the same rows.
         (("eval_rows=3",), {}, "eval_rows 0 -> 3; "),
         ((), {"data": [other]}, "data: other files or contents; "),
-        ((), {"order": "fomc,yelp"}, "tasks yelp,fomc -> fomc,yelp; "),
+        ((), {"order": "fomc,yelp"}, "order yelp,fomc -> fomc,yelp; "),
         ((), {"dtype": "bfloat16"}, "dtype float32 -> bfloat16; "),
         ((), {"method": "er-ptpc"}, "method spark -> er-ptpc; "),
         ((), {"base": str(base)}, "base "),
