@@ -81,7 +81,7 @@ def trained(work: Path, seed: int, name: str, method: str, more: dict[str, Any])
         seed=seed,
         loading=Opening(device="cpu"),
     )
-    return seed, name, train(request).matrix
+    return seed, name, train(request).accuracy
 
 
 def figures(matrix: list[list[float | None]]) -> dict[str, float]:

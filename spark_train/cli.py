@@ -6,9 +6,8 @@ what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,39 +67,30 @@ def train_run(
     from spark_audit.terminal.progress import progress
 
     with silence():  # what is imported has things to say of its own
-        from spark_train.distributed import ElsewhereError
+        from spark_train.distributed import assemble, rank
         from spark_train.training_run import train
 
+    loading = replace(loading, device=assemble(loading.device))
     request = replace(request, loading=loading, command=typed.words)
-    with progress(quiet=quiet or not _first()) as show:
+    if rank():
         try:
-            outcome = train(
-                request, progress=show, note=say if _first() else lambda text: None
-            )
-        except (ElsewhereError, InputError) as error:
-            # What all refuse alike, and what one of them met, the first one tells.
-            if _first():
-                raise
+            train(request)
+        except InputError as error:  # which all meet alike: the first process tells it
             raise SystemExit(error.exit_code) from None
-    if not _first():
         return
-    record, figures = outcome.record, _figures(outcome.matrix)
+    with progress(quiet=quiet) as show:
+        record = train(request, progress=show, note=say)
+    matrix, figures = record.accuracy, _figures(record.accuracy)
     if json:
-        facts = {
-            "run": str(outcome.folder),
-            "tasks": record.tasks,
-            "accuracy": outcome.matrix,
-            **figures,
-            "notes": record.notes,
-            "privacy": record.privacy,
-        }
-        show_facts(facts, as_json=True)
+        # Not the settings: the seed of DP-SGD is among them.
+        shown = record.model_dump(include={"tasks", "accuracy", "notes", "privacy"})
+        show_facts({"run": str(request.output), **shown, **figures}, as_json=True)
         return
-    if outcome.matrix:
+    if matrix:
         # Methods that learn all tasks at once have one row.
-        at_once = len(outcome.matrix) < len(record.tasks)
+        at_once = len(matrix) < len(record.tasks)
         names = ["all"] if at_once else record.tasks
-        rows = zip(names, outcome.matrix, strict=False)
+        rows = zip(names, matrix, strict=False)
         show_table(
             "accuracy",
             ("after", *record.tasks),
@@ -110,7 +100,7 @@ def train_run(
             ],
         )
         tell()
-    show_facts({"run": outcome.folder})
+    show_facts({"run": request.output})
 
 
 def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
@@ -191,16 +181,17 @@ def relearn(
     loading = replace(loading, lora_alpha=lora_alpha)
     request = replace(request, ckpt=ckpt, loading=loading)
     with progress(quiet=quiet) as show:
-        left = relearned(request, progress=show)
+        record = relearned(request, progress=show)
+    rows, losses = record["rows"], record["losses"]
     facts: dict[str, Any] = {"checkpoint": str(request.output)}
     if json:
-        facts |= asdict(left)
+        facts |= {"rows": rows, "losses": losses}
     else:
         facts |= {
-            "rows without identifiers": left.rows,
-            **{f"rows left out, {why}": n for why, n in left.left_out.items()},
-            "loss, first step": f"{left.losses[0]:.3f}",
-            "loss, last step": f"{left.losses[-1]:.3f}",
+            "rows without identifiers": rows["used"],
+            **{f"rows left out, {why}": n for why, n in rows["left_out"].items()},
+            "loss, first step": f"{losses[0]:.3f}",
+            "loss, last step": f"{losses[-1]:.3f}",
         }
     show_facts(facts, as_json=json)
 
@@ -290,9 +281,3 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
     "score": (score, "score data/injected --base models/base"),
 }
 """Each with what ``--help`` shows as examples: they work."""
-
-
-def _first() -> bool:
-    """Whether this is the process of a launch that prints."""
-    alone = os.environ.get("WORLD_SIZE", "1") in ("", "0", "1")
-    return alone or os.environ.get("RANK", "0") == "0"

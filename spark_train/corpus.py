@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.data.encoding import encode
-from spark_audit.data.examples import Example, data_files, read_bytes, read_examples
+from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.errors import InputError
-from spark_audit.files import sha256_file, write_text
+from spark_audit.files import sha256_file
 from spark_audit.manifest.sequences import row_prompts
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
+from spark_train.distributed import gathered, share
 from spark_train.training_rows import TrainRow, encode_rows
 
 _ANSWERS = Pass("generate")
@@ -66,26 +65,21 @@ class Corpus:
     ) -> dict[str, list[TrainRow]]:
         """Task -> its train rows as tokens; ``max_length`` 0: the model's context."""
         longest = min(filter(None, (max_length, loaded.max_positions)), default=None)
-        trained = [
-            example
-            for example in self.examples
-            if example.task in self.tasks and example.split == "train"
-        ]
-        progress("tokenising", 0, len(trained))
-        rows = encode_rows(trained, loaded.tokenizer, max_length=longest)
         if loaded.tokenizer.eos_token_id is None:
             note("the tokenizer has no EOS token: no response ends with one")
-        progress("tokenising", len(trained), len(trained))
-        by_task = {
-            task: [row for row in rows if row.task == task] for task in self.tasks
-        }
-        for task, some in by_task.items():
-            if cut := sum(row.cut for row in some):
-                lost = sum(row.lost for row in some)
+        by_task: dict[str, list[TrainRow]] = {}
+        for done, task in enumerate(self.tasks):
+            progress("tokenising, tasks", done, len(self.tasks))
+            some = [e for e in self.examples if e.task == task and e.split == "train"]
+            rows = encode_rows(some, loaded.tokenizer, max_length=longest)
+            if cut := sum(row.cut for row in rows):
+                lost = sum(row.lost for row in rows)
                 note(
-                    f"{task}: {cut} of {len(some)} train rows were cut to {longest} "
+                    f"{task}: {cut} of {len(rows)} train rows were cut to {longest} "
                     f"tokens, and {lost} identifiers with the removed text"
                 )
+            by_task[task] = rows
+        progress("tokenising, tasks", len(self.tasks), len(self.tasks))
         return by_task
 
     def prompts(
@@ -162,15 +156,17 @@ def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ..
             )
         if missing := [name for name in ORDERS[order] if name not in by_name]:
             note(f"order {order}: not in the data: {', '.join(missing)}")
+    elif not order and len(there) == 1:
+        tasks = (there[0],)
     else:
-        tasks = tuple(name.strip() for name in order.split(",") if name.strip())
+        tasks = tuple(filter(None, map(str.strip, order.split(","))))
         if unknown := [name for name in tasks if name not in there]:
             what = f"{unknown[0]!r} is no task with train rows; there are: {listed}"
             fix = f"name some of them, or {', '.join(ORDERS)}"
             raise InputError(what, where="--order", fix=fix)
         if len(set(tasks)) < len(tasks) or not tasks:
-            what, fix = "names no task, or one twice", "name each once"
-            raise InputError(what, where="--order", fix=fix)
+            what = f"names no task, or one twice; there are: {listed}"
+            raise InputError(what, where="--order", fix="name each once, in order")
     if left := [task for task in there if task not in tasks]:
         note(f"not trained on, for the order does not name them: {', '.join(left)}")
     return tasks
@@ -189,67 +185,13 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
     Raises
     ------
     InputError
-        If there is no prompt, or one that the model cannot read.
+        If the model cannot read a prompt.
     CheckpointError
         If logits are NaN or infinite.
     """
-    with undisturbed(loaded.model):
-        table = score(loaded, prompts, passes=[_ANSWERS])[_ANSWERS]
-    return float(table.columns["normalised"].mean())
-
-
-def write_matrix(
-    path: Path,
-    order: Sequence[str],
-    matrix: Sequence[Sequence[float | None]],
-    *,
-    after: Sequence[str],
-) -> None:
-    """Write the accuracy matrix as CSV, whole or not at all.
-
-    The header is ``after,<task1>,<task2>,...``; one row a stage. What was not
-    measured is an empty cell: a task that is learned later, or has no test row.
-
-    Parameters
-    ----------
-    order
-        Tasks in the order of training: the columns.
-    matrix
-        ``matrix[t][i]`` is the accuracy on task ``i`` after stage ``t``, from 0 to 1,
-        or ``None``. There may be fewer stages than tasks.
-    after
-        What each stage was trained on.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
-    stages = list(after)[: len(matrix)]
-    table = pd.DataFrame(matrix, index=stages, columns=list(order), dtype=np.float64)
-    write_text(path, table.to_csv(index_label="after"))
-
-
-def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
-    """Read what :func:`write_matrix` wrote.
-
-    Returns
-    -------
-    tuple
-        Tasks, and the matrix: one row a stage, one value a task, ``None`` where nothing
-        was measured.
-
-    Raises
-    ------
-    InputError
-        If the file is no accuracy matrix.
-    OutputError
-        If it cannot be read.
-    """
-    raw = io.BytesIO(read_bytes(path))
-    try:
-        table = pd.read_csv(raw, index_col=0, dtype=str)
-        values = table.astype(np.float64).astype(object)
-    except ValueError as error:
-        raise InputError("is no accuracy matrix", where=str(path)) from error
-    return [*map(str, table)], values.where(table.notna(), None).to_numpy().tolist()
+    right: list[float] = []
+    if mine := share(prompts):
+        with undisturbed(loaded.model):
+            table = score(loaded, mine, passes=[_ANSWERS])[_ANSWERS]
+        right = table.columns["normalised"].tolist()
+    return float(np.mean(gathered(right)))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.distributed import Processes
+from spark_train.distributed import added, rank, share, world
 from spark_train.model.student import Student
 from spark_train.training_rows import TrainRow, pieces
 
@@ -52,27 +52,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Each:
-    """What one example is by itself, for whoever needs its own gradient.
-
-    Attributes
-    ----------
-    size
-        Rows of the current task that a step has, as expected.
-    terms
-        ``terms(role, row)``: the terms of the row's own loss, by which nothing of
-        another row is told. Over ``size`` their sum is, as expected, the step's loss.
-    rates
-        Task -> how likely one of its rows is in a step's batch, where batches are drawn
-        by Poisson sampling; ``None``: they are not.
-    """
-
-    size: float
-    terms: Callable[[str, TrainRow], Mapping[str, Term]]
-    rates: Mapping[str, float] | None = None
-
-
-@dataclass(frozen=True)
 class Phase:
     """One stretch of training, which ends in a saved adapter.
 
@@ -91,13 +70,20 @@ class Phase:
         The part of the loss that is the weights' own: ``penalty()`` gives term ->
         value, weighted. It is taken once a step, by all processes alike.
     start, end
-        Called around the steps; at the start the weights are the previous phase's.
+        Called around the steps, without dropout; at the start the weights are the
+        previous phase's.
     gradients
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
         told with the step. All processes see the same gradients, and must leave the
         same; they are clipped afterwards.
-    each
-        What one example is by itself.
+    of_row, size
+        ``of_row(role, row)``: the terms of the row's own loss, by which nothing of
+        another row is told, for whoever needs its own gradient. Over ``size``, the rows
+        of the current task that a step has, as expected, their sum is, as expected, the
+        step's loss.
+    rates
+        Task -> how likely one of its rows is in a step's batch, where batches are drawn
+        by Poisson sampling; ``None``: they are not.
     collect
         ``collect(step, chosen, clock)`` leaves another gradient than the batch's own on
         the weights, the same in all processes, and gives each term's sum, and by other
@@ -118,7 +104,9 @@ class Phase:
     penalty: Callable[[], Sums] | None = None
     gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
-    each: Each | None = None
+    of_row: Callable[[str, TrainRow], Mapping[str, Term]] | None = None
+    size: float = 0.0
+    rates: Mapping[str, float] | None = None
     collect: Callable[[int, Step, Clock], dict[str, float]] | None = None
     tasks: tuple[str, ...] = ()
 
@@ -153,7 +141,6 @@ def run_phase(
     *,
     seed: int,
     clip: float = 1.0,
-    processes: Processes | None = None,
     state: State | None = None,
     after: After | None = None,
 ) -> State:
@@ -176,7 +163,7 @@ def run_phase(
     InputError
         If a loss is not finite.
     """
-    processes, state = processes or Processes(), state or State()
+    state = state or State()
     weights = list(student.trainable.values())
     optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
     clock = Clock(state.seconds, timed(str(student.device)))
@@ -188,16 +175,14 @@ def run_phase(
         _restore(optimizer, student, state)
         student.model.train()
         for step in range(state.step, phase.steps):
-            torch.manual_seed(seed_for(seed, phase.key, step, processes.rank))
+            torch.manual_seed(seed_for(seed, phase.key, step, rank()))
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
             if phase.collect is not None:
                 sums = phase.collect(step, chosen, clock)
             else:
-                sums = accumulate(
-                    student, phase.loss, chosen, processes=processes, clock=clock
-                )
+                sums = accumulate(student, phase.loss, chosen, clock)
             penalties = _penalties(phase, clock)
             record = _record(phase, step, chosen, sums, penalties)
             # A step without any position still is one: moments decay, alike in one
@@ -226,39 +211,33 @@ def accumulate(
     student: Student,
     loss_of: Callable[[str, Sequence[TrainRow]], Sums],
     chosen: Step,
-    *,
-    processes: Processes,
-    clock: Clock | None = None,
+    clock: Clock,
 ) -> dict[str, float]:
     """Leave the whole batch's gradient on the weights; give each term's sum.
 
     The batch is read in parts of rows of similar length, shared among processes; the
-    gradients of sums add up to the batch's. Weights that have a gradient already keep
-    it and get the batch's on top, in one process; in several they must have none.
+    gradients of sums add up to the batch's. Weights must have no gradient.
     """
-    clock = clock or Clock({})
-    terms = chosen.terms
-    sums = dict.fromkeys(terms, 0.0)
+    sums = dict.fromkeys(chosen.terms, 0.0)
     for role, rows in chosen.rows.items():
         with clock(role):
-            for part in pieces(processes.share(rows), student.tokens):
+            for part in pieces(share(rows), student.tokens):
                 summed = loss_of(role, part)
-                backward(terms, summed)
+                backward(chosen.terms, summed)
                 for name, value in summed.items():
                     sums[name] += float(value.detach())
-    if processes.world == 1:
-        return sums
-    total, sums = exchanged(processes, flat_gradient(student), sums)
-    set_gradient(student, total)
+    if world() > 1:
+        total, sums = exchanged(flat_gradient(student), sums)
+        set_gradient(student, total)
     return sums
 
 
 def exchanged(
-    processes: Processes, gradient: Tensor, sums: dict[str, float]
+    gradient: Tensor, sums: dict[str, float]
 ) -> tuple[Tensor, dict[str, float]]:
     """A gradient ``(P,)`` and sums, added up over all processes in one exchange."""
-    own = gradient.new_tensor(list(sums.values()))
-    total = processes.sum(torch.cat([gradient, own]))
+    own = gradient.new_tensor([*sums.values()])
+    total = added(torch.cat([gradient, own]))
     sums = dict(zip(sums, total[len(gradient) :].tolist(), strict=True))
     return total[: len(gradient)], sums
 
@@ -311,9 +290,7 @@ def _penalties(phase: Phase, clock: Clock) -> dict[str, float]:
         return {}
     with clock("penalty"):
         penalties = phase.penalty()
-        total = sum(penalties.values())
-        if isinstance(total, Tensor) and total.requires_grad:
-            torch.autograd.backward(total)
+        torch.autograd.backward([*penalties.values()])
     return {name: float(value.detach()) for name, value in penalties.items()}
 
 

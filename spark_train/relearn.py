@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,45 +37,32 @@ from spark_train.model.lora import (
     save_adapter,
 )
 from spark_train.model.student import Student
-from spark_train.phases.task import learn
+from spark_train.phases.task import fit
 from spark_train.stream import endless
 from spark_train.training_request import RelearnRequest
 from spark_train.training_rows import encode_rows
-
-
-@dataclass(frozen=True)
-class Relearned:
-    """What a short fine-tune left.
-
-    Attributes
-    ----------
-    rows
-        Train rows without an identifier.
-    left_out
-        How many others there were, by why; see
-        :func:`~spark_audit.data.occurrences.without_identifiers`.
-    losses
-        Of each step, nats per token.
-    """
-
-    rows: int
-    left_out: dict[str, int]
-    losses: list[float]
 
 
 def relearn(
     request: RelearnRequest,
     *,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Relearned:
+) -> dict[str, Any]:
     """Go on training a checkpoint on train rows that hold no identifier.
 
     A LoRA adapter is trained on as it is, and an adapter of the same base is left. Full
     weights get a fresh one, which is merged into them at the end: full weights are
     left, that no other base can be put under. The loss covers all of the text, the
     learning rate falls by half a cosine from ``lr``, and the seed decides the rows'
-    order: each is seen as often as any other, to within once. ``relearn.json`` beside
-    the weights says what was asked for, and what came of it.
+    order: each is seen as often as any other, to within once.
+
+    Returns
+    -------
+    dict
+        What ``relearn.json`` beside the weights says: what was asked for, ``rows`` (how
+        many were ``used``, and by reason ``left_out``; see
+        :func:`~spark_audit.data.plain_rows.without_identifiers`), and the ``losses`` of
+        each step, nats per token.
 
     Raises
     ------
@@ -100,18 +87,18 @@ def relearn(
     rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
     size = min(request.batch_size, len(rows))
     rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
-    order = endless(len(rows), steps * size, rng).reshape(steps, size)
+    order = endless(len(rows), steps * size, rng)
     # Switched on with whatever belongs to it, as its frozen noise.
     with loaded.activate():
         with quiet():
             student = Student(_in_training(loaded, opened, seed=request.seed))
-        losses = learn(
+        losses = fit(
             student,
-            lambda step: [rows[i] for i in order[step]],
+            rows,
+            order,
             name="relearn",
-            steps=steps,
+            batch_size=size,
             lr=request.lr,
-            scope="full",
             seed=request.seed,
             progress=lambda *done: progress("relearning, steps", *done),
         )
@@ -134,18 +121,17 @@ def relearn(
         with replaced(output) as part:
             _save(student.model, part, loaded, opened)
             write_text(part / "relearn.json", json.dumps(record, indent=1) + "\n")
-    return Relearned(len(rows), left_out, losses)
+    return record
 
 
 def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
     model: Any = loaded.model
-    config = opened.config
-    fresh, where = not opened.adapter, opened.where
-    if fresh and getattr(model.config, "quantization_config", None) is not None:
-        what = "is quantised: trained weights cannot be merged into it exactly"
-        raise InputError(what, where=where, fix="give the weights it was made from")
-    if fresh:
+    config, where = opened.config, opened.where
+    if not opened.adapter:
+        if getattr(model.config, "quantization_config", None) is not None:
+            what = "is quantised: trained weights cannot be merged into it exactly"
+            raise InputError(what, where=where, fix="give the weights it was made from")
         return add_lora(model, seed=seed_for(seed, "lora"))
     if config.get("peft_type") != "LORA" or changes_base(config) or opened.complete:
         what = "is an adapter, but no LoRA alone that leaves its base as it is"

@@ -48,7 +48,7 @@ from spark_audit.files import (
 )
 from spark_audit.provenance import now, sha256_json, versions
 from spark_train.corpus import Corpus
-from spark_train.distributed import Processes
+from spark_train.distributed import rank, together, world
 from spark_train.loop import State, Timed, timed
 from spark_train.model.lora import TRAINED_ON
 from spark_train.stream import CARRIED, Stream
@@ -79,6 +79,9 @@ class RunRecord(BaseModel):
         versions of libraries the same step may round otherwise.
     privacy
         What the run's privacy option says of itself; empty without one.
+    accuracy
+        ``accuracy[t][i]``: on task ``i`` after stage ``t``; ``None``: not measured
+        (later tasks, tasks without test rows). ``accuracy.csv`` shows it.
     clock, seconds
         Phase -> seconds by kind of work, on the wall or of the processor.
     files
@@ -103,6 +106,7 @@ class RunRecord(BaseModel):
     data: list[dict[str, str]]
     starts: list[dict[str, Any]]
     privacy: dict[str, Any] = {}
+    accuracy: list[list[float | None]] = []
     clock: Timed = "wall"
     seconds: dict[str, dict[str, float]] = {}
     notes: list[str] = []
@@ -116,13 +120,12 @@ class RunRecord(BaseModel):
         corpus: Corpus,
         loaded: Loaded,
         settings: dict[str, Any],
-        processes: Processes,
     ) -> RunRecord:
         """The record of a run that begins now."""
         start = {
             "created": now(),
             "command": list(request.command),
-            "processes": processes.world,
+            "processes": world(),
             "device": loaded.device,
             "threads": torch.get_num_threads(),
             "gradient_checkpointing": request.gradient_checkpointing,
@@ -330,8 +333,7 @@ class Folder:
     def restore(self) -> tuple[int, State, dict[str, Any]]:
         """The phase, its state, and the seconds of earlier phases.
 
-        Lines of steps and stages behind the state are cut off: those steps will be
-        taken again.
+        Lines of steps behind the state are cut off: those steps will be taken again.
 
         Raises
         ------
@@ -343,14 +345,10 @@ class Folder:
             return 0, State(), {}
         meta, tensors = read_state(self._state), read_tensors(self._state)
         check_files(self.path, meta["files"], grows=True)
-        for path in (self.metrics, self.accuracy):
-            if path.name not in meta["files"]:
-                path.unlink(missing_ok=True)
-                continue
-            try:
-                os.truncate(path, meta["files"][path.name]["bytes"])
-            except OSError as error:
-                raise cannot_write(path, error) from error
+        try:
+            os.truncate(self.metrics, meta["files"][self.metrics.name]["bytes"])
+        except OSError as error:
+            raise cannot_write(self.metrics, error) from error
         seconds = dict(meta["seconds"])
         return meta["phase"], State(meta["step"], tensors, seconds.pop("")), seconds
 
@@ -376,16 +374,16 @@ def keep(stream: Stream, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> 
     The file of the task before stays until the next one: a run that is killed now
     begins with the end of task ``k`` again.
     """
-    if stream.processes.first:
-        tensors = {
-            f"{group}:{name}": value.detach().cpu().contiguous()
-            for group, some in groups.items()
-            for name, value in some.items()
-        }
-        write_tensors(_carried(stream, k), tensors, mode=0o600)
-        if k > 1:
-            _carried(stream, k - 2).unlink(missing_ok=True)
-    stream.processes.wait()
+    tensors = {
+        f"{group}:{name}": value.detach().cpu().contiguous()
+        for group, some in groups.items()
+        for name, value in some.items()
+    }
+    with together():
+        if rank() == 0:
+            write_tensors(_carried(stream, k), tensors, mode=0o600)
+            if k > 1:
+                _carried(stream, k - 2).unlink(missing_ok=True)
 
 
 def kept(stream: Stream, k: int) -> dict[str, dict[str, Tensor]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from spark_audit.provenance import seed_for
-from spark_train.distributed import Processes
 from spark_train.model.student import Student
 from spark_train.training_rows import TrainRow
 from spark_train.training_settings import Settings
@@ -41,7 +40,6 @@ class Stream:
     student: Student
     rows: Mapping[str, Sequence[TrainRow]]
     settings: Settings
-    processes: Processes = Processes()
     note: Callable[[str], None] = lambda text: None
     folder: Path | None = None
     poisson: bool = False

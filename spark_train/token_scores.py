@@ -8,7 +8,7 @@ identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass
+from spark_train.distributed import share
 from spark_train.losses import token_nll
 from spark_train.model.student import targets
 from spark_train.stream import Stream
@@ -88,38 +89,36 @@ def row_scores(
 # --- in training --------------------------------------------------------------------
 
 
-Scored: TypeAlias = tuple[TrainRow, np.ndarray, Tensor]
-"""A row, its scores, and the hidden states ``(T - 1, H)`` at its predicted tokens."""
-
-
 @torch.no_grad()
-def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> Iterator[list[Scored]]:
-    """The share of this process in some rows, with scores as task ``k`` begins.
+def scored(
+    stream: Stream, k: int, rows: Sequence[TrainRow]
+) -> Iterator[tuple[TrainRow, np.ndarray, Tensor]]:
+    """The share of this process in rows, with their scores ``(T,)`` and hidden states.
 
-    The rows of a list were read together. The N of Score_2 are the tasks up to ``k``
-    **[ours]**, of which all rows count, whatever a memory keeps of them.
+    Scores are as task ``k`` begins; hidden states are those that predict a row's
+    tokens: ``(T - 1, H)``. The N of Score_2 are the tasks up to ``k`` **[ours]**, of
+    which all rows count, whatever a memory keeps of them.
     """
-    student, processes = stream.student, stream.processes
+    student = stream.student
     counts = {
         task: task_counts(stream.rows[task], vocab_size=student.vocabulary)
         for task in stream.tasks[: k + 1]
     }
     alpha = stream.settings.sensitivity.alpha
-    with student.still():
-        for part in pieces(processes.share(rows), student.tokens):
-            batch = collate(part).to(student.device)
-            hidden = student.hidden(batch, batch.attention)
-            ids = targets(batch, batch.attention)
-            nll = torch.cat(
-                [
-                    token_nll(student.logits(hidden[at]), ids[at]).cpu()
-                    for at in student.chunks(len(hidden))
-                ]
-            )
-            sizes = [len(row) - 1 for row in part]
-            each = [one.double().numpy() for one in torch.split(nll, sizes)]
-            scores = row_scores(part, each, counts, alpha=alpha)
-            yield list(zip(part, scores, torch.split(hidden, sizes), strict=True))
+    for part in pieces(share(rows), student.tokens):
+        batch = collate(part, student.device)
+        hidden = student.hidden(batch, batch.attention)
+        ids = targets(batch, batch.attention)
+        nll = torch.cat(
+            [
+                token_nll(student.logits(hidden[at]), ids[at]).cpu()
+                for at in student.chunks(len(hidden))
+            ]
+        )
+        sizes = [len(row) - 1 for row in part]
+        each = [one.double().numpy() for one in torch.split(nll, sizes)]
+        scores = row_scores(part, each, counts, alpha=alpha)
+        yield from zip(part, scores, torch.split(hidden, sizes), strict=True)
 
 
 # --- for people ---------------------------------------------------------------------

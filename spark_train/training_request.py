@@ -70,7 +70,7 @@ class TrainRequest:
         test rows answered after each stage.
     order
         1, 2 or 3 (the paper's; those of its tasks that are there), or the tasks as
-        they come, with commas between them.
+        they come, with commas between them. Data of one task needs none.
     output
         Run folder.
     dp
@@ -90,7 +90,7 @@ class TrainRequest:
     method: Annotated[str, Parameter(metavar="NAME")]
     base: Base
     data: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")]
-    order: Annotated[str, Parameter(metavar="1|t1,t2,...")]
+    order: Annotated[str, Parameter(metavar="1|t1,t2,...")] = ""
     output: Annotated[Path, Parameter(metavar="DIR", alias="-o")]
     dp: Annotated[str, Parameter(choices=DP)] = NONE
     settings: Annotated[

@@ -74,10 +74,6 @@ class Batch:
     response: Tensor
     pii: Tensor
 
-    def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
-        return Batch(*(one.to(device) for one in vars(self).values()))
-
 
 def encode_rows(
     examples: Sequence[Example], tokenizer: Any, *, max_length: int | None = None
@@ -181,14 +177,15 @@ def padded(values: Sequence[np.ndarray]) -> Tensor:
     return pad_sequence([torch.from_numpy(one) for one in values], batch_first=True)
 
 
-def collate(rows: Sequence[TrainRow]) -> Batch:
+def collate(rows: Sequence[TrainRow], device: torch.device | str = "cpu") -> Batch:
     """Pad rows on the right to the longest; padding is masked, so its id is free."""
-    return Batch(
+    columns = (
         padded([row.ids for row in rows]).long(),
         padded([np.ones(len(row), dtype=np.bool_) for row in rows]),
         padded([row.response for row in rows]),
         padded([row.pii for row in rows]),
     )
+    return Batch(*(column.to(device) for column in columns))
 
 
 def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:

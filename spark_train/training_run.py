@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import torch
+import pandas as pd
 
 from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded
@@ -19,12 +18,12 @@ from spark_audit.checkpoints.own_run import check_files
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.files import check_writable
+from spark_audit.files import check_writable, write_text
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
 from spark_audit.terminal.flags import one_of
-from spark_train.corpus import Corpus, Note, accuracy, read_matrix, write_matrix
-from spark_train.distributed import assemble
+from spark_train.corpus import Corpus, Note, accuracy
+from spark_train.distributed import gathered, rank, together
 from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
 from spark_train.methods.method import Method, Protected
@@ -40,31 +39,13 @@ from spark_train.training_settings import Settings, parse
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run left.
-
-    Attributes
-    ----------
-    record
-        ``run.json``.
-    matrix
-        ``matrix[t][i]``: accuracy on task ``i`` after task ``t``; ``None``: not
-        measured (later tasks, tasks without test rows).
-    """
-
-    folder: Path
-    record: RunRecord
-    matrix: list[list[float | None]]
-
-
 def train(
     request: TrainRequest,
     *,
     progress: Progress = lambda what, done, total: None,
     note: Note = lambda text: None,
-) -> Outcome:
-    """Train, or go on where the same run was interrupted.
+) -> RunRecord:
+    """Train, or go on where the same run was interrupted; give its ``run.json``.
 
     Raises
     ------
@@ -83,19 +64,18 @@ def train(
             notes.append(text)
             note(text)
 
-    processes, device = assemble(request.loading.device)
     folder = Folder(request.output)
-    with contextlib.ExitStack() as held:
-        with processes.together():
+    with ExitStack() as held:
+        with together():
             settings, read = _settings(request)
             corpus = Corpus.read(request.data, request.order, tell)
-            if processes.first:
+            if rank() == 0:
                 folder.read()  # leaves a folder of something else as it is
                 held.enter_context(folder.lock())
                 check_writable(request.output)
             old = folder.read()
-            loaded = _open(request.base, replace(request.loading, device=device))
-            record = RunRecord.begun(request, corpus, loaded, read, processes)
+            loaded = _open(request.base, request.loading)
+            record = RunRecord.begun(request, corpus, loaded, read)
             if old is not None:
                 record = _resumed(folder, old, record, tell)
             rows = corpus.rows(
@@ -109,7 +89,6 @@ def train(
                 student=student,
                 rows=rows,
                 settings=settings,
-                processes=processes,
                 note=tell,
                 folder=folder.path,
                 identity=record.fingerprint(),
@@ -118,9 +97,9 @@ def train(
             run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
         if record.status == "running":
             run.go(METHODS[request.method], request.dp, notes)
-        elif processes.first:
+        elif rank() == 0:
             folder.close()
-        return Outcome(folder.path, run.record, run.matrix())
+        return run.record
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
@@ -197,7 +176,7 @@ class _Run:
 
     def go(self, method: Method, dp: str, notes: list[str]) -> None:
         """Run the phases that are left, under a privacy option."""
-        stream, folder, processes = self.stream, self.folder, self.stream.processes
+        stream, folder = self.stream, self.folder
         if dp == NONE:
             protected = Protected(method.phases(stream), {})
         else:
@@ -212,13 +191,13 @@ class _Run:
             raise InputError(what, where=str(folder.path), fix=fix)
         phases = protected.phases
         last = {phase.stage: number for number, phase in enumerate(phases)}
-        with processes.together():
+        with together():
             first, state, seconds = folder.restore()
             folder.check_left(seconds)
             if first:
                 before_it = folder.stages / phases[first - 1].key
                 load_adapter(stream.student.model, before_it)
-        if len({*processes.all([(first, state.step)])}) > 1:
+        if len({*gathered([(first, state.step)])}) > 1:
             what = "the processes differ in what they find in the run folder"
             fix = "let all of them read and write the same folders"
             raise InputError(what, where=str(folder.path), fix=fix)
@@ -226,7 +205,7 @@ class _Run:
         with protected.during():
             for number, phase in enumerate(phases[first:], first):
                 seconds[phase.key] = self._train(number, phase, state, seconds)
-                if processes.first:
+                if rank() == 0:
                     with replaced(folder.stages / phase.key) as part:
                         save_adapter(
                             stream.student.model,
@@ -235,35 +214,32 @@ class _Run:
                             base_sha256=self.loaded.weights_sha256,
                             noise=protected.noise,
                         )
-                processes.wait()
                 if number == last[phase.stage]:
                     self._answer(phase, list(last), seconds)
                 self._keep(seconds=dict(seconds), notes=list(notes))
                 state = State()
-                if processes.first:
+                if rank() == 0:
                     folder.save(number + 1, state, seconds)
-                processes.wait()
-        if processes.first:
+        if rank() == 0:
             self._keep(status="complete", files=folder.files())
             folder.close()
 
     def _keep(self, **fields: object) -> None:
         self.record = self.record.model_copy(update=fields)
-        if self.stream.processes.first:
+        if rank() == 0:
             self.folder.write(self.record)
 
     def _train(
         self, number: int, phase: Phase, state: State, seconds: dict[str, Any]
     ) -> dict[str, float]:
         """Run a phase from its state; its seconds."""
-        folder, processes = self.folder, self.stream.processes
-        settings = self.stream.settings
+        folder, settings = self.folder, self.stream.settings
         what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
 
         def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
             done = record["step"]
             self.progress(f"{what}, steps", done, phase.steps)
-            if processes.first:
+            if rank() == 0:
                 folder.log(record)
                 if done % settings.save_every == 0 or done == phase.steps:
                     folder.save(number, snapshot(), seconds)
@@ -274,7 +250,6 @@ class _Run:
             phase,
             seed=settings.seed,
             clip=settings.clip,
-            processes=processes,
             state=state,
             after=after,
         )
@@ -292,25 +267,18 @@ class _Run:
         """
         stage, number = phase.stage, stages.index(phase.stage)
         spent = seconds[f"{stage}/answers"] = {}
-        tasks, processes = self.stream.tasks, self.stream.processes
+        tasks = self.stream.tasks
         asked = phase.tasks or tasks[: number + 1]
         row: list[float | None] = [None] * len(tasks)
         with Clock(spent, self.record.clock)("answers"):
             for done, task in enumerate(asked):
                 self.progress(f"{stage} answers, tasks", done, len(asked))
                 if prompts := self.prompts[task]:
-                    mine = processes.share(prompts)
-                    right = accuracy(self.loaded, mine) * len(mine) if mine else 0
-                    total = torch.tensor([float(round(right))]).to(self.loaded.device)
-                    share = float(processes.sum(total)[0]) / len(prompts)
-                    row[tasks.index(task)] = share
+                    row[tasks.index(task)] = accuracy(self.loaded, prompts)
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
-        if processes.first:
-            matrix = [*self.matrix()[:number], row]
-            names = [name.partition("-")[2] for name in stages]
-            write_matrix(self.folder.accuracy, tasks, matrix, after=names)
-
-    def matrix(self) -> list[list[float | None]]:
-        """The accuracies that stand in ``accuracy.csv`` by now."""
-        path = self.folder.accuracy
-        return read_matrix(path)[1] if path.exists() else []
+        matrix = [*self.record.accuracy[:number], row]
+        if rank() == 0:
+            names = [name.partition("-")[2] for name in stages[: number + 1]]
+            table = pd.DataFrame(matrix, names, tasks, dtype=float)
+            write_text(self.folder.accuracy, table.to_csv(index_label="after"))
+        self._keep(accuracy=matrix)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,12 +25,19 @@ def asked(kind: Callable[..., Any], fields: dict[str, Any]) -> tuple[Any, Any]:
     return kind(loading=Opening(**opening), **fields), beside
 
 
-def train(**fields: Any) -> Any:
+class Outcome(NamedTuple):
+    """The folder of a run, and its record."""
+
+    folder: Path
+    record: Any
+
+
+def train(**fields: Any) -> Outcome:
     """A run in this process, by default over the tasks of :func:`write_stream`."""
     from spark_train.training_run import train
 
     request, beside = asked(TrainRequest, {"order": "yelp,fomc", **fields})
-    return train(request, **beside)
+    return Outcome(request.output, train(request, **beside))
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:

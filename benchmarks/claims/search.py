@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from spark_audit.data.examples import write_examples
 from spark_audit.demo.demo import Progress
@@ -161,8 +162,5 @@ def _learned(
 
 
 def _accuracy(run: Path) -> float:
-    from spark_train.corpus import read_matrix
-
-    _, found = read_matrix(run / "accuracy.csv")
-    matrix = np.array(found, dtype=np.float64)
+    matrix = pd.read_csv(run / "accuracy.csv", index_col="after").to_numpy()
     return float(np.nanmean(np.diagonal(matrix)))

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.data.examples import Example
 from spark_audit.provenance import seed_for, sha256_json, versions
@@ -85,6 +87,7 @@ def train_base(
     with quiet():
         from transformers import AutoConfig, AutoModelForCausalLM
 
+        from spark_train.model.student import Student
         from spark_train.phases.task import fit
         from spark_train.training_rows import encode_rows
 
@@ -111,14 +114,16 @@ def train_base(
         torch.manual_seed(seed_for(seed, "base"))
         untyped: Any = AutoModelForCausalLM
         model = untyped.from_config(config)
+    seed = seed_for(seed, "base")
+    rng = np.random.default_rng(seed_for(seed, "order", 0))
     fit(
-        model,
+        Student(model),
         encode_rows(examples, tokenizer, max_length=CONTEXT),
-        epochs=1,
+        rng.permutation(len(examples)),
+        name="fit",
         lr=BASE_LR,
         batch_size=BASE_BATCH,
-        seed=seed_for(seed, "base"),
-        scope="full",
+        seed=seed,
         progress=lambda *done: progress("training the base, steps", *done),
     )
     shutil.rmtree(folder, ignore_errors=True)

@@ -48,11 +48,14 @@ class Transform:
     softcap: float | None = None
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        """The logits, which are overwritten."""
+        """The logits; those that are given are overwritten."""
         if self.scale != 1:
             logits.mul_(self.scale)
         if self.softcap is not None:
-            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+            logits.div_(self.softcap).tanh_()
+            # What tanh gave is what its gradient is made of.
+            training = logits.requires_grad
+            logits = logits * self.softcap if training else logits.mul_(self.softcap)
         return logits
 
 

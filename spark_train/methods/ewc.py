@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from spark_train.distributed import added, share
 from spark_train.loop import Phase, Sums, by_weight, flat_gradient
 from spark_train.methods.method import Method, task_by_task
 from spark_train.phases.task import learning, response_loss
@@ -43,16 +44,15 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
     dict
         A tensor a trained weight, of its shape and dtype; the same in all processes.
     """
-    student, processes = stream.student, stream.processes
+    student = stream.student
     rows, scope = stream.rows[stream.tasks[k]], stream.settings.loss.scope
     total = torch.zeros_like(flat_gradient(student))
-    with student.still(), torch.enable_grad():
-        for row in processes.share(rows):
-            sums = response_loss(student, [row], scope=scope, name="nll")
-            torch.autograd.backward(sums["nll"])
-            total += flat_gradient(student).square()
-            student.model.zero_grad(set_to_none=True)
-    total = processes.sum(total) / len(rows)
+    for row in share(rows):
+        sums = response_loss(student, [row], scope=scope, name="nll")
+        torch.autograd.backward(sums["nll"])
+        total += flat_gradient(student).square()
+        student.model.zero_grad(set_to_none=True)
+    total = added(total) / len(rows)
     if relative and total.any():
         total /= total.mean()
     return by_weight(student, total)

@@ -20,6 +20,7 @@ import torch
 from scipy.optimize import nnls
 
 from spark_train.loop import (
+    Clock,
     Phase,
     Step,
     Term,
@@ -47,18 +48,16 @@ def gem(stream: Stream, k: int) -> list[Phase]:
 
     One phase a task, with a constraint for each task before it.
     """
-    student, processes = stream.student, stream.processes
+    student = stream.student
     phase = learning(stream, k)
     stored = [memory(stream, earlier) for earlier in range(k)]
 
     def gradients(step: int) -> Mapping[str, float]:
-        if not stored:
-            return {}
         own = flat_gradient(student)
         others = []
         for batch in stored:
             student.model.zero_grad(set_to_none=True)
-            accumulate(student, phase.loss, batch, processes=processes)
+            accumulate(student, phase.loss, batch, Clock({}))
             others.append(flat_gradient(student))
         table = torch.stack([*others, own])
         products = table @ table.T
@@ -66,16 +65,11 @@ def gem(stream: Stream, k: int) -> list[Phase]:
         set_gradient(student, own)
         if not against or not products.isfinite().all():
             return {"violated": against}  # the loop stops where one is not finite
-        v = torch.zeros(k, dtype=torch.float64)
-        if processes.first:
-            solved = dual(products.cpu().numpy(), margin=stream.settings.gem.margin)
-            v = torch.from_numpy(solved)
-        # One process solves it for all: they must not part by a rounding.
-        v = processes.sum(v.to(student.device))
-        set_gradient(student, own + v @ table[:-1])
+        v = dual(products.cpu().numpy(), margin=stream.settings.gem.margin)
+        set_gradient(student, own + torch.from_numpy(v).to(own) @ table[:-1])
         return {"violated": against}
 
-    return [replace(phase, gradients=gradients)]
+    return [replace(phase, gradients=gradients) if k else phase]
 
 
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:

@@ -17,11 +17,8 @@ def mtl(stream: Stream) -> list[Phase]:
     """
     rows = [row for task in stream.tasks for row in stream.rows[task]]
     phase = learning(replace(stream, rows={"all": rows}), 0, purpose="all tasks")
-    each = phase.each
-    if each is not None and each.rates:
-        rates = dict.fromkeys(stream.tasks, each.rates["all"])
-        each = replace(each, rates=rates)
-    return [replace(phase, tasks=stream.tasks, each=each)]
+    rates = phase.rates and dict.fromkeys(stream.tasks, phase.rates["all"])
+    return [replace(phase, tasks=stream.tasks, rates=rates)]
 
 
 MTL = Method("mtl", mtl, no_epsilon="")

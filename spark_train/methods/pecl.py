@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
+from spark_train.distributed import gathered
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.ewc import drift, fisher
@@ -45,20 +46,21 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     student, settings = stream.student, stream.settings.pecl
     plain, rows = learning(stream, k), stream.rows[stream.tasks[k]]
     scores: dict[str, np.ndarray] = {}
-    unlearned: dict[str, np.ndarray] = {}
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
-        own = {r.id: s for part in scored(stream, k, rows) for r, s, _ in part}
-        scores.update(stream.processes.collect(own))
-        for row in rows:  # the first token has no prediction, and a Score of 0
-            unlearned[row.id] = scores[row.id] > settings.theta
+        own = [(row.id, score) for row, score, _ in scored(stream, k, rows)]
+        scores.update(gathered(own))
         if k:
             held.update(kept(stream, k - 1))
             held["at"] = {n: w.detach().clone() for n, w in student.trainable.items()}
 
+    def unlearned(row: TrainRow) -> np.ndarray:
+        # The first token has no prediction, and a Score of 0.
+        return scores[row.id] > settings.theta
+
     def term(some: Sequence[TrainRow]) -> dict[str, Term]:
-        count = sum(int(unlearned[row.id].sum()) for row in some)
+        count = sum(int(unlearned(row).sum()) for row in some)
         return {"unlearn": Term(count, settings.lambda_unlearn)}
 
     def choose(step: int) -> Step:
@@ -66,12 +68,12 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         return replace(chosen, terms={**chosen.terms, **term(chosen.rows[TASK])})
 
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
-        batch = collate(some).to(student.device)
+        batch = collate(some, student.device)
         scope = stream.settings.loss.scope
         learned = batch.attention if scope == "full" else batch.response
         forgotten, score = (
-            padded([values[row.id] for row in some]).to(student.device)
-            for values in (unlearned, scores)
+            padded(values).to(student.device)
+            for values in ([*map(unlearned, some)], [scores[row.id] for row in some])
         )
         mask = learned | forgotten
         # Drawn anew each time as dropout is, from the generator that the loop seeds.
@@ -98,11 +100,12 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
             mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
             keep(stream, k, {"importance": mean})
 
-    assert plain.each is not None
-    terms = plain.each.terms
-    each = replace(plain.each, terms=lambda role, r: {**terms(role, r), **term([r])})
-    phase = replace(plain, start=start, choose=choose, loss=loss, end=end, each=each)
-    return [replace(phase, penalty=penalty if k else None)]
+    def of_row(role: str, row: TrainRow) -> dict[str, Term]:
+        assert plain.of_row is not None
+        return {**plain.of_row(role, row), **term([row])}
+
+    phase = replace(plain, start=start, choose=choose, loss=loss, end=end)
+    return [replace(phase, penalty=penalty if k else None, of_row=of_row)]
 
 
 PECL = Method(

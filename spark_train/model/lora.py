@@ -58,17 +58,16 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
     }
     head = getattr(model, "get_output_embeddings", lambda: None)()
     leaves = dict.fromkeys(_leaf(n) for n, layer in layers.items() if layer is not head)
-    missing = [one for one in targets if one not in map(_leaf, layers)]
-    if targets:
-        names = [name for name in layers if _leaf(name) in targets]
-    else:
-        names = [name for name in layers if _ATTENTION.search(name)]
+    missing = sorted({*targets} - {*map(_leaf, layers)})
+    names = [
+        name
+        for name in layers
+        if (_leaf(name) in targets if targets else _ATTENTION.search(name))
+    ]
     if missing or not names:
-        what = "no attention projections found to put LoRA on"
-        if missing:
-            what = f"has no linear layer {missing[0]!r}"
+        what = f"linear layer {missing[0]!r}" if missing else "attention projections"
         raise InputError(
-            f"{what}; its linear layers are: {', '.join(leaves) or 'none'}",
+            f"has no {what}; its linear layers are: {', '.join(leaves) or 'none'}",
             where=type(model).__name__,
             fix="name some with --lora-targets" if leaves else "choose a transformer",
         )
@@ -115,7 +114,7 @@ def add_lora(
         r=r,
         lora_alpha=alpha,  # type: ignore[arg-type]  # any number does
         lora_dropout=0.0,
-        target_modules=_shortest_target(model, names),
+        target_modules=names,  # PEFT shortens a long list
         fan_in_fan_out=isinstance(model.get_submodule(names[0]), Conv1D),
         task_type="CAUSAL_LM",
     )
@@ -124,16 +123,6 @@ def add_lora(
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
         torch.manual_seed(seed)
         return get_peft_model(model, config)
-
-
-def _shortest_target(model: torch.nn.Module, names: list[str]) -> list[str] | str:
-    """Last names where they are unambiguous (Llama), else a pattern (GPT-2)."""
-    leaves = sorted(set(map(_leaf, names)))
-    meant = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
-    if meant == set(names):
-        return leaves
-    parents = sorted({name.split(".")[-2] for name in names})
-    return rf".*\.({'|'.join(parents)})\.({'|'.join(leaves)})"
 
 
 # --- copies ---------------------------------------------------------------------------
@@ -274,8 +263,8 @@ def save_adapter(
     base
         What the folder names as its base model.
     base_sha256
-        ``weights_sha256`` of that base as it was opened, for ``trained_on.json``, by
-        which another model of the same name is told apart; ``None``: no such file.
+        ``weights_sha256`` of that base as it was opened, where it is known, for
+        ``trained_on.json``: it tells another model of the same name apart.
     noise
         A file of frozen noise that belongs to the adapter: it is put beside it, as
         another name of the same file where the file system can do that, and
@@ -301,7 +290,7 @@ def save_adapter(
     text = json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
     write_text(folder / CONFIG, text)
     data = save(state, metadata={"format": "pt"})
-    trained_on = {} if base_sha256 is None else {"base_sha256": base_sha256}
+    trained_on: dict[str, str | None] = {"base_sha256": base_sha256}
     if noise is not None:
         # Of large vocabularies it is a gigabyte: a second name will do.
         try:
@@ -310,13 +299,13 @@ def save_adapter(
             shutil.copyfile(noise, folder / NOISE)
         about = {"noise_sha256": sha256_file(noise)}
         # In the weights' own header, too: they are often copied without the rest.
-        data, trained_on = _saying(data, about), trained_on | about
+        data = _saying(data, about)
+        trained_on.update(about)
     write_atomically(folder / WEIGHTS, lambda file: file.write(data))
-    if trained_on:
-        files = {CONFIG: fact(text.encode()), WEIGHTS: fact(data)}
-        record = json.dumps({**trained_on, "files": files, "seal": BLANK}) + "\n"
-        data = sealed(record.encode())
-        write_atomically(folder / TRAINED_ON, lambda file: file.write(data))
+    files = {CONFIG: fact(text.encode()), WEIGHTS: fact(data)}
+    record = json.dumps({**trained_on, "files": files, "seal": BLANK}) + "\n"
+    data = sealed(record.encode())
+    write_atomically(folder / TRAINED_ON, lambda file: file.write(data))
 
 
 @contextmanager

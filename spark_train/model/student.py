@@ -42,6 +42,8 @@ class Student:
     ----------
     trainable
         Name -> weight of everything that an optimizer changes.
+    budget
+        Logits that may exist at a time.
     note
         Why the head is not streamed; empty when it is.
     """
@@ -59,8 +61,8 @@ class Student:
         self.vocabulary = len(self._base.get_output_embeddings().weight)
         on_cpu = self.device.type == "cpu"
         self.tokens = tokens or (CPU_TOKENS if on_cpu else GPU_TOKENS)
-        budget = CPU_LOGITS if on_cpu else GPU_LOGITS
-        self.rows = max(budget // self.vocabulary, 8)
+        self.budget = CPU_LOGITS if on_cpu else GPU_LOGITS
+        self.rows = max(self.budget // self.vocabulary, 8)
         head = own_head(self._base, rows=self.vocabulary)
         if self._base.get_output_embeddings().weight.requires_grad:
             head = "the output head is trained"
@@ -72,9 +74,8 @@ class Student:
             self._head = wide(weight), None if bias is None else wide(bias), transform
             if not self._agrees():
                 head, self._head = "the model's own logits differ from its head's", None
-        self.note = ""
-        if isinstance(head, str):
-            self.note = f"the logits of whole batches are held in memory: {head}"
+        held = "the logits of whole batches are held in memory"
+        self.note = f"{held}: {head}" if isinstance(head, str) else ""
 
     def _agrees(self) -> bool:
         """Whether body and head give the model's own logits."""
@@ -194,21 +195,14 @@ class Student:
     @contextmanager
     def teacher(self, name: str) -> Iterator[None]:
         """The frozen copy in place of the student, without gradients or dropout."""
-        with torch.no_grad(), self.still():
-            switch(self.model, name)
-            try:
-                yield
-            finally:
-                switch(self.model)
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Evaluation mode: no dropout."""
         training = self.model.training
         self.model.eval()
+        switch(self.model, name)
         try:
-            yield
+            with torch.no_grad():
+                yield
         finally:
+            switch(self.model)
             self.model.train(training)
 
 

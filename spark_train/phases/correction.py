@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from spark_train.loop import Each, Phase, Step, Sums, Term
+from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.model.student import targets
 from spark_train.stream import Stream
@@ -47,7 +47,8 @@ def correction(stream: Stream, k: int) -> Phase:
         choose=at_work.choose,
         loss=at_work.loss,
         start=at_work.start,
-        each=Each(settings.batch_size, at_work.of_row),
+        of_row=at_work.of_row,
+        size=settings.batch_size,
     )
 
 
@@ -116,15 +117,14 @@ class _Correction:
     def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
         """Sums over P, Q and Q_old."""
         student = self.student
-        batch = collate(some).to(student.device)
+        batch = collate(some, student.device)
         valid = batch.attention
         with student.teacher(TEACHER):
             before = student.hidden(batch, valid)
         after = student.hidden(batch, valid)
         old = torch.tensor([row.task != self.task for row in some], device=valid.device)
-        is_old, is_pii = (
-            mask[:, 1:][valid[:, 1:]] for mask in (old[:, None] & valid, batch.pii)
-        )
+        is_old = (old[:, None] & valid)[:, 1:][valid[:, 1:]]
+        is_pii = batch.pii[:, 1:][valid[:, 1:]]
         sets = {
             "ul": is_pii & ~is_old,
             "dkl": is_pii & ~is_old,
@@ -155,18 +155,15 @@ def _draws(stream: Stream, k: int) -> list[TrainRow]:
     settings, rows = stream.settings.ptpc, stream.rows[stream.tasks[k]]
     size = settings.batch_size
     private = [row for row in rows if _identifiers(row)] or rows
-    every, chosen = (
-        stream.drawn(k, some, settings.steps * size, purpose=purpose)
-        for some, purpose in ((rows, "all"), (private, "pii"))
-    )
-    if settings.draw != "mixed":
-        return chosen if settings.draw == "pii" else every
-    drawn: list[TrainRow] = []
-    for step in range(settings.steps):
-        # Half of each list, so that both are gone through row by row.
-        source = every if step % 2 else chosen
-        drawn += source[step // 2 * size :][:size]
-    return drawn
+    lists = {
+        draw: stream.drawn(k, some, settings.steps * size, purpose=draw)
+        for draw, some in (("pii", private), ("all", rows))
+    }
+    if settings.draw in lists:
+        return lists[settings.draw]
+    # Half of each list, so that both are gone through row by row.
+    turns = [lists["all" if step % 2 else "pii"] for step in range(settings.steps)]
+    return [row for i, some in enumerate(turns) for row in some[i // 2 * size :][:size]]
 
 
 def _identifiers(row: TrainRow) -> int:

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from spark_train.distributed import gathered
 from spark_train.loop import Sums, Term
 from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.model.student import targets
 from spark_train.phases.task import Rehearsal
 from spark_train.stream import Stream
-from spark_train.token_scores import Scored, scored
+from spark_train.token_scores import scored
 from spark_train.training_rows import TrainRow, collate, padded
-
-CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
-"""Head weights gathered at a time for the support of some positions, by device."""
 
 
 @dataclass(frozen=True)
@@ -67,34 +65,29 @@ class Distillation(Rehearsal):
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
         """Score the rows and keep the teacher's distributions."""
         distinct = list({row.id: row for row in rows}.values())
-        for part in scored(self.stream, self._k, distinct):
-            self._targets |= self._ask(part)
-        self._targets = self.stream.processes.collect(self._targets)
+        for row, score, hidden in scored(self.stream, self._k, distinct):
+            self._targets[row.id] = self._target(row, score, hidden)
+        self._targets = dict(gathered([*self._targets.items()]))
         # What a replayed response token weighs of its weight in ER, where lambda is 1.
         learned, label = self.terms(rows)["replay_ce"], self.stream.label(self._k)
-        weight, form = learned.weight, self.stream.settings.replay.weighting
-        if not learned.count:
-            what = "replay learns no response: all its positions are distilled"
-            self.stream.note(f"{label}: {what}")
-        elif weight <= 0.5:
+        weight = learned.weight if learned.count else 0.0
+        if weight <= 0.5:
+            form = self.stream.settings.replay.weighting
             self.stream.note(
                 f"{label}: a replayed response token weighs {weight:.2g} of its weight "
                 f"in er at lambda 1 (replay.weighting={form}): {steps} steps count "
-                f"like {max(round(weight * steps), 1)} of er's"
+                f"like {weight * steps:.0f} of er's"
             )
 
     @torch.no_grad()
-    def _ask(self, part: list[Scored]) -> dict[str, Target]:
-        """The teacher's answer for a few rows, which were read together."""
+    def _target(self, row: TrainRow, score: np.ndarray, hidden: torch.Tensor) -> Target:
+        """The teacher's answer for a row, from the hidden states ``(T - 1, H)``."""
         student, settings = self.stream.student, self.stream.settings
         # The first token has no prediction, and a Score of 0, which no tau is below.
-        high = [score > settings.sensitivity.tau for _, score, _ in part]
-        chosen = torch.cat(
-            [
-                hidden[torch.from_numpy(one[1:])]
-                for one, (*_, hidden) in zip(high, part, strict=True)
-            ]
-        )
+        high = score > settings.sensitivity.tau
+        low = row.response & ~high
+        low[0] = False
+        chosen = hidden[torch.from_numpy(high[1:])]
         tops = [
             top_k(
                 student.logits(chosen[at]),
@@ -105,15 +98,7 @@ class Distillation(Rehearsal):
             for at in student.chunks(len(chosen)) or [slice(0, 0)]
         ]
         support, logp = (torch.cat(one).cpu() for one in zip(*tops, strict=True))
-        sizes = [int(one.sum()) for one in high]
-        answers = {}
-        parts = torch.split(support.int(), sizes), torch.split(logp, sizes)
-        for (row, *_), one, tokens, values in zip(part, high, *parts, strict=True):
-            low = row.response & ~one
-            low[0] = False
-            # Copies: a part would keep the whole batch's in memory.
-            answers[row.id] = Target(low, one, tokens.clone(), values.clone())
-        return answers
+        return Target(low, high, support.int(), logp)
 
     def end(self) -> None:
         """Let go of what the next task asks anew."""
@@ -138,7 +123,7 @@ class Distillation(Rehearsal):
         """Sums over R and over H."""
         student, replay = self.stream.student, self.stream.settings.replay
         kept = [self._targets[row.id] for row in rows]
-        batch = collate(rows).to(student.device)
+        batch = collate(rows, student.device)
         low, high = (
             padded([getattr(one, name) for one in kept]).to(student.device)
             for name in ("low", "high")
@@ -149,8 +134,8 @@ class Distillation(Rehearsal):
         ids = targets(batch, both)[~is_high]
         support = torch.cat([one.support for one in kept]).long().to(student.device)
         logp = torch.cat([one.logp for one in kept]).to(student.device)
-        gathered = CPU_GATHERED if student.device.type == "cpu" else GPU_GATHERED
-        per_chunk = gathered // max(support.shape[1] * hidden.shape[1], 1)
+        # The head's rows of all tokens of the supports are gathered.
+        per_chunk = student.budget // max(support.shape[1] * hidden.shape[1], 1)
 
         def nll(part: torch.Tensor, at: slice) -> torch.Tensor:
             return token_nll(student.logits(part), ids[at])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from spark_audit.errors import InputError
-from spark_audit.provenance import seed_for
-from spark_train.loop import Each, Phase, State, Step, Sums, Term, run_phase
+from spark_train.loop import Phase, State, Step, Sums, Term, run_phase
 from spark_train.losses import token_nll
 from spark_train.model.student import Student
 from spark_train.stream import Stream
@@ -28,7 +27,7 @@ def response_loss(
     student: Student, rows: Sequence[TrainRow], *, scope: str, name: str = TASK
 ) -> Sums:
     """The summed NLL of the tokens that a scope covers (Eq. "task")."""
-    batch = collate(rows).to(student.device)
+    batch = collate(rows, student.device)
     mask = batch.response if scope == "response" else batch.attention
     hidden = student.hidden(batch, mask)
     return {name: student.summed(hidden, batch, mask, mask, token_nll)}
@@ -41,23 +40,27 @@ def covered(rows: Sequence[TrainRow], scope: str) -> int:
     return sum(int(row.response[1:].sum()) for row in rows)
 
 
-def learn(
+def fit(
     student: Student,
-    choose: Callable[[int], Sequence[TrainRow]],
+    rows: Sequence[TrainRow],
+    order: np.ndarray,
     *,
     name: str,
-    steps: int,
+    batch_size: int,
     lr: float,
-    scope: str,
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[float]:
-    """Learn rows and nothing else; the loss of each step, nats per token.
+    """Learn whole rows and nothing else; the loss of each step, nats per token.
+
+    A fresh AdamW without weight decay; any dropout follows ``seed`` alone, so that a
+    run on one machine repeats to the bit.
 
     Parameters
     ----------
-    choose
-        ``choose(step)`` gives a step's rows.
+    order
+        Shape ``(n,)``: indices of the rows as they are read, ``batch_size`` in each
+        step.
     lr
         Falls by half a cosine to 0.
     progress
@@ -69,10 +72,11 @@ def learn(
         If a loss is not finite.
     """
     losses: list[float] = []
+    steps = math.ceil(len(order) / batch_size)
 
-    def step(at: int) -> Step:
-        rows = choose(at)
-        return Step({TASK: rows}, {TASK: Term(covered(rows, scope))})
+    def choose(step: int) -> Step:
+        chosen = [rows[i] for i in order[step * batch_size :][:batch_size]]
+        return Step({TASK: chosen}, {TASK: Term(covered(chosen, "full"))})
 
     def after(record: dict[str, Any], state: Callable[[], State]) -> None:
         losses.append(record["loss"])
@@ -83,58 +87,11 @@ def learn(
         part=TASK,
         steps=steps,
         lr=lr,
-        choose=step,
-        loss=lambda role, some: response_loss(student, some, scope=scope),
+        choose=choose,
+        loss=lambda role, some: response_loss(student, some, scope="full"),
     )
     run_phase(student, phase, seed=seed, after=after)
     return losses
-
-
-def fit(
-    model: Any,
-    rows: Sequence[TrainRow],
-    *,
-    epochs: int,
-    lr: float,
-    batch_size: int,
-    seed: int,
-    scope: Literal["response", "full"] = "response",
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[float]:
-    """Train ``model``'s trainable parameters on ``rows``, in place.
-
-    A fresh AdamW without weight decay; the order of rows and any dropout follow
-    ``seed`` alone, so that a run on one machine repeats to the bit.
-
-    Parameters
-    ----------
-    scope
-        Tokens the loss covers: the response's, or all of the text (which trains
-        identifiers in prompts too: a positive control for audits).
-
-    Returns
-    -------
-    list of float
-        As of :func:`learn`.
-    """
-    an_epoch = math.ceil(len(rows) / batch_size)
-
-    def choose(step: int) -> list[TrainRow]:
-        epoch, at = divmod(step, an_epoch)
-        rng = np.random.default_rng(seed_for(seed, "order", epoch))
-        order = rng.permutation(len(rows))
-        return [rows[i] for i in order[at * batch_size : (at + 1) * batch_size]]
-
-    return learn(
-        Student(model),
-        choose,
-        name="fit",
-        steps=epochs * an_epoch,
-        lr=lr,
-        scope=scope,
-        seed=seed,
-        progress=progress,
-    )
 
 
 # --- a task of a stream ---------------------------------------------------------------
@@ -202,11 +159,9 @@ def learning(
         loss=at_work.loss,
         start=lambda: at_work.recall.start(at_work.old, at_work.steps),
         end=at_work.recall.end,
-        each=Each(
-            at_work.expected,
-            at_work.of_row,
-            at_work.rates if stream.poisson else None,
-        ),
+        of_row=at_work.of_row,
+        size=at_work.expected,
+        rates=at_work.rates if stream.poisson else None,
     )
 
 

@@ -44,9 +44,9 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
+from spark_train.distributed import share
 from spark_train.loop import (
     Clock,
-    Each,
     Phase,
     Step,
     backward,
@@ -74,7 +74,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     delta = settings.delta or 1 / total
     if delta > 1 / total:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
-    sampling = {phase.key: (phase.steps, _of_one(phase).rates) for phase in phases}
+    sampling = {phase.key: (phase.steps, phase.rates) for phase in phases}
     stretches = [(steps, rates) for steps, rates in sampling.values() if rates]
     unaccounted = [key for key, (_, rates) in sampling.items() if rates is None]
     reason = method.no_epsilon
@@ -111,7 +111,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         "noise_multiplier": sigma,
         "max_grad_norm": settings.max_grad_norm,
         "delta": delta,
-        "accountant": accountant_name(),
+        "accountant": f"{_accountant().mechanism()}, opacus {version('opacus')}",
         "sampling": {
             key: {"steps": steps, "rates": rates}
             for key, (steps, rates) in sampling.items()
@@ -135,13 +135,9 @@ def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal(size))
 
 
-def _of_one(phase: Phase) -> Each:
-    assert phase.each is not None, f"{phase.key} does not define one example's loss"
-    return phase.each
-
-
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
-    each, student, processes = _of_one(phase), stream.student, stream.processes
+    assert phase.of_row is not None, f"{phase.key} does not define one row's loss"
+    of_row, student = phase.of_row, stream.student
     bound, seed = stream.settings.dp.max_grad_norm, stream.settings.seed
 
     def collect(step: int, chosen: Step, clock: Clock) -> dict[str, float]:
@@ -149,9 +145,9 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
         sums = dict.fromkeys([*chosen.terms, "clipped"], 0.0)
         for role, rows in chosen.rows.items():
             with clock(role):
-                for row in processes.share(rows):
+                for row in share(rows):
                     summed = phase.loss(role, [row])
-                    if backward(each.terms(role, row), summed):
+                    if backward(of_row(role, row), summed):
                         own = flat_gradient(student)
                         norm = torch.linalg.vector_norm(own)
                         sums["clipped"] += float(norm > bound)
@@ -159,13 +155,15 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                     student.model.zero_grad(set_to_none=True)
                     for name, value in summed.items():
                         sums[name] += float(value.detach())
-        total, sums = exchanged(processes, total, sums)
+        total, sums = exchanged(total, sums)
         with clock("noise"):
             # The same in all processes, and added to their sum: once.
             noise = drawn(
                 len(total), seed=seed, run=stream.identity, key=phase.key, step=step
             )
-            set_gradient(student, (total + sigma * bound * noise.to(total)) / each.size)
+            set_gradient(
+                student, (total + sigma * bound * noise.to(total)) / phase.size
+            )
         return sums | {"clipped": int(sums["clipped"])}
 
     return replace(phase, collect=collect)
@@ -214,14 +212,8 @@ def epsilon(
     return max(value, 0.0) if math.isfinite(value) else math.inf
 
 
-def noise_for(
-    stretches: Sequence[Stretch],
-    *,
-    target: float,
-    delta: float,
-    tolerance: float = 1e-3,
-) -> float:
-    """The least noise multiplier, to within a share, that keeps every task's epsilon.
+def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> float:
+    """The least noise multiplier, to within 0.1%, that keeps every task's epsilon.
 
     Raises
     ------
@@ -246,15 +238,10 @@ def noise_for(
                 where="dp.target_epsilon",
                 fix="give a larger one",
             )
-    while high - low > tolerance * high:
+    while high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if kept(middle) else (middle, high)
     return high
-
-
-def accountant_name() -> str:
-    """Which accountant, of which version: ``rdp, opacus 1.6.0``."""
-    return f"{_accountant().mechanism()}, opacus {version('opacus')}"
 
 
 def _accountant() -> Any:

@@ -19,6 +19,7 @@ import torch
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.provenance import seed_for
+from spark_train.distributed import rank, together
 from spark_train.methods.method import Method, Protected
 from spark_train.run_folder import read_tensors, write_tensors
 from spark_train.stream import CARRIED, Stream
@@ -39,11 +40,11 @@ def fn(stream: Stream, method: Method) -> Protected:
     @contextmanager
     def during() -> Iterator[None]:
         # What the run began with is kept: another library may draw otherwise.
-        if stream.processes.first and not place.exists():
-            seed = seed_for(settings.seed, "frozen noise")
-            noise = torch.randn(size, generator=torch.Generator().manual_seed(seed))
-            write_tensors(place, {"noise": settings.fn.sigma * noise})
-        stream.processes.wait()
+        with together():
+            if rank() == 0 and not place.exists():
+                seed = seed_for(settings.seed, "frozen noise")
+                noise = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+                write_tensors(place, {"noise": settings.fn.sigma * noise})
         noise = read_tensors(place)["noise"]
         with input_noise(model, noise.to(stream.student.device)):
             yield

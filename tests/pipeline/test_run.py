@@ -174,7 +174,7 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
         raise AssertionError("loaded or scored though another checkpoint does not fit")
 
     monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
-    monkeypatch.setattr("spark_audit.checkpoints.open.build", never)
+    monkeypatch.setattr("spark_audit.checkpoints.checkpoint.Checkpoint.load", never)
     wide, other = tmp_path / "wide", tmp_path / "other"
     save_model(make_model("llama", hidden_size=48, seed=9), wide)
     shutil.copytree(tiny_base, other)
@@ -202,7 +202,7 @@ def test_scores_of_another_report_are_counted_and_taken(
         assert found["store"] == str(report / "scores" / "store")
     capsys.readouterr()
     with monkeypatch.context() as patched:  # no model is loaded for them
-        patched.setattr("spark_audit.checkpoints.open.build", None)
+        patched.setattr("spark_audit.checkpoints.checkpoint.Checkpoint.load", None)
         report_of_stored = run(request).report
     assert report_of_stored.checkpoints == first.checkpoints
     assert "2 of 2 passes are stored in " in capsys.readouterr().err
@@ -624,9 +624,6 @@ def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(
     held = [replace(one, spans=()) for one in audited]
     write_examples(tmp_path / "rows.jsonl", [*held, *fresh])
     request = request_of(relearn=(tmp_path / "rows.jsonl",), relearn_steps=3)
-    job = Job.of(request)
-    assert job.opening.relearning is not None
-    assert job.opening.relearning.texts == tuple(one.text for one in fresh)
     report = run(request).report
     names = [one.name for one in report.checkpoints]
     assert names == ["base", "base+relearn", "ours", "ours+relearn"]

@@ -44,7 +44,10 @@ def test_what_cannot_be_compared_is_refused():
         against(ours, theirs, named={"mine": "er"})
 
 
-def test_the_command_prints_the_papers_figures_and_keeps_nothing(tmp_path, capsys):
+def test_the_command_prints_the_papers_figures_and_keeps_nothing(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
     write_report(made(row("mine"), row("er")), tmp_path, formats=["json", "md"])
     call = ["report", str(tmp_path), "--format", "md"]
     assert run([*call, "--named", "mine=spark"]) == 2

@@ -13,7 +13,7 @@ from spark_audit.audits import Utility
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.pipeline.run import Request, run
-from spark_train.corpus import Corpus, accuracy, read_matrix, write_matrix
+from spark_train.corpus import Corpus, accuracy
 from spark_train.model.lora import add_lora
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
@@ -89,9 +89,7 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path)
         output=tmp_path / "run",
         settings=["epochs=4", "lr=0.03", "batch_size=6"],
     )
-    order, matrix = read_matrix(tmp_path / "run" / "accuracy.csv")
-    assert order == list(LABELS)
-    assert matrix == made.matrix
+    order, matrix = list(LABELS), made.record.accuracy
     found = audited(tmp_path / "run", data, tiny_base)
     for t, row in enumerate(matrix):
         # Tasks that come later are not asked in training.
@@ -137,24 +135,3 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer
     model(input_ids=ids, labels=ids).loss.backward()
     found = [w.grad for n, w in model.named_parameters() if "lora_B" in n]
     assert all(float(grad.abs().max()) > 0 for grad in found)
-
-
-# --- the file -------------------------------------------------------------------------
-
-
-def test_a_matrix_comes_back_to_the_bit(tmp_path):
-    order = ["fomc", "yelp", "agnews"]
-    matrix = [
-        [0.1 + 0.2, None, None],
-        [1 / 3, 1.0, None],
-        [0.0, None, float(np.float32(0.7))],
-    ]
-    path = tmp_path / "run" / "accuracy.csv"
-    write_matrix(path, order, matrix, after=order)
-    assert path.read_text() == (
-        "after,fomc,yelp,agnews\n"
-        "fomc,0.30000000000000004,,\n"
-        "yelp,0.3333333333333333,1.0,\n"
-        "agnews,0.0,,0.699999988079071\n"
-    )
-    assert read_matrix(path) == (order, matrix)

@@ -15,9 +15,8 @@ from forks import begin
 from run_training import steps, train, write_stream
 from safetensors.torch import load_file
 
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, InputError
 from spark_train import distributed
-from spark_train.distributed import ElsewhereError, Processes
 
 # With --cpu accelerate starts one process only (more need MPI); with --multi_gpu it
 # starts as many as it is told, and on a machine without CUDA they speak over gloo.
@@ -193,7 +192,7 @@ def said(ends: list[tuple[int, str, str]]) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "codes", "told"),
     [
-        ("unwritable", [4, 2], "cannot be written"),
+        ("unwritable", [4, 4], "cannot be written"),
         ("diverging", [2, 2], "is not finite at step 2 of 2; lower the learning rate"),
     ],
     ids=["of one process", "of all processes, while training"],
@@ -210,12 +209,21 @@ def test_a_fault_is_one_line(kind, codes, told, pair):
 # --- one process, as another sees it --------------------------------------------------
 
 
+@pytest.mark.parametrize("world", ["", "1"])
+def test_a_rank_that_was_left_behind_is_no_launch(world, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", world)
+    assert distributed.assemble("auto") == "auto"
+    assert (distributed.world(), distributed.rank()) == (1, 0)
+
+
 def test_the_first_process_tells_another_s_fault(monkeypatch):
     fault = CheckpointError("is broken", where="x")
-    monkeypatch.setattr(Processes, "all", lambda self, items: [None, fault])
-    with pytest.raises(CheckpointError, match="is broken"), Processes(0, 2).together():
+    monkeypatch.setattr(distributed, "gathered", lambda own: [fault])
+    with pytest.raises(CheckpointError, match="is broken"), distributed.together():
         pass
-    with pytest.raises(ElsewhereError), Processes(1, 2).together():
+    monkeypatch.setattr(distributed, "rank", lambda: 1)
+    with pytest.raises(SystemExit, match="3"), distributed.together():
         raise fault
 
 
@@ -223,9 +231,9 @@ def test_a_process_that_is_gone_is_no_defect(monkeypatch):
     def lost(*args: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(distributed.torch.distributed, "barrier", lost)
-    monkeypatch.setattr(distributed.torch.distributed, "all_reduce", lost)
-    with pytest.raises(ElsewhereError, match="another process of the run has stopped"):
-        Processes(0, 2).wait()
-    with pytest.raises(ElsewhereError):
-        Processes(0, 2).sum(torch.ones(1))
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr("torch.distributed.all_reduce", lost)
+    monkeypatch.setattr("accelerate.utils.gather_object", lost)
+    for call in (distributed.added, distributed.gathered):
+        with pytest.raises(InputError, match="another process of the run has stopped"):
+            call(torch.ones(1))

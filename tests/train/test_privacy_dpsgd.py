@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_training import Killed, train, write_stream
+from run_training import Killed, Outcome, train, write_stream
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
@@ -18,7 +18,6 @@ from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
-from spark_train.distributed import Processes
 from spark_train.loop import Clock, Phase, flat_gradient, run_phase
 from spark_train.methods import METHODS
 from spark_train.methods.method import Method
@@ -28,7 +27,6 @@ from spark_train.privacy.dpsgd import dpsgd, drawn, epsilon, noise_for
 from spark_train.run_folder import Folder
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow, encode_rows
-from spark_train.training_run import Outcome
 from spark_train.training_settings import parse
 
 TASKS = ("yelp", "fomc", "agnews")
@@ -54,9 +52,9 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def stream(tiny_base, data):
-    """``stream(*settings, processes=...)``: a stream on a fresh model."""
+    """``stream(*settings)``: a stream on a fresh model."""
 
-    def make(*settings: str, processes: Processes | None = None) -> Stream:
+    def make(*settings: str) -> Stream:
         chosen = parse(["batch_size=4", "epochs=2", "lr=0.02", "lora.r=4", *settings])
         loaded = open_checkpoint(str(tiny_base), device="cpu")
         with quiet():
@@ -73,7 +71,6 @@ def stream(tiny_base, data):
             student=Student(model),
             rows=by_task,
             settings=chosen,
-            processes=processes or Processes(),
         )
 
     return make
@@ -228,7 +225,7 @@ def test_an_empty_batch_is_noise_alone(stream):
 def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
     made = stream("epochs=100")
     phase = phases(made)[2]
-    rates = phase.each.rates
+    rates = phase.rates
     # 10 rows a task; batches of 4: two current, one of each of two earlier tasks.
     assert rates == {"agnews": 0.2, "yelp": 0.1, "fomc": 0.1}
     assert phase.steps == 100 * 5
@@ -264,7 +261,7 @@ def test_a_row_more_or_less_leaves_the_divisor(method, stream):
 
 def test_mtl_samples_all_tasks_alike(stream):
     (phase,) = phases(stream(), "mtl")
-    assert phase.each.rates == dict.fromkeys(TASKS, 4 / 30)
+    assert phase.rates == dict.fromkeys(TASKS, 4 / 30)
     sizes = [len(phase.choose(step).rows["task"]) for step in range(phase.steps)]
     assert stats.binomtest(sum(sizes), 30 * phase.steps, 4 / 30).pvalue > 1e-4
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 from refusals import each, inspected, problem_of
-from run_training import relearn, train, write_stream
+from run_training import Outcome, relearn, train, write_stream
 from safetensors.torch import load_file, save_file
 from tiny_models import make_model, save_model
 from transformers import AutoModelForCausalLM
@@ -24,7 +24,6 @@ from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 from spark_train.model.student import Student
-from spark_train.training_run import Outcome
 
 NOISE = "frozen_noise.safetensors"
 SHORT = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 from plain_training import adapted, make_rows, make_stream
-from run_training import Killed, left, train, write_stream
+from run_training import Killed, Outcome, left, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import OutputError
 from spark_train.methods import METHODS, groups
 from spark_train.run_folder import keep, kept
-from spark_train.training_run import Outcome
 
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
@@ -25,7 +24,7 @@ WATCHED = (
     "spark_train.loop._record",
     "spark_train.run_folder.write_atomically",
     "spark_train.training_run.save_adapter",
-    "spark_train.training_run.write_matrix",
+    "spark_train.training_run.write_text",
 )
 
 
@@ -94,7 +93,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
     assert died >= 2
     assert left(tmp_path / "run") == left(whole)
     assert not (tmp_path / "run" / "carried").exists()
-    assert again.matrix == made.matrix
+    assert again.record.accuracy == made.record.accuracy
     assert again.record.privacy == made.record.privacy
     assert made.record.privacy.get("option", "") == dp
 

@@ -5,19 +5,20 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from peft import PeftModel
-from run_training import steps, train, write_stream
+from run_training import Outcome, steps, train, write_stream
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.series import series
 from spark_train.cli import run
-from spark_train.corpus import ORDERS, read_matrix
+from spark_train.corpus import ORDERS
 from spark_train.methods import METHODS, groups
 from spark_train.run_folder import RunRecord
-from spark_train.training_run import Outcome
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
@@ -137,8 +138,10 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
     spent = {key for key in record.seconds if not key.endswith("/answers")}
     assert spent == set(found)
 
-    order, matrix = read_matrix(folder / "accuracy.csv")
-    assert (order, matrix) == (list(TASKS), made.matrix)
+    table = pd.read_csv(folder / "accuracy.csv", index_col="after")
+    matrix = made.record.accuracy
+    assert [*table] == list(TASKS)
+    np.testing.assert_allclose(table.to_numpy(), np.array(matrix, dtype=float))
     assert None not in matrix[-1]
     opens_alike(folder, tiny_base)
 
@@ -216,6 +219,12 @@ def test_a_numbered_order_keeps_the_tasks_that_are_there(tiny_base, tmp_path):
     assert stages == ["1-FOMC", "2-Yelp"]
 
 
+def test_data_of_one_task_needs_no_order(tiny_base, tmp_path):
+    data = write_stream(tmp_path / "d.jsonl", tasks=("mine",), train=2, test=1)
+    made = trained("seqft", tiny_base, data, tmp_path / "r", "epochs=1", order="")
+    assert made.record.tasks == ["mine"]
+
+
 # --- a run that cannot be -------------------------------------------------------------
 
 
@@ -258,6 +267,7 @@ def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
         ((), {"data": held}, "holds no train row"),
         ((), {"data": other, "order": 1}, "tasks of order 1; it has: mine"),
         ((), {"order": "yelp,yelp"}, "names no task, or one twice"),
+        ((), {"order": ""}, "no task, or one twice; there are: fomc, yelp"),
         ((), {"order": "yelp,mine"}, "'mine' is no task with train rows"),
         (("--set", "max_length=4"), {}, "max_length 4 leaves too few"),
     ):
