@@ -61,6 +61,20 @@ def refuse_differences(
             raise CheckpointError(f"{tensor} {wrong[0]}{more}", fix=fix)
 
 
+def untied(model: Any) -> bool:
+    """Whether head and embeddings differ, though the configuration ties them.
+
+    A file of ``torch.save`` names a tied tensor twice; that is no difference.
+    """
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if not tied or head is None or head.weight is embeddings.weight:
+        return False
+    one, other = head.weight, embeddings.weight
+    apart = one.is_meta or other.is_meta or one.device != other.device
+    return apart or not torch.equal(one, other)
+
+
 def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:
     """Shape ``(2, n)`` int64: two rows of token ids that differ in the last one."""
     ids = np.flatnonzero(usable)

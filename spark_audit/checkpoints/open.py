@@ -320,7 +320,7 @@ class Opening:
         if meta:
             facts["dtype"] = "auto" if packed else item.loading.dtype
         notes.append(f"loaded as {facts['dtype']}, attention {attention}")
-        notes += remarks(base.architecture, tokenizer, facts["usable"])
+        notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         computed = {"dtype": facts["dtype"], "attention": attention}
         computed["eos"] = repr(base.eos(model))
         weights: Callable[[], Rounded] | None = None

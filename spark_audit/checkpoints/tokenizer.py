@@ -22,6 +22,7 @@ from spark_audit.checkpoints.locate import (
     read_json,
     walk,
 )
+from spark_audit.checkpoints.models import untied
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.files import sha256_file
 from spark_audit.provenance import sha256_json
@@ -349,13 +350,18 @@ def policy(tokenizer: Any, *, bos: int | None = None) -> str:
     return text
 
 
-def remarks(config: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
+def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
     """Notes on vocabulary and weights."""
     bos = getattr(config.get_text_config(), "bos_token_id", None)
     notes = [policy(tokenizer, bos=bos)]
     if padded := int((~usable).sum()):
         rows = f"{padded} of {len(usable)} rows of the head"
         notes.append(f"{rows} are no token: left out of softmax and ranks")
+    if untied(model):
+        notes.append(
+            "the configuration ties head and embeddings, the file holds two "
+            "different ones: used as they are"
+        )
     stored = getattr(config, "quantization_config", None)
     if stored:
         kind = stored.get("quant_method") if isinstance(stored, dict) else None

@@ -180,21 +180,31 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
     Raises
     ------
     InputError
-        If the other audits are of other models of these names; the new scores are kept.
+        If the other audits are of other models of these names, or the base would be
+        lost from an audit; the new scores are kept.
     """
     fresh = audits_of(new)
     others = [audit for audit in audits_of(old) if audit not in fresh]
     if not others:
         return new
     models = {one.name: one.model_id for one in old.checkpoints}
-    for one in new.checkpoints:
-        if models.get(one.name, one.model_id) != one.model_id:
-            raise InputError(
-                f"holds a finished report of {', '.join(others)} with another model of "
-                f"the name {one.name!r}",
-                where=str(folder),
-                fix="give another -o, or remove the folder; what was scored is kept",
-            )
+    changed = [
+        f"model of the name {one.name!r}"
+        for one in new.checkpoints
+        if models.get(one.name, one.model_id) != one.model_id
+    ]
+    had, has = (
+        any(row.checkpoint == BASE and row.audit in fresh for row in report.results)
+        for report in (old, new)
+    )
+    if had and not has:
+        changed.append("base, which is not scored now (--base)")
+    if changed:
+        raise InputError(
+            f"holds a finished report of {', '.join(others)} with another {changed[0]}",
+            where=str(folder),
+            fix="give another -o, or remove the folder; what was scored is kept",
+        )
     told = {(guard.name, guard.checkpoint) for guard in new.guards}
     seen = {one.name for one in new.checkpoints}
     united = {**results_of(old, others), **results_of(new, fresh)}
@@ -254,6 +264,7 @@ def inputs_of(request: Request, opening: Opening) -> States | None:
         return None
     named = [request.manifest or MANIFESTS, *request.data, *request.relearn]
     named += [path for audit in request.audits for path in audit.inputs]
+    named += [Path(one) for one in [request.loading.tokenizer] if one]
     # Of a series the folder around what is opened: stages may be added.
     paths = [path for spec in parse_specs(list(request.ckpt)) for path in spec.paths]
     places = {*opening.places, *named, *(Path(one).expanduser() for one in paths)}

@@ -125,14 +125,19 @@ def test_the_same_command_opens_nothing_until_something_changed(
 ):
     from spark_audit.pipeline import folders as inputs
 
-    lora, base = tmp_path / "lora", tmp_path / "base"
+    lora, base, words = tmp_path / "lora", tmp_path / "base", tmp_path / "words"
     shutil.copytree(workshop / "lora", lora)
     shutil.copytree(tiny_base, base)
+    shutil.copytree(tiny_base, words, ignore=shutil.ignore_patterns("*.safetensors"))
     manifest = tmp_path / "m.json"
     shutil.copy(workshop / "manifests" / "m.json", manifest)
     monkeypatch.chdir(tmp_path)
     request = request_of(
-        ckpt=(f"ours={lora}",), base=str(base), manifest=manifest, output=None
+        ckpt=(f"ours={lora}",),
+        base=str(base),
+        manifest=manifest,
+        output=None,
+        loading=Loading(tokenizer=str(words)),
     )
     done = run(request)
     again = run(replace(request, command=("typed", "otherwise")))
@@ -152,7 +157,7 @@ def test_the_same_command_opens_nothing_until_something_changed(
 
     report = done.folder / "report.json"
     files = [manifest, lora / "adapter_model.safetensors", base / "model.safetensors"]
-    for path in (*files, base / "tokenizer.json", report, done.folder / "report.md"):
+    for path in (*files, words / "tokenizer.json", report, done.folder / "report.md"):
         assert touched(path), path
     for gone in (lora / "adapter_model.safetensors", base / "model.safetensors"):
         assert run(request).anew
