@@ -158,6 +158,8 @@ def test_the_same_command_opens_nothing_until_something_changed(
     report = done.folder / "report.json"
     files = [manifest, lora / "adapter_model.safetensors", base / "model.safetensors"]
     for path in (*files, words / "tokenizer.json", report, done.folder / "report.md"):
+        run(request)
+        assert inputs.unchanged(request) is not None
         assert touched(path), path
     for gone in (lora / "adapter_model.safetensors", base / "model.safetensors"):
         assert run(request).anew
