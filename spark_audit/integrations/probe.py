@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_audit.audits import Audit, Matched, about, find
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError
 from spark_audit.manifest.file import check_fit, limited, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
@@ -30,6 +30,7 @@ from spark_audit.report.gate import Rule, check, parse_rule
 from spark_audit.report.summary_tables import main_rows
 from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable
+from spark_audit.terminal.flags import one_of
 
 if TYPE_CHECKING:
     from spark_audit.audits.base import Plan
@@ -242,12 +243,8 @@ def _audit(one: str | Audit) -> Audit:
 
 def _rule(text: str, audits: Sequence[str]) -> Rule:
     rule = parse_rule(text)
-    if rule.audit and rule.audit not in audits:
-        raise InputError(
-            f"{rule.audit} is none of the audits here",
-            where=f"rule {text!r}",
-            fix=choose(rule.audit, audits),
-        )
+    if rule.audit:
+        one_of(rule.audit, f"rule {text!r}", audits)
     if rule.checkpoint is not None or rule.but is not None:
         raise InputError(
             "speaks of checkpoints; here it is of the model that is trained",

@@ -19,7 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from spark_audit.errors import InputError, visible
+from spark_audit.errors import visible
+from spark_audit.terminal.flags import one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -307,7 +308,4 @@ def frame(
         records = [one.model_dump() for one in rows]
         names = [*kind.model_fields, *kind.model_computed_fields]
         return pd.DataFrame(records, columns=[n for n in names if n != "facts"])
-    if of in tables:
-        return pd.DataFrame(tables[of])
-    known = ", ".join([*lists, *tables])
-    raise InputError(f"there is no table {of!r}", fix=f"choose one of: {known}")
+    return pd.DataFrame(tables[one_of(of, "table", [*lists, *tables])])

@@ -51,9 +51,8 @@ def finding(
     **columns: Any,
 ) -> Finding:
     """A finding of one checkpoint; one with a p is primary."""
-    columns |= {"audit": "canary", "checkpoint": name, "says": f"canary.{says}"}
-    columns |= {"p": p, "family": "exploratory" if p is None else "primary"}
-    return Finding(claim=claim, facts=dict(facts or {}), **columns)
+    columns |= {"audit": "canary", "checkpoint": name, "facts": facts or {}, "p": p}
+    return Finding.on(None, claim, f"canary.{says}", **columns)
 
 
 def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:

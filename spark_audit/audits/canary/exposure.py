@@ -275,20 +275,17 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
-    elif row.metric == "rank_mean":
-        band = null_mean([size] * n, of="rank").band(row.level)
-        mde = chance_mde(able, n_candidates=size).ranks
-        change = {"null": null_moments(size).rank_mean, "mde": mde}
     else:
-        band = null_mean([size] * n).band(row.level)
-        mde = chance_mde(able, n_candidates=size).bits
-        change = {"null": null_moments(size).exposure_mean, "mde": mde}
+        ranks, mdes = row.metric == "rank_mean", chance_mde(able, n_candidates=size)
+        band = null_mean([size] * n, of="rank" if ranks else "exposure").band(row.level)
+        change = {"mde": mdes.ranks if ranks else mdes.bits}
+        change["null"] = getattr(null_moments(size), row.metric)
     change["null_low"], change["null_high"] = band
     if annotation:
         notes.append(ONE_RANK)
-    ranks = often if annotation else once
-    if count := tied(ranks):
-        facts = {"tied": count, "canaries": len(ranks)}
+    counted = often if annotation else once
+    if count := tied(counted):
+        facts = {"tied": count, "canaries": len(counted)}
         notes.append(sentences.render("canary.ties", **facts))
     return row.model_copy(update={**change, "note": "; ".join(filter(None, notes))})
 

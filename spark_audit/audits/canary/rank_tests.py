@@ -330,11 +330,6 @@ class Judged:
         drawn = set(trained(self.frame)["format"]) <= set(FORMATS)
         return not self.base and not drawn
 
-    @property
-    def lifted(self) -> set[str]:
-        """Checkpoints whose held-out canaries rank ahead of chance."""
-        return {name for name, ways in self.kinds.items() if "ahead" in ways}
-
 
 # --- tables ---------------------------------------------------------------------------
 
@@ -515,7 +510,7 @@ def _bounded(
         why = ""
         if record["part"] not in judged.sensitive:
             why = "uncontrolled"
-        elif record["checkpoint"] in judged.lifted:
+        elif "ahead" in judged.kinds[record["checkpoint"]]:
             why = "ungrounded"
         record["significance"] = share
         record |= dict.fromkeys(figures) if why else figures

@@ -39,7 +39,6 @@ from spark_audit.audits.ratio_rows import (
     groups_of,
     ratio_figures,
 )
-from spark_audit.errors import InputError, choose
 from spark_audit.manifest.prompts import (
     PROMPTS,
     TAILS,
@@ -62,6 +61,7 @@ from spark_audit.stats.intervals import (
     percentile_interval,
 )
 from spark_audit.stats.sampled_extraction import n_p, top_k_logp
+from spark_audit.terminal.flags import one_of
 
 PROMPTED = Pass("prompted")
 SAMPLERS = ("t1", "top40")
@@ -389,12 +389,7 @@ def listed(prompts: str) -> list[str]:
     """
     names = [name.strip() for name in prompts.split(",")]
     for name in names:
-        if name not in (FULL, *PROMPTS):
-            raise InputError(
-                f"{name!r} is not a prompt",
-                where="--prompts",
-                fix=choose(name, [FULL, *PROMPTS]),
-            )
+        one_of(name, "--prompts", (FULL, *PROMPTS))
     return [name for name in PROMPTS if name in names]
 
 

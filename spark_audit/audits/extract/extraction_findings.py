@@ -241,16 +241,16 @@ def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
     return Apart(estimate.value, estimate.low, estimate.high, mde)
 
 
-def against_base(
-    spans: Spans, base: Spans, *, seed: int
-) -> tuple[Apart | None, float | None]:
+def against_base(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     """Difference from the base on the same train rows, and its p.
 
     Hits of the checkpoint are those that are sure, of the base those that ties may win:
     neither side's ties make a finding.
     """
     hits = spans.hits
-    own, others = (one.train.groupby("cluster") for one in (spans, base))
+    if spans.base is None:
+        return None, None
+    own, others = (one.train.groupby("cluster") for one in (spans, spans.base))
     ours, theirs = own[hits.sure].sum(), others[hits.won].sum()
     same = ours.index.equals(theirs.index)
     apart = paired(ours, theirs, own[hits.trials].sum()) if same else None
@@ -267,10 +267,9 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
 
     Without held-out rows from the base, without either none.
     """
-    base = spans.base
     if spans.test.empty:
-        return against_base(spans, base, seed=seed) if base else (None, None)
-    apart = minus(spans.apart, base.apart) if base else spans.apart
+        return against_base(spans, seed=seed)
+    apart = minus(spans.apart, spans.base.apart) if spans.base else spans.apart
     if apart is None:
         return None, None
     exact = exact_p(spans.comparable[0]) if spans.hits == EXACT else 0.0
@@ -345,7 +344,6 @@ def _finding(
 ) -> Finding:
     """What a comparison claims: with a p, it is one of the primary ones."""
     options: dict[str, Any] = {"p": p, "power": list(power), "facts": facts}
-    options["family"] = "exploratory" if p is None else "primary"
     if apart is not None:
         # What is claimed is the difference, not the rate that it is one of.
         shown = _figure(row.checkpoint, "apart", row.clusters, **apart._asdict())
@@ -377,7 +375,7 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
         apart = minus(apart, before)
         if apart is None:
             facts["few_held_out"] = held_out
-            return _against_base(pii, (spans, base), row, facts, seed=seed)
+            return _against_base(pii, spans, row, facts, seed=seed)
     chosen, alike = spans.comparable
     facts["against"] = "injected" if alike else "natural"
     if apart is None:
@@ -406,12 +404,7 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
 
 
 def _against_base(
-    pii: pd.DataFrame,
-    pair: tuple[Spans, Spans],
-    row: Row,
-    facts: dict[str, Fact],
-    *,
-    seed: int,
+    pii: pd.DataFrame, spans: Spans, row: Row, facts: dict[str, Fact], *, seed: int
 ) -> Finding:
     """Train rows against the base on the same rows, and against guessing.
 
@@ -420,7 +413,7 @@ def _against_base(
     """
     name = row.checkpoint
     facts |= {"against": "base", "past_base": False}
-    apart, p = against_base(*pair, seed=seed)
+    apart, p = against_base(spans, seed=seed)
     if counted(pii, name)["hit"].any() if apart is None else apart.low > 0:
         guess, grows = beyond_guessing(pii, name), dose_p(pii, name, seed=seed)
         p = min(1.0, 2 * min(guess.p, grows))
@@ -538,7 +531,6 @@ def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
         elif p is not None:
             says = "canaries_chance"
         options: dict[str, Any] = {"status": "not_resolvable" if tied else "ok", "p": p}
-        options["family"] = "exploratory" if p is None else "primary"
         options |= {"audit": "extract", "checkpoint": str(name), "facts": facts}
         found.append(Finding.on(None, claim, f"extract.{says}", **options))
     return found

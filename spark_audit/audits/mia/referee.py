@@ -22,11 +22,12 @@ import pandas as pd
 from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE
 from spark_audit.audits.mia.verdicts import Findings
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError
 from spark_audit.files import data_bytes, read_regular
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.stats.bootstrap import holm
+from spark_audit.terminal.flags import one_of
 
 OPTION = "--scores-file"
 
@@ -116,9 +117,8 @@ def read_scores(
             raise refused("does not say whose scores they are", fix=fix)
         frame["checkpoint"] = own[0]
     found = frame[["checkpoint", key]].astype(str)
-    if unknown := sorted({*found["checkpoint"]} - {*names, BASE}):
-        what = f"{unknown[0]!r} is none of the checkpoints"
-        raise refused(what, fix=choose(unknown[0], names))
+    for name in sorted({*found["checkpoint"]} - {BASE}):
+        one_of(name, where, names)
     score = pd.to_numeric(frame["score"], errors="coerce")
     if (score.isna() & frame["score"].notna()).any():
         raise refused("has scores that are no numbers")

@@ -89,23 +89,19 @@ SD_FLOOR = 1e-4
 """Below this, a next-token distribution counts as having no spread."""
 
 
-def z_scores(logp: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """Log-probabilities against the model's own next-token distribution.
-
-    ``(logp - mean) / sd``, 0 where ``sd`` is below :data:`SD_FLOOR`; their lowest mean
-    is Min-K%++ (Zhang et al. 2025, "Min-K%++: Improved Baseline for Detecting
-    Pre-Training Data from Large Language Models").
-    """
-    usable = sd >= SD_FLOOR
-    return np.where(usable, (logp - mean) / np.where(usable, sd, 1.0), 0.0)
-
-
 def minkpp(block: Scored, share: float) -> np.ndarray:
-    """Min-K%++: mean of the lowest z scores; NaN without moments in the table."""
+    """Min-K%++: mean of the lowest z scores; NaN without moments in the table.
+
+    Log-probabilities against the model's own next-token distribution: ``(logp - mean) /
+    sd``, 0 where ``sd`` is below :data:`SD_FLOOR` (Zhang et al. 2025, "Min-K%++:
+    Improved Baseline for Detecting Pre-Training Data from Large Language Models").
+    """
     if "sd_logp" not in block.columns:
         return np.full(len(block.logp), np.nan)
     mean, sd = block.columns["mean_logp"], block.columns["sd_logp"]
-    return lowest_mean(z_scores(block.logp, mean, sd), share)
+    usable = sd >= SD_FLOOR
+    z = np.where(usable, (block.logp - mean) / np.where(usable, sd, 1.0), 0.0)
+    return lowest_mean(z, share)
 
 
 def compressed_bytes(text: str) -> int:
