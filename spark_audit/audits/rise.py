@@ -165,7 +165,7 @@ class Twins(Audit):
             rows=rows,
             contrasts=contrasts,
             guards=guards,
-            findings=findings(frame, rows, seed=context.seed),
+            findings=[*findings(frame, rows, seed=context.seed)],
         )
 
     def why_nothing(self, manifest: Manifest) -> str:
@@ -332,10 +332,11 @@ class Test:
     p: float
 
 
-def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
+def findings(
+    frame: pd.DataFrame, rows: Sequence[Row], *, seed: int
+) -> Iterator[Finding]:
     """One finding a checkpoint, base apart."""
     lost = collapsed(frame)
-    found = []
     for name in dict.fromkeys(frame["checkpoint"]):
         if name == BASE:
             continue
@@ -344,17 +345,16 @@ def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Fin
         if lost & {name, BASE}:
             why: dict[str, Any] = {"reason": TIED, "on_base": name not in lost}
             says: Status = "not_resolvable"
-            found.append(absent(f"twins.{says}", status=says, **why))
+            yield absent(f"twins.{says}", status=says, **why)
             continue
         tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
         if not tests:
             trained = (own["side"] == TRAINED).any()
-            found.append(absent(f"twins.no_{'control' if trained else 'trained'}"))
+            yield absent(f"twins.no_{'control' if trained else 'trained'}")
             continue
         ps = holm([test.p for test in tests]).tolist()
         tests = [replace(test, p=p) for test, p in zip(tests, ps, strict=True)]
-        found.append(_verdict(tests, own))
-    return found
+        yield _verdict(tests, own)
 
 
 def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -522,7 +522,7 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
         each.model_copy(update={"over": each.over * len(tests)})
         for each in clearest.power
     ]
-    options: dict[str, Any] = {"p": best.p, "family": "primary"}
+    options: dict[str, Any] = {"p": best.p}
     # A mean of 0 without an interval may be two that cancel.
     ours = own[own["side"] == TRAINED]
     if whole.row.metric == "rise" and whole.row.value == 0 and not ours["rise"].any():

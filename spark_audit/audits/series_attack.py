@@ -182,7 +182,7 @@ class SeriesAttack(Audit):
                 _finding(name, group, adjusted[name], len(pooled), by_place)
             )
         tables = {"series_stages": table}
-        if bounds := epsilon_table(coins):
+        if bounds := [*epsilon_table(coins)]:
             tables["series_epsilon"] = bounds
         return AuditResult(rows=rows, findings=findings, tables=tables)
 
@@ -331,7 +331,7 @@ def _finding(
         "members": int(member.sum()),
         "others": int((~member.astype(bool)).sum()),
     }
-    primary: dict[str, Any] = {"family": "primary", "p": needed, **above.figures()}
+    primary = {"p": needed, **above.figures()}
     return Finding.on(row, claim, f"series.{claim}", facts=facts, **primary)
 
 
@@ -376,7 +376,7 @@ def coin_nll(coins: Coins, table: TokenTable | None) -> np.ndarray:
     return nll.ravel()
 
 
-def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:
+def epsilon_table(series: Mapping[str, StagedRows]) -> Iterator[dict[str, Any]]:
     """Lower bounds of each series' epsilon: by all its stages, and by the last one.
 
     Half of the coins are guessed, those whose two scores lie furthest apart; a tie is a
@@ -384,7 +384,6 @@ def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:
     """
     known = {name: coins for name, coins in series.items() if len(coins.rows)}
     share = 0.05 / (2 * max(len(known), 1))
-    bounds = []
     for (name, coins), of in product(known.items(), (SERIES, LAST)):
         planted, other = coins.scores[of].reshape(-1, 2).T
         gap = planted - other
@@ -403,5 +402,4 @@ def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:
         epsilon = record["epsilon_per_record"]
         key = "canary.bounded" if epsilon > 0 else "canary.bound_of_0"
         told = {**record, "epsilon": epsilon, "declared": True, "assumed": "drawn"}
-        bounds.append({**record, "says": sentences.render(key, **told)})
-    return bounds
+        yield {**record, "says": sentences.render(key, **told)}

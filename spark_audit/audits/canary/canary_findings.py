@@ -66,24 +66,21 @@ def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:
     return one.model_copy(update=changes)
 
 
-def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> list[Finding]:
+def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> Iterator[Finding]:
     """What is said of every checkpoint; ``tables`` and ``rows`` are of the report."""
     limits_of = {
         (row.checkpoint, row.metric, row.of): {"low": row.low, "high": row.high}
         for row in rows
         if row.group == "pooled"
     }
-    made = []
     if judged.sensitive and judged.lost:
         parts = [part for part in RANKED if part in judged.sensitive]
         lists: dict[str, Any] = {"insensitive": judged.lost, "sensitive": parts}
-        partly = Finding.not_tested("canary", "canary.partly_insensitive", **lists)
-        made.append(partly)
+        yield Finding.not_tested("canary", "canary.partly_insensitive", **lists)
     for name in dict.fromkeys(trained(judged.frame)["checkpoint"]):
         for one in _of_checkpoint(name, judged, tables):
             place = (one.checkpoint, one.metric, one.of)
-            made.append(one.model_copy(update=limits_of.get(place)))
-    return made
+            yield one.model_copy(update=limits_of.get(place))
 
 
 def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Finding]:
@@ -318,9 +315,10 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
     return finding(name, "memory", "epsilon", facts, min(1.0, 2 * min(ps)))
 
 
-def contrast_findings(contrasts: Sequence[Contrast], judged: Judged) -> list[Finding]:
+def contrast_findings(
+    contrasts: Sequence[Contrast], judged: Judged
+) -> Iterator[Finding]:
     """How exposure of whole canaries changed against each baseline."""
-    made = []
     for row in contrasts if "full" in judged.sensitive else ():
         place = row.metric, row.of
         if place != ("exposure_mean", "full") or row.status == "not_resolvable":
@@ -332,8 +330,7 @@ def contrast_findings(contrasts: Sequence[Contrast], judged: Judged) -> list[Fin
             says, facts["reason"] = "change_unknown", row.note
         elif row.moved:
             claim, says = "moved", "rose" if row.value > 0 else "fell"
-        made.append(Finding.on(row, claim, f"canary.{says}", facts=facts))
-    return made
+        yield Finding.on(row, claim, f"canary.{says}", facts=facts)
 
 
 def rankable(units: pd.DataFrame) -> list[Guard]:

@@ -156,7 +156,7 @@ class CanaryRank(Audit):
         in_contexts = trained(ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context)
         tables = tables_of(frame, judged)
-        findings = canary_findings.findings(judged, tables, rows)
+        findings = [*canary_findings.findings(judged, tables, rows)]
         for name in names:
             reason = UNRANKED
             if name not in {*ours["checkpoint"]}:
@@ -164,11 +164,12 @@ class CanaryRank(Audit):
                 lacking = Finding.not_tested(*lost, checkpoint=name, reason=reason)
                 findings.append(lacking)
             rows += self.missing([name], reason, beside=rows)
+        findings += canary_findings.contrast_findings(contrasts, judged)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             guards=[*canary_findings.guards(judged, every), *guards],
-            findings=findings + canary_findings.contrast_findings(contrasts, judged),
+            findings=findings,
             tables={name: table for name, table in tables.items() if table},
         )
 

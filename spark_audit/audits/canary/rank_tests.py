@@ -337,9 +337,8 @@ KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
 
 
-def dose_table(frame: pd.DataFrame) -> list[Record]:
+def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
     """Each dose compared with chance; dose 0 are the held-out canaries."""
-    found: list[Record] = []
     for name, part, whole in by_part(frame):
         doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
         for dose, chosen in whole.groupby(doses):
@@ -349,7 +348,7 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
             low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
             # Where nothing is ranked there is no test.
             able = bool(resolved(chosen).any())
-            record = {
+            yield {
                 "checkpoint": name,
                 "part": part,
                 "dose": int(dose),
@@ -366,8 +365,6 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
                 "p_suppressed": p_by_chance(chosen, "lower_tail") if able else None,
                 "status": "ok" if able else "not_resolvable",
             }
-            found.append(record)
-    return found
 
 
 # --- bounds of epsilon ----------------------------------------------------------------
@@ -399,23 +396,23 @@ def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
     on average: hits are then never more than those of a guess that breaks ties at
     random, which is what the bound holds for.
     """
-    found: list[Record] = []
     # The same for all canaries.
     size = int(frame["n_candidates"].max()) if len(frame) else 0
     guesses = [k for k in KS if k < size]
-    for name, part, whole in by_part(trained(_drawn(frame))):
-        for (label, chosen), k in product(_doses_of(whole), guesses):
-            record = {
-                "checkpoint": name,
-                "part": part,
-                "dose": label,
-                "k": k,
-                "declared": (part, label, k) == DECLARED,
-                "canaries": len(chosen),
-                "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
-                "rows": int(chosen["dose"].max()),
-            }
-            found.append(record)
+    found = [
+        {
+            "checkpoint": name,
+            "part": part,
+            "dose": label,
+            "k": k,
+            "declared": (part, label, k) == DECLARED,
+            "canaries": len(chosen),
+            "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
+            "rows": int(chosen["dose"].max()),
+        }
+        for name, part, whole in by_part(trained(_drawn(frame)))
+        for (label, chosen), k in product(_doses_of(whole), guesses)
+    ]
 
     def bounds(record: Record, share: float) -> Record:
         count = record["hits"], record["canaries"]
@@ -503,8 +500,8 @@ def _bounded(
     # How many bounds there are is known before any result, sensitive parts or not.
     declared = sum(record["declared"] for record in found)
     for record in found:
-        others = len(found) - declared
-        share = (1 - LEVEL) / (declared if record["declared"] else others)
+        own = record["declared"]
+        share = (1 - LEVEL) / (declared if own else len(found) - declared)
         figures = bounds(record, share)
         epsilon = figures["epsilon_per_record"]
         why = ""
@@ -540,7 +537,7 @@ def tables_of(frame: pd.DataFrame, judged: Judged) -> dict[str, list[Record]]:
     # Without a uniform draw bounds of epsilon have no ground.
     drawn = frame if judged.uniform else frame[:0]
     return {
-        "canary_by_dose": dose_table(frame),
+        "canary_by_dose": [*dose_table(frame)],
         "canary_epsilon": epsilon_table(drawn, judged),
         "canary_one_run": one_run_table(drawn, judged),
     }

@@ -173,7 +173,7 @@ class Extraction(Audit):
         prompts = prompt_table(every, seed=context.seed)
         prompts += not_asked(prompts, evidence.facts)
         tables = {"extract_prompts": prompts} if prompts else {}
-        canaries = canary_findings(spans[spans["set"] == "canary"])
+        canaries = [*canary_findings(spans[spans["set"] == "canary"])]
         if pii[pii["split"] == "train"].empty:
             unknown = "extract", "not_estimable"
             return AuditResult(

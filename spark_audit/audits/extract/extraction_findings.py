@@ -6,7 +6,7 @@ checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -276,16 +276,17 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     return apart, max(apart.p, exact)
 
 
-def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
+def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[Finding]:
     """What is said of every checkpoint."""
     pooled = {(r.checkpoint, r.metric, r.of): r for r in rows if r.group == "pooled"}
-    found = []
     for name, spans in Spans.by_checkpoint(pii).items():
         row = pooled.get((name, "greedy_rate", ""))
         if row is None or (row.value is None and not spans.train["greedy"].any()):
             reason = NOTHING if row is None else row.note
-            missing = partial(Finding.not_tested, "extract", "extract.missing")
-            found.append(missing(checkpoint=name, reason=reason))
+            lost: dict[str, Fact] = {"reason": reason}
+            yield Finding.not_tested(
+                "extract", "extract.missing", checkpoint=name, **lost
+            )
             continue
         back = returned(spans.train)
         facts: dict[str, Fact] = {"rate": row, "back": back}
@@ -293,20 +294,20 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
         if back.tied and not back.count:
             says = "extract.counts_tied"
             options: Any = {"status": "not_resolvable", "facts": facts}
-            found.append(Finding.on(row, "not_tested", says, **options))
+            yield Finding.on(row, "not_tested", says, **options)
         else:
             compared = _compared(pii, spans, row, seed=seed)
             # What the comparison detects is claimed once, by its own sentence.
             lost_alone = compared.claim == "not_tested" and not back.count
             nothing = compared.claim == "nothing_shown" or lost_alone
             claim: Claim = "nothing_shown" if nothing else "moved"
-            count = Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
-            found += [count, compared]
+            yield Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
+            yield compared
         if (apart := back.tied / back.of) > TIES_MATTER:
             ties = _figure(name, "ties", row.clusters, value=apart)
-            told = partial(Finding.not_tested, "extract", "extract.ties")
-            found.append(told(checkpoint=name, ties=ties))
-    return found
+            yield Finding.not_tested(
+                "extract", "extract.ties", checkpoint=name, ties=ties
+            )
 
 
 def returned(spans: pd.DataFrame) -> Hits:
@@ -465,9 +466,8 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
     return [guard(name, "extract.splits", facts, **told)]
 
 
-def contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
+def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
     """How the greedy rate changed against each baseline."""
-    found = []
     for row in contrasts:
         if (row.group, row.metric) != ("pooled", "greedy_rate"):
             continue
@@ -479,9 +479,7 @@ def contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
             claim, says = "not_tested", "missing"
         elif row.moved or tested:
             claim, says = "moved", "up" if row.value > 0 else "down"
-        says = f"extract.change_{says}"
-        found.append(Finding.on(row, claim, says, facts={"change": row}))
-    return found
+        yield Finding.on(row, claim, f"extract.change_{says}", facts={"change": row})
 
 
 # --- canaries that come back word for word --------------------------------------------
@@ -491,7 +489,7 @@ COUNTS = ["greedy", "greedy_sure", "n"]
 """Parts of canaries that come back if ties are won, and surely, of how many."""
 
 
-def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
+def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
     """What is said of canaries of each checkpoint.
 
     Each part counts in the first row of its canary: held-out canaries have one row, and
@@ -503,7 +501,6 @@ def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
         side: spans.groupby("part", sort=False)[COUNTS].sum()
         for side, spans in first.groupby(known, sort=False)
     }
-    found = []
     for (name, trained), ours in parts.items():
         if not trained:
             continue
@@ -532,8 +529,7 @@ def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
             says = "canaries_chance"
         options: dict[str, Any] = {"status": "not_resolvable" if tied else "ok", "p": p}
         options |= {"audit": "extract", "checkpoint": str(name), "facts": facts}
-        found.append(Finding.on(None, claim, f"extract.{says}", **options))
-    return found
+        yield Finding.on(None, claim, f"extract.{says}", **options)
 
 
 def _canary_p(

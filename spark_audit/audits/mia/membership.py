@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -237,7 +238,7 @@ class Membership(Audit):
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
                 "mia_covariates": covariate_table(evidence.units.iloc[pooled.rows]),
-                "mia_roc": curve_table(pooled, names),
+                "mia_roc": [*curve_table(pooled, names)],
                 **({"mia_texts": above} if above else {}),
                 **({"mia_outside": others} if others else {}),
             },
@@ -315,27 +316,23 @@ def contrasts_of(
         yield Contrast.of_estimate(estimate, **columns, **figure)
 
 
-def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
+def curve_table(pooled: Group, names: list[str]) -> Iterator[dict[str, Any]]:
     """Points of the ROC curves, with the band of a score that knows nothing.
 
     Budgets of false positives run from what one non-member of the smallest task
     allows to 1; a rate is the mean over tasks, as in the rows.
     """
-    found = []
-    for name in names:
-        for attack in DECLARED:
-            if pooled.usable(name, attack):
-                continue
-            drawn, (scores,) = pooled.drawn((name, attack))
-            held = [len(others) for _, others in drawn.design.tasks]
-            if not held or min(held) < 2:
-                continue
-            # A hair above, or the smallest task's first false positive is lost.
-            for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE).tolist():
-                if (band := pooled.band(drawn, fpr)) is None:
-                    continue
+    for name, attack in product(names, DECLARED):
+        if pooled.usable(name, attack):
+            continue
+        drawn, (scores,) = pooled.drawn((name, attack))
+        held = [len(others) for _, others in drawn.design.tasks]
+        if not held or min(held) < 2:
+            continue
+        # A hair above, or the smallest task's first false positive is lost.
+        for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE).tolist():
+            if (band := pooled.band(drawn, fpr)) is not None:
                 rates = [tpr.value for tpr in tpr_by_task(drawn.design, scores, fpr)]
                 point = {"checkpoint": name, "of": attack, "fpr": fpr}
                 ends = {"chance_low": band.low, "chance_high": band.high}
-                found.append({**point, "tpr": float(np.mean(rates)), **ends})
-    return found
+                yield {**point, "tpr": float(np.mean(rates)), **ends}

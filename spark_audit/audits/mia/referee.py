@@ -348,7 +348,6 @@ ARRAYS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
     ".npz": lambda path: dict(np.load(path, allow_pickle=False)),
     ".npy": lambda path: {"score": np.load(path, allow_pickle=False)},
 }
-PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib")
 
 
 def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
@@ -363,11 +362,8 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
         If it holds no scores, or several attacks' and none is chosen.
     """
     suffix = path.suffix.lower()
-    if suffix in PICKLES:
-        fix = "save its arrays with numpy.savez, or as JSON, CSV or Parquet"
-        raise InputError("may be a pickle, and none is opened", where=where, fix=fix)
     if suffix not in {*TABLES, *ARRAYS}:
-        fix = f"give {', '.join((*TABLES, *ARRAYS))}"
+        fix = f"give {', '.join((*TABLES, *ARRAYS))}; no pickle is opened"
         raise InputError("is no table", where=where, fix=fix)
     try:
         if suffix in ARRAYS:

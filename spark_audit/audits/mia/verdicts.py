@@ -216,8 +216,7 @@ def _concluded(
         facts |= {"p": needed[best], "duplicates": ALL in judged.void}
     test = tests[best]
     facts |= test.facts
-    primary: dict[str, Any] = {"family": "primary", "p": min(needed.values())}
-    primary |= test.figures(over)
+    primary = {"p": min(needed.values()), **test.figures(over)}
     return Finding.on(test.row, claim, f"mia.{claim}", facts=facts, **primary), tests
 
 
