@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_audit.audits import Audit, Matched, about, find
+from spark_audit.audits import Audit, Matched, find, metric_of
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import check_fit, limited, original
 from spark_audit.manifest.schema import Manifest
@@ -94,17 +94,13 @@ def _main(report: Report, name: str) -> Iterator[Row]:
     for _, declared, rows in main_rows(report):
         yield from (row for row in rows if row.checkpoint == name)
         if declared == ANY:
-            (metric,) = (
-                one
-                for one in about(rows[0].audit).metrics
-                if one.name == rows[0].metric
-            )
+            own = rows[0].audit, rows[0].metric
             yield from (
                 row
                 for row in report.results
-                if (row.checkpoint, row.audit, row.metric, row.group)
-                == (name, rows[0].audit, metric.name, "pooled")
-                and row.of in metric.headline
+                if (row.checkpoint, row.group) == (name, "pooled")
+                and (row.audit, row.metric) == own
+                and row.of in metric_of(*own).headline
             )
 
 
