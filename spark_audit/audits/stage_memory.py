@@ -240,11 +240,8 @@ def judged(cells: Sequence[Cell]) -> list[Cell]:
     seen: set[tuple[str, str]] = set()
     found: dict[Cell, Cell] = {}
     for cell in sorted(single, key=lambda cell: cell.stage):
-        who, p, value = (
-            (cell.series, cell.task),
-            ps.get(cell),
-            cell.own.difference.value,
-        )
+        who, p = (cell.series, cell.task), ps.get(cell)
+        value = cell.own.difference.value
         state: State = "not shown"
         if cell.stage < cell.place:
             state = "not yet trained"

@@ -49,7 +49,7 @@ def verdicts(
             scores["base"]["x"] = np.full(ROWS, np.nan)
         known = Known(facts, scores, Context(replicates=20), FPRS, 1)
         pooled = Group(known, "pooled", np.arange(ROWS), 2)
-        (record,) = judged_scores(pooled, ["base", "mine"], ["x"], Findings())
+        (record,) = judged_scores(["base", "mine"], ["x"], Findings(pooled))
         said.append(record["says"])
     return said
 

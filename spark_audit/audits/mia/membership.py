@@ -219,8 +219,8 @@ class Membership(Audit):
             if other != BASE or attack not in RELATIVE
             for row in contrasts_of(group, name, other, attack, judged)
         ]
-        told, above = verdicts(names, rows, contrasts, pooled, judged)
-        others = judged_scores(pooled, names, outside, judged)
+        told, above = verdicts(names, rows, contrasts, judged)
+        others = judged_scores(names, outside, judged)
         lost: dict[str, Any] = {"says": "mia.missing", "reason": UNSCORED}
         absent = [
             Finding.not_tested("mia", checkpoint=name, **lost)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE
 from spark_audit.audits.mia.verdicts import Findings
 from spark_audit.errors import InputError
@@ -170,7 +169,7 @@ def outside_scores(
 
 
 def judged_scores(
-    pooled: Group, names: Sequence[str], attacks: Sequence[str], judged: Findings
+    names: Sequence[str], attacks: Sequence[str], judged: Findings
 ) -> list[dict[str, Any]]:
     """What each attack shows of each checkpoint, by the guards of our own scores.
 
@@ -178,8 +177,8 @@ def judged_scores(
     of the base, than chance), and exceeds the best guess from the texts alone; p values
     are corrected (Holm) over attacks and checkpoints.
     """
+    pooled, ps = judged.pooled, list[float]()
     records: list[dict[str, Any]] = []
-    ps: list[float] = []
     for name, attack in product((one for one in names if one != BASE), attacks):
         estimate = pooled.estimate(name, attack)
         above = pooled.above_texts(name, attack, told=judged.texts)

@@ -44,11 +44,7 @@ USABLE = ("ok", "insensitive")
 
 
 def verdicts(
-    names: list[str],
-    rows: list[Row],
-    contrasts: list[Contrast],
-    pooled: Group,
-    judged: Findings,
+    names: list[str], rows: list[Row], contrasts: list[Contrast], judged: Findings
 ) -> tuple[list[Finding], list[Record]]:
     """What is said of each checkpoint but the untrained model, and on what.
 
@@ -60,7 +56,7 @@ def verdicts(
         if name == BASE:
             continue
         own, changes = _aucs(rows, name), _aucs(contrasts, name)
-        concluded, tests = _concluded(name, own, changes, pooled, judged)
+        concluded, tests = _concluded(name, own, changes, judged)
         found.append(concluded)
         for attack, test in tests.items():
             if (above := test.above) is not None:
@@ -151,14 +147,10 @@ def effect_of(row: Row) -> float:
 
 
 def _tests(
-    name: str,
-    own: Mapping[str, Row],
-    changes: Mapping[str, Contrast],
-    pooled: Group,
-    judged: Findings,
-) -> tuple[dict[str, Tested], dict[str, Fact]]:
+    name: str, own: Mapping[str, Row], changes: Mapping[str, Contrast], judged: Findings
+) -> tuple[dict[str, Tested], dict[str, Any]]:
     """The test of each usable score, and which scores have none."""
-    tests: dict[str, Tested] = {}
+    pooled, tests = judged.pooled, dict[str, Tested]()
     void: list[str] = []
     untested: list[str] = []
     for attack, row in own.items():
@@ -186,20 +178,15 @@ def base_read(pooled: Group) -> list[Guard]:
 
 
 def _concluded(
-    name: str,
-    own: dict[str, Row],
-    changes: Mapping[str, Contrast],
-    pooled: Group,
-    judged: Findings,
+    name: str, own: Mapping[str, Row], changes: Mapping[str, Contrast], judged: Findings
 ) -> tuple[Finding, dict[str, Tested]]:
     not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
+    pooled = judged.pooled
     if not own:
         return not_tested("mia.missing", reason=pooled.reason or NO_ROWS), {}
-    tests, facts = _tests(name, own, changes, pooled, judged)
+    tests, facts = _tests(name, own, changes, judged)
     if not tests:
-        return not_tested(
-            "mia.no_score", void=facts["void"], untested=facts["untested"]
-        ), {}
+        return not_tested("mia.no_score", **facts), {}
 
     moved, needed, over = _corrected(name, tests, pooled)
     facts["scores"] = len(tests)
@@ -299,9 +286,10 @@ class Findings:
     (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
     where that is so of ``loss``. A score of few tokens passes where the sides differ.
     ``alone`` is what the texts alone tell, ``before`` whether the untrained model's
-    scores tell the sides, as one family.
+    scores tell the sides, as one family; ``pooled`` has the scores of all rows.
     """
 
+    pooled: Group
     alone: Mapping[str, float] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
@@ -337,13 +325,13 @@ def findings(pooled: Group, alone: Mapping[str, float], *, seed: int) -> Finding
         What the texts alone tell.
     """
     facts = pooled.known.facts.iloc[pooled.rows]
-    found = Findings(alone if len(facts) else {})
+    found = Findings(pooled, alone if len(facts) else {})
     _rows(found, facts)
     _blind(found, facts)
     _duplicates(found, len(facts))
     _labels(found, facts, seed)
     _covariates(found, facts)
-    _untrained(found, pooled)
+    _untrained(found)
     return found
 
 
@@ -451,12 +439,12 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
     found.add("text covariates", f"covariates_{says}", values, passed=passed)
 
 
-def _untrained(found: Findings, pooled: Group) -> None:
+def _untrained(found: Findings) -> None:
+    pooled, alone = found.pooled, list[str]()
     scored = [one for one in ATTACKS if not pooled.usable(BASE, one)]
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
     together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
     found.before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
-    alone = []
     for attack in DECLARED:
         estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:
