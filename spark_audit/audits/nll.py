@@ -96,7 +96,7 @@ class NLL(Audit):
         den, of = units["den"].to_numpy(), units["of"].to_numpy()
         groups, nll = groups_of(units), {"nll": np.asarray}
         cells = cells_of_units(groups, evidence, "num", metrics=nll, of=of, den=den)
-        rows, contrasts = ratio_figures(cells, context, audit="nll", metrics=METRICS)
+        rows, contrasts = ratio_figures(cells, context, NLL)
         return AuditResult(
             rows=[*beside_base(rows), *self.missing(names, NOTHING, beside=rows)],
             contrasts=contrasts,

@@ -234,10 +234,6 @@ def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Contrast]]:
     """All rows and contrasts, those of a collapsed model marked."""
     most = float(np.log2(frame["n_candidates"].max()))
-    metrics = [
-        replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
-        for one in METRICS
-    ]
     columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
     columns |= {"rise": "rise"} if "rise" in frame else {}
     cells = frame.assign(of=frame["side"])
@@ -245,8 +241,8 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     rows, contrasts = ratio_figures(
         (cells_of_frame(*group, columns) for group in groups(cells)),
         context,
-        audit="twins",
-        metrics=metrics,
+        Twins,
+        exposure_mean=(0.0, most),
     )
     # The null of a rise is 0, that of ranks the base's figure.
     rows = [
@@ -261,7 +257,7 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     for name in names:
         if name != BASE:
             rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
-    order = {metric.name: i for i, metric in enumerate(metrics)}
+    order = {metric.name: i for i, metric in enumerate(METRICS)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
     lost = collapsed(frame)
 

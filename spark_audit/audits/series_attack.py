@@ -31,7 +31,7 @@ from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
 from spark_audit.audits.canary.rank_tests import coin_figures
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
-from spark_audit.audits.mia.texts import best_guess, without_model
+from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.spans import plan_of_identifiers
 from spark_audit.audits.task_accuracy import UNORDERED, check_order, places_of_tasks
 from spark_audit.data.canaries import FORMATS
@@ -134,13 +134,8 @@ class SeriesAttack(Audit):
         if Pass() not in untrained:
             untrained[Pass()] = reference_table(manifest, ids)
         base = nll_of(untrained)
-        guess = best_guess(
-            texts,
-            units["label"].to_numpy(np.int64),
-            {"loss": -base[: len(ids)]},
-            Design.of(units["member"], units["cluster"], units["task"]),
-            seed=seed_for(context.seed, "series", "texts"),
-        )
+        seed, loss = seed_for(context.seed, "series", "texts"), -base[: len(ids)]
+        guess = best_guess(texts, *labelled(units), {"loss": loss}, seed=seed)
         rows = units[["example", "task", "cluster", "member"]].assign(dose=0)
         every = pd.concat([rows, coin_units(manifest, coins)], ignore_index=True)
         unknown = np.full(len(every), np.nan)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -227,9 +227,6 @@ def canary_figures(
     """
     size = int(once["n_candidates"].iloc[0])
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
-    metrics = [
-        replace(each, bounds=tops.get(each.name, each.bounds)) for each in METRICS
-    ]
     every = [once.assign(of=once["part"])]
     every.append(often.assign(of=often["part"] + "/annotation"))
     frame = pd.concat(every, ignore_index=True)
@@ -238,13 +235,9 @@ def canary_figures(
         frame[metric] = top_k_credit(frame["rank"], k=k, ties=frame["ties"])
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
     columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
-    rows, contrasts = ratio_figures(
-        [cells_of_frame("pooled", frame, columns)],
-        context,
-        audit="canary",
-        metrics=metrics,
-    )
-    order = {metric.name: i for i, metric in enumerate(metrics)}
+    cells = [cells_of_frame("pooled", frame, columns)]
+    rows, contrasts = ratio_figures(cells, context, CanaryRank, **tops)
+    order = {metric.name: i for i, metric in enumerate(METRICS)}
     # Cut once for the rows of all metrics.
     first, each = (dict(list(r.groupby(["checkpoint", "part"]))) for r in (once, often))
     rows = [

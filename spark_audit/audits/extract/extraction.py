@@ -181,8 +181,7 @@ class Extraction(Audit):
         rows, contrasts = ratio_figures(
             cells_of_units(groups, evidence, "greedy", metrics=metrics, of=of),
             context,
-            audit="extract",
-            metrics=METRICS,
+            Extraction,
         )
         contrasts = bounded(contrasts, ("greedy_rate",))
         for group in groups:

@@ -44,7 +44,7 @@ from spark_audit.audits.mia.scores import (
     reference_table,
     scored_text,
 )
-from spark_audit.audits.mia.texts import best_guess, without_model
+from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.mia.verdicts import (
     Findings,
     base_read,
@@ -61,7 +61,7 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value
 from spark_audit.stats.power import NOT_DETECTED
-from spark_audit.stats.roc import Design, tpr_by_task
+from spark_audit.stats.roc import tpr_by_task
 
 CURVE = 20
 """Points of a ROC curve in the report."""
@@ -168,13 +168,9 @@ class Membership(Audit):
                 yield name, {**scores, **beside, **outside[name]}
 
         def guess(scores: Mapping[str, np.ndarray]) -> np.ndarray:
-            return best_guess(
-                texts,
-                units["label"].to_numpy(np.int64),
-                {name: scores[name] for name in OF_BASE},
-                Design.of(units["member"], units["cluster"], units["task"]),
-                seed=seed_for(context.seed, "mia", "texts"),
-            )
+            seed = seed_for(context.seed, "mia", "texts")
+            own = {name: scores[name] for name in OF_BASE}
+            return best_guess(texts, *labelled(units), own, seed=seed)
 
         lacking = [name for name in tables if name not in scored]
         told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}

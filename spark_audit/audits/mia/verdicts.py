@@ -16,7 +16,7 @@ from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.mia.estimates import TOLD, AboveTexts, Group
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FEWEST, NO_ROWS
-from spark_audit.audits.mia.texts import label_test
+from spark_audit.audits.mia.texts import label_test, labelled
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import (
@@ -34,7 +34,6 @@ from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import correlated, holm, independent
 from spark_audit.stats.matching import smd
 from spark_audit.stats.power import mde
-from spark_audit.stats.roc import Design
 
 Record: TypeAlias = "dict[str, Any]"
 R = TypeVar("R", bound=Row)
@@ -411,11 +410,7 @@ def _duplicates(found: Findings, rows: int) -> None:
 
 
 def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
-    p = label_test(
-        Design.of(facts["member"], facts["cluster"], facts["task"]),
-        facts["label"].to_numpy(np.int64),
-        seed=seed_for(seed, "mia", "labels"),
-    )
+    p = label_test(*labelled(facts), seed=seed_for(seed, "mia", "labels"))
     if p is None:
         found.add("label balance", "labels_missing", {})
         return
