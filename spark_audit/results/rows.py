@@ -19,8 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from spark_audit.errors import visible
-from spark_audit.terminal.flags import one_of
+from spark_audit.errors import InputError, choose, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -308,4 +307,7 @@ def frame(
         records = [one.model_dump() for one in rows]
         names = [*kind.model_fields, *kind.model_computed_fields]
         return pd.DataFrame(records, columns=[n for n in names if n != "facts"])
-    return pd.DataFrame(tables[one_of(of, "table", [*lists, *tables])])
+    if of in tables:
+        return pd.DataFrame(tables[of])
+    fix = choose(of, [*lists, *tables])
+    raise InputError(f"there is no table {of!r}", fix=fix)
