@@ -17,3 +17,4 @@ from spark_audit.results.rows import Row as Row
 from spark_audit.results.rows import Status as Status
 from spark_audit.results.rows import grouped as grouped
 from spark_audit.results.rows import side_of as side_of
+from spark_audit.sentences import number as number

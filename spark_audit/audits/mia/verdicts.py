@@ -27,10 +27,10 @@ from spark_audit.results import (
     Hits,
     Row,
     Status,
+    number,
     side_of,
 )
 from spark_audit.results.findings import Fact, Power
-from spark_audit.sentences import number
 from spark_audit.stats.bootstrap import correlated, holm, independent
 from spark_audit.stats.matching import smd
 from spark_audit.stats.power import mde
