@@ -245,10 +245,8 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         exposure_mean=(0.0, most),
     )
     # The null of a rise is 0, that of ranks the base's figure.
-    rows = [
-        row if row.metric == "rise" else beside
-        for row, beside in zip(rows, beside_base(rows), strict=True)
-    ]
+    others = [row for row in rows if row.metric != "rise"]
+    rows = [*beside_base(others), *(row for row in rows if row.metric == "rise")]
     names = list(dict.fromkeys(frame["checkpoint"]))
     if not (frame["side"] == TRAINED).any():
         rows += Twins.missing(names, NO_TRAINED)

@@ -162,17 +162,12 @@ class Group:
         return bool(len(change)) and float(change.max()) <= REPRODUCED
 
 
-def cells_of(units: pd.DataFrame) -> np.ndarray:
-    """The number of each unit's (example, length)."""
-    return units.groupby(["example", "n_tokens"]).ngroup().to_numpy()
-
-
 def groups(units: pd.DataFrame) -> Iterator[Group]:
     """Train rows pooled, by task and by type, and test rows.
 
     The windows of a group are those of the cells of its spans.
     """
-    cells = cells_of(units)
+    cells = units.groupby(["example", "n_tokens"]).ngroup().to_numpy()
     roles, splits = units["role"], units["split"]
     spans = roles.isin(["pii", "control", "unmatched"]).to_numpy()
     windows = (roles == "window").to_numpy()

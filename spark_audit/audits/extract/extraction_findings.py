@@ -283,9 +283,8 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         row = pooled.get((name, "greedy_rate", ""))
         if row is None or (row.value is None and not spans.train["greedy"].any()):
             reason = NOTHING if row is None else row.note
-            lost: dict[str, Fact] = {"reason": reason}
             yield Finding.not_tested(
-                "extract", "extract.missing", checkpoint=name, **lost
+                "extract", "extract.missing", checkpoint=name, reason=reason
             )
             continue
         back = returned(spans.train)

@@ -259,8 +259,8 @@ def membership_scores(
     beside, population = np.full(len(table), np.nan), np.zeros(0)
     if base is not None:
         beside = _aligned(table, base, ids)
-        rows = [np.arange(at, at + n) for at, n in zip(first, count, strict=True)]
-        some = np.concatenate(rows)[:: max(1, count.sum() // POPULATION)]
+        own = [np.arange(at, at + n) for at, n in zip(first, count, strict=True)]
+        some = np.concatenate(own)[:: max(1, count.sum() // POPULATION)]
         risen = -table.columns["nll"][some].astype(np.float64) - beside[some]
         population = np.sort(risen[np.isfinite(risen)])
     answer = np.array([manifest.by_id[key].response_token for key in ids])
