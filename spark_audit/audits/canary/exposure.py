@@ -156,7 +156,7 @@ class CanaryRank(Audit):
         in_contexts = trained(ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context)
         tables = tables_of(frame, judged)
-        findings = [*canary_findings.findings(judged, tables, rows)]
+        findings = [*canary_findings.findings(judged, tables["canary_epsilon"], rows)]
         for name in names:
             reason = UNRANKED
             if name not in {*ours["checkpoint"]}:

@@ -25,7 +25,6 @@ from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
-from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import (
     TopK,
@@ -104,12 +103,10 @@ def held_out(frame: pd.DataFrame) -> pd.DataFrame:
 
 def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Checkpoint, part and rows, in the order of the evidence."""
-    for name in dict.fromkeys(frame["checkpoint"]):
-        of_name = frame[frame["checkpoint"] == name]
-        for part in RANKED:
-            chosen = of_name[of_name["part"] == part]
-            if len(chosen):
-                yield str(name), part, chosen
+    parts = dict(iter(frame.groupby(["checkpoint", "part"], sort=False)))
+    for name, part in product(dict.fromkeys(frame["checkpoint"]), RANKED):
+        if (name, part) in parts:
+            yield str(name), part, parts[name, part]
 
 
 def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
@@ -262,20 +259,6 @@ def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
     ]
     ends, half, smallest = adjusted(ends), len(ends) // 2, attrgetter("p", "part")
     return sorted(ends[:half], key=smallest), sorted(ends[half:], key=smallest)
-
-
-def risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
-    """Of the one-sided signed-rank test of the canaries that stand in most rows."""
-    most = parts[parts["dose"] == parts["dose"].max()]
-    ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
-    change = changes(ours, base)
-    found, n = ratio_estimate(change, np.ones(len(change))), len(change)
-    if not found.se:
-        return []
-    # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
-    se = found.se * np.sqrt(np.pi / 3)
-    least, over = 2.0 ** (1 - n), best.over / 2
-    return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
 
 
 @dataclass(frozen=True)
