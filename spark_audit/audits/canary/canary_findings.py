@@ -260,10 +260,8 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
 
 def _clear(never: Sequence[Pair], *, ahead: bool) -> Pair | None:
     """The clearest part with a difference to that side."""
-    for pair in never:
-        if pair.p <= 1 - LEVEL and (pair.value > 0.5) == ahead:
-            return pair
-    return None
+    clear = (x for x in never if x.p <= 1 - LEVEL and (x.value > 0.5) == ahead)
+    return next(clear, None)
 
 
 def _beside_held_out(

@@ -233,7 +233,7 @@ class Membership(Audit):
             findings=[*told, *absent],
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
-                "mia_covariates": covariate_table(evidence.units.iloc[pooled.rows]),
+                "mia_covariates": [*covariate_table(evidence.units.iloc[pooled.rows])],
                 "mia_roc": [*curve_table(pooled, names)],
                 **({"mia_texts": above} if above else {}),
                 **({"mia_outside": others} if others else {}),

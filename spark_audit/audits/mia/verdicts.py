@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -334,13 +334,12 @@ def findings(pooled: Group, alone: Mapping[str, float], *, seed: int) -> Finding
     return found
 
 
-def covariate_table(facts: pd.DataFrame) -> list[Record]:
+def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
     """Length and compressed size of members against non-members, by task.
 
     ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
     the mean difference over the pooled SD (``None`` where that is 0).
     """
-    found: list[dict[str, Any]] = []
     tasks = facts.groupby("task", sort=False)
     for (task, part), name in product(tasks, ("length", "zlib_bytes")):
         sides = (part.loc[part["member"] == side, name] for side in (True, False))
@@ -351,8 +350,7 @@ def covariate_table(facts: pd.DataFrame) -> list[Record]:
         figures = {"ks": float(test.statistic), "p": float(test.pvalue)}
         sd = float(np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2))
         apart = smd(x, y, sd=sd) if sd > 0 else None
-        found.append({"task": task, "covariate": name, **figures, "smd": apart})
-    return found
+        yield {"task": task, "covariate": name, **figures, "smd": apart}
 
 
 def _rows(found: Findings, facts: pd.DataFrame) -> None:
@@ -422,7 +420,7 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
 
 
 def _covariates(found: Findings, facts: pd.DataFrame) -> None:
-    rows = covariate_table(facts)
+    rows = [*covariate_table(facts)]
     apart = [r for r in rows if r["p"] < 0.01 and abs(r["smd"] or 0.0) > 0.1]
     passed = None if apart or not rows else True
     says = "apart" if apart else "alike" if rows else "missing"
