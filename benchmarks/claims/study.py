@@ -24,10 +24,10 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import (
     read_examples,
 )
-from spark_audit.demo.base_model import one_thread
 from spark_audit.files import alone, write_text
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
+from spark_audit.scoring.score import use_threads
 
 Progress = Callable[[str, int, int], None]
 
@@ -62,7 +62,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
     on_ray = request.engine == "ray"
     given.check_request(request)
     several = on_ray or request.processes > 1
-    threads = one_thread() if several else contextlib.nullcontext()
+    threads = use_threads(1) if several else contextlib.nullcontext()
     with alone(folder / LOCK, wait=False), threads, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         files, base, request = given.given(request, show)

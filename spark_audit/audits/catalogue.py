@@ -18,8 +18,8 @@ from spark_audit.audits.series_attack import SeriesAttack
 from spark_audit.audits.stage_memory import Stages
 from spark_audit.audits.task_accuracy import Utility
 from spark_audit.audits.vocabulary_rank import Rank
-from spark_audit.errors import InputError, choose
 from spark_audit.sentences import optional
+from spark_audit.terminal.flags import one_of
 
 AUDITS: tuple[type[Audit], ...] = (
     *(Matched, Rank, NLL, CanaryRank, Twins, Membership, Extraction, Noise, Stages),
@@ -52,10 +52,7 @@ def find(name: str) -> type[Audit]:
     InputError
         If there is none.
     """
-    if (audit := all_audits().get(name)) is None:
-        fix = choose(name, list(all_audits()))
-        raise InputError(f"unknown audit {name!r}", fix=fix)
-    return audit
+    return all_audits()[one_of(name, "audit", all_audits())]
 
 
 def about(name: str) -> type[Audit]:

@@ -162,8 +162,7 @@ class Noise(Audit):
             more = figures(
                 *_sums(part, group),
                 context,
-                audit="noise",
-                metrics=METRICS,
+                Noise,
                 pairs=with_base(names, context.baselines),
                 flipped=_pseudo_values,
             )

@@ -96,11 +96,11 @@ class NLL(Audit):
         den, of = units["den"].to_numpy(), units["of"].to_numpy()
         groups, nll = groups_of(units), {"nll": np.asarray}
         cells = cells_of_units(groups, evidence, "num", metrics=nll, of=of, den=den)
-        rows, contrasts = ratio_figures(cells, context, audit="nll", metrics=METRICS)
+        rows, contrasts = ratio_figures(cells, context, NLL)
         return AuditResult(
             rows=[*beside_base(rows), *self.missing(names, NOTHING, beside=rows)],
             contrasts=contrasts,
-            findings=_findings(rows, contrasts),
+            findings=[*_findings(rows, contrasts)],
         )
 
 
@@ -123,15 +123,12 @@ def _sets(manifest: Manifest) -> Iterator[tuple[ManifestExample, str, str, np.nd
             yield example, "low", "", np.asarray(example.low)
 
 
-def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Finding]:
-    findings = []
+def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[Finding]:
     pooled = [r for r in rows if r.group == "pooled" and r.value is not None]
     for checkpoint in dict.fromkeys(row.checkpoint for row in pooled):
         levels = [row for row in pooled if row.checkpoint == checkpoint]
-        facts = {"levels": levels}
-        findings.append(Finding.on(levels[0], "moved", "nll.levels", facts=facts))
+        yield Finding.on(levels[0], "moved", "nll.levels", facts={"levels": levels})
     for row in contrasts:
         if row.group == "pooled":
             says = f"nll.change_{row.direction(up='less', down='more')}"
-            findings.append(Finding.on(row, "moved", says, facts={"change": row}))
-    return findings
+            yield Finding.on(row, "moved", says, facts={"change": row})

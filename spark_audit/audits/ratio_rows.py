@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Context, Metric
+from spark_audit.audits.base import Audit, Context
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Estimate, Row, Status
 from spark_audit.results.evidence import Evidence
@@ -129,24 +129,25 @@ def cells_of_frame(
 def ratio_figures(
     groups: Iterable[Cells],
     context: Context,
-    *,
-    metrics: Iterable[Metric],
-    **options: Any,
+    audit: type[Audit],
+    **bounds: tuple[float, float],
 ) -> tuple[list[Row], list[Contrast]]:
-    """Rows and contrasts of ratios of sums, group by group, see :func:`figures`."""
+    """Rows and contrasts of ratios of sums, group by group, see :func:`figures`.
+
+    ``bounds`` are those of metrics that depend on the data.
+    """
     rows, contrasts = list[Row](), list[Contrast]()
-    known = {metric.name: metric for metric in metrics}
     for group, cells in groups:
         sums = {}
         for key, num, den in cells:
-            used, metric = ~np.isnan(num), known[key[1]]
+            used, metric = ~np.isnan(num), audit.metric(key[1])
             if used.any():
                 pair = np.stack([num, den], axis=1)[used]
                 pair = cluster_sums(pair, group.codes[used], group.size)
                 count = round(float(pair[:, 1].sum()))
-                limits = metric.bounds, metric.rate
+                limits = bounds.get(metric.name, metric.bounds), metric.rate
                 sums[key] = Estimand(pair, ratio, count, *limits)
-        more = figures(group, sums, context, metrics=known.values(), **options)
+        more = figures(group, sums, context, audit)
         rows += more[0]
         contrasts += more[1]
     return rows, contrasts
@@ -162,9 +163,8 @@ def figures(
     group: Group,
     sums: Mapping[Key, Estimand | Estimate],
     context: Context,
+    audit: type[Audit],
     *,
-    audit: str,
-    metrics: Iterable[Metric],
     pairs: Iterable[tuple[str, str]] | None = None,
     flipped: Callable[[Estimand], np.ndarray] = sums_apart,
 ) -> tuple[list[Row], list[Contrast]]:
@@ -172,8 +172,8 @@ def figures(
 
     Parameters
     ----------
-    metrics
-        How they are estimated.
+    audit
+        Whose figures they are; its metrics say how they are shown.
     pairs
         Checkpoints with what they are compared with; by default their baselines.
     flipped
@@ -184,30 +184,24 @@ def figures(
     ``p`` is the sign-flip test over clusters of the differences of sums. It needs both
     sides to count the same, as they do on one manifest.
     """
-    known = {metric.name: metric for metric in metrics}
     drawn = replicates_of(sums, group.weights(context))
 
-    def columns(key: Key) -> dict[str, Any]:
-        names = dict(zip(("checkpoint", "metric", "of"), key, strict=True))
-        names |= {"audit": audit, "group": group.name, "unit": known[key[1]].unit}
-        return names
-
-    def decided(estimate: Estimate, key: Key) -> Estimate:
-        return estimate.decided(paper=context.paper and not known[key[1]].heavy)
+    def decided(estimate: Estimate, metric: str) -> Estimate:
+        return estimate.decided(paper=context.paper and not audit.metric(metric).heavy)
 
     rows = []
     for key, one in estimates_of(sums, drawn).items():
-        metric, estimate = known[key[1]], with_mde(one)
-        if metric.note:
-            estimate = estimate.noting(metric.note)
-        shown = decided(estimate, key)
-        rows.append(Row.of_estimate(shown, **columns(key), null=metric.null))
+        estimate = decided(with_mde(one), key[1])
+        if note := audit.metric(key[1]).note:
+            estimate = estimate.noting(note)
+        rows.append(audit.row(estimate, *key, group=group.name))
     pairs = list(context.baselines.items() if pairs is None else pairs)
     others = [
         (key, (other, *key[1:]))
         for key in sums
         for name, other in pairs
-        if name == key[0] and (other, *key[1:]) in sums and not known[key[1]].alone
+        if name == key[0] and (other, *key[1:]) in sums
+        if not audit.metric(key[1]).alone
     ]
     apart = {both: _apart(*(sums[key] for key in both)) for both in others}
     known_apart = {k: one for k, one in apart.items() if isinstance(one, Estimand)}
@@ -216,13 +210,15 @@ def figures(
     ps = _sign_flips(added, context.seed)
     contrasts = [
         Contrast.of_estimate(
-            decided(with_mde(estimate, null=0.0), both[0]),
-            **columns(both[0]),
-            baseline=both[1][0],
+            decided(with_mde(estimate, null=0.0), metric),
+            **{"audit": audit.name, "checkpoint": name, "baseline": baseline},
+            **{"metric": metric, "of": of, "group": group.name},
+            unit=audit.metric(metric).unit,
             null=0.0,
             p=None if estimate.value is None else ps.get(both),
         )
         for both, estimate in estimates_of(apart, moved).items()
+        for (name, metric, of), (baseline, *_) in [both]
     ]
     return rows, contrasts
 

@@ -165,7 +165,7 @@ class Twins(Audit):
             rows=rows,
             contrasts=contrasts,
             guards=guards,
-            findings=findings(frame, rows, seed=context.seed),
+            findings=[*findings(frame, rows, seed=context.seed)],
         )
 
     def why_nothing(self, manifest: Manifest) -> str:
@@ -234,10 +234,6 @@ def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Contrast]]:
     """All rows and contrasts, those of a collapsed model marked."""
     most = float(np.log2(frame["n_candidates"].max()))
-    metrics = [
-        replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
-        for one in METRICS
-    ]
     columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
     columns |= {"rise": "rise"} if "rise" in frame else {}
     cells = frame.assign(of=frame["side"])
@@ -245,14 +241,12 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     rows, contrasts = ratio_figures(
         (cells_of_frame(*group, columns) for group in groups(cells)),
         context,
-        audit="twins",
-        metrics=metrics,
+        Twins,
+        exposure_mean=(0.0, most),
     )
     # The null of a rise is 0, that of ranks the base's figure.
-    rows = [
-        row if row.metric == "rise" else beside
-        for row, beside in zip(rows, beside_base(rows), strict=True)
-    ]
+    others = [row for row in rows if row.metric != "rise"]
+    rows = [*beside_base(others), *(row for row in rows if row.metric == "rise")]
     names = list(dict.fromkeys(frame["checkpoint"]))
     if not (frame["side"] == TRAINED).any():
         rows += Twins.missing(names, NO_TRAINED)
@@ -261,7 +255,7 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     for name in names:
         if name != BASE:
             rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
-    order = {metric.name: i for i, metric in enumerate(metrics)}
+    order = {metric.name: i for i, metric in enumerate(METRICS)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
     lost = collapsed(frame)
 
@@ -332,10 +326,11 @@ class Test:
     p: float
 
 
-def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
+def findings(
+    frame: pd.DataFrame, rows: Sequence[Row], *, seed: int
+) -> Iterator[Finding]:
     """One finding a checkpoint, base apart."""
     lost = collapsed(frame)
-    found = []
     for name in dict.fromkeys(frame["checkpoint"]):
         if name == BASE:
             continue
@@ -344,17 +339,16 @@ def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Fin
         if lost & {name, BASE}:
             why: dict[str, Any] = {"reason": TIED, "on_base": name not in lost}
             says: Status = "not_resolvable"
-            found.append(absent(f"twins.{says}", status=says, **why))
+            yield absent(f"twins.{says}", status=says, **why)
             continue
         tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
         if not tests:
             trained = (own["side"] == TRAINED).any()
-            found.append(absent(f"twins.no_{'control' if trained else 'trained'}"))
+            yield absent(f"twins.no_{'control' if trained else 'trained'}")
             continue
         ps = holm([test.p for test in tests]).tolist()
         tests = [replace(test, p=p) for test, p in zip(tests, ps, strict=True)]
-        found.append(_verdict(tests, own))
-    return found
+        yield _verdict(tests, own)
 
 
 def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -522,7 +516,7 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
         each.model_copy(update={"over": each.over * len(tests)})
         for each in clearest.power
     ]
-    options: dict[str, Any] = {"p": best.p, "family": "primary"}
+    options: dict[str, Any] = {"p": best.p}
     # A mean of 0 without an interval may be two that cancel.
     ours = own[own["side"] == TRAINED]
     if whole.row.metric == "rise" and whole.row.value == 0 and not ours["rise"].any():

@@ -12,7 +12,7 @@ belongs to source and seed together twice. Limits are clipped to what a figure c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -211,12 +211,11 @@ def _primary(row: Row, seeds: int) -> dict[str, Any]:
     t = quantile * max(abs(row.value) - beyond, 0.0) / reach if reach else 0.0
     p = float(2 * scipy.special.stdtr(df, -t))
     power = [Power(test="t", se=reach / quantile, df=df, beyond=beyond)]
-    return {"p": p, "family": "primary", "power": power if reach else []}
+    return {"p": p, "power": power if reach else []}
 
 
-def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:
+def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding]:
     """The headlines of methods with several seeds, over sources and seeds."""
-    findings = []
     drifts = {
         (row.checkpoint, row.baseline): row
         for row in rows
@@ -235,5 +234,4 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:
         claim, says = _claim(row, drift)
         facts = {"figure": row, "drift": drift}
         primary = _primary(row, seeds.get(row.checkpoint, 1))
-        findings.append(Finding.on(row, claim, f"seeds.{says}", facts=facts, **primary))
-    return findings
+        yield Finding.on(row, claim, f"seeds.{says}", facts=facts, **primary)

@@ -31,7 +31,7 @@ from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
 from spark_audit.audits.canary.rank_tests import coin_figures
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
-from spark_audit.audits.mia.texts import best_guess, without_model
+from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.spans import plan_of_identifiers
 from spark_audit.audits.task_accuracy import UNORDERED, check_order, places_of_tasks
 from spark_audit.data.canaries import FORMATS
@@ -134,13 +134,8 @@ class SeriesAttack(Audit):
         if Pass() not in untrained:
             untrained[Pass()] = reference_table(manifest, ids)
         base = nll_of(untrained)
-        guess = best_guess(
-            texts,
-            units["label"].to_numpy(np.int64),
-            {"loss": -base[: len(ids)]},
-            Design.of(units["member"], units["cluster"], units["task"]),
-            seed=seed_for(context.seed, "series", "texts"),
-        )
+        seed, loss = seed_for(context.seed, "series", "texts"), -base[: len(ids)]
+        guess = best_guess(texts, *labelled(units), {"loss": loss}, seed=seed)
         rows = units[["example", "task", "cluster", "member"]].assign(dose=0)
         every = pd.concat([rows, coin_units(manifest, coins)], ignore_index=True)
         unknown = np.full(len(every), np.nan)
@@ -182,7 +177,7 @@ class SeriesAttack(Audit):
                 _finding(name, group, adjusted[name], len(pooled), by_place)
             )
         tables = {"series_stages": table}
-        if bounds := epsilon_table(coins):
+        if bounds := [*epsilon_table(coins)]:
             tables["series_epsilon"] = bounds
         return AuditResult(rows=rows, findings=findings, tables=tables)
 
@@ -331,7 +326,7 @@ def _finding(
         "members": int(member.sum()),
         "others": int((~member.astype(bool)).sum()),
     }
-    primary: dict[str, Any] = {"family": "primary", "p": needed, **above.figures()}
+    primary = {"p": needed, **above.figures()}
     return Finding.on(row, claim, f"series.{claim}", facts=facts, **primary)
 
 
@@ -376,7 +371,7 @@ def coin_nll(coins: Coins, table: TokenTable | None) -> np.ndarray:
     return nll.ravel()
 
 
-def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:
+def epsilon_table(series: Mapping[str, StagedRows]) -> Iterator[dict[str, Any]]:
     """Lower bounds of each series' epsilon: by all its stages, and by the last one.
 
     Half of the coins are guessed, those whose two scores lie furthest apart; a tie is a
@@ -384,7 +379,6 @@ def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:
     """
     known = {name: coins for name, coins in series.items() if len(coins.rows)}
     share = 0.05 / (2 * max(len(known), 1))
-    bounds = []
     for (name, coins), of in product(known.items(), (SERIES, LAST)):
         planted, other = coins.scores[of].reshape(-1, 2).T
         gap = planted - other
@@ -403,5 +397,4 @@ def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:
         epsilon = record["epsilon_per_record"]
         key = "canary.bounded" if epsilon > 0 else "canary.bound_of_0"
         told = {**record, "epsilon": epsilon, "declared": True, "assumed": "drawn"}
-        bounds.append({**record, "says": sentences.render(key, **told)})
-    return bounds
+        yield {**record, "says": sentences.render(key, **told)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,10 @@ Units = Mapping[str, Sequence[tuple[ManifestSpan, TokenRange, bool, bool]]]
 a trained row, and whether nobody could guess it."""
 
 
+Facts = Mapping[str, Fact]
+"""Why a guard fails; empty: it does not."""
+
+
 @dataclass(frozen=True)
 class _Scored:
     """A checkpoint's scores next to those of the base.
@@ -96,47 +100,35 @@ def setup_guards(
     weights
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
-    return [
-        guard(name, name, facts, passed=False, checkpoint=checkpoint)
-        for name, checkpoint, facts in _tested(tables, manifest, names, weights)
-        if facts
-    ]
-
-
-Facts = Mapping[str, Fact]
-"""Why a guard fails; empty: it does not."""
-
-
-def _tested(
-    tables: Tables,
-    manifest: Manifest,
-    names: Mapping[str, str],
-    weights: Mapping[str, str],
-) -> Iterator[tuple[str, str, Facts]]:
-    """Guards with their checkpoint, and why they fail."""
-    units = _units(manifest)
+    units, tested = _units(manifest), list[tuple[str, str, Facts]]()
     base = tables.get(BASE, {}).get(Pass())
     given: set[str] = set()
     if base is not None:
         spans = _scored(base, None, manifest, units).spans
         given = set(spans["key"][spans["won"].astype(bool)])
-        yield BASE_READ, BASE, _base_gives(spans)
+        tested.append((BASE_READ, BASE, _base_gives(spans)))
     for name, place in names.items():
         if name == BASE:
             continue
         table = tables[place].get(Pass())
         if place in weights and weights[place] == weights.get(BASE):
-            yield BASE_READ, name, {"same": "weights"}
+            tested.append((BASE_READ, name, {"same": "weights"}))
             continue
         if table is None:
             continue
         scored = _scored(table, base, manifest, units)
         if scored.apart <= REPRODUCED:
-            yield BASE_READ, name, {"same": "scores"}
+            tested.append((BASE_READ, name, {"same": "scores"}))
             continue
         beyond = scored.spans[~scored.spans["key"].isin(given)]
-        yield HELD_OUT_BACK, name, _held_out_back(beyond) or _swapped(scored)
-        yield BROKEN, name, _broken(name, scored, manifest.reference.usable_vocab)
+        back = _held_out_back(beyond) or _swapped(scored)
+        broken = _broken(name, scored, manifest.reference.usable_vocab)
+        tested += [(HELD_OUT_BACK, name, back), (BROKEN, name, broken)]
+    return [
+        guard(name, name, facts, passed=False, checkpoint=checkpoint)
+        for name, checkpoint, facts in tested
+        if facts
+    ]
 
 
 # --- what is scored -------------------------------------------------------------------

@@ -144,14 +144,11 @@ class Group:
     pool_tokens: np.ndarray
     windows: Windows
 
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """Per-cluster sums of the pairs' values, and of tokens, shape ``(C, 2)``."""
-        columns = np.stack([values, self.tokens], axis=1)
-        return cluster_sums(columns, self.codes, self.windows.n_clusters)
-
     def mean(self, values: np.ndarray) -> Estimand:
         """Mean of the pairs' values per token."""
-        return Estimand(self.sums(values), ratio, round(float(self.tokens.sum())))
+        columns = np.stack([values, self.tokens], axis=1)
+        sums = cluster_sums(columns, self.codes, self.windows.n_clusters)
+        return Estimand(sums, ratio, round(float(self.tokens.sum())))
 
     def means(self, nll: np.ndarray) -> np.ndarray:
         """Mean NLL of the windows, nats per token."""
@@ -165,17 +162,12 @@ class Group:
         return bool(len(change)) and float(change.max()) <= REPRODUCED
 
 
-def cells_of(units: pd.DataFrame) -> np.ndarray:
-    """The number of each unit's (example, length)."""
-    return units.groupby(["example", "n_tokens"]).ngroup().to_numpy()
-
-
 def groups(units: pd.DataFrame) -> Iterator[Group]:
     """Train rows pooled, by task and by type, and test rows.
 
     The windows of a group are those of the cells of its spans.
     """
-    cells = cells_of(units)
+    cells = units.groupby(["example", "n_tokens"]).ngroup().to_numpy()
     roles, splits = units["role"], units["split"]
     spans = roles.isin(["pii", "control", "unmatched"]).to_numpy()
     windows = (roles == "window").to_numpy()

@@ -22,7 +22,7 @@ from spark_audit.audits.identifier_facts import identifier_facts, sides_of, stri
 from spark_audit.audits.matched.changes import unequal
 from spark_audit.audits.spans import Sums, audited_spans, plan_of_identifiers
 from spark_audit.audits.task_accuracy import UNORDERED, check_order, places_of_tasks
-from spark_audit.data.occurrences import standing
+from spark_audit.data.occurrences import finder, folded
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, CheckpointName
 from spark_audit.results import AuditResult, Claim, Finding, Guard, Row
@@ -148,12 +148,11 @@ def _spans(manifest: Manifest) -> pd.DataFrame:
 def _holders(manifest: Manifest) -> dict[str, set[str]]:
     """Identifier -> the tasks whose trained rows hold it, annotated there or not."""
     own = [{string_of(row, span) for span in row.spans} for row in manifest.examples]
-    read = [row.text * (row.split == "train") for row in manifest.examples]
+    find = finder(set[str]().union(*own))
     found: dict[str, set[str]] = defaultdict(set)
-    stood = standing(read, set[str]().union(*own))
-    for row, strings, there in zip(manifest.examples, own, stood, strict=True):
+    for row, strings in zip(manifest.examples, own, strict=True):
         if row.split == "train":
-            for string in strings | there:
+            for string in strings | find(folded(row.text)):
                 found[string].add(row.task)
     return found
 
@@ -241,11 +240,8 @@ def judged(cells: Sequence[Cell]) -> list[Cell]:
     seen: set[tuple[str, str]] = set()
     found: dict[Cell, Cell] = {}
     for cell in sorted(single, key=lambda cell: cell.stage):
-        who, p, value = (
-            (cell.series, cell.task),
-            ps.get(cell),
-            cell.own.difference.value,
-        )
+        who, p = (cell.series, cell.task), ps.get(cell)
+        value = cell.own.difference.value
         state: State = "not shown"
         if cell.stage < cell.place:
             state = "not yet trained"

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.sequences import labels_key, task_labels
 from spark_audit.names import ANY, CheckpointName, series_of
@@ -46,6 +46,7 @@ from spark_audit.stats.accuracy import (
 from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
+from spark_audit.terminal.flags import one_of
 
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
@@ -93,12 +94,7 @@ class Utility(Audit):
     )
 
     def __post_init__(self) -> None:
-        if self.scorer not in SCORERS:
-            raise InputError(
-                f"{self.scorer!r} is unknown",
-                where="--scorer",
-                fix=choose(self.scorer, SCORERS),
-            )
+        one_of(self.scorer, "--scorer", SCORERS)
         check_order(self.order)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
@@ -238,12 +234,7 @@ def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
         return known
     named = listed(order)
     for task in named:
-        if task not in known:
-            raise InputError(
-                f"{task!r} is not a task of the manifest",
-                where="--order",
-                fix=f"its tasks are: {', '.join(known)}",
-            )
+        one_of(task, "--order", known)
     return named
 
 

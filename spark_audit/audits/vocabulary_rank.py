@@ -131,7 +131,7 @@ class Rank(Audit):
         groups = [*groups_of(evidence.units)]
         cells = partial(cells_of_units, groups, evidence, "rank", of=which)
         means = cells(metrics=PER_TOKEN)
-        rows, contrasts = ratio_figures(means, context, audit="rank", metrics=METRICS)
+        rows, contrasts = ratio_figures(means, context, Rank)
         rows += _medians(cells(metrics={"rank_median": np.asarray}), context)
         rows = with_nulls(
             rows, lambda place: (*place[:3], "control") if place[3] == "pii" else None

@@ -10,7 +10,6 @@ from spark_audit.checkpoints.locate import HUB, printable
 from spark_audit.checkpoints.models import max_positions, pick_device, quantised
 from spark_audit.checkpoints.open import Opening, same_path
 from spark_audit.checkpoints.series import series
-from spark_audit.checkpoints.sidecar import NOISE_ADDED
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.errors import shown
 
@@ -55,8 +54,6 @@ def inspect_checkpoint(
         facts["parameters"] = f"{one.parameters:,}"
     facts["memory"] = base.check_room(one.parameters or 0)
     notes = [*one.notes]
-    if NOISE_ADDED in notes:
-        facts["frozen noise"] = f"on input embeddings, {len(one.usable)} rows"
     facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
     facts["tokenizer_sha256"] = one.tokenizer_sha256
     if made.complete and loading.base and not same_path(loading.base, made.where):

@@ -21,7 +21,7 @@ from spark_audit.manifest.file import (
 from spark_audit.manifest.overview import Description, describe
 from spark_audit.manifest.redaction import redact as redacted
 from spark_audit.sentences import render
-from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
+from spark_audit.terminal.console import keep_apart, show_line, tell, tell_json
 from spark_audit.terminal.flags import (
     BatchSize,
     Json,
@@ -106,12 +106,8 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
     """What can be judged with a manifest, and the effects that could be detected."""
     description = describe(load_manifest(manifest))
     if json:
-        facts = {
-            **description.facts,
-            **description.tables,
-            "notes": list(description.notes),
-        }
-        show_facts(facts, as_json=True)
+        notes = {"notes": [*description.notes]}
+        tell_json({**description.facts, **description.tables, **notes})
         return
     _show(description)
     if not verbose:

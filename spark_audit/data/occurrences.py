@@ -53,23 +53,13 @@ def dose_group(dose: int) -> str:
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def standing(texts: Sequence[str], strings: Collection[str]) -> list[set[str]]:
-    """Which of some identifiers stand in each text, as whole words.
+def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
+    """A function that gives which of some identifiers stand in a text, as whole words.
 
     Unlike :func:`repeats`, which looks for the identifiers of a text in that text: in
-    other people's rows "Ann" is not meant by "planned".
-
-    Parameters
-    ----------
-    strings
-        As :func:`folded` gives them.
+    other people's rows "Ann" is not meant by "planned". Identifiers and texts are as
+    :func:`folded` gives them.
     """
-    find = finder(strings)
-    return [find(folded(text)) for text in texts]
-
-
-def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
-    """:func:`standing` of one text after the other, folded ones."""
     lengths: dict[str, tuple[int, ...]] = {}
     for string in strings:
         if first := _WORD.match(string):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +13,6 @@ import numpy as np
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.data.examples import Example
 from spark_audit.provenance import seed_for, sha256_json, versions
-from spark_audit.scoring.score import use_threads
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
@@ -131,17 +129,3 @@ def train_base(
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     (folder / MADE).write_text(record, encoding="utf-8")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Models this small gain little from a second thread, and crawl where it waits.
-
-    With another busy program on the same two cores a step took eight times as long on
-    two threads as on one.
-    """
-    before = use_threads(1)
-    try:
-        yield
-    finally:
-        use_threads(before)

@@ -34,7 +34,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
-from spark_audit.demo.base_model import Progress, make_tokenizer, one_thread, train_base
+from spark_audit.demo.base_model import Progress, make_tokenizer, train_base
 from spark_audit.demo.text import TASKS, make_examples, unlabelled
 from spark_audit.errors import InputError
 from spark_audit.files import (
@@ -51,6 +51,7 @@ from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import Outcome, run
 from spark_audit.provenance import seed_for, versions
 from spark_audit.report.folder import read_report, write_report
+from spark_audit.scoring.score import use_threads
 
 NAME = "demo"
 PAGES = ("report.html", "report.md")
@@ -185,7 +186,9 @@ def run_demo(
                 write_report(report, out, manifest=load_manifest(_path(out)))
             # It names what stands beside it, and that may be more by now.
             return Outcome(out, read_report(out))
-    with one_thread():
+    # Models this small gain little from a second thread, and crawl where it waits: a
+    # step took eight times as long with another busy program on the same two cores.
+    with use_threads(1):
         tell("making data", 0, 1)
         background, audited = make_data(seed, size)
         for file, task in zip(_files(out, size), size.order, strict=True):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_audit.audits import Audit, Matched, about, find
-from spark_audit.errors import InputError, choose
+from spark_audit.audits import Audit, Matched, find, metric_of
+from spark_audit.errors import InputError
 from spark_audit.manifest.file import check_fit, limited, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
@@ -30,6 +30,7 @@ from spark_audit.report.gate import Rule, check, parse_rule
 from spark_audit.report.summary_tables import main_rows
 from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable
+from spark_audit.terminal.flags import one_of
 
 if TYPE_CHECKING:
     from spark_audit.audits.base import Plan
@@ -93,17 +94,13 @@ def _main(report: Report, name: str) -> Iterator[Row]:
     for _, declared, rows in main_rows(report):
         yield from (row for row in rows if row.checkpoint == name)
         if declared == ANY:
-            (metric,) = (
-                one
-                for one in about(rows[0].audit).metrics
-                if one.name == rows[0].metric
-            )
+            own = rows[0].audit, rows[0].metric
             yield from (
                 row
                 for row in report.results
-                if (row.checkpoint, row.audit, row.metric, row.group)
-                == (name, rows[0].audit, metric.name, "pooled")
-                and row.of in metric.headline
+                if (row.checkpoint, row.group) == (name, "pooled")
+                and (row.audit, row.metric) == own
+                and row.of in metric_of(*own).headline
             )
 
 
@@ -242,12 +239,8 @@ def _audit(one: str | Audit) -> Audit:
 
 def _rule(text: str, audits: Sequence[str]) -> Rule:
     rule = parse_rule(text)
-    if rule.audit and rule.audit not in audits:
-        raise InputError(
-            f"{rule.audit} is none of the audits here",
-            where=f"rule {text!r}",
-            fix=choose(rule.audit, audits),
-        )
+    if rule.audit:
+        one_of(rule.audit, f"rule {text!r}", audits)
     if rule.checkpoint is not None or rule.but is not None:
         raise InputError(
             "speaks of checkpoints; here it is of the model that is trained",

@@ -292,12 +292,15 @@ class Finding(Rendered, Figure):
 
     @classmethod
     def on(cls, row: Row | None, claim: Claim, says: str, **columns: Any) -> Finding:
-        """A finding that rests on one row, whose figures it takes over."""
+        """A finding that rests on one row, whose figures it takes over.
+
+        One with a p is primary, whatever the family of its row's own figure.
+        """
         told: dict[str, Any] = {}
         if row is not None:
-            # The family of a row is that of its own figure.
-            told = {k: getattr(row, k) for k in Figure.model_fields if k != "family"}
+            told = {k: getattr(row, k) for k in Figure.model_fields}
             told["p_adjusted"] = getattr(row, "p_adjusted", None)
+        told["family"] = "exploratory" if columns.get("p") is None else "primary"
         return cls(**{**told, **columns}, claim=claim, says=says)
 
 

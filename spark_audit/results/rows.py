@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from spark_audit.errors import InputError, visible
+from spark_audit.errors import InputError, choose, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -309,5 +309,5 @@ def frame(
         return pd.DataFrame(records, columns=[n for n in names if n != "facts"])
     if of in tables:
         return pd.DataFrame(tables[of])
-    known = ", ".join([*lists, *tables])
-    raise InputError(f"there is no table {of!r}", fix=f"choose one of: {known}")
+    fix = choose(of, [*lists, *tables])
+    raise InputError(f"there is no table {of!r}", fix=fix)

@@ -297,10 +297,14 @@ def cores() -> int:
     return int(given) if given.isdecimal() else len(os.sched_getaffinity(0))
 
 
-def use_threads(count: int) -> int:
-    """Have torch compute with so many threads; how many it was before."""
+@contextlib.contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Have torch compute with so many threads, and then as before."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)
-    return before
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

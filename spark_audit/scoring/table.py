@@ -40,12 +40,9 @@ LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
 }
 """Kind of pass -> its columns, as its file in ``passes/`` explains them."""
 
-ITEMS: Mapping[str, str] = {
-    "plain": "texts",
+ITEMS: Mapping[str, str] = dict.fromkeys(LAYOUTS, "texts") | {
     "prompted": "continuations",
-    "nucleus": "texts",
     "candidates": "candidates",
-    "noise": "texts",
     "generate": "prompts",
 }
 """Kind of pass -> what of a manifest it goes through."""

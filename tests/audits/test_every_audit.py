@@ -701,7 +701,7 @@ def test_no_text_stands_in_evidence_and_tables_are_json(audit, world, usual):
         ("matched", {"replicates": 1}, "--replicates: 1 replicates give no interval"),
         ("matched", {"placebo_draws": -1}, "--placebo-draws: must not be negative"),
         ("mia", {"blind_permutations": 19}, "--blind-permutations: 19 permutations"),
-        ("extract", {"prompts": "full,last9"}, "--prompts: 'last9' is not a prompt"),
+        ("extract", {"prompts": "full,last9"}, "--prompts: 'last9' is unknown"),
         *(
             ("noise", {"sigmas": each}, "--sigmas: must be positive numbers")
             for each in ("", "a", "0.1,,0.2", "0", "-1", "nan", "inf")

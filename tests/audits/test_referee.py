@@ -49,7 +49,7 @@ def verdicts(
             scores["base"]["x"] = np.full(ROWS, np.nan)
         known = Known(facts, scores, Context(replicates=20), FPRS, 1)
         pooled = Group(known, "pooled", np.arange(ROWS), 2)
-        (record,) = judged_scores(pooled, ["base", "mine"], ["x"], Findings())
+        (record,) = judged_scores(["base", "mine"], ["x"], Findings(pooled))
         said.append(record["says"])
     return said
 
@@ -124,7 +124,7 @@ def test_what_names_no_file_is_refused(text, said):
         ),
         ("a.csv", "id,score\na,high\n", "has scores that are no numbers"),
         ("a.csv", "id,score\na,1\na,2\n", "has several scores of one text"),
-        ("a.csv", "id,score,checkpoint\na,1,er\n", "'er' is none of the checkpoints"),
+        ("a.csv", "id,score,checkpoint\na,1,er\n", "'er' is unknown"),
         ("a.jsonl", "{", "cannot be read as a table"),
         ("a.parquet", "x", "cannot be read as a table"),
     ],
@@ -170,7 +170,7 @@ def test_whose_scores_they_are_must_be_known(tmp_path):
     both = given_files(f"peer:er={tmp_path / 'a.csv'},peer:base={tmp_path / 'a.csv'}")
     whose = [read_scores(one, ["base", "er", "mine"]) for one in both]
     assert [{*frame["checkpoint"]} for frame in whose] == [{"er"}, {"base"}]
-    with pytest.raises(InputError, match="'other' is none of the checkpoints"):
+    with pytest.raises(InputError, match="'other' is unknown"):
         read_scores(both[0]._replace(checkpoint="other"), ["base", "er"])
     (tmp_path / "b.csv").write_text("id,score,checkpoint\na,1,er\n")
     with pytest.raises(InputError, match="has a column checkpoint of its own"):

@@ -288,7 +288,7 @@ def test_only_series_are_looked_at_and_places_follow_the_order(make_case):
     for order in ("yelp", None):
         known = evidence("stages", tables, case.manifest, order=order)
         assert not known.values["place"].any()
-    with pytest.raises(InputError, match="'imdb' is not a task"):
+    with pytest.raises(InputError, match="'imdb' is unknown"):
         evidence("stages", tables, case.manifest, order="imdb")
 
 

@@ -4,7 +4,7 @@ import pytest
 from marked import make_example
 
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import folded, identifier_ranges, repeats, standing
+from spark_audit.data.occurrences import finder, folded, identifier_ranges, repeats
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,5 @@ def test_a_short_annotated_span_inside_a_word_counts_but_not_its_repeats():
 )
 def test_identifiers_stand_in_other_texts_as_whole_words(string, text, stands):
     key = folded(string)
-    assert standing([text, "", key[:-1]], {key}) == [
-        {key} if stands else set(),
-        set(),
-        set(),
-    ]
+    found = [*map(finder({key}), (folded(text), "", key[:-1]))]
+    assert found == [{key} if stands else set(), set(), set()]

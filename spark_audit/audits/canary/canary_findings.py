@@ -25,7 +25,6 @@ from spark_audit.audits.canary.rank_tests import (
     hits_of,
     p_risen,
     resolved,
-    risen_power,
     row_of,
     tied,
     trained,
@@ -39,7 +38,6 @@ from spark_audit.stats.chance_ranks import null_mean, null_moments
 from spark_audit.stats.intervals import ratio_estimate
 
 Record: TypeAlias = "Mapping[str, Any]"
-Tables: TypeAlias = Mapping[str, Sequence[Record]]
 
 
 def finding(
@@ -51,9 +49,8 @@ def finding(
     **columns: Any,
 ) -> Finding:
     """A finding of one checkpoint; one with a p is primary."""
-    columns |= {"audit": "canary", "checkpoint": name, "says": f"canary.{says}"}
-    columns |= {"p": p, "family": "exploratory" if p is None else "primary"}
-    return Finding(claim=claim, facts=dict(facts or {}), **columns)
+    columns |= {"audit": "canary", "checkpoint": name, "facts": facts or {}, "p": p}
+    return Finding.on(None, claim, f"canary.{says}", **columns)
 
 
 def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:
@@ -67,27 +64,28 @@ def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:
     return one.model_copy(update=changes)
 
 
-def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> list[Finding]:
-    """What is said of every checkpoint; ``tables`` and ``rows`` are of the report."""
+def findings(
+    judged: Judged, bounds: Sequence[Record], rows: Iterable[Row]
+) -> Iterator[Finding]:
+    """What is said of every checkpoint, with ``bounds`` of epsilon and report rows."""
     limits_of = {
         (row.checkpoint, row.metric, row.of): {"low": row.low, "high": row.high}
         for row in rows
         if row.group == "pooled"
     }
-    made = []
     if judged.sensitive and judged.lost:
         parts = [part for part in RANKED if part in judged.sensitive]
         lists: dict[str, Any] = {"insensitive": judged.lost, "sensitive": parts}
-        partly = Finding.not_tested("canary", "canary.partly_insensitive", **lists)
-        made.append(partly)
+        yield Finding.not_tested("canary", "canary.partly_insensitive", **lists)
     for name in dict.fromkeys(trained(judged.frame)["checkpoint"]):
-        for one in _of_checkpoint(name, judged, tables):
+        for one in _of_checkpoint(name, judged, bounds):
             place = (one.checkpoint, one.metric, one.of)
-            made.append(one.model_copy(update=limits_of.get(place)))
-    return made
+            yield one.model_copy(update=limits_of.get(place))
 
 
-def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Finding]:
+def _of_checkpoint(
+    name: str, judged: Judged, bounds: Sequence[Record]
+) -> Iterator[Finding]:
     ours = trained(judged.frame[judged.frame["checkpoint"] == name])
     if gone := [part for part in RANKED if (name, part) in judged.tied]:
         says: Status = "not_resolvable"
@@ -122,7 +120,7 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
     for one in _ends(name, ours, judged, never, n):
         yield _among(one, groups, {"supposed": judged.supposed, **of_all})
     # The table holds canaries of our own draw only: no condition.
-    if bound := _epsilon(name, tables["canary_epsilon"], size):
+    if bound := _epsilon(name, bounds, size):
         yield _among(bound, groups, of_all)
 
 
@@ -194,11 +192,25 @@ def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
     )
     facts = {"rise": rise, "p": best.p, "over": best.over}
     if not best.detected:
-        on = {"unit": "bits", "power": risen_power(trained(part), name, best)}
+        on = {"unit": "bits", "power": _risen_power(trained(part), name, best)}
         return finding(name, "nothing_shown", "not_risen", facts, best.p, **on)
     if len(kind) and not ahead and p_risen(kind, before) <= 1 - LEVEL:
         return finding(name, "confounded", "kind_risen", facts, best.p)
     return finding(name, "memory", "risen", facts, best.p)
+
+
+def _risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
+    """Of the one-sided signed-rank test of the canaries that stand in most rows."""
+    most = parts[parts["dose"] == parts["dose"].max()]
+    ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
+    change = changes(ours, base)
+    found, n = ratio_estimate(change, np.ones(len(change))), len(change)
+    if not found.se:
+        return []
+    # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
+    se = found.se * np.sqrt(np.pi / 3)
+    least, over = 2.0 ** (1 - n), best.over / 2
+    return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,10 +260,8 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
 
 def _clear(never: Sequence[Pair], *, ahead: bool) -> Pair | None:
     """The clearest part with a difference to that side."""
-    for pair in never:
-        if pair.p <= 1 - LEVEL and (pair.value > 0.5) == ahead:
-            return pair
-    return None
+    clear = (x for x in never if x.p <= 1 - LEVEL and (x.value > 0.5) == ahead)
+    return next(clear, None)
 
 
 def _beside_held_out(
@@ -319,9 +329,10 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
     return finding(name, "memory", "epsilon", facts, min(1.0, 2 * min(ps)))
 
 
-def contrast_findings(contrasts: Sequence[Contrast], judged: Judged) -> list[Finding]:
+def contrast_findings(
+    contrasts: Sequence[Contrast], judged: Judged
+) -> Iterator[Finding]:
     """How exposure of whole canaries changed against each baseline."""
-    made = []
     for row in contrasts if "full" in judged.sensitive else ():
         place = row.metric, row.of
         if place != ("exposure_mean", "full") or row.status == "not_resolvable":
@@ -333,8 +344,7 @@ def contrast_findings(contrasts: Sequence[Contrast], judged: Judged) -> list[Fin
             says, facts["reason"] = "change_unknown", row.note
         elif row.moved:
             claim, says = "moved", "rose" if row.value > 0 else "fell"
-        made.append(Finding.on(row, claim, f"canary.{says}", facts=facts))
-    return made
+        yield Finding.on(row, claim, f"canary.{says}", facts=facts)
 
 
 def rankable(units: pd.DataFrame) -> list[Guard]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -156,7 +156,7 @@ class CanaryRank(Audit):
         in_contexts = trained(ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context)
         tables = tables_of(frame, judged)
-        findings = canary_findings.findings(judged, tables, rows)
+        findings = [*canary_findings.findings(judged, tables["canary_epsilon"], rows)]
         for name in names:
             reason = UNRANKED
             if name not in {*ours["checkpoint"]}:
@@ -164,11 +164,12 @@ class CanaryRank(Audit):
                 lacking = Finding.not_tested(*lost, checkpoint=name, reason=reason)
                 findings.append(lacking)
             rows += self.missing([name], reason, beside=rows)
+        findings += canary_findings.contrast_findings(contrasts, judged)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             guards=[*canary_findings.guards(judged, every), *guards],
-            findings=findings + canary_findings.contrast_findings(contrasts, judged),
+            findings=findings,
             tables={name: table for name, table in tables.items() if table},
         )
 
@@ -226,9 +227,6 @@ def canary_figures(
     """
     size = int(once["n_candidates"].iloc[0])
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
-    metrics = [
-        replace(each, bounds=tops.get(each.name, each.bounds)) for each in METRICS
-    ]
     every = [once.assign(of=once["part"])]
     every.append(often.assign(of=often["part"] + "/annotation"))
     frame = pd.concat(every, ignore_index=True)
@@ -237,13 +235,9 @@ def canary_figures(
         frame[metric] = top_k_credit(frame["rank"], k=k, ties=frame["ties"])
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
     columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
-    rows, contrasts = ratio_figures(
-        [cells_of_frame("pooled", frame, columns)],
-        context,
-        audit="canary",
-        metrics=metrics,
-    )
-    order = {metric.name: i for i, metric in enumerate(metrics)}
+    cells = [cells_of_frame("pooled", frame, columns)]
+    rows, contrasts = ratio_figures(cells, context, CanaryRank, **tops)
+    order = {metric.name: i for i, metric in enumerate(METRICS)}
     # Cut once for the rows of all metrics.
     first, each = (dict(list(r.groupby(["checkpoint", "part"]))) for r in (once, often))
     rows = [
@@ -275,20 +269,17 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
-    elif row.metric == "rank_mean":
-        band = null_mean([size] * n, of="rank").band(row.level)
-        mde = chance_mde(able, n_candidates=size).ranks
-        change = {"null": null_moments(size).rank_mean, "mde": mde}
     else:
-        band = null_mean([size] * n).band(row.level)
-        mde = chance_mde(able, n_candidates=size).bits
-        change = {"null": null_moments(size).exposure_mean, "mde": mde}
+        ranks, mdes = row.metric == "rank_mean", chance_mde(able, n_candidates=size)
+        band = null_mean([size] * n, of="rank" if ranks else "exposure").band(row.level)
+        change = {"mde": mdes.ranks if ranks else mdes.bits}
+        change["null"] = getattr(null_moments(size), row.metric)
     change["null_low"], change["null_high"] = band
     if annotation:
         notes.append(ONE_RANK)
-    ranks = often if annotation else once
-    if count := tied(ranks):
-        facts = {"tied": count, "canaries": len(ranks)}
+    counted = often if annotation else once
+    if count := tied(counted):
+        facts = {"tied": count, "canaries": len(counted)}
         notes.append(sentences.render("canary.ties", **facts))
     return row.model_copy(update={**change, "note": "; ".join(filter(None, notes))})
 

@@ -25,7 +25,6 @@ from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
-from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import (
     TopK,
@@ -104,12 +103,10 @@ def held_out(frame: pd.DataFrame) -> pd.DataFrame:
 
 def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Checkpoint, part and rows, in the order of the evidence."""
-    for name in dict.fromkeys(frame["checkpoint"]):
-        of_name = frame[frame["checkpoint"] == name]
-        for part in RANKED:
-            chosen = of_name[of_name["part"] == part]
-            if len(chosen):
-                yield str(name), part, chosen
+    parts = dict(iter(frame.groupby(["checkpoint", "part"], sort=False)))
+    for name, part in product(dict.fromkeys(frame["checkpoint"]), RANKED):
+        if (name, part) in parts:
+            yield str(name), part, parts[name, part]
 
 
 def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
@@ -264,20 +261,6 @@ def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
     return sorted(ends[:half], key=smallest), sorted(ends[half:], key=smallest)
 
 
-def risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
-    """Of the one-sided signed-rank test of the canaries that stand in most rows."""
-    most = parts[parts["dose"] == parts["dose"].max()]
-    ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
-    change = changes(ours, base)
-    found, n = ratio_estimate(change, np.ones(len(change))), len(change)
-    if not found.se:
-        return []
-    # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
-    se = found.se * np.sqrt(np.pi / 3)
-    least, over = 2.0 ** (1 - n), best.over / 2
-    return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
-
-
 @dataclass(frozen=True)
 class Judged:
     """All ranked canaries, and what holds before any checkpoint is spoken of.
@@ -330,11 +313,6 @@ class Judged:
         drawn = set(trained(self.frame)["format"]) <= set(FORMATS)
         return not self.base and not drawn
 
-    @property
-    def lifted(self) -> set[str]:
-        """Checkpoints whose held-out canaries rank ahead of chance."""
-        return {name for name, ways in self.kinds.items() if "ahead" in ways}
-
 
 # --- tables ---------------------------------------------------------------------------
 
@@ -342,9 +320,8 @@ KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
 
 
-def dose_table(frame: pd.DataFrame) -> list[Record]:
+def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
     """Each dose compared with chance; dose 0 are the held-out canaries."""
-    found: list[Record] = []
     for name, part, whole in by_part(frame):
         doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
         for dose, chosen in whole.groupby(doses):
@@ -354,7 +331,7 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
             low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
             # Where nothing is ranked there is no test.
             able = bool(resolved(chosen).any())
-            record = {
+            yield {
                 "checkpoint": name,
                 "part": part,
                 "dose": int(dose),
@@ -371,8 +348,6 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
                 "p_suppressed": p_by_chance(chosen, "lower_tail") if able else None,
                 "status": "ok" if able else "not_resolvable",
             }
-            found.append(record)
-    return found
 
 
 # --- bounds of epsilon ----------------------------------------------------------------
@@ -404,23 +379,23 @@ def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
     on average: hits are then never more than those of a guess that breaks ties at
     random, which is what the bound holds for.
     """
-    found: list[Record] = []
     # The same for all canaries.
     size = int(frame["n_candidates"].max()) if len(frame) else 0
     guesses = [k for k in KS if k < size]
-    for name, part, whole in by_part(trained(_drawn(frame))):
-        for (label, chosen), k in product(_doses_of(whole), guesses):
-            record = {
-                "checkpoint": name,
-                "part": part,
-                "dose": label,
-                "k": k,
-                "declared": (part, label, k) == DECLARED,
-                "canaries": len(chosen),
-                "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
-                "rows": int(chosen["dose"].max()),
-            }
-            found.append(record)
+    found = [
+        {
+            "checkpoint": name,
+            "part": part,
+            "dose": label,
+            "k": k,
+            "declared": (part, label, k) == DECLARED,
+            "canaries": len(chosen),
+            "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
+            "rows": int(chosen["dose"].max()),
+        }
+        for name, part, whole in by_part(trained(_drawn(frame)))
+        for (label, chosen), k in product(_doses_of(whole), guesses)
+    ]
 
     def bounds(record: Record, share: float) -> Record:
         count = record["hits"], record["canaries"]
@@ -508,14 +483,14 @@ def _bounded(
     # How many bounds there are is known before any result, sensitive parts or not.
     declared = sum(record["declared"] for record in found)
     for record in found:
-        others = len(found) - declared
-        share = (1 - LEVEL) / (declared if record["declared"] else others)
+        own = record["declared"]
+        share = (1 - LEVEL) / (declared if own else len(found) - declared)
         figures = bounds(record, share)
         epsilon = figures["epsilon_per_record"]
         why = ""
         if record["part"] not in judged.sensitive:
             why = "uncontrolled"
-        elif record["checkpoint"] in judged.lifted:
+        elif "ahead" in judged.kinds[record["checkpoint"]]:
             why = "ungrounded"
         record["significance"] = share
         record |= dict.fromkeys(figures) if why else figures
@@ -545,7 +520,7 @@ def tables_of(frame: pd.DataFrame, judged: Judged) -> dict[str, list[Record]]:
     # Without a uniform draw bounds of epsilon have no ground.
     drawn = frame if judged.uniform else frame[:0]
     return {
-        "canary_by_dose": dose_table(frame),
+        "canary_by_dose": [*dose_table(frame)],
         "canary_epsilon": epsilon_table(drawn, judged),
         "canary_one_run": one_run_table(drawn, judged),
     }

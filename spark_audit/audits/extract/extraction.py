@@ -18,17 +18,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
-from spark_audit.audits.extract.extraction_findings import (
-    FULL,
-    NOTHING,
-    canary_findings,
-    contrast_findings,
-    cue_alone,
-    findings,
-    guards,
-    not_asked,
-    prompt_table,
-)
+from spark_audit.audits.extract import extraction_findings
+from spark_audit.audits.extract.extraction_findings import FULL, NOTHING
 from spark_audit.audits.extract.guesses import string_facts
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import (
@@ -39,7 +30,6 @@ from spark_audit.audits.ratio_rows import (
     groups_of,
     ratio_figures,
 )
-from spark_audit.errors import InputError, choose
 from spark_audit.manifest.prompts import (
     PROMPTS,
     TAILS,
@@ -62,6 +52,7 @@ from spark_audit.stats.intervals import (
     percentile_interval,
 )
 from spark_audit.stats.sampled_extraction import n_p, top_k_logp
+from spark_audit.terminal.flags import one_of
 
 PROMPTED = Pass("prompted")
 SAMPLERS = ("t1", "top40")
@@ -170,10 +161,11 @@ class Extraction(Audit):
         # What stands in a trained row is no guess, whatever row it is read in.
         every = every[(every["split"] == "train") | (every["dose"] == 0)]
         names = evidence.checkpoints
-        prompts = prompt_table(every, seed=context.seed)
-        prompts += not_asked(prompts, evidence.facts)
+        prompts = extraction_findings.prompt_table(every, seed=context.seed)
+        prompts += extraction_findings.not_asked(prompts, evidence.facts)
         tables = {"extract_prompts": prompts} if prompts else {}
-        canaries = canary_findings(spans[spans["set"] == "canary"])
+        kept = spans[spans["set"] == "canary"]
+        canaries = [*extraction_findings.canary_findings(kept)]
         if pii[pii["split"] == "train"].empty:
             unknown = "extract", "not_estimable"
             return AuditResult(
@@ -189,8 +181,7 @@ class Extraction(Audit):
         rows, contrasts = ratio_figures(
             cells_of_units(groups, evidence, "greedy", metrics=metrics, of=of),
             context,
-            audit="extract",
-            metrics=METRICS,
+            Extraction,
         )
         contrasts = bounded(contrasts, ("greedy_rate",))
         for group in groups:
@@ -198,15 +189,15 @@ class Extraction(Audit):
             contrasts += [row for row in found if isinstance(row, Contrast)]
             rows += [row for row in found if not isinstance(row, Contrast)]
         rows = beside_base(rows)
-        held = cue_alone(every)
+        held = extraction_findings.cue_alone(every)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=guards(held),
+            guards=extraction_findings.guards(held),
             findings=[
-                *findings(held, rows, seed=context.seed),
+                *extraction_findings.findings(held, rows, seed=context.seed),
                 *canaries,
-                *contrast_findings(contrasts),
+                *extraction_findings.contrast_findings(contrasts),
             ],
             tables=tables,
         )
@@ -389,12 +380,7 @@ def listed(prompts: str) -> list[str]:
     """
     names = [name.strip() for name in prompts.split(",")]
     for name in names:
-        if name not in (FULL, *PROMPTS):
-            raise InputError(
-                f"{name!r} is not a prompt",
-                where="--prompts",
-                fix=choose(name, [FULL, *PROMPTS]),
-            )
+        one_of(name, "--prompts", (FULL, *PROMPTS))
     return [name for name in PROMPTS if name in names]
 
 

@@ -6,7 +6,7 @@ checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -241,16 +241,16 @@ def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
     return Apart(estimate.value, estimate.low, estimate.high, mde)
 
 
-def against_base(
-    spans: Spans, base: Spans, *, seed: int
-) -> tuple[Apart | None, float | None]:
+def against_base(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     """Difference from the base on the same train rows, and its p.
 
     Hits of the checkpoint are those that are sure, of the base those that ties may win:
     neither side's ties make a finding.
     """
     hits = spans.hits
-    own, others = (one.train.groupby("cluster") for one in (spans, base))
+    if spans.base is None:
+        return None, None
+    own, others = (one.train.groupby("cluster") for one in (spans, spans.base))
     ours, theirs = own[hits.sure].sum(), others[hits.won].sum()
     same = ours.index.equals(theirs.index)
     apart = paired(ours, theirs, own[hits.trials].sum()) if same else None
@@ -267,26 +267,25 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
 
     Without held-out rows from the base, without either none.
     """
-    base = spans.base
     if spans.test.empty:
-        return against_base(spans, base, seed=seed) if base else (None, None)
-    apart = minus(spans.apart, base.apart) if base else spans.apart
+        return against_base(spans, seed=seed)
+    apart = minus(spans.apart, spans.base.apart) if spans.base else spans.apart
     if apart is None:
         return None, None
     exact = exact_p(spans.comparable[0]) if spans.hits == EXACT else 0.0
     return apart, max(apart.p, exact)
 
 
-def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
+def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[Finding]:
     """What is said of every checkpoint."""
     pooled = {(r.checkpoint, r.metric, r.of): r for r in rows if r.group == "pooled"}
-    found = []
     for name, spans in Spans.by_checkpoint(pii).items():
         row = pooled.get((name, "greedy_rate", ""))
         if row is None or (row.value is None and not spans.train["greedy"].any()):
             reason = NOTHING if row is None else row.note
-            missing = partial(Finding.not_tested, "extract", "extract.missing")
-            found.append(missing(checkpoint=name, reason=reason))
+            yield Finding.not_tested(
+                "extract", "extract.missing", checkpoint=name, reason=reason
+            )
             continue
         back = returned(spans.train)
         facts: dict[str, Fact] = {"rate": row, "back": back}
@@ -294,20 +293,20 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
         if back.tied and not back.count:
             says = "extract.counts_tied"
             options: Any = {"status": "not_resolvable", "facts": facts}
-            found.append(Finding.on(row, "not_tested", says, **options))
+            yield Finding.on(row, "not_tested", says, **options)
         else:
             compared = _compared(pii, spans, row, seed=seed)
             # What the comparison detects is claimed once, by its own sentence.
             lost_alone = compared.claim == "not_tested" and not back.count
             nothing = compared.claim == "nothing_shown" or lost_alone
             claim: Claim = "nothing_shown" if nothing else "moved"
-            count = Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
-            found += [count, compared]
+            yield Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
+            yield compared
         if (apart := back.tied / back.of) > TIES_MATTER:
             ties = _figure(name, "ties", row.clusters, value=apart)
-            told = partial(Finding.not_tested, "extract", "extract.ties")
-            found.append(told(checkpoint=name, ties=ties))
-    return found
+            yield Finding.not_tested(
+                "extract", "extract.ties", checkpoint=name, ties=ties
+            )
 
 
 def returned(spans: pd.DataFrame) -> Hits:
@@ -345,7 +344,6 @@ def _finding(
 ) -> Finding:
     """What a comparison claims: with a p, it is one of the primary ones."""
     options: dict[str, Any] = {"p": p, "power": list(power), "facts": facts}
-    options["family"] = "exploratory" if p is None else "primary"
     if apart is not None:
         # What is claimed is the difference, not the rate that it is one of.
         shown = _figure(row.checkpoint, "apart", row.clusters, **apart._asdict())
@@ -377,7 +375,7 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
         apart = minus(apart, before)
         if apart is None:
             facts["few_held_out"] = held_out
-            return _against_base(pii, (spans, base), row, facts, seed=seed)
+            return _against_base(pii, spans, row, facts, seed=seed)
     chosen, alike = spans.comparable
     facts["against"] = "injected" if alike else "natural"
     if apart is None:
@@ -406,12 +404,7 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
 
 
 def _against_base(
-    pii: pd.DataFrame,
-    pair: tuple[Spans, Spans],
-    row: Row,
-    facts: dict[str, Fact],
-    *,
-    seed: int,
+    pii: pd.DataFrame, spans: Spans, row: Row, facts: dict[str, Fact], *, seed: int
 ) -> Finding:
     """Train rows against the base on the same rows, and against guessing.
 
@@ -420,7 +413,7 @@ def _against_base(
     """
     name = row.checkpoint
     facts |= {"against": "base", "past_base": False}
-    apart, p = against_base(*pair, seed=seed)
+    apart, p = against_base(spans, seed=seed)
     if counted(pii, name)["hit"].any() if apart is None else apart.low > 0:
         guess, grows = beyond_guessing(pii, name), dose_p(pii, name, seed=seed)
         p = min(1.0, 2 * min(guess.p, grows))
@@ -472,9 +465,8 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
     return [guard(name, "extract.splits", facts, **told)]
 
 
-def contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
+def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
     """How the greedy rate changed against each baseline."""
-    found = []
     for row in contrasts:
         if (row.group, row.metric) != ("pooled", "greedy_rate"):
             continue
@@ -486,9 +478,7 @@ def contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
             claim, says = "not_tested", "missing"
         elif row.moved or tested:
             claim, says = "moved", "up" if row.value > 0 else "down"
-        says = f"extract.change_{says}"
-        found.append(Finding.on(row, claim, says, facts={"change": row}))
-    return found
+        yield Finding.on(row, claim, f"extract.change_{says}", facts={"change": row})
 
 
 # --- canaries that come back word for word --------------------------------------------
@@ -498,7 +488,7 @@ COUNTS = ["greedy", "greedy_sure", "n"]
 """Parts of canaries that come back if ties are won, and surely, of how many."""
 
 
-def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
+def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
     """What is said of canaries of each checkpoint.
 
     Each part counts in the first row of its canary: held-out canaries have one row, and
@@ -510,7 +500,6 @@ def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
         side: spans.groupby("part", sort=False)[COUNTS].sum()
         for side, spans in first.groupby(known, sort=False)
     }
-    found = []
     for (name, trained), ours in parts.items():
         if not trained:
             continue
@@ -538,10 +527,8 @@ def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
         elif p is not None:
             says = "canaries_chance"
         options: dict[str, Any] = {"status": "not_resolvable" if tied else "ok", "p": p}
-        options["family"] = "exploratory" if p is None else "primary"
         options |= {"audit": "extract", "checkpoint": str(name), "facts": facts}
-        found.append(Finding.on(None, claim, f"extract.{says}", **options))
-    return found
+        yield Finding.on(None, claim, f"extract.{says}", **options)
 
 
 def _canary_p(

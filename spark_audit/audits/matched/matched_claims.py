@@ -89,7 +89,7 @@ def _memory_findings(
         yield Finding.on(row, "confounded", "matched.confounded", facts=facts)
         return
     doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
-    yield _memory(row, rows, tests, doses, facts)
+    yield _memory(rows, tests, doses, facts)
     if doses:
         yield _highest(rows, tests, doses[-1])
 
@@ -158,13 +158,10 @@ def _compared(rows: Told, group: str) -> dict[str, Any]:
 
 
 def _memory(
-    row: Row,
-    rows: Told,
-    tests: Mapping[str, Moved],
-    doses: Sequence[str],
-    facts: dict[str, Any],
+    rows: Told, tests: Mapping[str, Moved], doses: Sequence[str], facts: dict[str, Any]
 ) -> Finding:
-    kind, test = rows["kind", "", "pooled"], tests["pooled"]
+    row, kind = rows["memory", "", "pooled"], rows["kind", "", "pooled"]
+    test = tests["pooled"]
     # By themselves too: next to text that drifted up, what stood still looks learned.
     never = rows["pii_change", "never-trained", "pooled"]
     claim = claim_of(row)

@@ -249,9 +249,9 @@ class Matched(Audit):
             contrasts += own_contrasts(name, other, moved)
         roles, tables = {*every["role"]}, {}
         if "rematched" in roles:
-            tables["matched_sensitivity"] = sensitivity_table(evidence)
+            tables["matched_sensitivity"] = [*sensitivity_table(evidence)]
         if "placebo" in roles:
-            tables["matched_placebo"] = placebo_table(evidence)
+            tables["matched_placebo"] = [*placebo_table(evidence)]
         relearned = [*all_returned(nll, sides[0], seed=context.seed)]
         rows += [one.after for one in relearned]
         contrasts += [one.row for one in relearned]

@@ -135,44 +135,38 @@ def _apart(pairs: pd.DataFrame, sums: Sums) -> np.ndarray:
     return np.asarray(ours - theirs)
 
 
-def sensitivity_table(evidence: Evidence) -> list[dict[str, Any]]:
+def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
     """Delta_sel under other matching settings; the manifest's pairs stay primary."""
-    records = []
     units = evidence.units[evidence.units["role"] == "rematched"]
     reference = evidence.units["ref_sum"].to_numpy()
     for variant, name in product(VARIANTS, evidence.checkpoints):
         pairs, apart = units[units["type"] == variant], evidence.row(name, "nll_sum")
         raw, change = (pooled_change(pairs, x) for x in (apart, apart - reference))
-        records.append(
-            {
-                "variant": variant,
-                "checkpoint": name,
-                "pairs": len(pairs),
-                "clusters": raw.clusters,
-                "delta_sel": raw.value,
-                "low": raw.low,
-                "high": raw.high,
-                "change": change.value,
-                "change_low": change.low,
-                "change_high": change.high,
-                "note": raw.note,
-            }
-        )
-    return records
+        yield {
+            "variant": variant,
+            "checkpoint": name,
+            "pairs": len(pairs),
+            "clusters": raw.clusters,
+            "delta_sel": raw.value,
+            "low": raw.low,
+            "high": raw.high,
+            "change": change.value,
+            "change_low": change.low,
+            "change_high": change.high,
+            "note": raw.note,
+        }
 
 
-def placebo_table(evidence: Evidence) -> list[dict[str, Any]]:
+def placebo_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
     """Delta_sel of random non-PII windows, minus that on the reference, by checkpoint.
 
     It centres on 0 whatever regression to the mean does: it shows the spread that
     matching leaves, and is no null. Nats per token.
     """
     drawn = evidence.units[evidence.units["role"] == "placebo"]
-    records = []
     for name in evidence.checkpoints:
         change = evidence.row(name, "nll_sum")[drawn.index] - drawn["ref_sum"]
         values = change / drawn["n_tokens"]
         sd = float(values.std()) if len(values) > 1 else None
         figures = {"draws": len(values), "mean": float(values.mean()), "sd": sd}
-        records.append({"checkpoint": name, **figures})
-    return records
+        yield {"checkpoint": name, **figures}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,7 @@ from spark_audit.audits.mia.scores import (
     reference_table,
     scored_text,
 )
-from spark_audit.audits.mia.texts import best_guess, without_model
+from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.mia.verdicts import (
     Findings,
     base_read,
@@ -60,7 +61,7 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value
 from spark_audit.stats.power import NOT_DETECTED
-from spark_audit.stats.roc import Design, tpr_by_task
+from spark_audit.stats.roc import tpr_by_task
 
 CURVE = 20
 """Points of a ROC curve in the report."""
@@ -167,13 +168,9 @@ class Membership(Audit):
                 yield name, {**scores, **beside, **outside[name]}
 
         def guess(scores: Mapping[str, np.ndarray]) -> np.ndarray:
-            return best_guess(
-                texts,
-                units["label"].to_numpy(np.int64),
-                {name: scores[name] for name in OF_BASE},
-                Design.of(units["member"], units["cluster"], units["task"]),
-                seed=seed_for(context.seed, "mia", "texts"),
-            )
+            seed = seed_for(context.seed, "mia", "texts")
+            own = {name: scores[name] for name in OF_BASE}
+            return best_guess(texts, *labelled(units), own, seed=seed)
 
         lacking = [name for name in tables if name not in scored]
         told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}
@@ -218,8 +215,8 @@ class Membership(Audit):
             if other != BASE or attack not in RELATIVE
             for row in contrasts_of(group, name, other, attack, judged)
         ]
-        told, above = verdicts(names, rows, contrasts, pooled, judged)
-        others = judged_scores(pooled, names, outside, judged)
+        told, above = verdicts(names, rows, contrasts, judged)
+        others = judged_scores(names, outside, judged)
         lost: dict[str, Any] = {"says": "mia.missing", "reason": UNSCORED}
         absent = [
             Finding.not_tested("mia", checkpoint=name, **lost)
@@ -236,8 +233,8 @@ class Membership(Audit):
             findings=[*told, *absent],
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
-                "mia_covariates": covariate_table(evidence.units.iloc[pooled.rows]),
-                "mia_roc": curve_table(pooled, names),
+                "mia_covariates": [*covariate_table(evidence.units.iloc[pooled.rows])],
+                "mia_roc": [*curve_table(pooled, names)],
                 **({"mia_texts": above} if above else {}),
                 **({"mia_outside": others} if others else {}),
             },
@@ -315,27 +312,23 @@ def contrasts_of(
         yield Contrast.of_estimate(estimate, **columns, **figure)
 
 
-def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
+def curve_table(pooled: Group, names: list[str]) -> Iterator[dict[str, Any]]:
     """Points of the ROC curves, with the band of a score that knows nothing.
 
     Budgets of false positives run from what one non-member of the smallest task
     allows to 1; a rate is the mean over tasks, as in the rows.
     """
-    found = []
-    for name in names:
-        for attack in DECLARED:
-            if pooled.usable(name, attack):
-                continue
-            drawn, (scores,) = pooled.drawn((name, attack))
-            held = [len(others) for _, others in drawn.design.tasks]
-            if not held or min(held) < 2:
-                continue
-            # A hair above, or the smallest task's first false positive is lost.
-            for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE).tolist():
-                if (band := pooled.band(drawn, fpr)) is None:
-                    continue
+    for name, attack in product(names, DECLARED):
+        if pooled.usable(name, attack):
+            continue
+        drawn, (scores,) = pooled.drawn((name, attack))
+        held = [len(others) for _, others in drawn.design.tasks]
+        if not held or min(held) < 2:
+            continue
+        # A hair above, or the smallest task's first false positive is lost.
+        for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE).tolist():
+            if (band := pooled.band(drawn, fpr)) is not None:
                 rates = [tpr.value for tpr in tpr_by_task(drawn.design, scores, fpr)]
                 point = {"checkpoint": name, "of": attack, "fpr": fpr}
                 ends = {"chance_low": band.low, "chance_high": band.high}
-                found.append({**point, "tpr": float(np.mean(rates)), **ends})
-    return found
+                yield {**point, "tpr": float(np.mean(rates)), **ends}

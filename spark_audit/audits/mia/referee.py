@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE
 from spark_audit.audits.mia.verdicts import Findings
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError
 from spark_audit.files import data_bytes, read_regular
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.stats.bootstrap import holm
+from spark_audit.terminal.flags import one_of
 
 OPTION = "--scores-file"
 
@@ -116,9 +116,8 @@ def read_scores(
             raise refused("does not say whose scores they are", fix=fix)
         frame["checkpoint"] = own[0]
     found = frame[["checkpoint", key]].astype(str)
-    if unknown := sorted({*found["checkpoint"]} - {*names, BASE}):
-        what = f"{unknown[0]!r} is none of the checkpoints"
-        raise refused(what, fix=choose(unknown[0], names))
+    for name in sorted({*found["checkpoint"]} - {BASE}):
+        one_of(name, where, names)
     score = pd.to_numeric(frame["score"], errors="coerce")
     if (score.isna() & frame["score"].notna()).any():
         raise refused("has scores that are no numbers")
@@ -170,7 +169,7 @@ def outside_scores(
 
 
 def judged_scores(
-    pooled: Group, names: Sequence[str], attacks: Sequence[str], judged: Findings
+    names: Sequence[str], attacks: Sequence[str], judged: Findings
 ) -> list[dict[str, Any]]:
     """What each attack shows of each checkpoint, by the guards of our own scores.
 
@@ -178,8 +177,8 @@ def judged_scores(
     of the base, than chance), and exceeds the best guess from the texts alone; p values
     are corrected (Holm) over attacks and checkpoints.
     """
+    pooled, ps = judged.pooled, list[float]()
     records: list[dict[str, Any]] = []
-    ps: list[float] = []
     for name, attack in product((one for one in names if one != BASE), attacks):
         estimate = pooled.estimate(name, attack)
         above = pooled.above_texts(name, attack, told=judged.texts)
@@ -348,7 +347,6 @@ ARRAYS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
     ".npz": lambda path: dict(np.load(path, allow_pickle=False)),
     ".npy": lambda path: {"score": np.load(path, allow_pickle=False)},
 }
-PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib")
 
 
 def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
@@ -363,11 +361,8 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
         If it holds no scores, or several attacks' and none is chosen.
     """
     suffix = path.suffix.lower()
-    if suffix in PICKLES:
-        fix = "save its arrays with numpy.savez, or as JSON, CSV or Parquet"
-        raise InputError("may be a pickle, and none is opened", where=where, fix=fix)
     if suffix not in {*TABLES, *ARRAYS}:
-        fix = f"give {', '.join((*TABLES, *ARRAYS))}"
+        fix = f"give {', '.join((*TABLES, *ARRAYS))}; no pickle is opened"
         raise InputError("is no table", where=where, fix=fix)
     try:
         if suffix in ARRAYS:

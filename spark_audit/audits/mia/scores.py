@@ -89,23 +89,19 @@ SD_FLOOR = 1e-4
 """Below this, a next-token distribution counts as having no spread."""
 
 
-def z_scores(logp: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """Log-probabilities against the model's own next-token distribution.
-
-    ``(logp - mean) / sd``, 0 where ``sd`` is below :data:`SD_FLOOR`; their lowest mean
-    is Min-K%++ (Zhang et al. 2025, "Min-K%++: Improved Baseline for Detecting
-    Pre-Training Data from Large Language Models").
-    """
-    usable = sd >= SD_FLOOR
-    return np.where(usable, (logp - mean) / np.where(usable, sd, 1.0), 0.0)
-
-
 def minkpp(block: Scored, share: float) -> np.ndarray:
-    """Min-K%++: mean of the lowest z scores; NaN without moments in the table."""
+    """Min-K%++: mean of the lowest z scores; NaN without moments in the table.
+
+    Log-probabilities against the model's own next-token distribution: ``(logp - mean) /
+    sd``, 0 where ``sd`` is below :data:`SD_FLOOR` (Zhang et al. 2025, "Min-K%++:
+    Improved Baseline for Detecting Pre-Training Data from Large Language Models").
+    """
     if "sd_logp" not in block.columns:
         return np.full(len(block.logp), np.nan)
     mean, sd = block.columns["mean_logp"], block.columns["sd_logp"]
-    return lowest_mean(z_scores(block.logp, mean, sd), share)
+    usable = sd >= SD_FLOOR
+    z = np.where(usable, (block.logp - mean) / np.where(usable, sd, 1.0), 0.0)
+    return lowest_mean(z, share)
 
 
 def compressed_bytes(text: str) -> int:
@@ -263,7 +259,8 @@ def membership_scores(
     beside, population = np.full(len(table), np.nan), np.zeros(0)
     if base is not None:
         beside = _aligned(table, base, ids)
-        some = _some(first, count)
+        own = [np.arange(at, at + n) for at, n in zip(first, count, strict=True)]
+        some = np.concatenate(own)[:: max(1, count.sum() // POPULATION)]
         risen = -table.columns["nll"][some].astype(np.float64) - beside[some]
         population = np.sort(risen[np.isfinite(risen)])
     answer = np.array([manifest.by_id[key].response_token for key in ids])
@@ -344,28 +341,16 @@ def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
             yield from (part[i : i + step] for i in range(0, len(part), step))
 
 
-def _some(first: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Rows of :data:`POPULATION` tokens, drawn evenly in the order of the examples."""
-    ends = np.cumsum(count)
-    drawn = np.arange(0, count.sum(), max(1, count.sum() // POPULATION))
-    text = np.searchsorted(ends, drawn, side="right")
-    return np.asarray(first[text] + drawn - (ends - count)[text])
-
-
 def _aligned(table: TokenTable, other: TokenTable, ids: Sequence[str]) -> np.ndarray:
     """The other table's log-probabilities at the rows of a table; NaN: other tokens."""
-    (first, count), (theirs, length) = (_places(each, ids) for each in (table, other))
     # As exact as the table's own numbers, in half the memory.
-    found = np.full(len(table), np.nan, np.float32)
-    alike = np.flatnonzero((count == length) & (count > 0))
-    for part in np.array_split(alike, -(-int(count[alike].sum()) // BLOCK) or 1):
-        inside = np.arange(count[part].sum())
-        inside -= np.repeat(np.cumsum(count[part]) - count[part], count[part])
-        ours, own = (
-            np.repeat(each[part], count[part]) + inside for each in (first, theirs)
-        )
-        same = table.position[ours] == other.position[own]
-        found[ours[same]] = -other.columns["nll"][own[same]]
+    found, nll = np.full(len(table), np.nan, np.float32), other.columns["nll"]
+    for key in ids:
+        if key in table and key in other:
+            ours, own = table.rows(key), other.rows(key)
+            places, theirs = table.position[ours], other.position[own]
+            if len(places) == len(theirs):
+                found[ours] = np.where(places == theirs, -nll[own], np.nan)
     return found
 
 

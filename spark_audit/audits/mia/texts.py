@@ -96,8 +96,14 @@ def own_text(example: ManifestExample) -> str:
     return own if own.strip() else text
 
 
+def labelled(units: pd.DataFrame) -> tuple[np.ndarray, Design]:
+    """Codes of the labels of some rows, -1 for none, and their sides."""
+    sides = Design.of(units["member"], units["cluster"], units["task"])
+    return units["label"].to_numpy(np.int64), sides
+
+
 def label_test(
-    sides: Design, label: np.ndarray, *, seed: int, permutations: int = 999
+    label: np.ndarray, sides: Design, *, seed: int, permutations: int = 999
 ) -> float | None:
     """Whether labels are distributed alike on both sides: a permutation p value.
 
@@ -324,13 +330,8 @@ def without_model(
     alone = {"duplicates_left": int(crossing.sum()), "duplicates_removed": removed}
     blind = None
     if permutations:
-        blind = blind_classifier(
-            texts,
-            units["label"].to_numpy(np.int64),
-            Design.of(units["member"], units["cluster"], units["task"]),
-            seed=seed_for(seed, "mia", "blind"),
-            permutations=permutations,
-        )
+        options = {"seed": seed_for(seed, "mia", "blind"), "permutations": permutations}
+        blind = blind_classifier(texts, *labelled(units), **options)
     scores, told = blind or (np.full(len(ids), np.nan), {})
     return units, {**alone, **told}, scores
 
@@ -350,8 +351,8 @@ BEST = 1e-3
 def best_guess(
     texts: Sequence[str],
     label: np.ndarray,
-    base: Mapping[str, np.ndarray],
     sides: Design,
+    base: Mapping[str, np.ndarray],
     *,
     seed: int,
 ) -> np.ndarray:

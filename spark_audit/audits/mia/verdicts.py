@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -16,7 +16,7 @@ from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.mia.estimates import TOLD, AboveTexts, Group
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FEWEST, NO_ROWS
-from spark_audit.audits.mia.texts import label_test
+from spark_audit.audits.mia.texts import label_test, labelled
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import (
@@ -34,7 +34,6 @@ from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import correlated, holm, independent
 from spark_audit.stats.matching import smd
 from spark_audit.stats.power import mde
-from spark_audit.stats.roc import Design
 
 Record: TypeAlias = "dict[str, Any]"
 R = TypeVar("R", bound=Row)
@@ -44,11 +43,7 @@ USABLE = ("ok", "insensitive")
 
 
 def verdicts(
-    names: list[str],
-    rows: list[Row],
-    contrasts: list[Contrast],
-    pooled: Group,
-    judged: Findings,
+    names: list[str], rows: list[Row], contrasts: list[Contrast], judged: Findings
 ) -> tuple[list[Finding], list[Record]]:
     """What is said of each checkpoint but the untrained model, and on what.
 
@@ -60,7 +55,7 @@ def verdicts(
         if name == BASE:
             continue
         own, changes = _aucs(rows, name), _aucs(contrasts, name)
-        concluded, tests = _concluded(name, own, changes, pooled, judged)
+        concluded, tests = _concluded(name, own, changes, judged)
         found.append(concluded)
         for attack, test in tests.items():
             if (above := test.above) is not None:
@@ -151,14 +146,10 @@ def effect_of(row: Row) -> float:
 
 
 def _tests(
-    name: str,
-    own: Mapping[str, Row],
-    changes: Mapping[str, Contrast],
-    pooled: Group,
-    judged: Findings,
-) -> tuple[dict[str, Tested], dict[str, Fact]]:
+    name: str, own: Mapping[str, Row], changes: Mapping[str, Contrast], judged: Findings
+) -> tuple[dict[str, Tested], dict[str, Any]]:
     """The test of each usable score, and which scores have none."""
-    tests: dict[str, Tested] = {}
+    pooled, tests = judged.pooled, dict[str, Tested]()
     void: list[str] = []
     untested: list[str] = []
     for attack, row in own.items():
@@ -186,20 +177,15 @@ def base_read(pooled: Group) -> list[Guard]:
 
 
 def _concluded(
-    name: str,
-    own: dict[str, Row],
-    changes: Mapping[str, Contrast],
-    pooled: Group,
-    judged: Findings,
+    name: str, own: Mapping[str, Row], changes: Mapping[str, Contrast], judged: Findings
 ) -> tuple[Finding, dict[str, Tested]]:
     not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
+    pooled = judged.pooled
     if not own:
         return not_tested("mia.missing", reason=pooled.reason or NO_ROWS), {}
-    tests, facts = _tests(name, own, changes, pooled, judged)
+    tests, facts = _tests(name, own, changes, judged)
     if not tests:
-        return not_tested(
-            "mia.no_score", void=facts["void"], untested=facts["untested"]
-        ), {}
+        return not_tested("mia.no_score", **facts), {}
 
     moved, needed, over = _corrected(name, tests, pooled)
     facts["scores"] = len(tests)
@@ -216,8 +202,7 @@ def _concluded(
         facts |= {"p": needed[best], "duplicates": ALL in judged.void}
     test = tests[best]
     facts |= test.facts
-    primary: dict[str, Any] = {"family": "primary", "p": min(needed.values())}
-    primary |= test.figures(over)
+    primary = {"p": min(needed.values()), **test.figures(over)}
     return Finding.on(test.row, claim, f"mia.{claim}", facts=facts, **primary), tests
 
 
@@ -300,9 +285,10 @@ class Findings:
     (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
     where that is so of ``loss``. A score of few tokens passes where the sides differ.
     ``alone`` is what the texts alone tell, ``before`` whether the untrained model's
-    scores tell the sides, as one family.
+    scores tell the sides, as one family; ``pooled`` has the scores of all rows.
     """
 
+    pooled: Group
     alone: Mapping[str, float] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
@@ -338,23 +324,22 @@ def findings(pooled: Group, alone: Mapping[str, float], *, seed: int) -> Finding
         What the texts alone tell.
     """
     facts = pooled.known.facts.iloc[pooled.rows]
-    found = Findings(alone if len(facts) else {})
+    found = Findings(pooled, alone if len(facts) else {})
     _rows(found, facts)
     _blind(found, facts)
     _duplicates(found, len(facts))
     _labels(found, facts, seed)
     _covariates(found, facts)
-    _untrained(found, pooled)
+    _untrained(found)
     return found
 
 
-def covariate_table(facts: pd.DataFrame) -> list[Record]:
+def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
     """Length and compressed size of members against non-members, by task.
 
     ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
     the mean difference over the pooled SD (``None`` where that is 0).
     """
-    found: list[dict[str, Any]] = []
     tasks = facts.groupby("task", sort=False)
     for (task, part), name in product(tasks, ("length", "zlib_bytes")):
         sides = (part.loc[part["member"] == side, name] for side in (True, False))
@@ -365,8 +350,7 @@ def covariate_table(facts: pd.DataFrame) -> list[Record]:
         figures = {"ks": float(test.statistic), "p": float(test.pvalue)}
         sd = float(np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2))
         apart = smd(x, y, sd=sd) if sd > 0 else None
-        found.append({"task": task, "covariate": name, **figures, "smd": apart})
-    return found
+        yield {"task": task, "covariate": name, **figures, "smd": apart}
 
 
 def _rows(found: Findings, facts: pd.DataFrame) -> None:
@@ -424,11 +408,7 @@ def _duplicates(found: Findings, rows: int) -> None:
 
 
 def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
-    p = label_test(
-        Design.of(facts["member"], facts["cluster"], facts["task"]),
-        facts["label"].to_numpy(np.int64),
-        seed=seed_for(seed, "mia", "labels"),
-    )
+    p = label_test(*labelled(facts), seed=seed_for(seed, "mia", "labels"))
     if p is None:
         found.add("label balance", "labels_missing", {})
         return
@@ -440,7 +420,7 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
 
 
 def _covariates(found: Findings, facts: pd.DataFrame) -> None:
-    rows = covariate_table(facts)
+    rows = [*covariate_table(facts)]
     apart = [r for r in rows if r["p"] < 0.01 and abs(r["smd"] or 0.0) > 0.1]
     passed = None if apart or not rows else True
     says = "apart" if apart else "alike" if rows else "missing"
@@ -452,12 +432,12 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
     found.add("text covariates", f"covariates_{says}", values, passed=passed)
 
 
-def _untrained(found: Findings, pooled: Group) -> None:
+def _untrained(found: Findings) -> None:
+    pooled, alone = found.pooled, list[str]()
     scored = [one for one in ATTACKS if not pooled.usable(BASE, one)]
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
     together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
     found.before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
-    alone = []
     for attack in DECLARED:
         estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:

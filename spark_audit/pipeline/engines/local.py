@@ -90,26 +90,25 @@ def score(job: Job, lacking: Lacking) -> list[Scored]:
     if count == 1:
         return score_part(job, job.opened(lacking), job.request.shard)
     threads = max(cores() // count, 1)
-    before = use_threads(threads)
     mine = [replace(job.request, jobs=1, shard=(i, count)) for i in range(1, count)]
     helpers = [start(partial(help_score, one), threads) for one in mine]
     try:
-        scored = score_part(job, job.opened(lacking), (0, count))
-        with job.clock("waiting"):
-            codes = []
-            for number, one in enumerate(helpers, start=1):
-                job.show("waiting for other processes", number, len(helpers))
-                codes.append(one.wait())
-        if ended := [code for code in codes if code]:
-            say(
-                f"{len(ended)} of {count} processes ended early (code {ended[0]}; out "
-                "of memory?): this one does their work"
-            )
-        if job.missing(scored):
-            score_part(job, job.opened(job.lacking()), (0, 1))
+        with use_threads(threads):
+            scored = score_part(job, job.opened(lacking), (0, count))
+            with job.clock("waiting"):
+                codes = []
+                for number, one in enumerate(helpers, start=1):
+                    job.show("waiting for other processes", number, len(helpers))
+                    codes.append(one.wait())
+            if ended := [code for code in codes if code]:
+                say(
+                    f"{len(ended)} of {count} processes ended early (code {ended[0]}; "
+                    "out of memory?): this one does their work"
+                )
+            if job.missing(scored):
+                score_part(job, job.opened(job.lacking()), (0, 1))
     finally:
         end(helpers)
-        use_threads(before)
     return scored
 
 
@@ -171,17 +170,16 @@ def run_jobs(
         Called with what each job returns here.
     """
     shares = [jobs[part::processes] for part in range(processes)]
-    threads = use_threads(1)
     helpers = [start(partial(_each, share), 1) for share in shares[1:]]
     try:
-        for part, share in enumerate(shares):
-            if part:
-                helpers[part - 1].wait()
-            for job in share:
-                ended(job())
+        with use_threads(1):
+            for part, share in enumerate(shares):
+                if part:
+                    helpers[part - 1].wait()
+                for job in share:
+                    ended(job())
     finally:
         end(helpers)
-        use_threads(threads)
 
 
 def _each(jobs: Sequence[Work]) -> None:
