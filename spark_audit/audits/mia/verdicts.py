@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any, TypeAlias, TypeVar
@@ -47,7 +47,8 @@ def verdicts(
 ) -> tuple[list[Finding], list[Record]]:
     """What is said of each checkpoint but the untrained model, and on what.
 
-    The table compares each score with the best guess from the texts alone.
+    The table compares each score with the best guess from the texts alone; rates of the
+    score that the sentence rests on.
     """
     found: list[Finding] = []
     table: list[Record] = []
@@ -59,9 +60,26 @@ def verdicts(
         found.append(concluded)
         for attack, test in tests.items():
             if (above := test.above) is not None:
-                record = {"checkpoint": name, "of": attack, **above.record}
-                table.append({**record, "says": test.state})
+                record = {"checkpoint": name, "of": attack, "metric": "auc"}
+                table.append({**record, **above.record, "says": test.state})
+        on = tests.get(concluded.of)
+        if on is not None and on.above is not None and on.more:
+            table += _rates(on, on.above, judged.pooled)
     return found, table
+
+
+def _rates(test: Tested, auc: AboveTexts, pooled: Group) -> Iterator[Record]:
+    """TPR of a score, compared with that of the texts alone."""
+    name, attack = test.row.checkpoint, test.row.of
+    for metric, apart, _ in pooled.differences((name, attack), (name, "texts")):
+        alone = pooled.estimate(name, "texts", metric).value
+        if metric == "auc" or apart.value is None or alone is None:
+            continue
+        score = alone + apart.value
+        above = replace(auc, difference=apart, score=score, texts=alone)
+        says = test.state if (apart.low or 0.0) > 0 else "not shown"
+        record = {"checkpoint": name, "of": attack, "metric": metric}
+        yield {**record, **above.record, "says": says}
 
 
 def _aucs(rows: Sequence[R], name: str) -> dict[str, R]:
