@@ -104,7 +104,10 @@ def annotate(
     _write(output, annotated)
     counts = Counter(span.type for example in annotated for span in example.spans)
     records = [{"type": kind, "annotated": n} for kind, n in counts.most_common()]
-    show_records(records, title="identifiers by type", as_json=json)
+    if records or json:
+        show_records(records, title="identifiers by type", as_json=json)
+    else:
+        say("no identifier was found")
     if detector == "rules":
         say(NAMES_MISSED)
     codes, rows = unjudged(annotated)

@@ -40,7 +40,8 @@ from spark_audit.data.examples import (
     write_examples,
 )
 from spark_audit.errors import InputError, SparkError, at
-from spark_audit.files import open_regular, parse_json
+from spark_audit.files import lies_inside, open_regular, parse_json, read_regular
+from spark_audit.terminal.suggestions import instead
 
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"
@@ -372,17 +373,19 @@ def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row
         yield from _hub(source)
         return
     path = Path(source)
+    if not path.exists():
+        fix = instead(path, "give a file or a folder")
+        fix += f" (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])"
+        raise InputError("does not exist", where=source, fix=fix)
     files: list[tuple[Path, Split | None]] = [(path, None)]
     if path.is_dir():
-        # What `datasets` saved has a folder for each part.
-        saved = [*path.rglob("*.arrow")] if format in ("auto", "datasets") else []
-        named = [
-            (file, split_of(file.parent.name if saved else file.name))
-            for file in sorted(saved or path.iterdir())
+        saved = _saved(path) if format in ("auto", "datasets") else []
+        named = saved or [
+            (file, split_of(file.name))
+            for file in sorted(path.iterdir())
             if file.suffix.lower() in _SUFFIXES
         ]
-        files = [(file, split) for file, split in named if split]
-        files = files or (named if saved else [])
+        files = [(file, split) for file, split in named if split] or saved
         if not files:
             raise InputError(
                 "has no data file named train*, test*, eval*, dev* or val*",
@@ -392,6 +395,39 @@ def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row
     for file, split in sorted(files, key=lambda item: item[1] == "test"):
         for place, row in _reader(file, format)(file):
             yield place, split, row
+
+
+def _saved(folder: Path) -> list[tuple[Path, Split | None]]:
+    """Data files of a folder that `datasets` saved, and their part's split.
+
+    What it left there of an earlier ``map`` is not listed, and no data.
+    """
+    parts: list[tuple[Path, Split | None]] = []
+    if (index := folder / "dataset_dict.json").exists():
+        parts = [(part, split_of(part.name)) for part in _named(index, "splits")]
+    elif (folder / "state.json").exists():
+        parts = [(folder, None)]
+    return [
+        (file, split)
+        for part, split in parts
+        for file in _named(part / "state.json", "_data_files")
+    ]
+
+
+def _named(path: Path, key: str) -> list[Path]:
+    """What a file of `datasets` names under a key: each lies beside it."""
+    with reading(path):
+        raw = read_regular(path)
+    try:
+        listed = parse_json(raw, place=str(path))[key]
+        names = [one["filename"] for one in listed] if key == "_data_files" else listed
+        found = [path.with_name(name) for name in names]  # a ValueError for a path
+        if all(lies_inside(one) for one in found):
+            return found
+    except (AttributeError, LookupError, TypeError, ValueError):
+        pass
+    what = "names no data, or data outside of its folder"
+    raise InputError(what, where=str(path), fix="copy the data into the folder")
 
 
 def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
@@ -484,7 +520,12 @@ def _stream(path: Path) -> Iterator[tuple[str, Row]]:
 
     def batches() -> Iterator[Any]:
         with reading(path), open_regular(path) as file:
-            yield from pa.ipc.open_stream(file)
+            left = path.stat().st_size
+            for batch in pa.ipc.open_stream(file):
+                left -= batch.num_rows
+                if left < 0:  # as of Parquet
+                    raise ValueError
+                yield batch
 
     return _rows(batches(), str(path))
 
@@ -501,10 +542,9 @@ def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
     try:
         for batch in batches:
             batch.validate(full=True)
-            told = (batch.schema.metadata or {}).get(b"huggingface", b"{}")
-            features = parse_json(told, place=place).get("info", {}).get("features", {})
-            labels = {c: f["names"] for c, f in features.items() if "names" in f}
-            for row in batch.to_pylist():
+            labels = _labels(batch.schema, place)
+            slices = (batch.slice(i, 1024) for i in range(0, batch.num_rows, 1024))
+            for row in chain.from_iterable(part.to_pylist() for part in slices):
                 for column, names in labels.items():
                     # -1 is how `datasets` writes a missing label.
                     known = row[column] is not None and row[column] >= 0
@@ -522,6 +562,26 @@ def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
         LookupError,
     ) as error:
         raise InputError("is not readable as Parquet or Arrow", where=place) from error
+
+
+def _labels(schema: Any, place: str) -> dict[str, list[str]]:
+    """Column of whole numbers -> what they stand for, as far as `datasets` wrote it."""
+    import pyarrow as pa
+
+    labels = {}
+    told = (schema.metadata or {}).get(b"huggingface", b"{}")
+    match parse_json(told, place=place):
+        case {"info": {"features": dict(features)}}:
+            for column, feature in features.items():
+                index = schema.get_field_index(column)  # -1: none, or several
+                match feature:
+                    case {"_type": "ClassLabel", "names": [*names]} if (
+                        index >= 0
+                        and pa.types.is_integer(schema.field(index).type)
+                        and all(isinstance(name, str) for name in names)
+                    ):
+                        labels[column] = names
+    return labels
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {

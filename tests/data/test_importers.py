@@ -8,7 +8,7 @@ from importing import import_examples
 
 from spark_audit.data.examples import Span, write_examples
 from spark_audit.data.importers import import_rows
-from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.errors import InputError, SparkError
 
 TEMPLATE = r"Text: {text}\nLabel:"
 ROWS = [
@@ -154,20 +154,91 @@ def test_datasets_missing_label_is_refused(tmp_path):
     assert message.endswith(".arrow, row 2: field 'label' is missing")
 
 
+def test_datasets_files_of_an_earlier_map_are_no_data(tmp_path):
+    whole = saved(tmp_path / "d", parts=("train", "test"))
+    for name in ("train", "test"):
+        (file,) = (whole / name).glob("*.arrow")
+        file.with_name("cache-0123456789abcdef.arrow").write_bytes(file.read_bytes())
+    assert len(import_examples(whole, task="t", template=TEMPLATE)) == 4
+    lines(tmp_path / "train.jsonl", ROWS[:1])  # a saved folder beside it is none of it
+    assert len(import_examples(tmp_path, task="t", template=TEMPLATE)) == 1
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        [],
+        {"_data_files": None},
+        *({"_data_files": [one]} for one in ("x", {}, {"filename": 1})),
+        *({"_data_files": [{"filename": n}]} for n in ("../x.arrow", "/x", "..", "")),
+    ],
+)
+def test_datasets_that_name_no_data_of_their_folder(tmp_path, state):
+    stream(tmp_path / "x.arrow", {"prompt": ["a"], "response": ["b"]})
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "state.json").write_text(json.dumps(state))
+    assert "data outside of its folder" in refusal(tmp_path / "d", split="train")
+    (tmp_path / "d" / "state.json").rename(tmp_path / "state.json")
+    (tmp_path / "d" / "dataset_dict.json").write_text('{"splits": [".."]}')
+    assert "data outside of its folder" in refusal(tmp_path / "d", split="train")
+
+
+def stream(path, columns, told=b"{}"):
+    table = pa.table(columns).replace_schema_metadata({b"huggingface": told})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as s:
+        s.write_table(table)
+    return path
+
+
+def test_arrow_of_more_rows_than_bytes(tmp_path):
+    source = stream(tmp_path / "x.arrow", {"n": pa.nulls(50_000_000)})
+    assert "is not readable as Parquet or Arrow" in refusal(source, split="train")
+    source = stream(source, {"prompt": [f"row {i}" for i in range(3000)]})
+    rows = import_examples(source, task="t", split="train", columns={"response": ""})
+    assert [row.prompt for row in rows] == [f"row {i}" for i in range(3000)]
+
+
+LABEL = {"_type": "ClassLabel", "names": ["no", "yes"]}
+
+
+@pytest.mark.parametrize(
+    ("features", "response", "told"),
+    [
+        (None, 1, " 1"),
+        ([], 1, " 1"),
+        ({"response": None, "gone": LABEL}, 1, " 1"),
+        ({"response": LABEL | {"_type": "Value"}}, 1, " 1"),
+        ({"response": LABEL | {"names": "no"}}, 1, " 1"),
+        ({"response": LABEL | {"names": [0, 1]}}, 1, " 1"),
+        ({"response": LABEL}, "1", " 1"),
+        ({"response": LABEL, "who": {"names": {"_type": "Value"}}}, 1, " yes"),
+    ],
+)
+def test_only_numbered_labels_are_told_by_name(tmp_path, features, response, told):
+    columns = {"prompt": ["a"], "response": [response], "who": [{"names": "Ann"}]}
+    written = json.dumps({"info": {"features": features}}).encode()
+    source = stream(tmp_path / "x.arrow", columns, written)
+    assert import_examples(source, task="t", split="train")[0].response == told
+    for other in (b"[]", b'{"info": []}'):
+        stream(source, columns, other)
+        assert import_examples(source, task="t", split="train")[0].response == " 1"
+
+
 def test_datasets_with_a_link_out_of_the_folder(tmp_path):
     source = saved(tmp_path / "d", parts=())
     (file,) = source.glob("*.arrow")
     file.rename(tmp_path / "theirs")
     file.symlink_to(tmp_path / "theirs")
-    with pytest.raises(SparkError, match="link out of its"):
+    with pytest.raises(SparkError, match="data outside of its folder"):
         import_examples(source, task="t", split="train", template=TEMPLATE)
 
 
 def test_datasets_that_is_none(tmp_path):
     assert "has no data file" in refusal(tmp_path, format="datasets")
     (tmp_path / "x.arrow").write_bytes(b"ARROW1 nothing")
-    said = refusal(tmp_path, split="train")
-    assert "x.arrow: is not readable as Parquet or Arrow" in said
+    said = refusal(tmp_path / "x.arrow", split="train")
+    assert "SOURCE: is not readable as Parquet or Arrow" in said
 
 
 @pytest.mark.parametrize("parts", [("train", "test"), ("train", "unsupervised")])
@@ -408,8 +479,10 @@ def test_bad_files(tmp_path, content, message):
 
 
 def test_source_and_options(tmp_path):
-    with pytest.raises(OutputError, match=r"cannot be read \(No such file"):
-        import_examples(tmp_path / "no", task="t")
+    assert refusal(tmp_path / "no") == (
+        "SOURCE: does not exist; give a file or a folder (a data set on the hub is"
+        " written hf:OWNER/NAME[:CONFIG])"
+    )
     assert refusal(tmp_path).startswith("SOURCE: has no data file named train*")
     source = lines(tmp_path / "x.jsonl")
     assert refusal(source, task="a/b").startswith("field 'task' is no plain name")

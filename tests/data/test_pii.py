@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 from importing import import_examples
 
+from spark_audit.cli.main import run
 from spark_audit.data import pii
-from spark_audit.data.examples import Example, Span
+from spark_audit.data.examples import Example, Span, write_examples
 from spark_audit.data.person_names import names
 from spark_audit.data.pii import annotate, find_identifiers, unjudged
 from spark_audit.errors import InputError
@@ -474,3 +475,12 @@ def test_many_identifiers_in_one_row_take_no_longer_than_they_are():
 )
 def test_short_names_in_a_line_of_capitals(text, wanted):
     assert [text[start:end] for start, end in names(text)] == wanted
+
+
+def test_no_hit_is_said_in_one_line(tmp_path, capsys):
+    write_examples(tmp_path / "t.jsonl", [example("row", "nothing here")])
+    arguments = ["data", "annotate", str(tmp_path / "t.jsonl")]
+    assert run([*arguments, "-o", str(tmp_path / "a.jsonl")]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("no identifier was found\n") == 1
