@@ -100,6 +100,8 @@ def build_manifest(
     table, by_task, remarks = _scored(
         rows, loaded, store or Store(None), batch_size=batch_size, progress=show
     )
+    # Scoring leaves the heap full of holes.
+    pa.default_memory_pool().release_unused()
     groups = duplicates(rows)
     units = clusters(examples, groups)
     found = Found(recorded, by_task, units.labels)
@@ -107,6 +109,7 @@ def build_manifest(
         found.add(part, table, first=low)
         show("matching, rows", low + len(part), len(examples))
     del table
+    pa.default_memory_pool().release_unused()
     balance = found.balance.records()
     encode, seed = partial(token_ids, loaded.tokenizer), recorded.seed
     stage = partial(show, "drawing canary candidates")
@@ -213,14 +216,12 @@ def _scored(
             fix="give its base, or save base and adapter merged",
         )
     texts, digest = list[Item](), hashlib.sha256()
-    by_task: dict[str, np.ndarray] = {}
+    by_task = defaultdict[str, Any](lambda: np.zeros(len(loaded.usable), np.int64))
     for row in rows:
         text = item(row.example.id, row.encoding, row.kept)
         texts.append(text)
         digest.update(text.content())
-        none = np.zeros(len(loaded.usable), np.int64)
-        counts = by_task.setdefault(row.example.task, none)
-        np.add.at(counts, row.encoding.ids[~row.encoding.special], 1)
+        np.add.at(by_task[row.example.task], row.encoding.ids[~row.encoding.special], 1)
     store.only_for(sha256_json([digest.hexdigest(), str(batch_size), versions()]))
     keys = store.keys(loaded, texts, Pass())
     stage = partial(progress, f"scoring {loaded.name}, tokens")
