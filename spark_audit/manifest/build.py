@@ -97,13 +97,11 @@ def build_manifest(
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     examples = checked(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
+    groups = duplicates(rows)
+    units = clusters(examples, groups)
     table, by_task, remarks = _scored(
         rows, loaded, store or Store(None), batch_size=batch_size, progress=show
     )
-    # Scoring leaves the heap full of holes.
-    pa.default_memory_pool().release_unused()
-    groups = duplicates(rows)
-    units = clusters(examples, groups)
     found = Found(recorded, by_task, units.labels)
     for low, part in rows.slices():
         found.add(part, table, first=low)
@@ -218,9 +216,8 @@ def _scored(
     texts, digest = list[Item](), hashlib.sha256()
     by_task = defaultdict[str, Any](lambda: np.zeros(len(loaded.usable), np.int64))
     for row in rows:
-        text = item(row.example.id, row.encoding, row.kept)
-        texts.append(text)
-        digest.update(text.content())
+        texts.append(item(row.example.id, row.encoding, row.kept))
+        digest.update(texts[-1].content())
         np.add.at(by_task[row.example.task], row.encoding.ids[~row.encoding.special], 1)
     store.only_for(sha256_json([digest.hexdigest(), str(batch_size), versions()]))
     keys = store.keys(loaded, texts, Pass())
@@ -230,6 +227,9 @@ def _scored(
     )
     names = keys()
     remarks = dict.fromkeys([*loaded.notes, *store.remarks(names.values())])
+    del texts, keys
+    # Scoring leaves the heap full of holes.
+    pa.default_memory_pool().release_unused()
     table = store.gather(names, kind=Pass())
     # Read now, and nothing else: matching needs the room.
     table = replace(table, columns={name: table.columns[name] for name in SCORES})
