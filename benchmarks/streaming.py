@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from building import peak
 
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
@@ -362,13 +363,6 @@ class Named:
 
     def __call__(self) -> dict[str, str]:
         return {f"row-{k}": store_key(self.number, k) for k in range(self.rows)}
-
-
-def peak() -> float:
-    """Most resident memory so far, MB."""
-    # Not by getrusage: that remembers whom this process was forked from.
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return float(status.partition("VmHWM:")[2].split()[0]) / 1e3
 
 
 if __name__ == "__main__":

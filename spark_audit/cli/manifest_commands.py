@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.cli.show import show_records
 from spark_audit.manifest.build_settings import BuildSettings
-from spark_audit.manifest.file import (
-    check_output,
-    load_manifest,
-    original,
-    write_manifest,
-)
-from spark_audit.manifest.overview import Description, describe
-from spark_audit.manifest.redaction import redact as redacted
+from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_line, tell, tell_json
 from spark_audit.terminal.flags import (
@@ -70,6 +62,7 @@ def build(
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.files import check_writable
     from spark_audit.manifest.build import build_manifest
+    from spark_audit.manifest.overview import describe
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.progress import progress
 
@@ -104,6 +97,9 @@ def build(
 
 def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> None:
     """What can be judged with a manifest, and the effects that could be detected."""
+    from spark_audit.cli.show import show_records
+    from spark_audit.manifest.overview import describe
+
     description = describe(load_manifest(manifest))
     if json:
         notes = {"notes": [*description.notes]}
@@ -164,6 +160,8 @@ def export(
     redact
         Leave text and scores out.
     """
+    from spark_audit.manifest.redaction import redact as redacted
+
     check_output(output)
     keep_apart([output], [manifest])
     content = load_manifest(manifest)
@@ -186,6 +184,7 @@ def rows(
     """
     from spark_audit.audits.mia.referee import peer_rows
     from spark_audit.files import check_writable, write_text
+    from spark_audit.manifest.file import original
 
     found = list(peer_rows(original(load_manifest(manifest))))
     check_writable(output)
@@ -197,7 +196,7 @@ def rows(
     tell(f"Rows: {output} ({len(members)} of members, {len(others)} of non-members)")
 
 
-def _show(described: Description) -> None:
+def _show(described: Any) -> None:
     """What a reader must know first."""
     for text in described.summary:
         show_line(text)

@@ -97,16 +97,17 @@ def build_manifest(
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     examples = checked(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
+    groups = duplicates(rows)
+    units = clusters(examples, groups)
     table, by_task, remarks = _scored(
         rows, loaded, store or Store(None), batch_size=batch_size, progress=show
     )
-    groups = duplicates(rows)
-    units = clusters(examples, groups)
     found = Found(recorded, by_task, units.labels)
     for low, part in rows.slices():
         found.add(part, table, first=low)
         show("matching, rows", low + len(part), len(examples))
     del table
+    pa.default_memory_pool().release_unused()
     balance = found.balance.records()
     encode, seed = partial(token_ids, loaded.tokenizer), recorded.seed
     stage = partial(show, "drawing canary candidates")
@@ -213,14 +214,11 @@ def _scored(
             fix="give its base, or save base and adapter merged",
         )
     texts, digest = list[Item](), hashlib.sha256()
-    by_task: dict[str, np.ndarray] = {}
+    by_task = defaultdict[str, Any](lambda: np.zeros(len(loaded.usable), np.int64))
     for row in rows:
-        text = item(row.example.id, row.encoding, row.kept)
-        texts.append(text)
-        digest.update(text.content())
-        none = np.zeros(len(loaded.usable), np.int64)
-        counts = by_task.setdefault(row.example.task, none)
-        np.add.at(counts, row.encoding.ids[~row.encoding.special], 1)
+        texts.append(item(row.example.id, row.encoding, row.kept))
+        digest.update(texts[-1].content())
+        np.add.at(by_task[row.example.task], row.encoding.ids[~row.encoding.special], 1)
     store.only_for(sha256_json([digest.hexdigest(), str(batch_size), versions()]))
     keys = store.keys(loaded, texts, Pass())
     stage = partial(progress, f"scoring {loaded.name}, tokens")
@@ -229,6 +227,9 @@ def _scored(
     )
     names = keys()
     remarks = dict.fromkeys([*loaded.notes, *store.remarks(names.values())])
+    del texts, keys
+    # Scoring leaves the heap full of holes.
+    pa.default_memory_pool().release_unused()
     table = store.gather(names, kind=Pass())
     # Read now, and nothing else: matching needs the room.
     table = replace(table, columns={name: table.columns[name] for name in SCORES})

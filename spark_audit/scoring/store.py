@@ -43,7 +43,7 @@ SCHEMA = 1
 """Part of every key: raised whenever the same key would mean other numbers."""
 
 FLUSH_SECONDS = 10.0
-FLUSH_TOKENS = 500_000
+FLUSH_TOKENS = 200_000
 SALT_BYTES = 32
 
 

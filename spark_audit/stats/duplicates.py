@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
-import pandas as pd
 import scipy
 
 _BLOCK = 1 << 22
@@ -143,8 +142,9 @@ def cluster_labels(
                     edges.extend((other, row))
     pairs = np.array(edges, np.int64).reshape(-1, 2)
     labels = connected_components(len(source_ids), pairs)
-    names = pd.Series(source_ids, dtype=object).groupby(labels).transform("min")
-    return list(names)
+    # The last that is put there stays.
+    names = dict(sorted(zip(labels.tolist(), source_ids, strict=True), reverse=True))
+    return [names[label] for label in labels.tolist()]
 
 
 def _similar(
@@ -186,7 +186,7 @@ def _ngram_sets(
     for m in range(1, n):
         # Those that cross into the next text are dropped below.
         keys = gram[:-1] * np.int64(len(number)) + word[m:]
-        gram = pd.factorize(keys)[0].astype(np.int32)
+        gram = np.unique(keys, return_inverse=True)[1].astype(np.int32)
     left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(word))
     # An n-gram belongs to the text that its first word stands in.
     row = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[left >= n]
