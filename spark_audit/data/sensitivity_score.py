@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from importlib.metadata import distribution
-from runpy import run_path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,10 +19,6 @@ FREQUENT = 0.2
 """A token counts as present in a task from this share of its most frequent token."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-# From its file: importing scikit-learn takes a second and 28 MB.
-_LIST = "sklearn/feature_extraction/_stop_words.py"
-_FILE = str(distribution("scikit-learn").locate_file(_LIST))
-_STOP_WORDS: frozenset[str] = run_path(_FILE)["ENGLISH_STOP_WORDS"]
 
 
 def token_counts(
@@ -117,8 +111,11 @@ def stop_word_ranges(text: str) -> list[tuple[int, int]]:
     word is none, and a stop word counts however the tokenizer cuts it **[ours]**. Map
     the ranges to tokens by the offsets.
     """
+    # Imported when used: scikit-learn takes a second.
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
     return [
         found.span()
         for found in _WORD.finditer(text)
-        if found[0].lower().replace("'", "").replace("\u2019", "") in _STOP_WORDS
+        if found[0].lower().replace("'", "").replace("\u2019", "") in ENGLISH_STOP_WORDS
     ]
