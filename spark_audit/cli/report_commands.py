@@ -22,6 +22,7 @@ from spark_audit.terminal.flags import (
     ShowText,
     Verbose,
     pairs,
+    text_in_dossier,
 )
 
 Unit = Literal["row", "canary"]
@@ -65,13 +66,13 @@ def report(
 
     if named and against is None:
         raise InputError("needs --against", where="--named", fix="add it")
+    text_in_dossier(formats, show_text=show_text)
     if show_text and manifest is None:
         what = "the text is in the manifest"
         raise InputError(what, where="--show-text", fix="add --manifest")
-    for option, given in (("show-text", show_text), ("prepared-by", prepared_by)):
-        if given and "dossier" not in formats:
-            what = "is read only for a dossier"
-            raise InputError(what, where=f"--{option}", fix="add --format dossier")
+    if prepared_by and "dossier" not in formats:
+        what = "is read only for a dossier"
+        raise InputError(what, where="--prepared-by", fix="add --format dossier")
     folder, content = opened(folder)
     source = None if manifest is None else manifest_of(content, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.

@@ -29,6 +29,7 @@ from spark_audit.terminal.flags import (
     ShowText,
     auto_or_number,
     fields_in,
+    text_in_dossier,
 )
 
 
@@ -175,6 +176,7 @@ class Request:
             raise InputError(
                 "stands in place of a manifest", where="--data", fix="leave one out"
             )
+        text_in_dossier(self.formats, show_text=self.show_text)
         if self.relearn and (self.loading.device_map or self.engine == "ray"):
             what = "trains whole models, and here: not with --device-map or Ray"
             raise InputError(what, where="--relearn")

@@ -161,6 +161,6 @@ def uncovered(tried: Sequence[Attack], found: Sequence[Standing]) -> str:
         attacks=tried,
         untested=[one.name for one in found if one.state == "NOT TESTED"],
         nothing=all(one.state != "tested" for one in tried),
-        checks=list({guard.title: 0 for one in found for guard in one.faults}),
+        faults=any(one.faults for one in found),
         relearned=relearned(found),
     )

@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 from spark_audit import sentences
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
-from spark_audit.audits.matched.matched_selectivity import BALANCE
 from spark_audit.names import (
     BASE,
     CONTROL,
@@ -154,6 +153,15 @@ class Standing:
         """Whether ``gate`` lets it pass where it is given no rule."""
         stops = any(SEVERITY["membership"] <= one.severity for one in self.detections)
         return not stops and self.state != "NOT TESTED"
+
+    @property
+    def missed(self) -> float | None:
+        """The smallest change of memory that its test would have detected, nats.
+
+        ``None`` where it detected one, or there is no such test.
+        """
+        clean = any(one.audit == "matched" for one in self.tally.get("not shown", ()))
+        return self.memory.mde if clean and self.memory else None
 
     @property
     def attacks(self) -> list[Tried]:
@@ -302,14 +310,14 @@ def outcome_name(outcome: Outcome) -> str:
 def answer(found: Sequence[Standing]) -> str:
     """The report in one line: how many checkpoints are in which state.
 
-    Where no leak was found, also in how many of the attacks: next to a title that does
-    not say that most were not run, readers took a checkpoint for cleared.
+    Also by how many of the attacks: next to a title that does not say that most were
+    not run, readers took a checkpoint for cleared.
     """
     states: list[dict[str, Any]] = []
     for state in SHAPES:
         own = [one for one in found if one.state == state]
         if own:
-            tested = [len(one.tally.get("not shown", ())) for one in own]
+            tested = [sum(len(one.tally.get(k, ())) for k in RESULTS[0]) for one in own]
             names = [one.name for one in own]
             facts = {"key": key_of(state), "count": len(own), "names": names}
             facts |= {"attacks": len(own[0].tried), "tested": sorted({*tested})}
@@ -372,32 +380,36 @@ def _open(clean: Sequence[Standing]) -> dict[str, Any]:
     }
 
 
-def doubts(report: Report, found: Sequence[Standing]) -> str:
-    """Which of the audit's own checks did not hold, and what that does to the states.
+def checks(report: Report, found: Sequence[Standing]) -> list[str]:
+    """Whether the audit's own checks held: a line, then one for each that did not.
 
-    Not that something FAILED: next to a checkpoint that passes, readers took that for
-    the checkpoint. Empty where all held.
+    These say what happened, and what that does to the states. Not that something
+    FAILED: next to a checkpoint that passes, readers took that for the checkpoint.
     """
-    failed: dict[str, list[str]] = {}
-    for guard in report.guards:
-        if guard.passed is False:
-            failed.setdefault(guard.title, []).append(guard.checkpoint)
+    states = [one.passed for one in report.guards]
+    counts = {"failed": states.count(False), "warnings": states.count(None)}
+    lines = [sentences.render("states.checks", count=len(states), **counts)]
+    faulty = (one for one in report.guards if one.passed is False)
+    failed = grouped(faulty, lambda one: one.name)
+    untested = {one.name for one in found if one.faults and one.state == "NOT TESTED"}
+    told: set[str] = set()
+    for name, guards in failed.items():
+        names = list(dict.fromkeys(one.checkpoint for one in guards if one.checkpoint))
+        void = bool(names) and untested.issuperset(names)
+        facts = {"name": name, "guards": guards, "names": names, "void": void}
+        lines.append(sentences.render("failed", **facts))
+        told.update(names if void else ())
     if not failed:
-        return ""
+        return lines
     verdicts: dict[tuple[Any, ...], list[str]] = {}
     for one in found:
         tested, open = (
             tuple(t.attack for outcome in of for t in one.tally.get(outcome, ()))
             for of in RESULTS
         )
-        if open:
+        if open and one.name not in told:
             verdicts.setdefault((tested, open, one.ships), []).append(one.name)
-    return sentences.render(
-        "states.doubts",
-        guards={name: of if all(of) else [] for name, of in failed.items()},
-        details=[g.detail for g in report.guards if g.name == BALANCE and not g.passed],
-        verdicts=verdicts,
-    )
+    return [*lines, sentences.render("states.doubts", verdicts=verdicts)]
 
 
 def reading(report: Report, found: Sequence[Standing]) -> str:

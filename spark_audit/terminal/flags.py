@@ -62,6 +62,15 @@ Seed: TypeAlias = Annotated[
 ShowText: TypeAlias = Annotated[
     bool, Parameter(group=OUTPUT, help="Show identifiers in the dossier.")
 ]
+
+
+def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
+    """Refuse to show text where no dossier is written, which alone has it."""
+    if show_text and "dossier" not in formats:
+        what = "shows text in the dossier alone"
+        raise InputError(what, where="--show-text", fix="add --format dossier")
+
+
 Quiet: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="No progress.")]
 Verbose: TypeAlias = Annotated[
     bool, Parameter(group=OUTPUT, help="Print every sentence and table.")

@@ -336,8 +336,12 @@ def test_only_the_manifest_of_a_report_is_read_with_it(request_of, workshop, cap
     for shown, mode in (([], 0o644), (["--show-text"], 0o600)):
         assert command_line([*call, *shown]) == 0
         assert (folder / "dossier.html").stat().st_mode & 0o777 == mode
-    assert command_line(["report", str(folder), "--show-text"]) == 2
+    assert command_line([*call[:-2], "--show-text"]) == 2
     assert "add --manifest" in capsys.readouterr().err
+    assert command_line(["report", str(folder), "--show-text"]) == 2
+    assert "--show-text: shows text in the dossier alone" in capsys.readouterr().err
+    with pytest.raises(InputError, match="add --format dossier"):
+        request_of(formats=("md",), show_text=True)
     other = load_manifest(manifest).model_dump(mode="json")
     other["pairs"].pop()
     write_manifest(seal(other), folder / "other.json")

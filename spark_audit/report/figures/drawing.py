@@ -32,6 +32,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "memory": ("memory_plot:draw", ""),
     "selectivity": ("forest:selectivity", "matched"),
     "stages": ("stages_plot:draw", "stages_states"),
+    "series": ("stages_plot:series", "series_stages"),
     "exposure": ("exposure_plot:draw", "canary_by_dose"),
     "roc": ("roc_plot:draw", "mia_roc"),
     "accuracy": ("stages_plot:accuracy", "utility"),

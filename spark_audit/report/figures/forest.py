@@ -65,16 +65,14 @@ def section(lines: Sequence[Line], title: str, axis: Axis) -> Panel:
     """Lines on one axis as a panel; the unit of its height is an inch."""
     lanes = max(len(line.rows) for line in lines)
     columns = columns_of(lines)
-    head = LETTERS * lines_of(f"{line.label}\n{line.text}" for line in lines)
     foot = LETTERS * (columns[-1][1] + 1) if columns else 0.0
-    tall = head + LANE * lanes + foot + 2 * GAP
-    curves, bands, labels = [], [], []
-    for k, line in enumerate(lines):
-        top = k * tall + GAP
+    curves, bands, labels, tall = [], [], [], 0.0
+    for line in lines:
+        top = tall + GAP
         below = top + LETTERS * lines_of([line.label])
         labels.append(Label(line.label, top, line.look, colour=line.colour))
         labels.append(Label(line.text, below, line.look))
-        lane = top + head
+        lane = below + LETTERS * lines_of([line.text])
         for at, (row, style) in enumerate(zip(line.rows, STYLES, strict=False)):
             curves.append(
                 Curve(
@@ -91,15 +89,16 @@ def section(lines: Sequence[Line], title: str, axis: Axis) -> Panel:
             bands.append(Band(line.behind.ends, *ends, look=line.look))
         for (text, colour), (share, down) in zip(line.below, columns, strict=False):
             labels.append(Label(text, under + down * LETTERS, line.look, share, colour))
+        tall = under + foot + GAP
     return Panel(
         curves,
         title,
         x=replace(axis, limits=axis.limits or span(lines)),
-        y=Axis(limits=(tall * len(lines), 0.0), ticks={}),
+        y=Axis(limits=(tall, 0.0), ticks={}),
         bands=bands,
         references=[("x", 0.0, ZERO)],
         labels=labels,
-        tall=tall * len(lines) + 0.2 + LETTERS * lines_of([axis.label]),
+        tall=tall + 0.2 + LETTERS * lines_of([axis.label]),
     )
 
 

@@ -10,6 +10,7 @@ import math
 import re
 import textwrap
 from dataclasses import replace
+from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
@@ -23,6 +24,7 @@ from spark_audit.report.states import (
     Standing,
     State,
     reach,
+    relearned,
     standings,
     state_name,
 )
@@ -52,14 +54,22 @@ def draw(report: Report) -> Picture | None:
     if (most := reach(found)) is None:
         return None
     sides = {one.sides for one in found if one.memory and one.memory.value is not None}
-    facts = {"sides": sides.pop() if len(sides) == 1 else ()}
+    facts: dict[str, Any] = {"sides": sides.pop() if len(sides) == 1 else ()}
     lines = [_line(one, alike=bool(facts["sides"])) for one in found]
     low, high = span(lines)
     limits = max(low, -most), min(high, most)
+    ends = [end for line in lines for row in line.rows if row for end in row.ends or ()]
+    facts["beyond"] = any(not limits[0] <= end <= limits[1] for end in ends)
+    facts["relearned"] = relearned(found)
     label = wrapped(render("figure.memory.axis"), width=42)
     axis = Axis(label, limits=limits, ticks=_ticks(*limits))
     signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
-    keys = {render("figure.memory.band"): AREA} | {
+    keys = {
+        render("figure.memory.estimate", state=state_name(state)): look
+        for state, look in STATES.items()
+        if any(one.state == state and one.memory for one in found)
+    }
+    keys |= {render("figure.memory.band"): AREA} | {
         render(f"figure.memory.{name}"): look
         for sign, (name, look) in ATTACKS.items()
         if sign in signs
@@ -71,7 +81,7 @@ def draw(report: Report) -> Picture | None:
 def _line(one: Standing, *, alike: bool) -> Line:
     look = replace(STATES[one.state], name=one.name)
     row, sides = one.memory, () if alike else one.sides
-    text = render("figure.memory.figure", row=row, sides=sides)
+    text = render("figure.memory.figure", row=row, sides=sides, missed=one.missed)
     below = [
         (
             f"{SIGNS[tried.outcome]} {tried.attack}",

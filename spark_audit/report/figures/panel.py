@@ -29,6 +29,8 @@ from spark_audit.report.table_cells import VOID
 from spark_audit.results import Report, Row, number
 
 FONT = 8.0
+SCREEN = 5.0
+"""Inches of a panel from which on its axis stands above it, too."""
 FEW_DECADES = 150.0
 """Ratio of an axis' ends below which it is labelled at 2 and 5 too."""
 DASHES: tuple[Any, ...] = (
@@ -287,6 +289,8 @@ class Panel:
                 axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_locator(NullLocator())
         axes.spines["left"].set_visible(not self.labels)
+        if self.labels and self.tall > SCREEN:
+            axes.tick_params(axis="x", top=True, labeltop=True)
         for label in self.labels:
             drawn = axes.text(
                 label.at,

@@ -1,4 +1,7 @@
-"""What was learned after every stage of training: memory, and accuracy."""
+"""What was learned after every stage of training: memory, accuracy, and all stages.
+
+The last are what the stages of a run give away together, next to its last checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,12 @@ from spark_audit.report.figures.panel import (
     wrapped,
 )
 from spark_audit.report.figures.picture import Picture
-from spark_audit.results import Report, Row
+from spark_audit.results import Report, Row, grouped
 from spark_audit.sentences import render
 
 SHOWN = Look(marker="o", dashes="none", size=6.0)
+SHARED = {"series": "-", "last": "--"}
+"""What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
 Stages = dict[int, dict[str, Row]]
 """Stage -> checkpoint -> its row."""
 
@@ -78,6 +83,27 @@ def accuracy(report: Report) -> Picture | None:
         if curves:
             panels.append(_panel(curves, title, [0, *stages], trained))
     return _figure("utility", panels, list(owners.values()), {"stages.trained": DASHED})
+
+
+def series(report: Report) -> Picture | None:
+    """AUC of what is shared: a panel a series, with a line for each way to share it."""
+    look = looks(report, width=1.4)
+    rows = [row for row in report.results if row.group == "pooled"]
+    n = {r.checkpoint: r.n for r in rows if (r.audit, r.metric) == ("series", "auc")}
+    records = (r for r in report.tables["series_stages"] if r["series_value"])
+    panels = []
+    for name, mine in grouped(records, lambda record: record["checkpoint"]).items():
+        stages, curves = [record["stage"] for record in mine], []
+        for of, dashes in SHARED.items():
+            row = Row(audit="series", checkpoint=name, metric="auc", of=of, value=0)
+            ends = ("value", "low", "high")
+            auc = [{end: one[f"{of}_{end}"] for end in ends} for one in mine]
+            shown = [row.model_copy(update=figures) for figures in auc]
+            curves.append(Curve(replace(look[name], dashes=dashes), stages, shown))
+        title = f"{wrapped(name, width=15)}\nn {n.get(name, 0)}"
+        panels.append(_panel(curves, title, stages, (), ("y", 0.5, ZERO)))
+    keys = {f"series.{of}": Look(marker="o", dashes=d) for of, d in SHARED.items()}
+    return _figure("series", panels, [], keys)
 
 
 def _figure(

@@ -143,7 +143,8 @@ def _plots(found: Sequence[Standing]) -> list[tuple[Standing, str, str]]:
         letters[place(0.0)] = "│"
         if row is not None and row.value is not None:
             letters[place(row.value)] = SHAPES[one.state]
-        told = sentences.render("figure.memory.figure", row=row, sides=one.sides)
+        facts = {"row": row, "sides": one.sides, "missed": one.missed}
+        told = sentences.render("figure.memory.figure", **facts)
         # A reader of Markdown strips blanks at the ends.
         plots.append((one, told, f"[{''.join(letters)}]"))
     return plots

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from spark_audit import sentences
-from spark_audit.names import series_of
+from spark_audit.names import original_of, series_of
 from spark_audit.report import states
 from spark_audit.report.attacks import attack_table, attacks, uncovered
 from spark_audit.report.summary_tables import entries, glance
@@ -17,9 +17,9 @@ from spark_audit.report.table_cells import records_table
 from spark_audit.results import OF_REPORT, Report, by_severity
 
 TOLD = (
-    *(states.advice, states.answer, states.doubts, states.gate, states.level),
+    *(states.advice, states.answer, states.checks, states.gate, states.level),
     *(states.meanings, states.outcome_name, states.reading, states.state_name),
-    *(states.surety, sentences.optional, sentences.terms, uncovered),
+    *(states.surety, sentences.optional, sentences.terms, original_of, uncovered),
 )
 """What templates may call, by name; ``say`` and ``words`` render a sentence."""
 

@@ -158,6 +158,16 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             for place, task in enumerate(TASKS[:3], start=1)
             for stage in (1, 2, 3)
         ],
+        "series_stages": [
+            {"checkpoint": name, "stage": stage, "tasks": stage}
+            | {
+                f"{of}_{end}": 0.6 + apart + beyond * stage / 20
+                for of, beyond in (("last", 0), ("series", 1))
+                for end, apart in (("value", 0.0), ("low", -0.05), ("high", 0.05))
+            }
+            for name in dict.fromkeys(map(entry_of, trained))
+            for stage in (1, 2, 3)
+        ],
     }
 
 

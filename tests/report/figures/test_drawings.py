@@ -75,6 +75,7 @@ def test_without_its_table_a_figure_is_not_there(made):
         "mia_roc": "roc",
         "canary_by_dose": "exposure",
         "stages_states": "stages",
+        "series_stages": "series",
     }
     for table_name, figure in needs.items():
         for tables in (
