@@ -66,10 +66,11 @@ def facts(report: Report) -> dict[str, Any]:
     tried = attacks(report, stand)
     # Stages stand in their series.
     whole = [one for one in report.checkpoints if series_of(one.name) == one.name]
-    columns = ("name", "source", "format", "base", "parameters", "dtype")
+    columns = ("name", "source", "format", "base", "dtype")
     opened = [
         {name: getattr(one, name) for name in columns}
-        | {"SHA-256": one.weights_sha256[:16], "notes": "; ".join(one.notes)}
+        | {"parameters": _size(one.parameters), "SHA-256": one.weights_sha256[:16]}
+        | {"notes": "; ".join(one.notes)}
         for one in whole
     ]
     return {
