@@ -132,8 +132,9 @@ def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
     told["matched"] = render("dossier.matched_count", **counted)
     wanted = ("canary", "exposure_mean", "pooled")
     rows = (r for r in report.results if (r.audit, r.metric, r.group) == wanted)
-    planted = max((row.n for row in rows), default=0)
-    told["canaries"] = str(planted or render("dossier.none"))
+    # Of canaries that no audit of this report asked for nothing is said.
+    if planted := max((row.n for row in rows), default=0):
+        told["canaries"] = str(planted)
     return [(render(f"dossier.{name}"), value) for name, value in told.items()]
 
 
