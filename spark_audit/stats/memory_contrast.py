@@ -31,6 +31,7 @@ LOT, ELEMENTS = 1000, 2**21
 CHANCE = 200
 """Permutations as extreme as what was found, after which no more are drawn: p is above
 0.02 then, and known to a tenth of itself (Besag and Clifford, 1991)."""
+NONE_TRAINED = "no identifier stands in trained rows"
 NONE_HELD_OUT = "no identifier stands in rows never trained on"
 
 
@@ -130,7 +131,12 @@ class Memory:
         return float(min(1.0, 2 * scipy.special.stdtr(self.freedom, -t)))
 
 
-def memory(change: ArrayLike, sides: Sides) -> Memory:
+def memory(
+    change: ArrayLike,
+    sides: Sides,
+    *,
+    reasons: tuple[str, str] = (NONE_TRAINED, NONE_HELD_OUT),
+) -> Memory:
     """Trained minus never trained, and both means, with intervals over clusters.
 
     A coarse stratum is divided as finely as leaves each part with :data:`FEWEST`
@@ -143,6 +149,8 @@ def memory(change: ArrayLike, sides: Sides) -> Memory:
         Shape ``(s,)``: each occurrence's summed NLL minus that on the reference, nats.
     sides
         Where the occurrences stand.
+    reasons
+        Why there is no estimate where no trained ones are given, or no others.
 
     Notes
     -----
@@ -153,9 +161,9 @@ def memory(change: ArrayLike, sides: Sides) -> Memory:
     """
     x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
     if not sides.trained.any():
-        return Memory.missing("no identifier stands in trained rows")
+        return Memory.missing(reasons[0])
     if sides.trained.all():
-        return Memory.missing(NONE_HELD_OUT)
+        return Memory.missing(reasons[1])
     cells = sides.cells
     used = cells >= 0
     if not used.any():

@@ -47,7 +47,8 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
 
     def added(*arguments: Any) -> None:
         add(*arguments)
-        kept.set()
+        if asked > 4:  # else they are the base's: four rows are asked for the agreement
+            kept.set()
 
     monkeypatch.setattr(Store, "add", added)
 
@@ -55,8 +56,6 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
         """It gets slow, and somebody presses Ctrl-C; or it is gone."""
         nonlocal asked
         asked = max(asked, count)
-        if count == 1:
-            kept.clear()  # of the base's scores
         if done.is_set() or count <= STOPS:
             return None
         kept.wait(60)  # what came before arrives in its own time on a busy machine

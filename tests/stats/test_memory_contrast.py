@@ -90,6 +90,10 @@ def test_what_cannot_be_compared_says_why(trained, clusters, note):
     for estimate in (found.trained, found.held_out, found.difference):
         assert estimate.value is None
     assert note in found.difference.note
+    options = {"reasons": ("no trained one", "no other one")}
+    named = memory(np.zeros(len(trained)), sides(trained, clusters), **options)
+    alone = len(set(trained)) == 1
+    assert alone == (named.difference.note in options["reasons"])
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,11 @@ contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
 CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
 """Classes of tokens, and the columns that count an identifier's tokens of each."""
 NO_PAIRS = "this group has no matched identifier"
+NO_CONTROL = (
+    "no identifier with a control stands in trained rows",
+    "no identifier with a control stands in rows never trained on",
+)
+"""Where the identifiers of either side have none."""
 REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
 OF_REFERENCE = (
     "the baseline is the matching reference: DiD is Delta_sel minus the residual of "
@@ -392,7 +397,8 @@ class Occurrences:
         se = own.difference.se
         test = Power(test="t", se=se, df=own.freedom, beyond=self.reach, least_p=least)
         pii, control, matched = self.matched
-        beyond = memory(change[pii] - change[control], matched)
+        apart = change[pii] - change[control]
+        beyond = memory(apart, matched, reasons=NO_CONTROL)
         return Moved(own, beyond, self.reach, p, (test,) if se else ())
 
 
