@@ -14,7 +14,6 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TypeAlias
 
-from jinja2 import TemplateError
 from pydantic import ValidationError
 
 from spark_audit import sentences
@@ -138,7 +137,7 @@ def read_report(folder: str | Path) -> Report:
     try:
         _ = [finding.sentence for finding in report.findings]
         _ = [guard.detail for guard in report.guards]
-    except (TemplateError, TypeError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a template does with unfit facts
         what = "a finding or guard has no sentence of its facts"
         raise InputError(what, **again) from error
     return report

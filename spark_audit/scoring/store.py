@@ -309,10 +309,11 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
         raise ValueError(path.name)
     for name, column in zip(table.column_names[1:], lists, strict=True):
         values = column.flatten()
-        unknown = np.isnan(np.asarray(values))
+        numbers = np.asarray(values)
         # What a server cannot tell is NaN in the whole column.
-        partly = unknown.any() and (name == "nll" or not unknown.all())
-        if partly or values.null_count or not column.offsets.equals(lists[0].offsets):
+        told = name == "nll" or not np.isnan(numbers).all()
+        bad = told and not np.isfinite(numbers).all()
+        if bad or values.null_count or not column.offsets.equals(lists[0].offsets):
             raise ValueError(path.name)
     return _numbers(keys.to_pylist()), remarks
 
