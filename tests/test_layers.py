@@ -53,7 +53,7 @@ DOORS = {
 PATTERNS = {
     "spark_audit.audits.extract.guesses": "parts of identifiers",
     "spark_audit.audits.setup_guards": "parts of identifiers",
-    "spark_audit.audits.identifier_facts": "forms of identifiers",
+    "spark_audit.audits.identifiers": "forms of identifiers",
     "spark_audit.report.figures.memory_plot": "signs of numbers",
     "spark_audit.report.figures.panel": "where names of checkpoints break",
     "spark_audit.report.figures.drawing": "drawings",
@@ -172,11 +172,11 @@ def test_no_imports_run_in_a_circle():
 
 
 def test_a_folder_opens_with_its_names_alone():
-    """An ``__init__`` holds a docstring and public names."""
+    """An ``__init__`` holds a docstring and public names; one is a catalogue."""
     long = {
         module: count
         for module, path in OURS.items()
-        if path.name == "__init__.py"
+        if path.name == "__init__.py" and module != "spark_audit.audits"
         if (count := len(path.read_text(encoding="utf-8").splitlines())) > 40
     }
     assert not long, long

@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from spark_audit.audits.claims import at_level, corrected
 from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
@@ -30,8 +29,10 @@ from spark_audit.results import (
     Row,
 )
 from spark_audit.results.evidence import Evidence
-from spark_audit.results.findings import Fact
+from spark_audit.results.findings import DETECTED, SEVERITY, Fact
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.power import smallest
 from spark_audit.terminal.console import say
 
 Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
@@ -419,3 +420,93 @@ def guard(
     """A guard, by default a warning, whose sentence has the key ``guard.SAYS``."""
     told: dict[str, Any] = {"says": f"guard.{says}", "facts": dict(facts)}
     return Guard(name=name, checkpoint=checkpoint, passed=passed, **told)
+
+
+# --- what is claimed once all primary tests of a report count -------------------------
+
+LEVEL = 0.05
+TESTS = "primary_tests"
+"""Setting of a report: how many tests its primary family has."""
+
+
+def family(findings: Iterable[Finding]) -> list[Finding]:
+    """The primary tests among findings; the base was trained on nothing."""
+    return [
+        one
+        for one in findings
+        if one.family == "primary" and one.p is not None and one.checkpoint != BASE
+    ]
+
+
+def corrected(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, each claiming what it may among all of these.
+
+    ``p_adjusted`` of a primary finding is its p corrected by Holm over the primary
+    findings, those that claim nothing included. A detection that does not hold claims
+    ``nothing_shown`` and changes its sentences; given again among other findings it
+    may claim it again, since all that is needed stays in it. Smallest effects are those
+    of Holm's first step among so many tests.
+    """
+    tests = family(findings)
+    ps = holm([one.p or 0.0 for one in tests]).tolist()
+    adjusted = {id(one): p for one, p in zip(tests, ps, strict=True)}
+    return [_judged(one, adjusted.get(id(one)), len(tests)) for one in findings]
+
+
+def _judged(finding: Finding, p: float | None, tests: int) -> Finding:
+    changes: dict[str, Any] = {}
+    if p is not None:
+        holds = p < LEVEL or SEVERITY[finding.alone] < DETECTED
+        claim = finding.alone if holds else "nothing_shown"
+        changes = {"p_adjusted": p, "claim": claim, "tests": tests}
+    if finding.power:
+        # What is no test of the family would be one more if it detected something.
+        level = LEVEL / (tests + (p is None))
+        power = [
+            one.model_copy(update={"mde": smallest(one, level)})
+            for one in finding.power
+        ]
+        needed = [one.mde for one in power if not one.of]
+        known = [mde for mde in needed if mde is not None]
+        least = max(known, default=None) if len(known) == len(needed) else None
+        changes |= {"power": power, "mde": least}
+    return finding.model_copy(update=changes) if changes else finding
+
+
+R = TypeVar("R", bound=Row)
+
+
+def at_level(rows: Iterable[R], findings: Iterable[Finding]) -> list[R]:
+    """The rows, the figures of claims with the smallest effect of their findings."""
+    claims = {_figure(one): one for one in findings if one.power}
+    made = []
+    for row in rows:
+        one = claims.get(_figure(row))
+        if one is not None and one.mde != row.mde:
+            row = row.model_copy(update={"mde": one.mde})
+        made.append(row)
+    return made
+
+
+def _figure(one: Row | Finding) -> tuple[object, ...]:
+    place = (one.audit, one.checkpoint, one.metric, one.of, one.group, one.unit)
+    ends = (one.value, one.low, one.high)
+    # Sums in another order differ in their last digits.
+    return (*place, *(None if end is None else f"{end:.9g}" for end in ends))
+
+
+def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
+    """Method -> the variant that an audit's severest finding of it rests on.
+
+    Of replicates it is that of the severest; methods whose findings rest on no figure
+    are left out.
+    """
+    severest: dict[str, Finding] = {}
+    for finding in findings:
+        # Headlines of several seeds are figures chosen beforehand.
+        if finding.audit != audit or not finding.of or finding.claim == "moved":
+            continue
+        method = entry_of(finding.checkpoint)
+        if method not in severest or finding.severity > severest[method].severity:
+            severest[method] = finding
+    return {method: finding.of for method, finding in severest.items()}

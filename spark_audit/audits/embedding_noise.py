@@ -26,8 +26,8 @@ from spark_audit.audits.base import (
     guard,
     with_base,
 )
+from spark_audit.audits.identifiers import summed
 from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures, marked
-from spark_audit.audits.spans import summed
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY, BASE

@@ -25,7 +25,7 @@ import scipy
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
 from spark_audit.audits.canary.rank_tests import TIED, resolved
-from spark_audit.audits.identifier_facts import identifier_facts
+from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.ratio_rows import (
     beside_base,
     cells_of_frame,
@@ -103,7 +103,7 @@ class Twins(Audit):
     ``rank`` places behind. An identifier of ``dose`` 0 occurs in no trained row.
     Identifiers that share a cluster of rows share their ``cluster``. ``injected`` ones
     were drawn in the same way as their twins. For ``stratum`` see
-    :class:`~spark_audit.audits.identifier_facts.Facts`.
+    :class:`~spark_audit.audits.identifiers.Facts`.
     """
 
     name = "twins"

@@ -3,8 +3,7 @@
 A mistaken setup hides memory: held-out rows that were trained on, swapped lists, a base
 that is the checkpoint or has read the rows, a checkpoint that is no language model any
 more. Each is a test on the scores of the plain pass, whichever audits asked for it;
-:data:`spark_audit.audits.claims.REMAINS` says which claims a failure voids. Only guards
-that fail are given.
+:data:`REMAINS` says which claims a failure voids. Only guards that fail are given.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +20,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Tables, guard
-from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
-from spark_audit.audits.identifier_facts import string_of
-from spark_audit.audits.spans import REPRODUCED
+from spark_audit.audits.identifiers import REPRODUCED, string_of
 from spark_audit.data.occurrences import doses
 from spark_audit.manifest.schema import (
     Manifest,
@@ -31,11 +28,38 @@ from spark_audit.manifest.schema import (
     ManifestSpan,
     TokenRange,
 )
-from spark_audit.names import BASE
-from spark_audit.results import Guard, Hits, Row
-from spark_audit.results.findings import Fact
+from spark_audit.names import (
+    ANY,
+    BASE,
+    RELEARN,
+    CheckpointName,
+    entry_of,
+    original_of,
+    series_of,
+)
+from spark_audit.results import Claim, Finding, Guard, Hits, Row
+from spark_audit.results.findings import DETECTED, SEVERITY, Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.memory_contrast import Sides, memory
+
+HELD_OUT_BACK, BASE_READ, BROKEN = "held_out_back", "base_read_rows", "broken_model"
+"""Setup guards: where one fails, the checkpoint's memory was not tested."""
+ALARM = 0.005
+"""p below which a test of a setup guard fails: it is asked twice at most for each guard
+of a report, so that a sound setup fails in one of 100 **[ours]**."""
+REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
+    # Held-out rows that were trained on hide memory, and swapped lists reverse it:
+    # neither makes trained identifiers likelier than held-out ones.
+    HELD_OUT_BACK: {"verbatim": ("extract",), "memory": (ANY,)},
+    # Changes since such a base say nothing. Strings that come back beyond those that
+    # the base gives, and canaries among strings that nobody inserted, do.
+    BASE_READ: {"verbatim": ("extract",), "memory": ("canary",)},
+    # Drift by many nats enlarges every difference that there was before. Candidates
+    # of a canary, and word for word, have no such difference.
+    BROKEN: {"verbatim": ("extract",), "memory": ("canary",)},
+}
+"""Setup guard -> claims that its fault cannot cause, and of which audits. Where it
+fails all other claims of the checkpoint are void, and so is that nothing was shown."""
 
 GUESSED = 0.01
 """An unguessable identifier comes back at most once in so many times from a model that
@@ -308,3 +332,49 @@ def _broken(name: str, scored: _Scored, vocabulary: int) -> Facts:
     own = Row(checkpoint=name, value=scored.low, **columns)
     base = Row(checkpoint=BASE, value=scored.base_low, **columns)
     return {"plain_text": own, "base": base, "chance": chance}
+
+
+# --- what a failure voids -------------------------------------------------------------
+
+
+def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
+    """The setup guards that failed for a checkpoint, the first of each name.
+
+    Those of its seeds, of its stages and of what it was rounded from count as its own,
+    and those of the base as everybody's. The base itself has none: it is no suspect.
+    """
+    if name == BASE:
+        return []
+    whose = {BASE, _entry(name), _entry(original_of(name))}
+    mended = CheckpointName.parse(name).derived == RELEARN
+    found: dict[str, Guard] = {}
+    # Its own reason first: the base of a checkpoint that is its base has read the rows.
+    for one in sorted(guards, key=lambda one: one.checkpoint == BASE):
+        # A short training may mend a broken model: it is asked of its own weights.
+        own = one.name != BROKEN or not mended or _entry(one.checkpoint) == name
+        if one.name in REMAINS and one.passed is False and own:
+            if _entry(one.checkpoint) in whose:
+                found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[Finding]:
+    """The findings; those that a setup guard voids have the status ``invalid``.
+
+    They keep their figures, and are no detections.
+    """
+    guards, made = list(guards), []
+    for one in findings:
+        tested = one.family == "primary" and one.alone == "nothing_shown"
+        claims = tested or SEVERITY[one.alone] >= DETECTED
+        for fault in faults(guards, one.checkpoint) if claims else ():
+            remains = REMAINS[fault.name].get(one.alone, ())
+            if one.status != "invalid" and not {one.audit, ANY} & {*remains}:
+                void = {"status": "invalid", "voided_by": fault.name}
+                one = one.model_copy(update=void)
+        made.append(one)
+    return made
+
+
+def _entry(name: str) -> str:
+    return entry_of(series_of(name))

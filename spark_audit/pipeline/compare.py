@@ -13,8 +13,8 @@ from typing import Any
 
 from spark_audit.audits import Audit, Matched, about, all_audits, find
 from spark_audit.audits.base import Context, baselines_of, originals, replicates
-from spark_audit.audits.claims import REMAINS
 from spark_audit.audits.seeds import with_entries
+from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links, sha256_file
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of

@@ -7,13 +7,8 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from spark_audit.audits.claims import (
-    TESTS,
-    at_level,
-    corrected,
-    family,
-    without_void,
-)
+from spark_audit.audits.base import TESTS, at_level, corrected, family
+from spark_audit.audits.setup_guards import without_void
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
 from spark_audit.report.states import untested

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from spark_audit.audits import about, all_audits
-from spark_audit.audits.claims import faults
+from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, choose, visible
 from spark_audit.names import ANY, BASE, entry_of, series_of
 from spark_audit.report.disclosure import disclosed

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_audit.audits import about
-from spark_audit.audits.claims import LEVEL, faults
+from spark_audit.audits.base import LEVEL
+from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, visible
 from spark_audit.files import sha256_file
 from spark_audit.names import BASE, entry_of

@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 
 from spark_audit import sentences
 from spark_audit.audits import about, all_audits
-from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
+from spark_audit.audits.base import LEVEL, TESTS
+from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.names import (
     BASE,
     CONTROL,

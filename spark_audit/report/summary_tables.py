@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from spark_audit import sentences
 from spark_audit.audits import about, in_order, label, metric_of
-from spark_audit.audits.claims import carriers
+from spark_audit.audits.base import carriers
 from spark_audit.names import ANY, entry_of
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.table_cells import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from audited import matched
 
-from spark_audit.audits.matched.rematch import VARIANTS, rematch
+from spark_audit.audits.matched import VARIANTS, rematch
 
 
 def test_the_manifest_s_own_settings_give_its_own_pairs(make_case):

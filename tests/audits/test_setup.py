@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits.claims import ALARM
-from spark_audit.audits.setup_guards import setup_guards
+from spark_audit.audits.setup_guards import ALARM, setup_guards
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import COLUMNS, Pass, TokenTable

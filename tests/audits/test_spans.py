@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from audited import matched
 
-from spark_audit.audits.spans import Sums
+from spark_audit.audits.identifiers import Sums
 from spark_audit.errors import InputError
 from spark_audit.scoring.table import Pass, TokenTable
 

@@ -10,7 +10,7 @@ from audited import conclude, evidence, figure, of_frame
 from scipy import stats
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.stage_memory import Cell, judged
+from spark_audit.audits.stages import Cell, judged
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Estimate, Row
 from spark_audit.stats.memory_contrast import Memory

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_audit.audits.identifier_facts import mask, strata, told_apart
+from spark_audit.audits.identifiers import mask, strata, told_apart
 from spark_audit.audits.mia.texts import dealt
 from spark_audit.stats.memory_contrast import Sides, memory
 
@@ -137,7 +137,7 @@ def test_folds_are_no_fixed_ones_of_a_size(monkeypatch):
         orders.append(tuple(order))
         return dealt(sides, member, order)
 
-    monkeypatch.setattr("spark_audit.audits.identifier_facts.dealt", spied)
+    monkeypatch.setattr("spark_audit.audits.identifiers.dealt", spied)
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
         both = [made(rng, 1, 12), made(rng, 0, 12)]

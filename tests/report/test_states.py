@@ -7,7 +7,7 @@ import pytest
 from made_reports import figure, guard, made_report, said
 
 from spark_audit import sentences
-from spark_audit.audits.claims import REMAINS, faults
+from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed

@@ -21,7 +21,7 @@ from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract import extraction_findings
 from spark_audit.audits.extract.extraction_findings import FULL, NOTHING
 from spark_audit.audits.extract.guesses import string_facts
-from spark_audit.audits.identifier_facts import identifier_facts
+from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.ratio_rows import (
     Group,
     beside_base,

@@ -17,7 +17,7 @@ import scipy
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
-from spark_audit.audits.identifier_facts import counterparts
+from spark_audit.audits.identifiers import counterparts
 from spark_audit.manifest.prompts import PROMPTS
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row

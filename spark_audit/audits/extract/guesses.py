@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.identifier_facts import string_of
+from spark_audit.audits.identifiers import string_of
 from spark_audit.data.occurrences import finder, folded
 from spark_audit.data.twins import WORDED
 from spark_audit.manifest.clusters import BARE

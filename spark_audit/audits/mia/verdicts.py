@@ -13,10 +13,10 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import guard
-from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.mia.estimates import TOLD, AboveTexts, Group
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FEWEST, NO_ROWS
 from spark_audit.audits.mia.texts import label_test, labelled
+from spark_audit.audits.setup_guards import ALARM, BASE_READ
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_audit.audits.claims import carriers
+from spark_audit.audits.base import carriers
 from spark_audit.names import BASE
 from spark_audit.report.figures.drawing import INK
 from spark_audit.report.figures.entries import frame_of, rows_of

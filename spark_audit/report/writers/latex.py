@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from spark_audit import sentences
-from spark_audit.audits.claims import carriers
+from spark_audit.audits.base import carriers
 from spark_audit.report.summary_tables import line_name, methods_of
 from spark_audit.report.table_cells import NONE, File, Rendering, figure
 from spark_audit.report.writers.template import environment

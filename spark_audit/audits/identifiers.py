@@ -10,7 +10,7 @@ tell the two sides apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from spark_audit.audits.base import Plan
 from spark_audit.audits.mia.texts import (
     FOLDS,
     characters,
@@ -30,41 +31,16 @@ from spark_audit.audits.mia.texts import (
 )
 from spark_audit.data.canaries import FRAMES
 from spark_audit.data.occurrences import doses, folded
+from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.provenance import seed_for
-from spark_audit.results.findings import Power
-from spark_audit.stats.memory_contrast import Memory, Sides
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.memory_contrast import Sides
 from spark_audit.stats.roc import Design
 
 TOLD_APART = (
     "the texts of trained and held-out identifiers differ, or too few can be compared"
 )
-
-
-@dataclass(frozen=True)
-class Moved:
-    """How identifiers of one group moved, and what they rest on.
-
-    Attributes
-    ----------
-    own
-        Change of their NLL, on either side, and the difference: memory.
-    beyond
-        The same of the change minus that of their controls, where they have one: on
-        the never-trained side, of the kind; the difference is specific selectivity.
-    reach
-        Nats by which the sides were clearly unequally hard on the reference.
-    p
-        Of no difference; two-sided.
-    power
-        What the smallest difference that is detected follows from.
-    """
-
-    own: Memory
-    beyond: Memory
-    reach: float = 0.0
-    p: float | None = None
-    power: tuple[Power, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -374,3 +350,110 @@ def _areas(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.n
         wins += (ranks * ours).sum(axis=0) - count * (count + 1) / 2
         pairs += count * (len(ours) - count)
     return np.asarray(wins / np.maximum(pairs, 1))
+
+
+class Sums:
+    """Summed NLL over any token range of a manifest's examples.
+
+    Prefix sums over the full tokenisation of every scored example, so that a hundred
+    thousand ranges cost one subtraction each.
+    """
+
+    def __init__(self, manifest: Manifest, nll: Iterable[np.ndarray]) -> None:
+        lengths = [len(example.reference_unll) for example in manifest.examples]
+        self._first = np.concatenate([[0], np.cumsum(np.add(lengths, 1))])
+        self._prefix = np.zeros(int(self._first[-1]))
+        for start, values in zip(self._first.tolist(), nll, strict=False):
+            np.cumsum(values, out=self._prefix[start + 1 : start + 1 + len(values)])
+
+    @classmethod
+    def of_table(cls, manifest: Manifest, table: TokenTable) -> Sums:
+        """Of a checkpoint; sums over an example that the table lacks are refused."""
+
+        def whole(example: ManifestExample) -> np.ndarray:
+            if example.id not in table:
+                return np.full(len(example.reference_unll), np.nan)
+            rows = table.rows(example.id)
+            values = np.zeros(len(example.reference_unll))
+            values[table.position[rows]] = table.columns["nll"][rows]
+            return values
+
+        return cls(manifest, map(whole, manifest.examples))
+
+    @classmethod
+    def of_reference(cls, manifest: Manifest) -> Sums:
+        """Of the reference model, from the manifest itself."""
+        return cls(manifest, (np.maximum(e.unll, 0) / 1e6 for e in manifest.examples))
+
+    def __call__(
+        self, example: np.ndarray, start: np.ndarray, length: np.ndarray
+    ) -> np.ndarray:
+        """Summed NLL in nats, shape of the arguments; float64.
+
+        Raises
+        ------
+        InputError
+            If an example was not scored.
+        """
+        first = self._first[example] + start
+        found = np.asarray(self._prefix[first + length] - self._prefix[first])
+        if np.isnan(found).any():
+            raise InputError(
+                "the score table lacks an item of the manifest",
+                fix="score again with the same manifest",
+            )
+        return found
+
+    def of_tokens(self, example: int, tokens: Sequence[int]) -> float:
+        """Summed NLL in nats of one example's tokens, wherever they stand."""
+        at = np.asarray(tokens, dtype=np.int64)
+        return float(self(np.full(len(at), example), at, np.ones_like(at)).sum())
+
+
+def summed(
+    table: TokenTable, sets: Iterable[tuple[str, np.ndarray]], values: np.ndarray
+) -> np.ndarray:
+    """Sums of what each scored token has over sets of tokens, each of one example."""
+
+    def values_of(key: str, tokens: np.ndarray) -> np.ndarray:
+        rows = table.rows(key)
+        return np.asarray(values[rows][table.position[rows].searchsorted(tokens)])
+
+    return np.array([values_of(*each).sum(dtype=np.float64) for each in sets])
+
+
+def audited_spans(
+    manifest: Manifest, *, split: str = "train"
+) -> Iterator[tuple[int, ManifestExample, list[tuple[int, int]]]]:
+    """Examples of a split with the token ranges of the spans that are audited.
+
+    These are the matched and the unmatched spans; canaries and spans that were cut
+    off are no part of the matched audit.
+    """
+    wanted = {
+        (pair.example, pair.pii.char_start, pair.pii.char_end)
+        for pair in manifest.pairs
+    }
+    wanted |= {(s.example, s.char_start, s.char_end) for s in manifest.unmatched}
+    for i, example in enumerate(manifest.examples):
+        ranges = [
+            tokens
+            for span, tokens in (example.identifiers if example.split == split else ())
+            if (example.id, span.start, span.end) in wanted
+        ]
+        if ranges:
+            yield i, example, ranges
+
+
+def plan_of_identifiers(manifest: Manifest) -> Plan:
+    """All examples with an audited span, for the plain pass."""
+    ids = [
+        example.id
+        for split in ("train", "test")
+        for _, example, _ in audited_spans(manifest, split=split)
+    ]
+    return {Pass(): sorted(ids)} if ids else {}
+
+
+REPRODUCED = 1e-3
+"""Nats by which scores of the same model may differ from those of the manifest."""

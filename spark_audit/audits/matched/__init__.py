@@ -1,1 +1,0 @@
-"""Likelihood of identifiers against controls that were equally hard before training."""
