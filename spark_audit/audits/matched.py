@@ -33,21 +33,15 @@ from spark_audit.audits.identifiers import (
 )
 from spark_audit.audits.matched_changes import (
     CLASSES,
-    REFERENCE,
     Moved,
     Occurrences,
     all_occurrences,
     all_returned,
     by_group,
     contrast_findings,
-    contrast_of,
     findings,
-    groups,
-    low_drift,
-    memory_contrasts,
+    further_contrasts,
     memory_rows,
-    missing_rows,
-    own_contrasts,
     pooled_change,
     return_findings,
     row_of,
@@ -71,35 +65,6 @@ from spark_audit.stats.matching import (
 _change = partial(Metric, unit="nats", panel="changes")
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)
 _delta = partial(Metric, unit="nats", learned=-1, glance=("",), headline=("",))
-METRICS = (
-    _delta("memory", panel="changes", variants=("", "trend"), counted=("",)),
-    _change(
-        "pii_change",
-        partner="memory",
-        learned=-1,
-        variants=("trained", "never-trained"),
-    ),
-    _change("kind"),
-    _change("specific", partner="kind"),
-    _change("low_change"),
-    _level("nll_pii"),
-    _level("nll_control"),
-    _delta(
-        "delta_sel",
-        variants=("", "change", "span-weighted", "source-weighted"),
-        hidden=("span-weighted", "source-weighted"),
-        counted=("change",),
-        glance=("change",),
-        headline=("change",),
-    ),
-    Metric("rtm_bias", "nats", variants=("", "change")),
-    _delta("did"),
-    Metric("did_alike", "nats"),
-    _change("returned", learned=-1, variants=("", "after")),
-)
-
-
-NOTHING = "the manifest has no identifier to audit"
 FEWEST_REPLICATES = 100
 UNBALANCED = 0.25
 """Standardised mean difference from which readers are told (Stuart, 2010)."""
@@ -121,8 +86,33 @@ class Matched(Audit):
     """
 
     name = "matched"
-    metrics = METRICS
-    nothing = NOTHING
+    metrics = (
+        _delta("memory", panel="changes", variants=("", "trend"), counted=("",)),
+        _change(
+            "pii_change",
+            partner="memory",
+            learned=-1,
+            variants=("trained", "never-trained"),
+        ),
+        _change("kind"),
+        _change("specific", partner="kind"),
+        _change("low_change"),
+        _level("nll_pii"),
+        _level("nll_control"),
+        _delta(
+            "delta_sel",
+            variants=("", "change", "span-weighted", "source-weighted"),
+            hidden=("span-weighted", "source-weighted"),
+            counted=("change",),
+            glance=("change",),
+            headline=("change",),
+        ),
+        Metric("rtm_bias", "nats", variants=("", "change")),
+        _delta("did"),
+        Metric("did_alike", "nats"),
+        _change("returned", learned=-1, variants=("", "after")),
+    )
+    nothing = "the manifest has no identifier to audit"
     wide = True
     file = "spans.parquet"
     covers = ("memory", "clusters")
@@ -189,8 +179,8 @@ class Matched(Audit):
         if skeleton.empty:
             return Evidence()
         at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
-        others = _frame(_texts(manifest), "places")
-        of, places = others["index"].to_numpy(), others.pop("places").to_list()
+        texts = [*_texts(manifest)]
+        of, places = ([one[key] for one in texts] for key in ("index", "places"))
         rematched, draws, seed = self.rematched, self.placebo_draws, context.seed
         more = list(other_pairs(manifest, rematched=rematched, draws=draws, seed=seed))
 
@@ -204,7 +194,7 @@ class Matched(Audit):
                 ]
             )
 
-        parts = [skeleton, others, *(_frame(units) for units, _ in more)]
+        parts = [skeleton, _frame(texts), *(_frame(units) for units, _ in more)]
         units = pd.concat(parts, ignore_index=True)
         index = units.pop("index")
         rows = [(e.id, e.cluster, e.task, e.split) for e in manifest.examples]
@@ -222,62 +212,35 @@ class Matched(Audit):
         every = evidence.units
         units, reference = every[every["split"] != ""], every["ref_sum"].to_numpy()
         nll, baselines = _with_entries(evidence, context.baselines)
-        names, whole = list(nll), [*groups(every)]
         context = replace(context, baselines=baselines)
-        rows, contrasts, references = by_group(whole, nll, context)
-        if not any(row.group == "pooled" for row in rows):
-            rows = [*missing_rows(names, "pooled"), *rows]
+        rows, contrasts, references = by_group(every, nll, context)
         changes = {name: sums - reference for name, sums in nll.items()}
-        sides = all_occurrences(units)
+        sides, train = [*all_occurrences(units)], units[units["split"] == "train"]
+        low = train[train["role"] == "low"]
         tested: dict[str, dict[str, Moved]] = {}
         for name, change in changes.items():
-            made, tested[name] = memory_rows(
-                name, change, sides, reference=name in references, seed=context.seed
-            )
+            options = {"reference": name in references, "seed": context.seed}
+            made, tested[name] = memory_rows(name, change, sides, low, **options)
             rows += made
-        train = units[units["split"] == "train"]
-        low = train[train["role"] == "low"]
-        for name, change in changes.items():
-            drift = Estimate.missing(REFERENCE)
-            if name not in references:
-                drift = low_drift(low, change)
-            rows.append(row_of(drift, checkpoint=name, metric="low_change"))
-        apart: dict[str, np.ndarray] = {}
         for name, other in baselines.items():
-            apart[name] = nll[name] - nll[other]
-            drift = low_drift(low, apart[name])
-            pair = {"checkpoint": name, "baseline": other}
-            contrasts.append(contrast_of(drift, metric="low_change", **pair))
-            contrasts += memory_contrasts(name, other, apart[name], sides)
-        for name, other in baselines.items():
-            moved = train.assign(apart=apart[name][train.index])
-            contrasts += own_contrasts(name, other, moved)
+            apart = nll[name] - nll[other]
+            contrasts += further_contrasts(name, other, apart, train, sides)
         roles, tables = {*every["role"]}, {}
         if "rematched" in roles:
             tables["matched_sensitivity"] = [*sensitivity_table(evidence)]
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
         relearned = [*all_returned(nll, sides[0], seed=context.seed)]
-        rows += [one.after for one in relearned]
-        contrasts += [one.row for one in relearned]
+        rows += [after for _, after, _ in relearned]
+        contrasts += [back for back, *_ in relearned]
         told = [*findings(rows, units, sides[0], changes, references, tested)]
-        entries = {entry_of(name) for name in names if entry_of(name) != name}
-        null = listed(self.null, names, where="--null")
-        return AuditResult(
-            rows=rows,
-            contrasts=contrasts,
-            guards=[
-                *([reproduced_guard(units, changes[BASE])] if BASE in changes else []),
-                *pair_guards(train),
-                *alike_guard(sides[0]),
-            ],
-            findings=[
-                *told,
-                *return_findings(relearned, told),
-                *contrast_findings(rows, contrasts, entries, null),
-            ],
-            tables=tables,
+        told += return_findings(relearned, told)
+        null = listed(self.null, [*nll], where="--null")
+        told += contrast_findings(
+            rows, contrasts, {*nll} - {*evidence.checkpoints}, null
         )
+        guards = [*_guards(units, sides[0], changes.get(BASE))]
+        return AuditResult(rows, contrasts, guards, told, tables)
 
 
 def _with_entries(
@@ -307,32 +270,6 @@ def _row(metric: str, value: float, clusters: int) -> Row:
     return row_of(shown, checkpoint=BASE, metric=metric)
 
 
-def alike_guard(whole: Occurrences) -> Iterator[Guard]:
-    """Whether identifiers on both sides were equally hard before training, and alike.
-
-    Where chance dealt identifiers to the sides, they are alike by design; of annotated
-    ones that is an assumption, which their NLL, length and place can refute.
-    """
-    if whole.before.value is None:
-        return
-    apart, annotated = bool(whole.reach), whole.spans["form"] == 0
-    before = row_of(whole.before, checkpoint=BASE, metric="before")
-    name = "never-trained identifiers"
-    facts: dict[str, Fact] = {"before": before, "unequal": apart}
-    yield guard(name, "before", facts, passed=None if apart else True)
-    if annotated.any():
-        yield _text_guard(whole)
-        yield _balance(whole.spans[annotated])
-
-
-def _text_guard(whole: Occurrences) -> Guard:
-    """Whether the text alone tells annotated identifiers of the two sides apart."""
-    facts: dict[str, Fact] = {**whole.by_text(BASE), "apart": whole.told_apart}
-    few = None if "fewest" in facts else False
-    passed = few if whole.told_apart else True
-    return guard("text of annotated identifiers", "by_text", facts, passed=passed)
-
-
 def _balance(spans: pd.DataFrame) -> Guard:
     """Whether compared identifiers differ in what can move their likelihood."""
     whole = sides_of(spans)
@@ -355,8 +292,40 @@ def _balance(spans: pd.DataFrame) -> Guard:
     return guard(BALANCE, "balance", facts, passed=not worst)
 
 
-def pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
-    """What can void the matched figures, from the reference alone."""
+def _guards(
+    units: pd.DataFrame, whole: Occurrences, change: np.ndarray | None
+) -> Iterator[Guard]:
+    """What can void the figures, from the reference alone.
+
+    And whether the base, with its ``change`` since then, still scores as the manifest
+    says it did. Where chance dealt identifiers to the sides, they were equally hard
+    before training by design; of annotated ones that is an assumption, which their
+    text, NLL, length and place can refute.
+    """
+    if change is not None:
+        worst = float((np.abs(change[units.index]) / units["n_tokens"]).max())
+        shown = _row("reproduced", worst, units["cluster"].nunique())
+        sound = worst <= REPRODUCED
+        facts: dict[str, Fact] = {"worst": shown, "reproduced": sound}
+        told: dict[str, Any] = {"passed": sound, "checkpoint": BASE}
+        yield guard("reference reproduced", "reproduced", facts, **told)
+    yield from _pair_guards(units[units["split"] == "train"])
+    if whole.before.value is None:
+        return
+    apart, annotated = bool(whole.reach), whole.spans["form"] == 0
+    before = row_of(whole.before, checkpoint=BASE, metric="before")
+    facts = {"before": before, "unequal": apart}
+    name = "never-trained identifiers"
+    yield guard(name, "before", facts, passed=None if apart else True)
+    if annotated.any():
+        facts = {**whole.by_text(BASE), "apart": whole.told_apart}
+        passed = (None if "fewest" in facts else False) if whole.told_apart else True
+        yield guard("text of annotated identifiers", "by_text", facts, passed=passed)
+        yield _balance(whole.spans[annotated])
+
+
+def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
+    """Whether enough identifiers have a control, and one that is as hard."""
     pii, control, unmatched = (
         train[train["role"] == role] for role in ("pii", "control", "unmatched")
     )
@@ -387,15 +356,6 @@ def pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     effective = effective_clusters(pii.groupby("cluster")["n_tokens"].sum().to_numpy())
     counts = {"clusters": clusters, "effective": effective}
     yield guard("clusters", "clusters", counts, passed=effective >= 10 or None)
-
-
-def reproduced_guard(units: pd.DataFrame, change: np.ndarray) -> Guard:
-    """Whether the base still scores as the manifest says it did."""
-    worst = float((np.abs(change[units.index]) / units["n_tokens"]).max())
-    shown = _row("reproduced", worst, units["cluster"].nunique())
-    facts: dict[str, Fact] = {"worst": shown, "reproduced": worst <= REPRODUCED}
-    name, told = "reference reproduced", {"checkpoint": BASE}
-    return guard(name, "reproduced", facts, passed=worst <= REPRODUCED, **told)
 
 
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -448,14 +408,12 @@ def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
                     yield {**own, "n_tokens": len(tokens)}
 
 
-def _frame(
-    records: Iterator[dict[str, Any]] | pd.DataFrame, *further: str
-) -> pd.DataFrame:
+def _frame(records: Iterable[dict[str, Any]] | pd.DataFrame) -> pd.DataFrame:
     words = dict.fromkeys((*ROW, "role", "type"), "")
     counts = dict.fromkeys(("trained", "dose", "form", "cue", "stratum"), 0)
     counts |= dict.fromkeys(CLASSES.values(), 0)
     whole = {"index": -1, "pair": -1, "start": 0, "n_tokens": 0, **counts}
-    names = [*words, *whole, "text_auc", *further]
+    names = [*words, *whole, "text_auc"]
     frame = pd.DataFrame(records).reindex(columns=names)
     filled = frame.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
     return filled.astype({**dict.fromkeys(whole, np.int64), "text_auc": np.float64})

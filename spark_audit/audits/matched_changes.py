@@ -1,13 +1,13 @@
-"""Changes since the reference and against a baseline: rows and contrasts by group.
+"""What moved identifiers since the reference and against a baseline, and what it means.
 
-Of matched pairs (Delta_sel and DiD), of identifiers on either side, and of
-low-sensitivity text.
+Of matched pairs (Delta_sel and DiD), of identifiers on either side of training, and of
+low-sensitivity text: rows and contrasts by group, and then what is claimed of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import product
@@ -29,16 +29,7 @@ from spark_audit.names import (
     entry_of,
     original_of,
 )
-from spark_audit.results import (
-    Claim,
-    Contrast,
-    Estimate,
-    Family,
-    Finding,
-    Hits,
-    Row,
-    side_of,
-)
+from spark_audit.results import Claim, Contrast, Estimate, Finding, Hits, Row, side_of
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import (
     Weights,
@@ -77,7 +68,7 @@ row_of = partial(Row.of_estimate, audit="matched", unit="nats")
 contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
 CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
 """Classes of tokens, and the columns that count an identifier's tokens of each."""
-NO_PAIRS = "this group has no matched identifier"
+NO_PAIRS = Estimate.missing("this group has no matched identifier")
 NO_CONTROL = (
     "no identifier with a control stands in trained rows",
     "no identifier with a control stands in rows never trained on",
@@ -88,35 +79,13 @@ OF_REFERENCE = (
     "the baseline is the matching reference: DiD is Delta_sel minus the residual of "
     "matching"
 )
-OF_PAIRS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
-"""Metrics that a group without a matched span lacks."""
-AGAINST = ("did", "rtm_bias")
+NO_LOW = "the drift of low-sensitivity text is not known"
+NONE_ALIKE = "no other text has tokens of the same classes as these identifiers"
+FEWEST_ALIKE = 2
+"""Clusters that must hold other tokens of a class."""
 
 
-@dataclass(frozen=True)
-class Moved:
-    """How identifiers of one group moved, and what they rest on.
-
-    Attributes
-    ----------
-    own
-        Change of their NLL, on either side, and the difference: memory.
-    beyond
-        The same of the change minus that of their controls, where they have one: on
-        the never-trained side, of the kind; the difference is specific selectivity.
-    reach
-        Nats by which the sides were clearly unequally hard on the reference.
-    p
-        Of no difference; two-sided.
-    power
-        What the smallest difference that is detected follows from.
-    """
-
-    own: Memory
-    beyond: Memory
-    reach: float = 0.0
-    p: float | None = None
-    power: tuple[Power, ...] = ()
+# --- matched pairs --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -157,20 +126,23 @@ class Group:
         return bool(len(change)) and float(change.max()) <= REPRODUCED
 
 
-def groups(units: pd.DataFrame) -> Iterator[Group]:
+def _groups(units: pd.DataFrame) -> Iterator[Group]:
     """Train rows pooled, by task and by type, and test rows.
 
     The windows of a group are those of the cells of its spans.
     """
-    cells = units.groupby(["example", "n_tokens"]).ngroup().to_numpy()
-    roles, splits = units["role"], units["split"]
+    units = units.assign(
+        cell=units.groupby(["example", "n_tokens"]).ngroup(),
+        mean=units["ref_sum"] / units["n_tokens"],
+    )
+    cells, roles = units["cell"].to_numpy(), units["role"]
     spans = roles.isin(["pii", "control", "unmatched"]).to_numpy()
     windows = (roles == "window").to_numpy()
     for split, whole in (("train", "pooled"), ("test", "split:test")):
-        inside = (splits == split).to_numpy()
+        inside = (units["split"] == split).to_numpy()
         if not inside.any():
             continue
-        labels, clusters = pd.factorize(units["cluster"].where(inside), sort=True)
+        codes, clusters = pd.factorize(units["cluster"].where(inside), sort=True)
         chosen = [(whole, inside)]
         for column in ("task", "type") if split == "train" else ():
             values = units[column].to_numpy()
@@ -179,42 +151,35 @@ def groups(units: pd.DataFrame) -> Iterator[Group]:
                 pool = inside & windows & np.isin(cells, cells[held])
                 chosen.append((f"{column}:{value}", held | pool))
         for name, kept in chosen:
-            yield _group(name, units[kept], labels[kept], cells[kept], len(clusters))
-
-
-def _group(
-    name: str, part: pd.DataFrame, codes: np.ndarray, cells: np.ndarray, size: int
-) -> Group:
-    mean = part["ref_sum"] / part["n_tokens"]
-    part = part.assign(code=codes, cell=cells, mean=mean)
-    ordered = part.sort_values("pair", kind="stable")
-    pii, control = (ordered[ordered["role"] == side] for side in ("pii", "control"))
-    pool = part[part["role"] == "window"]
-    spans = part[part["role"].isin(["pii", "unmatched"])]
-    return Group(
-        name=name,
-        pii=pii.index.to_numpy(),
-        control=control.index.to_numpy(),
-        tokens=pii["n_tokens"].to_numpy(np.float64),
-        codes=pii["code"].to_numpy(),
-        residual=pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy(),
-        pool=pool.index.to_numpy(),
-        pool_tokens=pool["n_tokens"].to_numpy(np.float64),
-        windows=Windows(
-            pool=pool["mean"].to_numpy(),
-            pool_clusters=pool["code"].to_numpy(),
-            spans=spans["mean"].to_numpy(),
-            span_tokens=spans["n_tokens"].to_numpy(),
-            span_clusters=spans["code"].to_numpy(),
-            n_clusters=size,
-            pool_cells=pool["cell"].to_numpy(),
-            span_cells=spans["cell"].to_numpy(),
-        ),
-    )
+            part = units[kept].assign(code=codes[kept])
+            ordered = part.sort_values("pair", kind="stable")
+            pii, control = (ordered[ordered["role"] == s] for s in ("pii", "control"))
+            pool = part[part["role"] == "window"]
+            every = part[part["role"].isin(["pii", "unmatched"])]
+            yield Group(
+                name=name,
+                pii=pii.index.to_numpy(),
+                control=control.index.to_numpy(),
+                tokens=pii["n_tokens"].to_numpy(np.float64),
+                codes=pii["code"].to_numpy(),
+                residual=pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy(),
+                pool=pool.index.to_numpy(),
+                pool_tokens=pool["n_tokens"].to_numpy(np.float64),
+                windows=Windows(
+                    pool=pool["mean"].to_numpy(),
+                    pool_clusters=pool["code"].to_numpy(),
+                    spans=every["mean"].to_numpy(),
+                    span_tokens=every["n_tokens"].to_numpy(),
+                    span_clusters=every["code"].to_numpy(),
+                    n_clusters=len(clusters),
+                    pool_cells=pool["cell"].to_numpy(),
+                    span_cells=every["cell"].to_numpy(),
+                ),
+            )
 
 
 def by_group(
-    groups: Sequence[Group], nll: Mapping[str, np.ndarray], context: Context
+    units: pd.DataFrame, nll: Mapping[str, np.ndarray], context: Context
 ) -> tuple[list[Row], list[Contrast], set[str]]:
     """Figures of the matched pairs in every group of train and of test rows.
 
@@ -228,48 +193,33 @@ def by_group(
     Rows, contrasts, and the checkpoints that score as the matching reference does.
     """
     rows, contrasts, alike = list[Row](), list[Contrast](), set[str]()
-    # Per-cluster sums that the tests of primary contrasts rest on.
-    tests: dict[str, np.ndarray] = {}
     options = {"replicates": context.replicates, "seed": context.seed}
     weights_of = cache(partial(draw_weights, **options))
-    for group in groups:
+    names: list[str] = []
+    for group in _groups(units):
+        names.append(group.name)
         references = {name for name in nll if group.is_reference(nll[name])}
         if group.name == "pooled":
             alike = references
-        if not len(group.pii):
-            rows += missing_rows(nll, group.name)
-            missing = Estimate.missing(NO_PAIRS)
-            for pair, metric in product(context.baselines.items(), AGAINST):
-                contrasts.append(_contrast(missing, pair, group.name, metric))
+        if len(group.pii):
+            weights = weights_of(group.windows.n_clusters)
+            rows += _pair_rows(group, nll, references, weights, context)
+            contrasts += _did_rows(group, nll, references, weights, context)
             continue
-        weights = weights_of(group.windows.n_clusters)
-        rows += _pair_rows(group, nll, references, weights, context)
-        sums = dict(_dids(group, nll, context.baselines))
-        for key, estimate in estimates_of(sums, replicates_of(sums, weights)).items():
-            (name, baseline, metric), own = key, sums[key]
-            more: dict[str, Any] = {}
-            if metric == "did" and isinstance(own, Estimand):
-                estimate, scores = with_mde(estimate), own.sums[:, 0]
-                note = OF_REFERENCE if baseline in references else ""
-                more = {"null": 0.0, "note": note}
-                if estimate.value is not None:
-                    more["p"] = sign_flip(scores, seed=context.seed)
-                    if _family(name, baseline, group.name) == "primary":
-                        tests[name] = scores
-            shown = estimate.decided(paper=context.paper)
-            pair = name, baseline
-            contrasts.append(_contrast(shown, pair, group.name, metric, **more))
-    return rows, _adjusted(contrasts, tests, context.seed), alike
+        rows += _without_pairs(nll, group.name)
+        for pair, metric in product(context.baselines.items(), ("did", "rtm_bias")):
+            contrasts.append(_contrast(NO_PAIRS, *pair, group.name, metric))
+    if "pooled" not in names:
+        rows = [*_without_pairs(nll, "pooled"), *rows]
+    return rows, contrasts, alike
 
 
-def missing_rows(names: Iterable[str], group: str) -> list[Row]:
+def _without_pairs(names: Collection[str], group: str) -> Iterator[Row]:
     """Rows of a group that has no matched span."""
-    missing = Estimate.missing(NO_PAIRS)
-    return [
-        row_of(missing, checkpoint=name, group=group, metric=metric)
-        for name in names
-        for metric in OF_PAIRS
-    ]
+    for name, metric in product(
+        names, ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
+    ):
+        yield row_of(NO_PAIRS, checkpoint=name, group=group, metric=metric)
 
 
 def _pair_rows(
@@ -309,150 +259,100 @@ def _pair_rows(
     estimates = estimates_of(sums, replicates_of(sums, weights))
     for (name, metric, of), estimate in estimates.items():
         shown = with_mde(estimate) if metric == "delta_sel" else estimate
-        yield row_of(
-            shown.decided(paper=context.paper),
-            checkpoint=name,
-            group=group.name,
-            metric=metric,
-            of=of,
-            null=nulls.get((metric, of)),
-        )
+        where = {"checkpoint": name, "group": group.name, "metric": metric, "of": of}
+        shown = shown.decided(paper=context.paper)
+        yield row_of(shown, null=nulls.get((metric, of)), **where)
 
 
-def _dids(
-    group: Group, nll: Mapping[str, np.ndarray], baselines: Mapping[str, str]
-) -> Iterator[tuple[tuple[str, str, str], Estimand | Estimate]]:
-    """DiD and its R1 of each checkpoint and baseline."""
-    for name, baseline in baselines.items():
-        moved = nll[name] - nll[baseline]
+def _did_rows(
+    group: Group,
+    nll: Mapping[str, np.ndarray],
+    references: Collection[str],
+    weights: Weights,
+    context: Context,
+) -> list[Contrast]:
+    """DiD and its R1 of each checkpoint and baseline.
+
+    The pooled DiD of methods are one family, corrected by max-T; smallest effects are
+    those that pass its first step among so many tests (by Bonferroni's bound).
+    """
+    sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
+    scores: dict[tuple[str, str], np.ndarray] = {}
+    for name, other in context.baselines.items():
+        moved = nll[name] - nll[other]
         did = group.mean(moved[group.pii] - moved[group.control])
-        yield (name, baseline, "did"), did
-        means = group.means(nll[name]), group.means(nll[baseline])
-        yield (name, baseline, "rtm_bias"), rtm_bias(group.windows, *means)
+        means = group.means(nll[name]), group.means(nll[other])
+        scores[name, other] = did.sums[:, 0]
+        sums[name, other, "did"] = did
+        sums[name, other, "rtm_bias"] = rtm_bias(group.windows, *means)
+    made: list[Contrast] = []
+    for key, estimate in estimates_of(sums, replicates_of(sums, weights)).items():
+        name, other, metric = key
+        more: dict[str, Any] = {}
+        if metric == "did":
+            estimate = with_mde(estimate)
+            note = OF_REFERENCE if other in references else ""
+            more = {"null": 0.0, "note": note}
+            if estimate.value is not None:
+                more["p"] = sign_flip(scores[name, other], seed=context.seed)
+        shown = estimate.decided(paper=context.paper)
+        made.append(_contrast(shown, name, other, group.name, metric, **more))
+    tested = [i for i, row in enumerate(made) if _is_primary(row) and row.p is not None]
+    if not tested:
+        return made
+    tests = [scores[made[i].checkpoint, made[i].baseline] for i in tested]
+    corrected = max_t(np.stack(tests, axis=1), seed=context.seed).tolist()
+    for i, p in zip(tested, corrected, strict=True):
+        row, least = made[i], made[i].mde
+        if least is not None:
+            size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
+            least *= size(level=1 - level / len(tests)) / size(level=row.level)
+        made[i] = row.model_copy(update={"p_adjusted": p, "mde": least})
+    return made
 
 
 def _contrast(
-    estimate: Estimate, pair: tuple[str, str], group: str, metric: str, **more: Any
+    estimate: Estimate, name: str, other: str, group: str, metric: str, **more: Any
 ) -> Contrast:
-    columns = {"checkpoint": pair[0], "baseline": pair[1], "group": group}
-    family = _family(*pair, group)
-    return contrast_of(estimate, metric=metric, family=family, **columns, **more)
+    """A contrast of pairs; single seeds, and what was made of the other, are no tests."""
+    single = group == "pooled" and entry_of(name) == name and original_of(name) != other
+    columns = {"checkpoint": name, "baseline": other, "group": group, "metric": metric}
+    family = "primary" if single else "exploratory"
+    return contrast_of(estimate, family=family, **columns, **more)
 
 
-def is_derived(name: str, baseline: str) -> bool:
-    """Whether a checkpoint was made of its baseline, by its name."""
-    return name != baseline and original_of(name) == baseline
-
-
-def _family(name: str, baseline: str, group: str) -> Family:
-    """The pooled DiD of methods is primary; single seeds and variants are not."""
-    single = entry_of(name) == name and not is_derived(name, baseline)
-    return "primary" if group == "pooled" and single else "exploratory"
-
-
-def is_primary(row: Contrast) -> bool:
+def _is_primary(row: Contrast) -> bool:
     """Whether a contrast is of the family that is corrected together."""
     return row.metric == "did" and row.family == "primary"
 
 
-def has_sentence(row: Contrast) -> bool:
-    """Whether a contrast has a sentence: the primary ones, and those of rounding."""
-    rounded = row.group == "pooled" and is_derived(row.checkpoint, row.baseline)
-    rounded &= CheckpointName.parse(row.checkpoint).derived in ROUNDINGS
-    return is_primary(row) or (row.metric == "did" and rounded)
+# --- identifiers on either side of training -------------------------------------------
 
 
-def _adjusted(
-    contrasts: list[Contrast], tests: dict[str, np.ndarray], seed: int
-) -> list[Contrast]:
-    """The pooled DiD of all checkpoints as one family, by max-T.
+@dataclass(frozen=True)
+class Moved:
+    """How identifiers of one group moved, and what they rest on.
 
-    Smallest effects are those that pass its first step among so many tests (by
-    Bonferroni's bound).
-    """
-    if not tests:
-        return contrasts
-    scores = np.stack(list(tests.values()), axis=1)
-    corrected = dict(zip(tests, max_t(scores, seed=seed).tolist(), strict=True))
-    made = []
-    for row in contrasts:
-        if is_primary(row) and row.checkpoint in corrected:
-            least = row.mde
-            if least is not None:
-                size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
-                least *= size(level=1 - level / len(tests)) / size(level=row.level)
-            changes = {"p_adjusted": corrected[row.checkpoint], "mde": least}
-            row = row.model_copy(update=changes)
-        made.append(row)
-    return made
-
-
-NONE_ALIKE = "no other text has tokens of the same classes as these identifiers"
-FEWEST_ALIKE = 2
-"""Clusters that must hold other tokens of a class."""
-
-
-def own_contrasts(name: str, baseline: str, train: pd.DataFrame) -> list[Contrast]:
-    """NLL of matched identifiers against the baseline's, and beyond look-alikes.
-
-    Parameters
+    Attributes
     ----------
-    train
-        Units of train rows, with their NLL minus the baseline's as ``apart``.
+    own
+        Change of their NLL, on either side, and the difference: memory.
+    beyond
+        The same of the change minus that of their controls, where they have one: on
+        the never-trained side, of the kind; the difference is specific selectivity.
+    reach
+        Nats by which the sides were clearly unequally hard on the reference.
+    p
+        Of no difference; two-sided.
+    power
+        What the smallest difference that is detected follows from.
     """
-    pii = train[train["role"] == "pii"]
-    sums = pii.groupby("cluster")[["apart", "n_tokens"]].sum()
-    own = ratio_estimate(sums["apart"], sums["n_tokens"])
-    columns: dict[str, Any] = {"checkpoint": name, "baseline": baseline, "null": 0.0}
-    return [
-        contrast_of(own, metric="nll_pii", **columns),
-        contrast_of(_beyond(train, pii), metric="did_alike", **columns),
-    ]
 
-
-def _beyond(both: pd.DataFrame, pii: pd.DataFrame) -> Estimate:
-    """Mean over identifiers' tokens minus that over other tokens of their classes."""
-    alike = both[both["role"] == "alike"]
-    held = alike.groupby("type")["cluster"].nunique()
-    letters = [letter for letter in CLASSES if held.get(letter, 0) >= FEWEST_ALIKE]
-    unknown = [name for letter, name in CLASSES.items() if letter not in letters]
-    used = pii[~(pii[unknown] > 0).any(axis=1)]
-    if used.empty:
-        return Estimate.missing(NONE_ALIKE)
-    names = [CLASSES[letter] for letter in letters]
-    own = used.groupby("cluster")[["apart", "n_tokens", *names]].sum()
-    other = alike.pivot_table(
-        index="cluster", columns="type", values=["apart", "n_tokens"], aggfunc="sum"
-    )
-    # Changes of all these classes, and then their tokens.
-    other = other.reindex(
-        columns=[(v, c) for v in ("apart", "n_tokens") for c in letters]
-    )
-    clusters = own.index.union(other.index)
-    parts = [part.reindex(clusters).fillna(0.0).to_numpy() for part in (own, other)]
-
-    def statistic(totals: np.ndarray) -> np.ndarray:
-        counts, sums, others = np.split(totals[..., 2:], 3, axis=-1)
-        expected = (counts * sums / others).sum(axis=-1)
-        return np.asarray((totals[..., 0] - expected) / totals[..., 1])
-
-    found = estimate_of(np.hstack(parts), statistic, n=int(used["n_tokens"].sum()))
-    left = len(pii) - len(used)
-    if not left:
-        return found
-    return found.noting(f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}")
-
-
-# --- identifiers on either side, and low-sensitivity text -----------------------------
-
-NO_LOW = "the drift of low-sensitivity text is not known"
-
-
-def occurrences(part: pd.DataFrame) -> pd.DataFrame:
-    """Identifiers of trained rows, and those that stand in no trained row."""
-    spans = part[part["role"].isin(["pii", "unmatched"])]
-    spans = spans[(spans["split"] == "train") | (spans["dose"] == 0)]
-    return comparable(spans)[0]
+    own: Memory
+    beyond: Memory
+    reach: float = 0.0
+    p: float | None = None
+    power: tuple[Power, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -489,16 +389,6 @@ class Occurrences:
     def reach(self) -> float:
         """By how many nats the sides clearly differed on the reference."""
         return unequal(self.before)
-
-    def left_out(self, units: pd.DataFrame) -> dict[str, Hits]:
-        """How many trained identifiers have no control, as facts, if there are any."""
-        spans = units["role"].isin(["pii", "unmatched"]) & (units["split"] == "train")
-        total, trained = int(spans.sum()), self.sides.trained
-        counts = {
-            "without_counterpart": int((trained & (self.sides.cells < 0)).sum()),
-            "untold": total - int(trained.sum()),
-        }
-        return {k: Hits(count=count, of=total) for k, count in counts.items() if count}
 
     @property
     def told_apart(self) -> bool:
@@ -545,12 +435,17 @@ def unequal(before: Estimate) -> float:
     return 0.0 if side_of(before) == 0 else abs(before.value or 0.0)
 
 
-def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
     """All identifiers, those of each type, and those of each dose with all held out.
 
-    A type or dose that is the only one has no group of its own.
+    Identifiers of trained rows, and those that stand in no trained row. A type or dose
+    that is the only one has no group of its own.
     """
-    yield "pooled", spans
+    spans = units[units["role"].isin(["pii", "unmatched"])]
+    spans, _ = comparable(spans[(spans["split"] == "train") | (spans["dose"] == 0)])
+    control = units[units["role"] == "control"]
+    places = pd.Series(control.index, index=control["pair"])
+    yield Occurrences("pooled", spans, places)
     trained = spans["split"] == "train"
     doses = spans["dose"].clip(lower=1).map(dose_group).where(trained, "")
     by_dose = doses[spans[trained].sort_values("dose", kind="stable").index]
@@ -559,20 +454,15 @@ def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         ("dose", doses, list(by_dose.unique()), ~trained),
     ):
         for value in known if len(known) > 1 else ():
-            yield f"{name}:{value}", spans[(values == value) | held]
-
-
-def all_occurrences(units: pd.DataFrame) -> list[Occurrences]:
-    """Those of each group, all of them first."""
-    control = units[units["role"] == "control"]
-    places = pd.Series(control.index, index=control["pair"])
-    return [Occurrences(*group, places) for group in groups_of(occurrences(units))]
+            chosen = spans[(values == value) | held]
+            yield Occurrences(f"{name}:{value}", chosen, places)
 
 
 def memory_rows(
     name: str,
     change: np.ndarray,
     groups: Sequence[Occurrences],
+    low: pd.DataFrame,
     *,
     reference: bool,
     seed: int,
@@ -587,71 +477,113 @@ def memory_rows(
     ----------
     change
         Change of the NLL of all units since the reference, nats.
+    low
+        Units of low-sensitivity text.
 
     Returns
     -------
     rows
-        Of metrics ``pii_change``, ``memory``, ``kind`` and ``specific``.
+        Of metrics ``pii_change``, ``memory``, ``kind``, ``specific``, ``low_change``.
     tests
         Of no memory, by group.
     """
-    if reference:
-        lost = Moved(Memory.missing(REFERENCE), Memory.missing(REFERENCE))
-        missing = Estimate.missing(REFERENCE)
-        return [*_rows(name, "pooled", lost), _trend_row(name, missing)], {}
-    # The two groups that claims rest on; doses come last, the highest at the end.
-    claimed = {"pooled", groups[-1].group}
-    tests = {
-        each.group: each.moved(change, seed=seed if each.group in claimed else None)
-        for each in groups
-    }
-    rows = [row for group, one in tests.items() for row in _rows(name, group, one)]
-    whole = groups[0]
-    spans = whole.spans
-    trend = dose_trend(change[spans.index], whole.sides, spans["dose"])
-    return [*rows, _trend_row(name, trend)], tests
+    lost = Memory.missing(REFERENCE)
+    tests, trend = {"pooled": Moved(lost, lost)}, lost.difference
+    drift = trend
+    if not reference:
+        # The two groups that claims rest on; doses come last, the highest at the end.
+        claimed = {"pooled", groups[-1].group}
+        tests = {
+            each.group: each.moved(change, seed=seed if each.group in claimed else None)
+            for each in groups
+        }
+        spans = groups[0].spans
+        trend = dose_trend(change[spans.index], groups[0].sides, spans["dose"])
+        drift = low_drift(low, change)
+    rows, none = list[Row](), {"null": 0.0}
+    for group, found in tests.items():
+        own, beyond = found.own, found.beyond
+        band = {**none, "null_low": -found.reach, "null_high": found.reach}
+        row = partial(row_of, checkpoint=name, group=group)
+        rows += [
+            row(own.trained, metric="pii_change", of="trained"),
+            row(own.held_out, metric="pii_change", of="never-trained"),
+            row(own.difference, metric="memory", **band),
+            row(beyond.held_out, metric="kind", **none),
+            row(beyond.difference, metric="specific", **none),
+        ]
+    rows.append(row_of(trend, checkpoint=name, metric="memory", of="trend", **none))
+    rows.append(row_of(drift, checkpoint=name, metric="low_change"))
+    return rows, tests
 
 
-def memory_contrasts(
-    name: str, baseline: str, apart: np.ndarray, groups: Sequence[Occurrences]
+def further_contrasts(
+    name: str,
+    baseline: str,
+    apart: np.ndarray,
+    train: pd.DataFrame,
+    groups: Sequence[Occurrences],
 ) -> Iterator[Contrast]:
-    """By how much memory differs from the baseline's, by group.
+    """Identifiers on either side and low-sensitivity text against the baseline's.
 
     Memory is linear in the change since the reference, which both share: what is left
-    of the difference is how far the two are ``apart``, nats, of all units.
+    of the difference is how far the two are ``apart``. ``did_alike`` is the mean over
+    matched identifiers' tokens minus that over other tokens of their classes.
+
+    Parameters
+    ----------
+    apart
+        NLL of all units minus the baseline's, nats.
+    train
+        Units of train rows.
     """
+    contrast = partial(contrast_of, checkpoint=name, baseline=baseline)
+    train = train.assign(apart=apart[train.index])
+    pii, alike, low = (train[train["role"] == s] for s in ("pii", "alike", "low"))
+    yield contrast(low_drift(low, apart), metric="low_change")
     for each in groups:
         moved = memory(apart[each.spans.index], each.sides)
-        yield contrast_of(
-            moved.difference,
-            metric="memory",
-            checkpoint=name,
-            baseline=baseline,
-            group=each.group,
-            null=0.0,
-            p=moved.t_p(),
-        )
+        more = {"group": each.group, "null": 0.0, "p": moved.t_p()}
+        yield contrast(moved.difference, metric="memory", **more)
+    sums = pii.groupby("cluster")[["apart", "n_tokens"]].sum()
+    found = ratio_estimate(sums["apart"], sums["n_tokens"])
+    yield contrast(found, metric="nll_pii", null=0.0)
+    held = alike.groupby("type")["cluster"].nunique()
+    letters = [letter for letter in CLASSES if held.get(letter, 0) >= FEWEST_ALIKE]
+    unknown = [name for letter, name in CLASSES.items() if letter not in letters]
+    used = pii[~(pii[unknown] > 0).any(axis=1)]
+    found = Estimate.missing(NONE_ALIKE)
+    if len(used):
+        names = [CLASSES[letter] for letter in letters]
+        own = used.groupby("cluster")[["apart", "n_tokens", *names]].sum()
+        # Changes of all these classes, and then their tokens.
+        wanted = [*product(("apart", "n_tokens"), letters)]
+        other = alike.pivot_table(
+            index="cluster", columns="type", values=["apart", "n_tokens"], aggfunc="sum"
+        ).reindex(columns=wanted)
+        clusters = own.index.union(other.index)
+        parts = [part.reindex(clusters).fillna(0.0).to_numpy() for part in (own, other)]
+
+        def statistic(totals: np.ndarray) -> np.ndarray:
+            counts, sums, others = np.split(totals[..., 2:], 3, axis=-1)
+            expected = (counts * sums / others).sum(axis=-1)
+            return np.asarray((totals[..., 0] - expected) / totals[..., 1])
+
+        found = estimate_of(np.hstack(parts), statistic, n=int(used["n_tokens"].sum()))
+        if left := len(pii) - len(used):
+            left_out = f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}"
+            found = found.noting(left_out)
+    yield contrast(found, metric="did_alike", null=0.0)
 
 
-@dataclass(frozen=True)
-class Return:
-    """What a short training on other rows brought back, over all identifiers.
+Return: TypeAlias = tuple[Contrast, Row, tuple[Moved, Moved]]
+"""What a short training on other rows brought back, over all identifiers.
 
-    Attributes
-    ----------
-    row
-        ``returned``: by how much ``after`` is below the memory before, nats per token.
-        Below 0: trained identifiers became likelier again, others of their kind not.
-    after
-        Memory after that training. Of both the same of the base, trained alike, is
-        taken away.
-    moved
-        The tests of either: ``row``, and then ``after``.
-    """
-
-    row: Contrast
-    after: Row
-    moved: tuple[Moved, Moved]
+``returned``, by how much memory after that training is below the memory before, nats
+per token: below 0 trained identifiers became likelier again, others of their kind not.
+Memory after that training. Of both the same of the base, trained alike, is taken away.
+And the tests of either.
+"""
 
 
 def all_returned(
@@ -668,42 +600,19 @@ def all_returned(
         Summed NLL of the units by checkpoint, nats.
     """
     for name in nll:
+        original = original_of(name)
         relearned = CheckpointName.parse(name).derived == RELEARN and name != CONTROL
-        if relearned and {CONTROL, BASE, original_of(name)} <= nll.keys():
-            yield _returned(name, nll, whole, seed)
-
-
-def _returned(
-    name: str, nll: Mapping[str, np.ndarray], whole: Occurrences, seed: int
-) -> Return:
-    original = original_of(name)
-    after = nll[name] - nll[CONTROL]
-    change = after - (nll[original] - nll[BASE])
-    moved = tuple(whole.moved(values, seed=seed) for values in (change, after))
-    own = {"checkpoint": name, "metric": "returned", "null": 0.0}
-    first = moved[0]
-    return Return(
-        contrast_of(first.own.difference, baseline=original, p=first.p, **own),
-        row_of(moved[1].own.difference, of="after", **own),
-        (first, moved[1]),
-    )
-
-
-def _rows(name: str, group: str, found: Moved) -> list[Row]:
-    own, beyond, none = found.own, found.beyond, {"null": 0.0}
-    band = {**none, "null_low": -found.reach, "null_high": found.reach}
-    row = partial(row_of, checkpoint=name, group=group)
-    return [
-        row(own.trained, metric="pii_change", of="trained"),
-        row(own.held_out, metric="pii_change", of="never-trained"),
-        row(own.difference, metric="memory", **band),
-        row(beyond.held_out, metric="kind", **none),
-        row(beyond.difference, metric="specific", **none),
-    ]
-
-
-def _trend_row(name: str, trend: Estimate) -> Row:
-    return row_of(trend, checkpoint=name, metric="memory", of="trend", null=0.0)
+        if not relearned or not {CONTROL, BASE, original} <= nll.keys():
+            continue
+        after = nll[name] - nll[CONTROL]
+        change = after - (nll[original] - nll[BASE])
+        back, then = (whole.moved(values, seed=seed) for values in (change, after))
+        own = {"checkpoint": name, "metric": "returned", "null": 0.0}
+        yield (
+            contrast_of(back.own.difference, baseline=original, p=back.p, **own),
+            row_of(then.own.difference, of="after", **own),
+            (back, then),
+        )
 
 
 def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
@@ -718,10 +627,14 @@ def low_drift(low: pd.DataFrame, change: np.ndarray) -> Estimate:
     return Estimate.missing(NO_LOW) if low.empty else pooled_change(low, change)
 
 
+# --- what is claimed ------------------------------------------------------------------
+
 Told: TypeAlias = Mapping[tuple[str, str, str], Row]
 """Rows of a checkpoint by metric, variant and group."""
 FEWEST = 5
 """Clusters of trained identifiers of a dose whose smallest effect is told."""
+_tested = partial(Finding.on, family="primary")
+"""One of the tests that were declared beforehand."""
 
 
 def findings(
@@ -747,49 +660,36 @@ def findings(
         The tests of no memory, by checkpoint and group.
     """
     entries = {entry_of(name) for name in changes if entry_of(name) != name}
-    lost = whole.left_out(units)
-    pii = units[(units["split"] == "train") & (units["role"] == "pii")]
+    ours = units[units["split"] == "train"]
+    pii, sides = ours[ours["role"] == "pii"], whole.sides
+    total, trained = int(ours["role"].isin(["pii", "unmatched"]).sum()), sides.trained
+    # Trained identifiers that have nothing to be compared with.
+    counts = {
+        "without_counterpart": int((trained & (sides.cells < 0)).sum()),
+        "untold": total - int(trained.sum()),
+    }
+    lost = {k: Hits(count=count, of=total) for k, count in counts.items() if count}
     for name, change in changes.items():
         # The relearned base is what others are held against.
         if entry_of(name) != name or name == CONTROL:
             continue
-        of_name = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
+        told = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
         seeds, reference = name in entries, name in references
-        if not reference:
-            facts = {**_compared(of_name, "pooled"), "seeds": seeds, **lost}
-            doubt = whole.by_text(name) if whole.told_apart else {}
-            yield from _memory_findings(of_name, tested[name], facts, doubt)
+        row = told["memory", "", "pooled"]
+        facts = {**_compared(told, "pooled"), "seeds": seeds, **lost}
+        if not reference and row.value is None:
+            yield _unknown(row, "not_tested", facts)
+        elif not reference and whole.told_apart:
+            facts |= whole.by_text(name)
+            yield Finding.on(row, "confounded", "matched.confounded", facts=facts)
+        elif not reference:
+            yield from _memory_findings(told, tested[name], facts)
         moved = pooled_change(pii, change)
-        yield _selectivity_finding(of_name, moved, reference=reference, seeds=seeds)
-
-
-def _memory_findings(
-    rows: Told,
-    tests: Mapping[str, Moved],
-    facts: dict[str, Any],
-    doubt: Mapping[str, Any],
-) -> Iterator[Finding]:
-    """Whether identifiers that were trained on moved as others of their kind did.
-
-    Of all of them, and of those that stand in most trained rows: these two are tests
-    declared beforehand. ``doubt`` are facts on why a difference is no memory.
-    """
-    row = rows["memory", "", "pooled"]
-    if row.value is None:
-        yield _unknown(row, "not_tested", facts)
-        return
-    if doubt:
-        facts |= doubt
-        yield Finding.on(row, "confounded", "matched.confounded", facts=facts)
-        return
-    doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
-    yield _memory(rows, tests, doses, facts)
-    if doses:
-        yield _highest(rows, tests, doses[-1])
+        yield _selectivity_finding(told, moved, reference=reference, seeds=seeds)
 
 
 def return_findings(
-    found: Iterable[Return], told: Sequence[Finding]
+    found: Sequence[Return], told: Sequence[Finding]
 ) -> Iterator[Finding]:
     """Whether what a checkpoint did not show came back after a short training.
 
@@ -803,12 +703,11 @@ def return_findings(
     """
     shown = {f.checkpoint for f in told if f.alone == "memory"}
     unclear = {f.checkpoint for f in told if f.claim == "confounded"}
-    for one in found:
-        row, after = one.row, one.after
+    for row, after, tests in found:
         facts: dict[str, Any] = {"returned": row, "after": after}
         facts["original"] = row.baseline
-        ps = [moved.p for moved in one.moved if moved.p is not None]
-        if row.value is None or len(ps) < len(one.moved):
+        ps = [moved.p for moved in tests if moved.p is not None]
+        if row.value is None or len(ps) < len(tests):
             yield _unknown(row, "return_missing", facts)
         elif row.checkpoint in unclear:
             continue
@@ -817,29 +716,16 @@ def return_findings(
             yield Finding.on(row, "nothing_shown", says, facts=facts)
         else:
             both = all(claim_of(each) == "memory" for each in (row, after))
-            says = "returned" if both else "not_returned"
-            power = [each for moved in one.moved for each in moved.power]
+            says = f"matched.{'returned' if both else 'not_returned'}"
+            power = [each for moved in tests for each in moved.power]
             claim: Claim = "memory" if both else "nothing_shown"
-            yield _tested(row, claim, says, facts, max(ps), power)
+            yield _tested(row, claim, says, facts=facts, p=max(ps), power=power)
 
 
 def _unknown(row: Row, says: str, facts: Mapping[str, Any]) -> Finding:
     """That nothing can be said, for the row's reason."""
     facts = {**facts, "reason": row.note}
     return Finding.on(row, "not_tested", f"matched.{says}", facts=facts)
-
-
-def _tested(
-    row: Row,
-    claim: Claim,
-    says: str,
-    facts: Mapping[str, Any],
-    p: float | None,
-    power: Iterable[Power],
-) -> Finding:
-    """One of the tests that were declared beforehand."""
-    told: dict[str, Any] = {"facts": facts, "p": p, "power": list(power)}
-    return Finding.on(row, claim, f"matched.{says}", family="primary", **told)
 
 
 def _compared(rows: Told, group: str) -> dict[str, Any]:
@@ -851,20 +737,28 @@ def _compared(rows: Told, group: str) -> dict[str, Any]:
     }
 
 
-def _memory(
-    rows: Told, tests: Mapping[str, Moved], doses: Sequence[str], facts: dict[str, Any]
-) -> Finding:
+def _memory_findings(
+    rows: Told, tests: Mapping[str, Moved], facts: dict[str, Any]
+) -> Iterator[Finding]:
+    """Whether identifiers that were trained on moved as others of their kind did.
+
+    Of all of them, and of those that stand in most trained rows: these two are tests
+    declared beforehand.
+    """
+    doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
     row, kind = rows["memory", "", "pooled"], rows["kind", "", "pooled"]
-    test = tests["pooled"]
     # By themselves too: next to text that drifted up, what stood still looks learned.
     never = rows["pii_change", "never-trained", "pooled"]
     claim = claim_of(row)
     power = [
-        each.model_copy(update={"of": group})
-        for group in doses
-        # Of fewer it says next to nothing, and nothing that may be shared.
-        if rows["pii_change", "trained", group].clusters >= FEWEST
-        for each in tests[group].power
+        *tests["pooled"].power,
+        *(
+            each.model_copy(update={"of": group})
+            for group in doses
+            # Of fewer it says next to nothing, and nothing that may be shared.
+            if rows["pii_change", "trained", group].clusters >= FEWEST
+            for each in tests[group].power
+        ),
     ]
     says: str = claim
     if claim not in ("memory", "betrays"):
@@ -875,19 +769,19 @@ def _memory(
             says = "unequal"
         elif _clear(never) < 0 and _clear(kind) < 0:
             claim, says, facts["kind"] = "formats", "formats", kind
-    return _tested(row, claim, says, facts, test.p, [*test.power, *power])
-
-
-def _highest(rows: Told, tests: Mapping[str, Moved], group: str) -> Finding:
-    """Of the identifiers that stand in most trained rows."""
-    row = rows["memory", "", group]
-    facts = {**_compared(rows, group), "dose": row.grouping[1]}
+    p = tests["pooled"].p
+    yield _tested(row, claim, f"matched.{says}", facts=facts, p=p, power=power)
+    if not doses:
+        return
+    row = rows["memory", "", doses[-1]]
+    facts = {**_compared(rows, doses[-1]), "dose": row.grouping[1]}
     if row.value is None:
-        facts["reason"] = row.note
-        return Finding.on(row, "nothing_shown", "matched.dose_missing", facts=facts)
+        facts["reason"], says = row.note, "matched.dose_missing"
+        yield Finding.on(row, "nothing_shown", says, facts=facts)
+        return
     claim, test = claim_of(row), tests[row.group]
-    says = claim if claim in ("memory", "betrays") else "nothing"
-    return _tested(row, claim, f"dose_{says}", facts, test.p, test.power)
+    says = f"matched.dose_{claim if claim in ('memory', 'betrays') else 'nothing'}"
+    yield _tested(row, claim, says, facts=facts, p=test.p, power=[*test.power])
 
 
 def _selectivity_finding(
@@ -943,6 +837,8 @@ def contrast_findings(
 ) -> Iterator[Finding]:
     """How identifiers moved against the baseline, and what the drift of both was.
 
+    Of methods, and of what rounding did to a checkpoint.
+
     Parameters
     ----------
     entries
@@ -953,8 +849,12 @@ def contrast_findings(
     drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
     pooled = [row for row in contrasts if row.group == "pooled"]
     by_pair = {(row.checkpoint, row.baseline, row.metric): row for row in pooled}
-    for row in filter(has_sentence, contrasts):
+    dids = [row for row in pooled if row.metric == "did"]
+    for row in dids:
         who, base = row.checkpoint, row.baseline
+        rounded = CheckpointName.parse(who).derived in ROUNDINGS
+        if not _is_primary(row) and not (rounded and original_of(who) == base):
+            continue
         facts: dict[str, Any] = {"did": row, "baseline": base, "seeds": who in entries}
         if row.value is None:
             yield _unknown(row, "did_missing", facts)
@@ -972,45 +872,36 @@ def contrast_findings(
             "own": own,
             "alike": alike,
         }
-        claim: Claim = "nothing_shown"
-        if facts["p"] is None or facts["p"] >= 1 - row.level:
-            says = "still"
-        else:
-            spread = [
-                one.value
-                for one in pooled
-                if (one.metric, one.baseline) == ("did", base)
-                and one.checkpoint in ordinary
-                and who not in ordinary
-                and one.value is not None
-            ]
-            claim, says = _did_claim(row, drift, own, alike, spread)
+        spread = [
+            one.value
+            for one in dids
+            if one.baseline == base and one.checkpoint in ordinary
+            if who not in ordinary and one.value is not None
+        ]
+        claim, says = _against(facts, spread)
         yield Finding.on(row, claim, f"matched.did_{says}", facts=facts)
 
 
-def _did_claim(
-    row: Contrast,
-    drift: Contrast,
-    own: Contrast,
-    alike: Contrast,
-    ordinary: Sequence[float],
-) -> tuple[Claim, str]:
-    """What a DiD that differs from 0 says, next to the DiD of ordinary runs.
+def _against(facts: Mapping[str, Any], ordinary: Sequence[float]) -> tuple[Claim, str]:
+    """What a DiD says that differs from 0, next to the DiD of ordinary runs.
 
     Suppressed is said of identifiers that are less likely by themselves, than equally
     hard text, and than text that looks like them, where other text drifted alike.
     """
+    row, drift = facts["did"], facts["drift"]
+    if facts["p"] is None or facts["p"] >= 1 - row.level:
+        return "nothing_shown", "still"
     if ordinary:
-        if within(row, ordinary):
+        if _within(row, ordinary):
             return "nothing_shown", "ordinary"
-    elif drift.value is None:
+    elif drift is None:
         return "nothing_shown", "drift_unknown"
-    elif unlike_drift(row.value or 0.0, drift.value, drift.low, drift.high):
+    elif unlike_drift(row.value, drift.value, drift.low, drift.high):
         return "nothing_shown", "drift_unequal"
     side = _clear(row)
     if side < 0:
         return "moved", "likelier"
-    by_itself, beyond = _clear(own) > 0, _clear(alike) > 0
+    by_itself, beyond = (_clear(facts[name]) > 0 for name in ("own", "alike"))
     if not by_itself:
         return "moved", f"less_likely_{'not_own' if beyond else 'only'}"
     if not beyond or not side:
@@ -1018,7 +909,7 @@ def _did_claim(
     return "suppressed_kind", "suppressed"
 
 
-def within(row: Contrast, ordinary: Sequence[float]) -> bool:
+def _within(row: Contrast, ordinary: Sequence[float]) -> bool:
     """Whether a DiD may be that of one more ordinary run: its interval must clear it.
 
     The prediction interval of one more run, by Student's t; of a single one, twice its
