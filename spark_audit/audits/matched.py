@@ -470,25 +470,6 @@ def rematch(
     return pd.DataFrame(table, columns=PAIRS, copy=False)
 
 
-def placebo(manifest: Manifest, *, draws: int, seed: int) -> pd.DataFrame:
-    """Random non-PII windows in the place of the matched PII spans of train rows.
-
-    Each draw replaces every matched span by a random eligible window of its length and
-    matches that as the manifest does. The placebo has no gap in difficulty: it shows
-    spread and matching quality and is no null for a Delta_sel (see
-    :func:`spark_audit.stats.selectivity`).
-    """
-    paired = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
-
-    def windows(example: ManifestExample, spans: Spans) -> Iterator[Spans]:
-        spans = [span for span in spans if (example.id, *span) in paired]
-        rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
-        for _ in range(draws if spans else 0):
-            yield placebo_spans(example.unll, example.eligible, spans, rng)
-
-    return rematch(manifest, drawn=windows, controls="any")
-
-
 Part: TypeAlias = tuple[pd.DataFrame, Callable[[Sums], np.ndarray]]
 """Units without a split, and what gives their summed NLL, nats."""
 
@@ -500,7 +481,10 @@ def other_pairs(
 
     Sums are those of identifiers minus those of controls. ``rematched``: a pair under
     the setting ``type``. ``placebo``: all pairs of the draw ``start``; of a large
-    manifest are fewer draws, or none.
+    manifest are fewer draws, or none. Each draw replaces every matched span by a random
+    eligible window of its length and matches that as the manifest does. It has no gap
+    in difficulty: it shows spread and matching quality, and is no null for a Delta_sel
+    (see :func:`spark_audit.stats.selectivity`).
     """
     clusters = np.array([example.cluster for example in manifest.examples], object)
     for of, settings in VARIANTS.items() if rematched else ():
@@ -508,18 +492,26 @@ def other_pairs(
         units = pd.DataFrame({"n_tokens": pairs["length"], "type": of})
         held = clusters[pairs["example"]]
         yield units.assign(cluster=held, role="rematched"), partial(_apart, pairs)
-    rows = len({pair.example for pair in manifest.pairs})
-    if draws and rows <= MOST_ROWS:
-        most = max(FEWEST_DRAWS, MATCHINGS // max(rows, 1))
-        pairs = placebo(manifest, draws=min(draws, most), seed=seed)
-        tokens = pairs.groupby("draw")["length"].sum()
-        units = pd.DataFrame({"start": tokens.index, "n_tokens": tokens.to_numpy()})
+    paired = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
+    rows = len({example for example, *_ in paired})
+    if not draws or rows > MOST_ROWS:
+        return
+    count = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
 
-        def summed(sums: Sums) -> np.ndarray:
-            apart = pd.Series(_apart(pairs, sums))
-            return apart.groupby(pairs["draw"]).sum().to_numpy()
+    def windows(example: ManifestExample, spans: Spans) -> Iterator[Spans]:
+        spans = [span for span in spans if (example.id, *span) in paired]
+        rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
+        for _ in range(count if spans else 0):
+            yield placebo_spans(example.unll, example.eligible, spans, rng)
 
-        yield units.assign(role="placebo"), summed
+    drawn = rematch(manifest, drawn=windows, controls="any")
+    tokens = drawn.groupby("draw")["length"].sum()
+    units = pd.DataFrame({"start": tokens.index, "n_tokens": tokens.to_numpy()})
+
+    def summed(sums: Sums) -> np.ndarray:
+        return pd.Series(_apart(drawn, sums)).groupby(drawn["draw"]).sum().to_numpy()
+
+    yield units.assign(role="placebo"), summed
 
 
 def _apart(pairs: pd.DataFrame, sums: Sums) -> np.ndarray:

@@ -314,7 +314,7 @@ def _did_rows(
 def _contrast(
     estimate: Estimate, name: str, other: str, group: str, metric: str, **more: Any
 ) -> Contrast:
-    """A contrast of pairs; single seeds, and what was made of the other, are no tests."""
+    """A contrast; single seeds, and what was made of the other, are no tests."""
     single = group == "pooled" and entry_of(name) == name and original_of(name) != other
     columns = {"checkpoint": name, "baseline": other, "group": group, "metric": metric}
     family = "primary" if single else "exploratory"

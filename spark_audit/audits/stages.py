@@ -1,15 +1,28 @@
-"""When what was remembered and when forgotten: memory by stage and task of a series.
+"""What the stages of a run remember, and what all of them give away together.
 
-The contrast is that of ``matched``: change of the NLL of identifiers in trained rows
-since the reference, minus that of identifiers of the same kinds in rows of the *same
-task* that were never trained on, which formats and drift move alike. It is exploratory,
-and corrected over all stages and tasks of a report.
+``stages``, when what was remembered and when forgotten: the contrast of ``matched``,
+change of the NLL of identifiers in trained rows since the reference, minus that of
+identifiers of the same kinds in rows of the *same task* that were never trained on,
+which formats and drift move alike. It is exploratory, and corrected over all stages and
+tasks of a report.
+
+``series``: who has every stage sees each row at the stage that knew it best. The score,
+declared beforehand: by how much the row's NLL fell since the untrained model, nats per
+token, at its best stage since its own task was trained on. A held-out row takes the
+best of the same stages of its task, so that without training both sides are alike. That
+of the last stage alone stands beside it, and the fall by the stage of the row's own
+task ("step": sequential membership inference, arXiv 2602.16596), which no claim rests
+on. Epsilon is bounded from coins: a canary's candidates stand in neighbouring pairs,
+and where the true one stands was drawn: which of its pair was planted is a fair coin.
+Both are read in the canary's own row, with as many tokens each, and guessed by the
+score of the series. A held-out canary would not do: it stands in another row, which
+alone can make it likelier.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -19,7 +32,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit import sentences
-from spark_audit.audits.base import LEVEL, Audit, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.base import LEVEL, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary.rank_tests import coin_figures
 from spark_audit.audits.identifiers import (
     Sums,
@@ -33,7 +46,7 @@ from spark_audit.audits.matched_changes import unequal
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
 from spark_audit.audits.mia.texts import best_guess, labelled, without_model
-from spark_audit.audits.task_accuracy import UNORDERED, check_order, places_of_tasks
+from spark_audit.audits.task_accuracy import UNORDERED, OfSeries
 from spark_audit.data.canaries import FORMATS
 from spark_audit.data.occurrences import finder, folded
 from spark_audit.manifest.prompts import coin_key
@@ -49,9 +62,11 @@ from spark_audit.stats.epsilon import declared_guesses
 from spark_audit.stats.memory_contrast import Memory, Sides, claim_of, memory
 from spark_audit.stats.roc import Design, auc_estimate
 
+NONE_ALONE = "its rows contain no identifier that occurs in this task only"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Stages(Audit):
+class Stages(OfSeries):
     """Memory by stage and task of a series: learned, kept or forgotten.
 
     The evidence is one row per stage and identifier. ``place`` is the stage that
@@ -73,18 +88,9 @@ class Stages(Audit):
     unscored = ""
     alone = "no series of several stages was given"
     over = "over the tasks trained on so far"
-    of_series = True
     public = ("stages_states",)
     memory = True
     claims = False
-
-    order: Annotated[
-        str | None,
-        "tasks in training order: t1,t2; default: the order of the training runs",
-    ] = None
-
-    def __post_init__(self) -> None:
-        check_order(self.order)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         return plan_of_identifiers(manifest)
@@ -92,7 +98,7 @@ class Stages(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        places = places_of_tasks(tables, manifest, self.order)
+        places = self.places(tables, manifest)
         if not places:
             return Evidence()
         spans = _spans(manifest)
@@ -110,11 +116,12 @@ class Stages(Audit):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, findings and guards of every series, and the state of each task."""
         every = all_series(evidence)
-        cells = judged([c for name, one in every.items() for c in cells_of(name, one)])
+        cells = judged([c for name, one in every.items() for c in cells_of(name, *one)])
         rows = [cell.row("memory") for cell in cells]
         # Nothing stands before the first stage but the reference.
         rows += [cell.row("step") for cell in cells if cell.task and cell.stage > 1]
-        findings, guards, gains = list[Finding](), list[Guard](), dict[str, Gain]()
+        findings, guards = list[Finding](), list[Guard]()
+        gains: dict[str, tuple[list[Row], float | None]] = {}
         for name, series in every.items():
             own = [cell for cell in cells if cell.series == name]
             findings += [remembered(name, own, cells), likelier(name, own, cells)]
@@ -125,16 +132,23 @@ class Stages(Audit):
                 passed = None if apart else True
                 what = "tasks not yet trained on", "early_tasks", facts
                 guards.append(guard(*what, passed=passed, checkpoint=name))
-            if (gain := gain_of(name, series, without=apart)) is not None:
+            if (gain := gain_of(name, *series, without=apart)) is not None:
                 gains[name] = gain
-        rows += [row for gain in gains.values() for row in gain.rows]
+                rows += gain[0]
+        adjusted = holm_by_key({name: p for name, (_, p) in gains.items()})
+        for name, p in adjusted.items():
+            best, last, more = gains[name][0]
+            shown = claim_of(best) == "memory"
+            adds = p < LEVEL and (more.value or 0.0) < 0 and shown
+            facts = {"series": best, "last": last, "gain": more}
+            facts |= {"p": p, "tests": len(adjusted)}
+            says = f"stages.series_adds{'' if adds else '_nothing'}"
+            claim: Claim = "moved" if adds else "nothing_shown"
+            told: dict[str, Any] = {"facts": facts, "p_adjusted": p}
+            findings.append(Finding.on(more, claim, says, **told))
         ordered = sorted((c for c in cells if c.task), key=lambda cell: cell.stage)
-        return AuditResult(
-            rows=rows,
-            guards=guards,
-            findings=[*findings, *gain_findings(gains)],
-            tables={"stages_states": [_record(cell) for cell in ordered]},
-        )
+        tables = {"stages_states": [_record(cell) for cell in ordered]}
+        return AuditResult(rows, guards=guards, findings=findings, tables=tables)
 
 
 def _spans(manifest: Manifest) -> pd.DataFrame:
@@ -285,15 +299,11 @@ def judged(cells: Sequence[Cell]) -> list[Cell]:
     return [found.get(cell, cell) for cell in cells]
 
 
-@dataclass(frozen=True)
-class Series:
-    """Spans of one series, and by stage their summed NLL, nats; of seeds the mean.
+Series: TypeAlias = tuple[pd.DataFrame, Mapping[int, np.ndarray]]
+"""Spans of one series, and by stage their summed NLL, nats; of seeds the mean.
 
-    ``spans`` has the stage that trained on the span's task as ``place``.
-    """
-
-    spans: pd.DataFrame
-    nll: Mapping[int, np.ndarray]
+The spans have the stage that trained on the span's task as ``place``.
+"""
 
 
 def all_series(evidence: Evidence) -> dict[str, Series]:
@@ -308,28 +318,9 @@ def all_series(evidence: Evidence) -> dict[str, Series]:
         most = max(map(len, stages.values()))
         whole = {k: at for k, at in sorted(stages.items()) if len(at) == most}
         place = places[next(iter(whole.values()))[0]].astype(int)
-        series[method] = Series(
-            evidence.units.assign(place=place),
-            {stage: np.mean(sums[at], axis=0) for stage, at in whole.items()},
-        )
+        nll = {stage: np.mean(sums[at], axis=0) for stage, at in whole.items()}
+        series[method] = evidence.units.assign(place=place), nll
     return series
-
-
-def cells_of(name: str, series: Series) -> Iterator[Cell]:
-    """Every task stage after stage, and all that were trained on so far."""
-    spans = series.spans
-    usable = _usable(spans)
-    tasks, places = (spans[column].to_numpy() for column in ("task", "place"))
-    for task in sorted(set(tasks)):
-        chosen = usable & (tasks == task)
-        held = {stage: sums[chosen] for stage, sums in series.nll.items()}
-        head = name, task, int(places[tasks == task][0])
-        yield from _course(*head, spans[chosen], held)
-    for stage, sums in series.nll.items():
-        chosen = usable & (places <= stage)
-        own, before = spans[chosen], spans["ref_sum"].to_numpy()[chosen]
-        moved, apart = _contrast(_sides(own), sums[chosen], before)
-        yield Cell(name, "", stage, 0, moved, Memory.missing("only per task"), apart)
 
 
 def _usable(spans: pd.DataFrame) -> np.ndarray:
@@ -340,12 +331,8 @@ def _usable(spans: pd.DataFrame) -> np.ndarray:
     return np.asarray(either & (spans["stratum"] >= 0))
 
 
-def _sides(spans: pd.DataFrame) -> Sides | None:
-    return sides_of(spans) if len(spans) else None
-
-
 def _contrast(
-    sides: Sides | None, sums: np.ndarray, before: np.ndarray
+    sides: Sides, sums: np.ndarray, before: np.ndarray
 ) -> tuple[Memory, float]:
     """Change of trained beyond never trained, and what they were clearly apart before.
 
@@ -354,58 +341,58 @@ def _contrast(
     sums, before
         Summed NLL of each span, nats, and the one that it is compared with.
     """
-    if sides is None:
-        return Memory.missing(
-            "its rows contain no identifier that occurs in this task only"
-        ), 0.0
+    if not len(sums):
+        return Memory.missing(NONE_ALONE), 0.0
     return memory(sums - before, sides), unequal(memory(before, sides).difference)
 
 
-def _course(
-    name: str, task: str, place: int, spans: pd.DataFrame, nll: Mapping[int, np.ndarray]
+def cells_of(
+    name: str, spans: pd.DataFrame, nll: Mapping[int, np.ndarray]
 ) -> Iterator[Cell]:
-    """A task's cells, stage after stage."""
-    sides, reference = _sides(spans), spans["ref_sum"].to_numpy()
-    least: dict[int, float] = {}
-    held = 0.0
+    """Every task stage after stage, and all that were trained on so far."""
+    usable = _usable(spans)
+    columns = (spans[column].to_numpy() for column in ("task", "place", "ref_sum"))
+    tasks, places, reference = columns
+    for task in sorted(set(tasks)):
+        chosen, place = usable & (tasks == task), int(places[tasks == task][0])
+        sides, before = sides_of(spans[chosen]), reference[chosen]
+        least: dict[int, float] = {}
+        held = 0.0
+        for stage, sums in nll.items():
+            own, reach = _contrast(sides, sums[chosen], before)
+            value = own.difference.value
+            step, gap = Memory.missing("the previous stage was not scored"), 0.0
+            if stage - 1 in nll:
+                step, gap = _contrast(sides, sums[chosen], nll[stage - 1][chosen])
+                # Memory is known better than the level: luck is paired away.
+                gap = max(gap, held)
+            since = 1.0
+            if least and value is not None:
+                peak = min(least, key=lambda one: least[one])
+                rose = memory((sums - nll[peak])[chosen], sides)
+                # The lowest of several is low by luck too: each could have been it.
+                p = rose.t_p()
+                if p is not None and (rose.difference.value or 0.0) > 0:
+                    since = min(1.0, len(least) * p)
+            yield Cell(name, task, stage, place, own, step, reach, gap, since)
+            held = unequal(own.difference)
+            if value is not None and stage >= place:
+                least[stage] = value
     for stage, sums in nll.items():
-        own, reach = _contrast(sides, sums, reference)
-        step, gap = Memory.missing("the previous stage was not scored"), 0.0
-        if (before := nll.get(stage - 1)) is not None:
-            step, gap = _contrast(sides, sums, before)
-            # Memory is known better than the level: what was luck is paired away.
-            gap = max(gap, held)
-        since = 1.0
-        if least and sides is not None and own.difference.value is not None:
-            peak = min(least, key=lambda one: least[one])
-            rose = memory(sums - nll[peak], sides)
-            # The lowest of several is low by luck too: each could have been it.
-            p = rose.t_p()
-            if p is not None and (rose.difference.value or 0.0) > 0:
-                since = min(1.0, len(least) * p)
-        yield Cell(name, task, stage, place, own, step, reach, gap, since)
-        held = unequal(own.difference)
-        if own.difference.value is not None and stage >= place:
-            least[stage] = own.difference.value
+        chosen = usable & (places <= stage)
+        sides = sides_of(spans[chosen])
+        own, reach = _contrast(sides, sums[chosen], reference[chosen])
+        yield Cell(name, "", stage, 0, own, Memory.missing("only per task"), reach)
 
 
-# --- memory by all stages at once -----------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Gain:
-    """What all stages at once show beyond the last one.
-
-    ``rows`` are memory by the series, by its last stage, and the gain; ``p`` is
-    two-sided, of no gain.
-    """
-
-    rows: tuple[Row, Row, Row]
-    p: float | None
-
-
-def gain_of(name: str, series: Series, *, without: Collection[str]) -> Gain | None:
-    """The gain over all tasks; ``None`` if none has a place, or of a single stage.
+def gain_of(
+    name: str,
+    spans: pd.DataFrame,
+    nll: Mapping[int, np.ndarray],
+    *,
+    without: Collection[str],
+) -> tuple[list[Row], float | None] | None:
+    """What all stages at once show beyond the last one, over all tasks.
 
     Who has every stage sees an identifier at the stage that knew it best since its own
     task; held-out identifiers of the task take the best of the same stages.
@@ -414,42 +401,33 @@ def gain_of(name: str, series: Series, *, without: Collection[str]) -> Gain | No
     ----------
     without
         Tasks whose sides differed before they were trained on.
+
+    Returns
+    -------
+    Memory by the series, by its last stage, and the gain; and the two-sided p of no
+    gain. ``None`` if no task has a place, or of a single stage.
     """
-    spans, stages = series.spans, np.array([*series.nll])[:, None]
     trained = (spans["place"] > 0) & ~spans["task"].isin([*without])
     chosen = _usable(spans) & trained.to_numpy()
     own = spans[chosen]
-    if len(stages) < 2 or own.empty:
+    if len(nll) < 2 or own.empty:
         return None
     # More stages have seen the tasks that came first: each is compared by itself.
     strata = own.assign(stratum=own.groupby(["task", "stratum"]).ngroup())
-    sides, before = _sides(strata), own["ref_sum"].to_numpy()
-    sums = np.stack([nll[chosen] for nll in series.nll.values()])
-    seen = np.where(stages >= own["place"].to_numpy(), sums, np.inf).min(axis=0)
+    sides, before = sides_of(strata), own["ref_sum"].to_numpy()
+    sums = np.stack([each[chosen] for each in nll.values()])
+    since = np.array([*nll])[:, None] >= own["place"].to_numpy()
+    seen = np.where(since, sums, np.inf).min(axis=0)
     last, reach = _contrast(sides, sums[-1], before)
     best, _ = _contrast(sides, seen, before)
     gain, _ = _contrast(sides, seen, sums[-1])
     band: dict[str, Any] = {"null": 0.0, "null_low": -reach, "null_high": reach}
-    rows = (
+    rows = [
         Stages.row(best.difference, name, "memory_by_series", **band),
         Stages.row(last.difference, name, "memory_by_last", **band),
         Stages.row(gain.difference, name, "memory_gain", null=0.0),
-    )
-    return Gain(rows, gain.t_p())
-
-
-def gain_findings(gains: Mapping[str, Gain]) -> Iterator[Finding]:
-    """Whether all stages at once show more memory than the last one."""
-    adjusted = holm_by_key({name: one.p for name, one in gains.items()})
-    for name, p in adjusted.items():
-        best, last, gain = gains[name].rows
-        shown = claim_of(best) == "memory"
-        adds = p < LEVEL and (gain.value or 0.0) < 0 and shown
-        facts: dict[str, Any] = {"series": best, "last": last, "gain": gain}
-        facts |= {"p": p, "tests": len(adjusted)}
-        says = "stages.series_adds" if adds else "stages.series_adds_nothing"
-        claim: Claim = "moved" if adds else "nothing_shown"
-        yield Finding.on(gain, claim, says, facts=facts, p_adjusted=p)
+    ]
+    return rows, gain.t_p()
 
 
 # --- findings and a table -------------------------------------------------------------
@@ -550,7 +528,7 @@ Coins: TypeAlias = Mapping[str, ManifestCanary]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesAttack(Audit):
+class SeriesAttack(OfSeries):
     """Membership by all stages of a series, beside its last checkpoint.
 
     The evidence is one row per stage and text: its mean NLL, and as ``place`` the stage
@@ -578,23 +556,15 @@ class SeriesAttack(Audit):
     alone = "no series of several stages was given"
     over = "trained rows compared with held-out rows"
     chance = True
-    of_series = True
     covers = ("auc", "n")
     unit = "of AUC"
     frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
     on_request = True
     public = ("series_epsilon",)
 
-    order: Annotated[
-        str | None,
-        "tasks in training order: t1,t2; default: the order of the training runs",
-    ] = None
     all_rows: Annotated[
         bool, "score every row at every stage, not only rows with an identifier"
     ] = False
-
-    def __post_init__(self) -> None:
-        check_order(self.order)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Rows of both sides, and canaries, each with one of its candidates.
@@ -611,7 +581,7 @@ class SeriesAttack(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        places = places_of_tasks(tables, manifest, self.order)
+        places = self.places(tables, manifest)
         ids = self.plan(manifest).get(Pass(), [])
         if not ids or not places:
             return Evidence()
@@ -620,42 +590,57 @@ class SeriesAttack(Audit):
             manifest, texts, ids, seed=context.seed, permutations=0
         )
         coins = coins_of(manifest)
+        rows = units[["example", "task", "cluster", "member"]].assign(dose=0)
+        # Two units a coin: the planted string, and the one that could have been.
+        planted = [
+            (row.id, row.task, one.canary_id, member, one.dose)
+            for key, one in coins.items()
+            for row in [manifest.by_id[key.partition("/")[2]]]
+            for member in (True, False)
+        ]
+        pairs = pd.DataFrame(planted, columns=[*rows])
+        every = pd.concat([rows, pairs], ignore_index=True) if planted else rows
 
         def nll_of(scores: Mapping[Pass, TokenTable]) -> np.ndarray:
-            rows = _means(scores[Pass()], ids)
-            return np.concatenate([rows, coin_nll(coins, scores.get(CANDIDATES))])
+            """Mean NLL, nats per token; NaN where a unit was not scored."""
+            found = np.full(len(every), np.nan)
+            table, drawn = scores[Pass()], scores.get(CANDIDATES)
+            for i, key in enumerate(ids):
+                if key in table:
+                    nll = table.columns["nll"][table.rows(key)]
+                    found[i] = nll.mean(dtype=np.float64) if len(nll) else np.nan
+            for i, (key, one) in enumerate(coins.items()):
+                if drawn is not None and key in drawn and one.coin:
+                    both = drawn.columns["nll_mean"][drawn.rows(key)]
+                    at = len(ids) + 2 * i
+                    found[at : at + 2] = both[::-1] if one.coin[1] else both
+            return found
 
         untrained = dict(tables.get(BASE, {}))
         if Pass() not in untrained:
             untrained[Pass()] = reference_table(manifest, ids)
-        base = nll_of(untrained)
+        base, unknown = nll_of(untrained), np.full(len(every), np.nan)
         seed, loss = seed_for(context.seed, "series", "texts"), -base[: len(ids)]
         guess = best_guess(texts, *labelled(units), {"loss": loss}, seed=seed)
-        rows = units[["example", "task", "cluster", "member"]].assign(dose=0)
-        every = pd.concat([rows, coin_units(manifest, coins)], ignore_index=True)
-        unknown = np.full(len(every), np.nan)
         guessed = np.concatenate([guess, unknown[len(ids) :]])
 
         def measured() -> Measured:
             yield BASE, {"nll": base, "place": unknown, "texts": guessed}
             for name, own in places.items():
-                place = every["task"].map(own).fillna(0)
-                nll = nll_of(tables[name])
+                place, nll = every["task"].map(own).fillna(0), nll_of(tables[name])
                 yield name, {"nll": nll, "place": place, "texts": unknown}
 
         return Evidence.of(every, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, findings, and membership by what there was after each stage."""
-        rows: list[Row] = []
-        table: list[dict[str, Any]] = []
-        pooled: dict[str, Group] = {}
-        gains: dict[str, float] = {}
-        findings: list[Finding] = []
+        rows, table, findings = list[Row](), list[dict[str, Any]](), list[Finding]()
+        pooled, gains = dict[str, Group](), dict[str, float]()
         coins: dict[str, StagedRows] = {}
         for name, stages, coins[name] in staged_series(evidence):
             if isinstance(stages, str):
-                findings.append(_not_tested(name, stages))
+                lost = {"checkpoint": name, "reason": stages}
+                findings.append(Finding.not_tested("series", "series.missing", **lost))
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
             for group in _groups(name, stages, context):
@@ -663,28 +648,22 @@ class SeriesAttack(Audit):
                 if group.name == "pooled":
                     p = gain[0][2]
                     pooled[name], gains[name] = group, 1.0 if p is None else p
-                rows += _rows(name, group, gain)
+                row = partial(self.row, group=group.name)
+                for of, metric in product(OFS, ("auc", *FPRS)):
+                    null = group.chance(name, of, metric)
+                    found = group.estimate(name, of, metric)
+                    rows.append(row(found, name, metric, of, **null))
+                rows += [row(m, name, f"{k}_gain", null=0.0) for k, m, _ in gain]
             table += _by_stage(name, stages)
         adjusted = holm_by_key(gains)
         by_place = {(row.checkpoint, row.metric, row.of): row for row in rows[::-1]}
         for name, group in pooled.items():
-            findings.append(
-                _finding(name, group, adjusted[name], len(pooled), by_place)
-            )
+            one = _finding(name, group, adjusted[name], len(pooled), by_place)
+            findings.append(one)
         tables = {"series_stages": table}
         if bounds := [*epsilon_table(coins)]:
             tables["series_epsilon"] = bounds
         return AuditResult(rows=rows, findings=findings, tables=tables)
-
-
-def _means(table: TokenTable, ids: list[str]) -> np.ndarray:
-    """Mean NLL of each text, nats per token, NaN where it was not scored."""
-    nll = table.columns["nll"]
-    found = np.full(len(ids), np.nan)
-    for i, key in enumerate(ids):
-        if key in table and len(values := nll[table.rows(key)]):
-            found[i] = values.mean(dtype=np.float64)
-    return found
 
 
 # --- scores of rows by all stages ---------------------------------------------------
@@ -758,18 +737,6 @@ def _groups(name: str, stages: StagedRows, context: Context) -> Iterator[Group]:
         yield Group(known, f"task:{task}", np.flatnonzero(tasks == task), seed)
 
 
-def _rows(
-    name: str, group: Group, gain: Iterable[tuple[str, Estimate, float | None]]
-) -> Iterator[Row]:
-    row = partial(SeriesAttack.row, group=group.name)
-    for of in OFS:
-        for metric in ("auc", *FPRS):
-            null = group.chance(name, of, metric)
-            yield row(group.estimate(name, of, metric), name, metric, of, **null)
-    for metric, more, _ in gain:
-        yield row(more, name, f"{metric}_gain", null=0.0)
-
-
 def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
     """AUC of the last checkpoint and of the series, had the run ended at a stage."""
     for stage in range(1, len(stages.fall) + 1):
@@ -786,11 +753,6 @@ def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def _not_tested(name: str, reason: str) -> Finding:
-    says = "series.missing"
-    return Finding.not_tested("series", says, checkpoint=name, reason=reason)
-
-
 def _finding(
     name: str,
     group: Group,
@@ -802,7 +764,9 @@ def _finding(
     row, above = rows[name, "auc", SERIES], group.above_texts(name, SERIES)
     moved = group.p(name, SERIES)
     if above is None or moved is None:
-        return _not_tested(name, row.note if row.value is None else NO_TEXTS)
+        reason = row.note if row.value is None else NO_TEXTS
+        lost = {"checkpoint": name, "reason": reason}
+        return Finding.not_tested("series", "series.missing", **lost)
     needed = max(moved, above.p)
     claim: Claim = "nothing_shown"
     if needed < 0.05:
@@ -839,31 +803,6 @@ def coins_of(manifest: Manifest) -> Coins:
         if one.part == "full" and one.format in FORMATS
         if one.dose and not one.held_out and one.coin
     }
-
-
-def coin_units(manifest: Manifest, coins: Coins) -> pd.DataFrame:
-    """Two units a coin: the planted string, and the one that could have been."""
-    return pd.DataFrame.from_records(
-        {
-            "example": (row := manifest.by_id[key.partition("/")[2]]).id,
-            "task": row.task,
-            "cluster": one.canary_id,
-            "member": member,
-            "dose": one.dose,
-        }
-        for key, one in coins.items()
-        for member in (True, False)
-    )
-
-
-def coin_nll(coins: Coins, table: TokenTable | None) -> np.ndarray:
-    """Mean NLL of the units, nats per token; NaN where they were not scored."""
-    nll = np.full((len(coins), 2), np.nan)
-    for i, (key, one) in enumerate(coins.items()):
-        if table is not None and key in table and one.coin:
-            both = table.columns["nll_mean"][table.rows(key)]
-            nll[i] = both[::-1] if one.coin[1] else both
-    return nll.ravel()
 
 
 def epsilon_table(series: Mapping[str, StagedRows]) -> Iterator[dict[str, Any]]:

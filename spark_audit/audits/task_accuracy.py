@@ -69,7 +69,48 @@ METRICS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Utility(Audit):
+class OfSeries(Audit):
+    """An audit of all stages of a series, each trained on the next of some tasks."""
+
+    of_series = True
+
+    order: Annotated[
+        str | None,
+        "tasks in training order: t1,t2; default: the order of the training runs",
+    ] = None
+
+    def __post_init__(self) -> None:
+        named = listed(self.order)
+        if self.order is not None and (not all(named) or len({*named}) < len(named)):
+            raise InputError(
+                "names a task twice, or has an empty name",
+                where="--order",
+                fix="write t1,t2,...",
+            )
+
+    def places(self, tables: Tables, manifest: Manifest) -> dict[str, dict[str, int]]:
+        """Each stage of a series of several -> task -> the stage that trained on it.
+
+        No task has a place where the order is not given, or is not as long as the
+        series.
+        """
+        tasks_in_order(manifest, self.order)
+        places = {task: k for k, task in enumerate(listed(self.order), start=1)}
+        stages: dict[str, dict[str, int]] = defaultdict(dict)
+        for name, passes in tables.items():
+            one = CheckpointName.parse(name)
+            if Pass() in passes and one.stage is not None and not one.derived:
+                stages[series_of(name)][name] = one.stage
+        return {
+            name: places if {*own.values()} == {*places.values()} else {}
+            for own in stages.values()
+            if len(own) > 1
+            for name in own
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility(OfSeries):
     """Task accuracy after every stage: Last, Avg, BWT, forgetting.
 
     The evidence is one row per checkpoint (a stage of a series) and test row, without
@@ -82,20 +123,15 @@ class Utility(Audit):
     unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
     chance = True
-    of_series = True
     public = ("accuracy_matrix",)
 
-    order: Annotated[
-        str | None,
-        "tasks in training order: t1,t2; default: the order of the training runs",
-    ] = None
     scorer: Annotated[str, f"how an answer is scored: {', '.join(SCORERS)}"] = (
         "normalised"
     )
 
     def __post_init__(self) -> None:
         one_of(self.scorer, "--scorer", SCORERS)
-        check_order(self.order)
+        super().__post_init__()
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Test rows of the order's tasks without a canary that have a response."""
@@ -238,43 +274,9 @@ def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
     return named
 
 
-def check_order(order: str | None) -> None:
-    """Refuse an order that repeats a task or leaves one empty."""
-    named = listed(order)
-    if order is not None and (not all(named) or len(set(named)) < len(named)):
-        raise InputError(
-            "names a task twice, or has an empty name",
-            where="--order",
-            fix="write t1,t2,...",
-        )
-
-
 def listed(order: str | None) -> list[str]:
     """The tasks of an order as it is given: names between commas."""
     return [] if order is None else [task.strip() for task in order.split(",")]
-
-
-def places_of_tasks(
-    tables: Tables, manifest: Manifest, order: str | None
-) -> dict[str, dict[str, int]]:
-    """Each stage of a series of several -> task -> the stage that trained on it.
-
-    No task has a place where the order is not given, or is not as long as the series.
-    """
-    if order is not None:
-        tasks_in_order(manifest, order)
-    places = {task: k for k, task in enumerate(listed(order), start=1)}
-    stages: dict[str, dict[str, int]] = defaultdict(dict)
-    for name, passes in tables.items():
-        one = CheckpointName.parse(name)
-        if Pass() in passes and one.stage is not None and not one.derived:
-            stages[series_of(name)][name] = one.stage
-    return {
-        name: places if {*own.values()} == {*places.values()} else {}
-        for own in stages.values()
-        if len(own) > 1
-        for name in own
-    }
 
 
 def _likeliest(
