@@ -32,7 +32,7 @@ from spark_audit.results import (
 )
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.items import normalised
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import Pass
 from spark_audit.stats.accuracy import (
     LEVELS,
     Answers,
@@ -147,10 +147,14 @@ class Utility(OfSeries):
     ) -> Evidence:
         """One unit per question; per task without one a unit with the ``reason``."""
         tasks, asked, reasons = self._asked(manifest)
-        scorer = self.scorer
+        scorer, labels = self.scorer, task_labels(manifest)
         place = {task: i for i, task in enumerate(tasks)}
-        chance, labels = _chance(asked, scorer), task_labels(manifest)
-        wanted = Pass("candidates" if scorer == "likelihood" else "generate")
+        same = normalised if scorer == "normalised" else str.strip
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for example in asked:
+            counts[example.task][same(example.response)] += 1
+        # By always giving the commonest response.
+        chance = {task: max(n.values()) / n.total() for task, n in counts.items()}
         units = pd.DataFrame.from_records(
             [
                 *((x.id, x.task, x.cluster, chance[x.task], "") for x in asked),
@@ -159,31 +163,52 @@ class Utility(OfSeries):
             columns=["example", "task", "cluster", "chance", "reason"],
         )
         units = units.assign(scorer=scorer, place=units["task"].map(place))
+        wanted = Pass("candidates" if scorer == "likelihood" else "generate")
 
         def measured() -> Measured:
             for name, table in scored(tables, wanted):
                 correct, empty = np.full(len(units), -1.0), np.zeros(len(units))
                 for i, example in enumerate(asked):
                     if scorer == "likelihood":
-                        correct[i] = _likeliest(table, example, labels[example.task])
+                        at = table.rows(labels_key(example.id))
+                        nll = table.columns["nll_sum"][at]
+                        likeliest = labels[example.task][int(nll.argmin())]
+                        correct[i] = likeliest.strip() == example.response.strip()
                         continue
-                    correct[i] = table.columns[scorer][table.rows(example.id)][0] > 0.5
-                    empty[i] = not correct[i] and _empty(table, example)
+                    row = table.rows(example.id).start
+                    correct[i] = table.columns[scorer][row] > 0.5
+                    tokens, stop = (table.columns[k][row] for k in ("n_tokens", "stop"))
+                    # It stopped at once: no token, or a newline and nothing more.
+                    nothing = tokens == 0 or (tokens == 1 and stop == NEWLINE)
+                    empty[i] = nothing and not correct[i]
                 yield name, {"correct": correct, "empty": empty}
 
+        # Labels that the scorer cannot tell apart, and rows that are not asked.
+        clash = [
+            task
+            for task in (tasks if scorer == "normalised" else ())
+            for own in [{*map(str.strip, labels.get(task, ()))}]
+            if len({*map(normalised, own)}) < len(own)
+        ]
+        rows = (row for row in manifest.examples if row.split == "test")
+        blank = sum(row.task in tasks and not row.response.strip() for row in rows)
         of_stages = len(set(map(series_of, tables))) < len(tables)
-        facts = {
-            "order": tasks,
-            "assumed": self.order is None and of_stages and len(tasks) > 1,
-            "scorer": scorer,
-            **_label_facts(manifest, tasks, scorer),
-        }
+        assumed = self.order is None and of_stages and len(tasks) > 1
+        facts = {"order": tasks, "assumed": assumed, "scorer": scorer}
+        facts |= {"clash": clash, "blank": blank}
         return Evidence.of(units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, contrasts and findings; names are those of series."""
         every = dict(all_series(evidence))
-        draws = _drawer(context)
+        options = {"replicates": context.replicates, "seed": context.seed}
+        weights = cache(lambda codes: draw_in_strata(np.array(codes), **options))
+
+        def draws(*sides: Answers) -> np.ndarray:
+            """Sums in the same resamples of the same questions for all series."""
+            sums = np.concatenate([side.sums for side in sides], axis=1)
+            return weights(tuple(sides[0].strata())).totals(sums)
+
         rows, contrasts = list[Row](), list[Contrast]()
         for name, series in every.items():
             rows += _rows(name, series, draws, paper=context.paper)
@@ -191,7 +216,10 @@ class Utility(OfSeries):
             if {*names} <= {*every}:
                 contrasts += _contrasts(names, every, draws, context)
         findings = [finding(name, series, rows) for name, series in every.items()]
-        findings += [contrast_finding(row) for row in contrasts if row.metric == "last"]
+        for row in contrasts:
+            if row.metric == "last":
+                says = f"utility.change_{row.direction(up='higher', down='lower')}"
+                findings.append(Finding.on(row, "moved", says, facts={"change": row}))
         if not every:
             units = evidence.units[["task", "reason"]].itertuples(index=False)
             tasks = list(dict.fromkeys(f"{task} {reason}" for task, reason in units))
@@ -239,22 +267,6 @@ class Utility(OfSeries):
         return tasks, asked, reasons
 
 
-def _label_facts(
-    manifest: Manifest, tasks: Sequence[str], scorer: str
-) -> dict[str, Any]:
-    """Tasks with labels that the scorer cannot tell apart; rows that were not asked."""
-    known = task_labels(manifest) if scorer == "normalised" else {}
-    clash = [
-        task
-        for task in tasks
-        if len({*map(normalised, known.get(task, ()))})
-        < len({*map(str.strip, known.get(task, ()))})
-    ]
-    rows = (row for row in manifest.examples if row.split == "test")
-    blank = sum(row.task in tasks and not row.response.strip() for row in rows)
-    return {"clash": clash, "blank": blank}
-
-
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
     """The tasks as they were trained; default: as they first appear in the manifest.
 
@@ -277,29 +289,6 @@ def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
 def listed(order: str | None) -> list[str]:
     """The tasks of an order as it is given: names between commas."""
     return [] if order is None else [task.strip() for task in order.split(",")]
-
-
-def _likeliest(
-    table: TokenTable, example: ManifestExample, labels: Sequence[str]
-) -> bool:
-    nll = table.columns["nll_sum"][table.rows(labels_key(example.id))]
-    return labels[int(nll.argmin())].strip() == example.response.strip()
-
-
-def _empty(table: TokenTable, example: ManifestExample) -> bool:
-    """Whether the answer stopped at once: no token, or a newline and nothing more."""
-    row = table.rows(example.id).start
-    tokens, stop = (int(table.columns[name][row]) for name in ("n_tokens", "stop"))
-    return tokens == 0 or (tokens == 1 and stop == NEWLINE)
-
-
-def _chance(asked: Sequence[ManifestExample], scorer: str) -> dict[str, float]:
-    """Share of the commonest response of each task."""
-    same = normalised if scorer == "normalised" else str.strip
-    counts: dict[str, Counter[str]] = {}
-    for example in asked:
-        counts.setdefault(example.task, Counter())[same(example.response)] += 1
-    return {task: max(count.values()) / count.total() for task, count in counts.items()}
 
 
 # --- accuracies of series of checkpoints, contrasts, findings -------------------------
@@ -398,26 +387,8 @@ def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
     return Finding.on(last, "moved", "utility.accuracy", facts=facts)
 
 
-def contrast_finding(row: Contrast) -> Finding:
-    """How the final accuracy differs from the baseline's."""
-    says = f"utility.change_{row.direction(up='higher', down='lower')}"
-    return Finding.on(row, "moved", says, facts={"change": row})
-
-
 Drawer: TypeAlias = Callable[..., np.ndarray]
 """Resampled sums of one series' answers, or of two."""
-
-
-def _drawer(context: Context) -> Drawer:
-    """Over the same questions in the same resamples for all series."""
-    options = {"replicates": context.replicates, "seed": context.seed}
-    weights = cache(lambda codes: draw_in_strata(np.array(codes), **options))
-
-    def drawn(*sides: Answers) -> np.ndarray:
-        sums = np.concatenate([side.sums for side in sides], axis=1)
-        return weights(tuple(sides[0].strata())).totals(sums)
-
-    return drawn
 
 
 def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[Row]:
@@ -463,22 +434,18 @@ def _contrasts(
             reason = (
                 "the two differ in their tasks, in the order of tasks, or in the scorer"
             )
+        estimate, p = Estimate.missing(reason or ""), None
         if reason is None:
             estimate = accuracy_difference(*sides, metric, drawn=draws(*sides))
-        else:
-            estimate = Estimate.missing(reason)
-        p = None if estimate.value is None else _p(*sides, metric, context.seed)
+        if estimate.value is not None:
+            one, other = (cluster_shares(side, metric) for side in sides)
+            # Shares are quotients: what is no difference must not count as one.
+            apart = np.where(np.abs(one - other) < 1e-12, 0.0, one - other)
+            if np.count_nonzero(apart) > 1:
+                p = sign_flip(apart, seed=context.seed)
         shown = with_mde(estimate, null=0.0).decided(paper=context.paper)
         figure = {"audit": "utility", "metric": metric, "null": 0.0, "p": p}
         yield Contrast.of_estimate(shown, **figure, **columns)
-
-
-def _p(ours: Answers, theirs: Answers, metric: str, seed: int) -> float | None:
-    """Sign-flip test over sources; none where fewer than two of them differ."""
-    apart = cluster_shares(ours, metric) - cluster_shares(theirs, metric)
-    # Shares are quotients: what is no difference must not count as one.
-    apart[np.abs(apart) < 1e-12] = 0.0
-    return float(sign_flip(apart, seed=seed)) if np.count_nonzero(apart) > 1 else None
 
 
 def _matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
