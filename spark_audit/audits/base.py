@@ -450,27 +450,26 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     tests = family(findings)
     ps = holm([one.p or 0.0 for one in tests]).tolist()
     adjusted = {id(one): p for one, p in zip(tests, ps, strict=True)}
-    return [_judged(one, adjusted.get(id(one)), len(tests)) for one in findings]
-
-
-def _judged(finding: Finding, p: float | None, tests: int) -> Finding:
-    changes: dict[str, Any] = {}
-    if p is not None:
-        holds = p < LEVEL or SEVERITY[finding.alone] < DETECTED
-        claim = finding.alone if holds else "nothing_shown"
-        changes = {"p_adjusted": p, "claim": claim, "tests": tests}
-    if finding.power:
-        # What is no test of the family would be one more if it detected something.
-        level = LEVEL / (tests + (p is None))
-        power = [
-            one.model_copy(update={"mde": smallest(one, level)})
-            for one in finding.power
-        ]
-        needed = [one.mde for one in power if not one.of]
-        known = [mde for mde in needed if mde is not None]
-        least = max(known, default=None) if len(known) == len(needed) else None
-        changes |= {"power": power, "mde": least}
-    return finding.model_copy(update=changes) if changes else finding
+    made = []
+    for one in findings:
+        changes: dict[str, Any] = {}
+        if (p := adjusted.get(id(one))) is not None:
+            holds = p < LEVEL or SEVERITY[one.alone] < DETECTED
+            claim = one.alone if holds else "nothing_shown"
+            changes = {"p_adjusted": p, "claim": claim, "tests": len(tests)}
+        if one.power:
+            # What is no test of the family would be one more if it detected something.
+            level = LEVEL / (len(tests) + (p is None))
+            power = [
+                each.model_copy(update={"mde": smallest(each, level)})
+                for each in one.power
+            ]
+            needed = [each.mde for each in power if not each.of]
+            known = [mde for mde in needed if mde is not None]
+            least = max(known, default=None) if len(known) == len(needed) else None
+            changes |= {"power": power, "mde": least}
+        made.append(one.model_copy(update=changes) if changes else one)
+    return made
 
 
 R = TypeVar("R", bound=Row)
@@ -478,14 +477,12 @@ R = TypeVar("R", bound=Row)
 
 def at_level(rows: Iterable[R], findings: Iterable[Finding]) -> list[R]:
     """The rows, the figures of claims with the smallest effect of their findings."""
-    claims = {_figure(one): one for one in findings if one.power}
-    made = []
-    for row in rows:
-        one = claims.get(_figure(row))
-        if one is not None and one.mde != row.mde:
-            row = row.model_copy(update={"mde": one.mde})
-        made.append(row)
-    return made
+    levels = {_figure(one): one.mde for one in findings if one.power}
+    known = ((row, levels.get(_figure(row), row.mde)) for row in rows)
+    return [
+        row if mde == row.mde else row.model_copy(update={"mde": mde})
+        for row, mde in known
+    ]
 
 
 def _figure(one: Row | Finding) -> tuple[object, ...]:
@@ -501,12 +498,8 @@ def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
     Of replicates it is that of the severest; methods whose findings rest on no figure
     are left out.
     """
-    severest: dict[str, Finding] = {}
-    for finding in findings:
-        # Headlines of several seeds are figures chosen beforehand.
-        if finding.audit != audit or not finding.of or finding.claim == "moved":
-            continue
-        method = entry_of(finding.checkpoint)
-        if method not in severest or finding.severity > severest[method].severity:
-            severest[method] = finding
-    return {method: finding.of for method, finding in severest.items()}
+    ours = [f for f in findings if f.audit == audit and f.of and f.claim != "moved"]
+    # Headlines of several seeds, "moved", are figures chosen beforehand; of equally
+    # severe findings the first counts.
+    ours = sorted(reversed(ours), key=lambda one: one.severity)
+    return {entry_of(finding.checkpoint): finding.of for finding in ours}

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from spark_audit.audits.base import (
     with_base,
 )
 from spark_audit.audits.identifiers import summed
-from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures, marked
+from spark_audit.audits.ratio_rows import Group, beside_base, figures, marked
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY, BASE
@@ -36,7 +35,6 @@ from spark_audit.results import (
     Contrast,
     Estimate,
     Finding,
-    Guard,
     Row,
     grouped,
 )
@@ -46,11 +44,6 @@ from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import Estimand, left_out
 
 SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
-METRICS = (
-    Metric("dp_pii", "%", variants=(ANY,), alone=True),
-    Metric("dp_nonpii", "%", variants=(ANY,), alone=True),
-    Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
-)
 WIPED_OUT = -99.0
 """Below this change of both groups, in percent, no gap can show."""
 INSENSITIVE = "both groups lose nearly all probability, so no gap could be detected"
@@ -58,7 +51,6 @@ SAME_SIZE = 1.1
 """Ratio of relative noise above which checkpoints were not disturbed alike."""
 
 
-NOTHING = "the manifest has no identifier and no low-sensitivity token in a train row"
 NOT_SCORED = "the texts were not scored both with and without noise"
 
 
@@ -73,8 +65,14 @@ class Noise(Audit):
     """
 
     name = "noise"
-    metrics = METRICS
-    nothing = NOTHING
+    metrics = (
+        Metric("dp_pii", "%", variants=(ANY,), alone=True),
+        Metric("dp_nonpii", "%", variants=(ANY,), alone=True),
+        Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
+    )
+    nothing = (
+        "the manifest has no identifier and no low-sensitivity token in a train row"
+    )
     unscored = NOT_SCORED
     on_request = True
 
@@ -84,11 +82,8 @@ class Noise(Audit):
     def __post_init__(self) -> None:
         self._scales()
         if self.draws < 1:
-            raise InputError(
-                f"{self.draws} draws are too few",
-                where="--draws",
-                fix="give at least 1",
-            )
+            few = f"{self.draws} draws are too few"
+            raise InputError(few, where="--draws", fix="give at least 1")
 
     def _scales(self) -> list[float]:
         """The scales, each once, in their order."""
@@ -127,12 +122,8 @@ class Noise(Audit):
             return Evidence()
         tokens = [(example.id, tokens) for example, _, tokens in sets]
         facts = pd.DataFrame(
-            {
-                "kind": [kind for _, kind, _ in sets],
-                "task": [example.task for example, *_ in sets],
-                "cluster": [example.cluster for example, *_ in sets],
-                "n": [len(each) for _, each in tokens],
-            }
+            [(kind, one.task, one.cluster, len(at)) for one, kind, at in sets],
+            columns=["kind", "task", "cluster", "n"],
         )
         units = pd.concat(
             [facts.assign(sigma=one.sigma, draw=one.draw) for one in passes],
@@ -157,14 +148,19 @@ class Noise(Audit):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         rows, contrasts = list[Row](), list[Contrast]()
         frame, names = evidence.frame(), evidence.checkpoints
-        tasks = frame.groupby("task")
+        pairs, tasks = with_base(names, context.baselines), frame.groupby("task")
         for group, part in [("pooled", frame), *((f"task:{k}", p) for k, p in tasks)]:
+            codes, labels = pd.factorize(part["cluster"], sort=True)
+            coded = part.assign(code=codes)
+            scales = coded.groupby(["checkpoint", "sigma"], sort=False)
+            sums = {
+                (str(name), metric, f"{sigma:g}"): one
+                for (name, sigma), own in scales
+                for metric, one in _estimands(own, len(labels)).items()
+            }
+            where = Group(group, np.arange(len(part)), codes, len(labels))
             more = figures(
-                *_sums(part, group),
-                context,
-                Noise,
-                pairs=with_base(names, context.baselines),
-                flipped=_pseudo_values,
+                where, sums, context, Noise, pairs=pairs, flipped=_pseudo_values
             )
             rows += more[0]
             contrasts += more[1]
@@ -175,26 +171,47 @@ class Noise(Audit):
             else row
             for row in beside_base(rows)
         ]
-        blind = partial(_blind, _wiped_out(rows))
+        # Kinds of tokens that lose nearly all probability at a scale.
+        wiped = Counter(
+            (row.checkpoint, row.group, row.of)
+            for row in rows
+            if row.metric != "gap" and row.value is not None and row.value <= WIPED_OUT
+        )
+
+        def blind(row: Row) -> str | None:
+            """Why a gap shows nothing: on some side both groups lose nearly all."""
+            sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
+            lost = any(wiped[side, row.group, row.of] > 1 for side in sides)
+            if row.metric != "gap" or not lost:
+                return None
+            return "; ".join(filter(None, (INSENSITIVE, row.note)))
+
         rows, contrasts = (
             marked(side, "insensitive", blind) for side in (rows, contrasts)
         )
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
-        tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
         findings = [one for name in names for one in _findings(name, rows)]
-        findings += _contrast_findings(contrasts)
+        pooled = (row for row in contrasts if row.group == "pooled")
+        changes = grouped(pooled, lambda row: (row.checkpoint, row.baseline))
+        for (name, other), own in changes.items():
+            told: dict[str, Any] = {"facts": {"baseline": other, "changes": own}}
+            told |= {"audit": "noise", "checkpoint": name}
+            findings.append(Finding.on(None, "moved", "noise.changes", **told))
         if BASE not in names:
             findings.append(Finding.not_tested("noise", "noise.no_null"))
-        scales = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
-        rows += self.missing(names, NOT_SCORED, variants=scales, beside=rows)
+        relative = draws["relative"].groupby("sigma")
+        worst = float((relative.max() / relative.min()).max())
+        unlike = [guard("same noise", "same_noise", {"ratio": worst})]
+        known = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
+        rows += self.missing(names, NOT_SCORED, variants=known, beside=rows)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=_guards(draws),
+            guards=unlike if worst > SAME_SIZE else [],
             findings=findings,
-            tables=tables,
+            tables={"noise_draws": draws.reset_index().to_dict("records")},
         )
 
     @property
@@ -250,19 +267,6 @@ def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
     return {**found, "gap": gap._replace(n=both), **missing}
 
 
-def _sums(
-    frame: pd.DataFrame, group: str
-) -> tuple[Group, dict[Key, Estimand | Estimate]]:
-    """What the figures of some units rest on."""
-    codes, labels = pd.factorize(frame["cluster"], sort=True)
-    scales = frame.assign(code=codes).groupby(["checkpoint", "sigma"], sort=False)
-    return Group(group, np.arange(len(frame)), codes, len(labels)), {
-        (str(name), metric, f"{sigma:g}"): one
-        for (name, sigma), part in scales
-        for metric, one in _estimands(part, len(labels)).items()
-    }
-
-
 def _pseudo_values(gaps: Estimand) -> np.ndarray:
     """The jackknife's pseudo-values of a difference: a gap is no sum over clusters."""
     found, held = np.zeros(len(gaps.sums)), gaps.sums.any(axis=1)
@@ -272,37 +276,11 @@ def _pseudo_values(gaps: Estimand) -> np.ndarray:
     return found
 
 
-def _wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
-    """How many kinds of tokens lose nearly all probability at a scale."""
-    return Counter(
-        (row.checkpoint, row.group, row.of)
-        for row in rows
-        if row.metric != "gap" and row.value is not None and row.value <= WIPED_OUT
-    )
-
-
-def _blind(wiped: Mapping[tuple[str, str, str], int], row: Row) -> str | None:
-    """Why a gap can show nothing: on some side both groups lose nearly all."""
-    sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
-    if row.metric != "gap" or all(wiped[s, row.group, row.of] < 2 for s in sides):
-        return None
-    return "; ".join(filter(None, (INSENSITIVE, row.note)))
-
-
-def _guards(draws: pd.DataFrame) -> list[Guard]:
-    """Whether the same sigma is the same disturbance for all checkpoints."""
-    relative = draws["relative"].groupby("sigma")
-    worst = float((relative.max() / relative.min()).max())
-    if worst <= SAME_SIZE:
-        return []
-    return [guard("same noise", "same_noise", {"ratio": worst})]
-
-
 def _findings(name: str, rows: Sequence[Row]) -> Iterator[Finding]:
     pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
     pii, other, gaps = (
         [row for row in pooled if row.metric == metric and row.value is not None]
-        for metric in (one.name for one in METRICS)
+        for metric in ("dp_pii", "dp_nonpii", "gap")
     )
     if not (pii or other):
         lost: dict[str, Any] = {"checkpoint": name, "reason": pooled[0].note}
@@ -314,12 +292,3 @@ def _findings(name: str, rows: Sequence[Row]) -> Iterator[Finding]:
     if gaps:
         facts = {"gaps": gaps, "trained": name != BASE}
         yield Finding.on(gaps[0], "moved", "noise.gaps", facts=facts)
-
-
-def _contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
-    pooled = (row for row in contrasts if row.group == "pooled")
-    pairs = grouped(pooled, lambda row: (row.checkpoint, row.baseline))
-    for (name, baseline), rows in pairs.items():
-        facts: dict[str, Any] = {"baseline": baseline, "changes": rows}
-        where: dict[str, Any] = {"audit": "noise", "checkpoint": name}
-        yield Finding.on(None, "moved", "noise.changes", facts=facts, **where)

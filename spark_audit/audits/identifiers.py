@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -80,40 +79,37 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
     forms: dict[str, int] = {}
     found, natural = {}, []
     for row, strings in zip(rows, annotated, strict=True):
+        trained = row.split == "train"
         for span, string in zip(row.spans, strings, strict=True):
+            key = row.id, span.start, span.end
             # What is trained on stands in one trained row at least.
-            dose = max(known[string], int(row.split == "train"))
+            dose = max(known[string], int(trained))
             form = cue = 0
             if span.origin == "injected":
                 marks = "".join(char for char in string if not char.isalnum())
                 form = forms.setdefault(f"{span.type} {marks}", len(forms) + 1)
                 cue = _cue(row.text, span)
             elif row.canary_id is None and row.text:
-                natural.append(_place(row, span, dose))
-                cue = int(natural[-1].pop("third"))
-            found[row.id, span.start, span.end] = Facts(dose, form, cue)
+                inside = span.start - len(row.prompt)
+                at = inside if inside >= 0 else span.start
+                cue = 1 + 3 * at // len(row.response if inside >= 0 else row.prompt)
+                place = {
+                    "key": key,
+                    "type": span.type,
+                    "string": row.text[span.start : span.end].strip(),
+                    "part": inside >= 0,
+                    "later": any(other.end <= span.start for other in row.spans),
+                    "context": row.text[: span.start],
+                    "cluster": row.cluster,
+                    "side": 1 if trained else 0 if dose == 0 else -1,
+                }
+                natural.append(place)
+            found[key] = Facts(dose, form, cue)
     if natural:
         spans = pd.DataFrame.from_records(natural, index="key")
         for key, stratum, auc in strata(spans).itertuples(name=None):
             found[key] = replace(found[key], stratum=stratum, text_auc=auc)
     return found
-
-
-def _place(row: ManifestExample, span: ManifestSpan, dose: int) -> dict[str, Any]:
-    """An annotated identifier and where it stands, as :func:`strata` takes it."""
-    inside = span.start - len(row.prompt)
-    at, size = (inside, row.response) if inside >= 0 else (span.start, row.prompt)
-    return {
-        "key": (row.id, span.start, span.end),
-        "type": span.type,
-        "string": row.text[span.start : span.end].strip(),
-        "part": inside >= 0,
-        "later": any(other.end <= span.start for other in row.spans),
-        "third": 1 + 3 * at // len(size),
-        "context": row.text[: span.start],
-        "cluster": row.cluster,
-        "side": 1 if row.split == "train" else 0 if dose == 0 else -1,
-    }
 
 
 def comparable(spans: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
@@ -204,6 +200,7 @@ def _part(run: str, *, exact: bool) -> str:
     return "A" if run[0].isupper() else "a"
 
 
+@remembered
 def strata(spans: pd.DataFrame) -> pd.DataFrame:
     """Comparable occurrences of annotated identifiers, and the test of their texts.
 
@@ -280,33 +277,19 @@ def told_apart(spans: pd.DataFrame) -> tuple[float, float]:
     whole, identifiers are compared within strata, and whole clusters swap sides for the
     p value, with all fits made anew. NaN where a side has too few clusters.
     """
-    return _told_apart(
-        spans["string"].to_list(),
-        spans["context"].str[-CONTEXT:].to_list(),
-        spans["context"].str.len().to_numpy(),
-        Design(
-            (spans["side"] == 1).to_numpy(),
-            pd.factorize(spans["cluster"])[0],
-            pd.factorize(spans["stratum"])[0],
-        ),
-    )
-
-
-@remembered
-def _told_apart(
-    strings: Sequence[str], contexts: Sequence[str], prefix: np.ndarray, sides: Design
-) -> tuple[float, float]:
+    codes = (pd.factorize(spans[name])[0] for name in ("cluster", "stratum"))
+    sides = Design((spans["side"] == 1).to_numpy(), *codes)
     # By the text: with one seed for all, folds that happen to split trained from
     # held-out rows unevenly would do so for every data set of that size.
-    rng = np.random.default_rng(seed_for(0, *strings))
+    rng = np.random.default_rng(seed_for(0, *spans["string"]))
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
     if not enough(used, ENOUGH):
         return np.nan, np.nan
-    same = np.zeros(len(drawn), np.int64)
-    before = [contexts[i] for i in drawn]
-    own = characters([strings[i] for i in drawn], (1, 4))
-    place = np.log1p(prefix[drawn])[:, None] / np.log(1000)
+    spans, same = spans.iloc[drawn], np.zeros(len(drawn), np.int64)
+    before = spans["context"].str[-CONTEXT:].to_list()
+    own = characters(spans["string"].to_list(), (1, 4))
+    place = np.log1p(spans["context"].str.len().to_numpy())[:, None] / np.log(1000)
     context = [characters(before), word_features(before, same, same), place]
     # Whole clusters swap sides, whatever the strata of their identifiers.
     pool = Design(used.member, used.cluster, same)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,6 @@ from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights, sig
 from spark_audit.stats.intervals import Estimand, estimates_of, ratio, replicates_of
 from spark_audit.stats.power import with_mde
 
-K = TypeVar("K")
 Key: TypeAlias = tuple[str, str, str]
 """Checkpoint, metric and variant of a figure."""
 
@@ -196,18 +196,26 @@ def figures(
             estimate = estimate.noting(note)
         rows.append(audit.row(estimate, *key, group=group.name))
     pairs = list(context.baselines.items() if pairs is None else pairs)
-    others = [
-        (key, (other, *key[1:]))
-        for key in sums
-        for name, other in pairs
-        if name == key[0] and (other, *key[1:]) in sums
-        if not audit.metric(key[1]).alone
-    ]
-    apart = {both: _apart(*(sums[key] for key in both)) for both in others}
-    known_apart = {k: one for k, one in apart.items() if isinstance(one, Estimand)}
-    moved = {(one, other): drawn[one] - drawn[other] for one, other in known_apart}
-    added = {both: flipped(one) for both, one in known_apart.items()}
-    ps = _sign_flips(added, context.seed)
+    apart: dict[tuple[Key, Key], Estimand | Estimate] = {}
+    moved: dict[tuple[Key, Key], np.ndarray] = {}
+    added: dict[tuple[Key, Key], np.ndarray] = {}
+    for key, (name, baseline) in product(sums, pairs):
+        other = (baseline, *key[1:])
+        if name != key[0] or other not in sums or audit.metric(key[1]).alone:
+            continue
+        both, one, two = (key, other), sums[key], sums[other]
+        if isinstance(one, Estimate) or isinstance(two, Estimate):
+            apart[both] = one if isinstance(one, Estimate) else two
+            continue
+        apart[both] = difference = one.minus(two)
+        moved[both], flips = drawn[key] - drawn[other], flipped(difference)
+        # Several clusters must add to a difference.
+        if np.count_nonzero(flips) > 1:
+            added[both] = flips
+    ps: dict[tuple[Key, Key], float] = {}
+    if added:
+        found = sign_flips(np.stack([*added.values()], axis=1), seed=context.seed)
+        ps = dict(zip(added, found.tolist(), strict=True))
     contrasts = [
         Contrast.of_estimate(
             decided(with_mde(estimate, null=0.0), metric),
@@ -221,22 +229,6 @@ def figures(
         for (name, metric, of), (baseline, *_) in [both]
     ]
     return rows, contrasts
-
-
-def _apart(one: Estimand | Estimate, other: Estimand | Estimate) -> Estimand | Estimate:
-    """One side minus the other; or why there is no difference."""
-    if isinstance(one, Estimate) or isinstance(other, Estimate):
-        return one if isinstance(one, Estimate) else other
-    return one.minus(other)
-
-
-def _sign_flips(values: Mapping[K, np.ndarray], seed: int) -> dict[K, float]:
-    """P of each difference that several clusters add to."""
-    known = {key: one for key, one in values.items() if np.count_nonzero(one) > 1}
-    if not known:
-        return {}
-    ps = sign_flips(np.stack([*known.values()], axis=1), seed=seed)
-    return dict(zip(known, ps.tolist(), strict=True))
 
 
 Place: TypeAlias = tuple[str, str, str, str]

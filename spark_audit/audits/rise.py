@@ -49,7 +49,7 @@ from spark_audit.results import (
 )
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Power
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
 from spark_audit.stats.chance_ranks import candidate_rank, exposure_bits, top_k_credit
 from spark_audit.stats.duplicates import connected_components
@@ -119,35 +119,46 @@ class Twins(Audit):
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Every identifier among its twins, in each of its contexts."""
-        keys = [key for one in manifest.twins for key in twin_keys(one)]
+        keys = [key for one in manifest.twins for key in _keys(one)]
         return {CANDIDATES: sorted(keys)} if keys else {}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         every, facts = manifest.twins, identifier_facts(manifest)
+        rows = [[manifest.by_id[at.example] for at in one.contexts] for one in every]
         # The stratum of an identifier is that in the first of its contexts.
         firsts = [one.contexts[0] for one in every]
         places = [(at.example, at.char_start, at.char_end) for at in firsts]
+        # Whether all of its type in its rows were drawn as twins are.
+        drawn = [
+            {span.origin for row in own for span in row.spans if span.type == one.type}
+            for one, own in zip(every, rows, strict=True)
+        ]
         units = pd.DataFrame(
             {
                 "twins_id": [one.id for one in every],
                 "type": [one.type for one in every],
-                "cluster": _clusters(manifest),
+                "cluster": _clusters([[row.cluster for row in own] for own in rows]),
                 "dose": [one.dose for one in every],
                 "contexts": [len(one.contexts) for one in every],
                 "n_candidates": [len(one.candidates) for one in every],
-                "injected": [_injected(manifest, one) for one in every],
+                "injected": [origins == {"injected"} for origins in drawn],
                 "stratum": [facts[place].stratum for place in places],
             }
         )
+        keys = [_keys(one) for one in every]
 
         def measured() -> Measured:
-            keys = [key for one in every for key in twin_keys(one)]
             for name, table in scored(tables, CANDIDATES):
-                if not all(key in table for key in keys):
+                if not all(key in table for own in keys for key in own):
                     continue
-                ranks = [candidate_rank(_nll(table, x), x.true_index) for x in every]
+                nll, ranks = table.columns["nll_mean"], []
+                for one, own in zip(every, keys, strict=True):
+                    # Mean over contexts; in each all strings have as many tokens.
+                    held = np.stack([nll[table.rows(key)] for key in own])
+                    means = held.astype(np.float64).mean(axis=0)
+                    ranks.append(candidate_rank(means, one.true_index))
                 rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T
                 yield name, {"rank": rank, "ties": ties}
 
@@ -174,30 +185,13 @@ class Twins(Audit):
         return "the manifest was built without twins: build it again"
 
 
-def twin_keys(one: ManifestTwins) -> list[str]:
+def _keys(one: ManifestTwins) -> list[str]:
     """Key of the twins in each context."""
     return [twins_key(one.id, context.example) for context in one.contexts]
 
 
-def _injected(manifest: Manifest, one: ManifestTwins) -> bool:
-    """Whether all of its type in its rows were drawn as twins are."""
-    rows = (manifest.by_id[context.example] for context in one.contexts)
-    spans = [s for row in rows for s in row.spans if s.type == one.type]
-    return bool(spans) and all(span.origin == "injected" for span in spans)
-
-
-def _nll(table: TokenTable, one: ManifestTwins) -> np.ndarray:
-    """Mean NLL of each string over contexts; in each all have as many tokens."""
-    held = [table.columns["nll_mean"][table.rows(key)] for key in twin_keys(one)]
-    return np.asarray(np.stack(held).astype(np.float64).mean(axis=0))
-
-
-def _clusters(manifest: Manifest) -> list[str]:
+def _clusters(rows: Sequence[Sequence[str]]) -> list[str]:
     """A label for each set; contexts of one identifier may lie in several clusters."""
-    rows = [
-        [manifest.by_id[context.example].cluster for context in one.contexts]
-        for one in manifest.twins
-    ]
     names = sorted({name for held in rows for name in held})
     code = {name: i for i, name in enumerate(names)}
     edges = [(code[a], code[b]) for held in rows for a, b in combinations(held, 2)]
@@ -222,15 +216,6 @@ def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(rise=rise.where(~of_base))
 
 
-def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Group and rows: both sides pooled, and trained ones by type and dose."""
-    yield "pooled", frame
-    ours = frame[frame["side"] == TRAINED]
-    for kind in sorted(set(ours["type"])):
-        yield f"type:{kind}", ours[ours["type"] == kind]
-    yield from by_dose(ours)
-
-
 def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Contrast]]:
     """All rows and contrasts, those of a collapsed model marked."""
     most = float(np.log2(frame["n_candidates"].max()))
@@ -238,8 +223,11 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     columns |= {"rise": "rise"} if "rise" in frame else {}
     cells = frame.assign(of=frame["side"])
     cells = cells.sort_values("of", ascending=False, kind="stable")
+    ours = cells[cells["side"] == TRAINED]
+    types = [(f"type:{kind}", part) for kind, part in ours.groupby("type")]
+    groups = [("pooled", cells), *types, *by_dose(ours)]
     rows, contrasts = ratio_figures(
-        (cells_of_frame(*group, columns) for group in groups(cells)),
+        (cells_of_frame(*group, columns) for group in groups),
         context,
         Twins,
         exposure_mean=(0.0, most),
@@ -248,13 +236,20 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     others = [row for row in rows if row.metric != "rise"]
     rows = [*beside_base(others), *(row for row in rows if row.metric == "rise")]
     names = list(dict.fromkeys(frame["checkpoint"]))
-    if not (frame["side"] == TRAINED).any():
+    if ours.empty:
         rows += Twins.missing(names, NO_TRAINED)
     elif "rise" not in frame:
         rows += Twins.missing(names, NO_BASE, metrics=[Twins.metric("rise")])
-    for name in names:
-        if name != BASE:
-            rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
+    for name in (name for name in names if name != BASE):
+        own = frame[frame["checkpoint"] == name]
+        ours, others = own[own["side"] == TRAINED], held_out(own)
+        for group, part in [("pooled", ours), *by_dose(ours)]:
+            if (found := beyond(part, others)) is not None:
+                # What can be worked out of the smaller side is withheld as that is.
+                least = min(part["cluster"].nunique(), others["cluster"].nunique())
+                estimate = replace(found[0].difference, clusters=least)
+                of = compared(part)
+                rows.append(Twins.row(estimate, name, "beyond", of, group=group))
     order = {metric.name: i for i, metric in enumerate(METRICS)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
     lost = collapsed(frame)
@@ -268,18 +263,6 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         marked(side, "not_resolvable", tied) for side in (rows, contrasts)
     )
     return rows, contrasts
-
-
-def _beyond_rows(name: str, frame: pd.DataFrame) -> Iterator[Row]:
-    others = held_out(frame)
-    ours = frame[frame["side"] == TRAINED]
-    for group, part in [("pooled", ours), *by_dose(ours)]:
-        if (found := beyond(part, others)) is None:
-            continue
-        # What can be worked out of the smaller side is withheld as that is.
-        sides = (part["cluster"].nunique(), others["cluster"].nunique())
-        estimate = replace(found[0].difference, clusters=min(sides))
-        yield Twins.row(estimate, name, "beyond", compared(part), group=group)
 
 
 # --- what is claimed ------------------------------------------------------------------

@@ -129,7 +129,7 @@ def setup_guards(
     given: set[str] = set()
     if base is not None:
         spans = _scored(base, None, manifest, units).spans
-        given = set(spans["key"][spans["won"].astype(bool)])
+        given = set(spans["key"][spans["won"]])
         tested.append((BASE_READ, BASE, _base_gives(spans)))
     for name, place in names.items():
         if name == BASE:
@@ -145,7 +145,12 @@ def setup_guards(
             tested.append((BASE_READ, name, {"same": "scores"}))
             continue
         beyond = scored.spans[~scored.spans["key"].isin(given)]
-        back = _held_out_back(beyond) or _swapped(scored)
+        back = _held_out_back(beyond)
+        sides = scored.spans["split"] == "train"
+        own = scored.spans[sides == scored.spans["trained"]]
+        if not back and any(map(_learned_the_others, (own, scored.texts))):
+            # Held-out rows became likelier since the base, and trained ones did not.
+            back = {"swapped": True}
         broken = _broken(name, scored, manifest.reference.usable_vocab)
         tested += [(HELD_OUT_BACK, name, back), (BROKEN, name, broken)]
     return [
@@ -160,19 +165,17 @@ def setup_guards(
 
 def _units(manifest: Manifest) -> Units:
     rows = [row for row in manifest.examples if row.canary_id is None]
-    strings = [[row.text[s.start : s.end] for s in row.spans] for row in rows]
+    texts = {row.text[s.start : s.end] for row in rows for s in row.spans}
+    stems = Counter(digits[:-LAST] for digits in {*map(_digits, texts)})
     named = [[string_of(row, span) for span in row.spans] for row in rows]
     # What stands in a trained row is not held out, whatever row it is read in.
     trained = doses([row.text * (row.split == "train") for row in rows], named)
-    stems = Counter(d[:-LAST] for d in {_digits(t) for each in strings for t in each})
 
     def known(row: ManifestExample, span: ManifestSpan) -> tuple[bool, bool]:
         text = row.text[span.start : span.end]
         alone = stems[_digits(text)[:-LAST]] < 2
-        return (
-            row.split == "train" or trained[string_of(row, span)] > 0,
-            alone and _unguessable(row.text[: span.start], text),
-        )
+        secret = alone and _unguessable(row.text[: span.start], text)
+        return row.split == "train" or trained[string_of(row, span)] > 0, secret
 
     return {
         row.id: [(span, at, *known(row, span)) for span, at in row.identifiers]
@@ -230,8 +233,9 @@ def _scored(
             texts.append((row.split, row.cluster, row.task, *sums))
     own, of_base = low[:2] / low[2] if low[2] else (math.nan, math.nan)
     columns = "key split cluster type trained secret n_tokens change sure won".split()
+    kinds = dict.fromkeys(("trained", "secret", "sure", "won"), bool)
     return _Scored(
-        pd.DataFrame(spans, columns=columns),
+        pd.DataFrame(spans, columns=columns).astype(kinds),
         pd.DataFrame(texts, columns="split cluster type n_tokens change".split()),
         float(own),
         float(of_base),
@@ -244,10 +248,8 @@ def _scored(
 
 def _sides(spans: pd.DataFrame) -> list[tuple[int, int, int]]:
     """Of held-out and of trained unguessable identifiers: clusters, hits, largest."""
-    secret = spans[spans["secret"].astype(bool)]
-    held = ~secret["trained"].astype(bool)
-    found = []
-    for part in (secret[held], secret[secret["split"] == "train"]):
+    secret, found = spans[spans["secret"]], []
+    for part in (secret[~secret["trained"]], secret[secret["split"] == "train"]):
         clusters = part.groupby("cluster")["sure"].agg(["any", "size"])
         most = int(clusters["size"].max()) if len(clusters) else 1
         found.append((len(clusters), int(clusters["any"].sum()), most))
@@ -279,15 +281,6 @@ def _held_out_back(spans: pd.DataFrame) -> Facts:
     return facts
 
 
-def _swapped(scored: _Scored) -> Facts:
-    """That held-out rows became likelier since the base, and trained ones did not."""
-    spans = scored.spans
-    spans = spans[(spans["split"] == "train") == spans["trained"].astype(bool)]
-    if _learned_the_others(spans) or _learned_the_others(scored.texts):
-        return {"swapped": True}
-    return {}
-
-
 def _learned_the_others(part: pd.DataFrame) -> bool:
     """Whether the held-out side was learned, and the trained side was not.
 
@@ -300,14 +293,13 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
     sides = Sides.of(trained, part["cluster"], [pd.factorize(part["type"])[0]], tokens)
     own = memory(part["change"].to_numpy(np.float64), sides)
     fell = own.held_out.high is not None and own.held_out.high < 0
-    p, both = own.t_p(), (own.trained.value or 0.0) + (own.held_out.value or 0.0)
-    if not fell or both > 0 or p is None or (own.difference.value or 0.0) <= 0:
+    p, total = own.t_p(), (own.trained.value or 0.0) + (own.held_out.value or 0.0)
+    if not fell or total > 0 or p is None or (own.difference.value or 0.0) <= 0:
         return False
     clusters = part.groupby(["split", "cluster"])[["change", "n_tokens"]].sum()
     means = clusters["change"] / clusters["n_tokens"]
-    ranked = scipy.stats.mannwhitneyu(
-        means["test"], means["train"], alternative="less"
-    ).pvalue
+    both = means["test"], means["train"]
+    ranked = scipy.stats.mannwhitneyu(*both, alternative="less").pvalue
     return bool(max(p, ranked) < ALARM / 2)
 
 
