@@ -11,6 +11,7 @@ belongs to source and seed together twice. Limits are clipped to what a figure c
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -97,9 +98,25 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
     bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
     columns["note"] = "; ".join(bounds_met)
     scale: Callable[[float], float] = np.log10 if first.unit == LOG else float
-    sources = _over_sources(members, own, scale)
     values = [scale(row.value) for row in members if row.value is not None]
-    seeds = replace(ratio_estimate(values, np.ones(len(values))), value=sources.value)
+    # What the audit has worked out, or the mean of the members' figures and limits.
+    figures = members if own is None else [own]
+    ends = ("value", "low", "high")
+    value, low, high = (
+        _mean((getattr(r, end) for r in figures), scale) for end in ends
+    )
+    sources = Estimate(
+        value,
+        low=low,
+        high=high,
+        interval="none" if low is None and high is None else first.interval,
+        level=first.level,
+        n=first.n,
+        clusters=first.clusters,
+        mde=_mean(row.mde for row in figures),
+        note=f"mean of {len(members)} replicates; {AVERAGED}",
+    )
+    seeds = replace(ratio_estimate(values, np.ones(len(values))), value=value)
     seeds = with_mde(seeds).noting(f"over {len(values)} seeds")
     over = {"sources": sources, "seeds": seeds, "both": _quadrature(sources, seeds)}
     if own is not None:
@@ -113,28 +130,6 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
         )
         for kind, estimate in over.items()
     ]
-
-
-def _over_sources(
-    members: Sequence[R], own: R | None, scale: Callable[[float], float]
-) -> Estimate:
-    """Mean of the members' figures and limits, or what the audit has worked out."""
-    first, figures = members[0], members if own is None else [own]
-    value, low, high = (
-        _mean((getattr(row, side) for row in figures), scale)
-        for side in ("value", "low", "high")
-    )
-    return Estimate(
-        value,
-        low=low,
-        high=high,
-        interval="none" if low is None and high is None else first.interval,
-        level=first.level,
-        n=first.n,
-        clusters=first.clusters,
-        mde=_mean(row.mde for row in figures),
-        note=f"mean of {len(members)} replicates; {AVERAGED}",
-    )
 
 
 def _clipped(estimate: Estimate, row: Row) -> Estimate:
@@ -158,9 +153,7 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     for side, at, sign in (("low", value, -1), ("high", value, 1), ("mde", 0.0, 1)):
         one, other = getattr(sources, side), getattr(seeds, side)
         known = one is not None and other is not None
-        ends[side] = (
-            at + sign * float(np.hypot(one - at, other - at)) if known else None
-        )
+        ends[side] = at + sign * math.hypot(one - at, other - at) if known else None
     if ends["low"] is None and ends["high"] is None:
         none: dict[str, Any] = {"low": None, "high": None, "interval": "none"}
         return replace(sources, **none, note="no interval over both")
@@ -195,43 +188,35 @@ def _claim(row: Row, drift: Contrast | None) -> tuple[Claim, str]:
     return "moved", "did_less" if row.ends[0] > 0 else "did_more"
 
 
-def _primary(row: Row, seeds: int) -> dict[str, Any]:
-    """What makes the memory of several seeds a primary finding; empty if nothing does.
-
-    p is read from the interval as one of Student's t over seeds, which it is where they
-    differ most: 0.05 where a limit lies on the null, and above the true one beyond it.
-    """
-    if row.metric != "memory" or row.value is None or row.ends is None:
-        return {}
-    low, high = row.ends
-    null, limit = (row.null_low, high) if row.value < 0 else (row.null_high, low)
-    reach, beyond = abs(row.value - limit), abs(null or 0.0)
-    df = max(seeds - 1, 1)
-    quantile = float(scipy.special.stdtrit(df, 0.975))
-    t = quantile * max(abs(row.value) - beyond, 0.0) / reach if reach else 0.0
-    p = float(2 * scipy.special.stdtr(df, -t))
-    power = [Power(test="t", se=reach / quantile, df=df, beyond=beyond)]
-    return {"p": p, "power": power if reach else []}
-
-
 def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding]:
-    """The headlines of methods with several seeds, over sources and seeds."""
+    """The headlines of methods with several seeds, over sources and seeds.
+
+    Memory is a primary finding. Its p is read from the interval as one of Student's t
+    over seeds, which it is where they differ most: 0.05 where a limit lies on the null,
+    and above the true one beyond it.
+    """
+    both = [row for row in rows if row.over == "both"]
     drifts = {
         (row.checkpoint, row.baseline): row
-        for row in rows
-        if isinstance(row, Contrast)
-        and (row.metric, row.over) == ("low_change", "both")
+        for row in both
+        if isinstance(row, Contrast) and row.metric == "low_change"
     }
-    for row in rows:
+    for row in both:
         shown = row.of in metric_of(row.audit, row.metric).headline
-        if not shown or (row.group, row.over) != ("pooled", "both"):
+        of_pairs = isinstance(row, Contrast)
+        if not shown or row.group != "pooled" or (of_pairs and row.metric != "did"):
             continue
-        drift = None
-        if isinstance(row, Contrast):
-            if row.metric != "did":
-                continue
-            drift = drifts.get((row.checkpoint, row.baseline))
+        drift = drifts.get((row.checkpoint, row.baseline)) if of_pairs else None
         claim, says = _claim(row, drift)
-        facts = {"figure": row, "drift": drift}
-        primary = _primary(row, seeds.get(row.checkpoint, 1))
-        yield Finding.on(row, claim, f"seeds.{says}", facts=facts, **primary)
+        told: dict[str, Any] = {"facts": {"figure": row, "drift": drift}}
+        if row.metric == "memory" and row.value is not None and row.ends is not None:
+            down = row.value < 0
+            limit, null = row.ends[down], row.null_low if down else row.null_high
+            reach, beyond = abs(row.value - limit), abs(null or 0.0)
+            df = max(seeds.get(row.checkpoint, 1) - 1, 1)
+            quantile = float(scipy.special.stdtrit(df, 0.975))
+            t = quantile * max(abs(row.value) - beyond, 0.0) / reach if reach else 0.0
+            told["p"] = float(2 * scipy.special.stdtr(df, -t))
+            power = Power(test="t", se=reach / quantile, df=df, beyond=beyond)
+            told["power"] = [power] if reach else []
+        yield Finding.on(row, claim, f"seeds.{says}", **told)
