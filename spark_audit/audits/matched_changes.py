@@ -90,37 +90,41 @@ FEWEST_ALIKE = 2
 
 @dataclass(frozen=True)
 class Group:
-    """One group's pairs and windows: places in the evidence, for all checkpoints.
+    """One group's pairs and windows, for all checkpoints.
 
-    ``pii`` and ``control`` are the sides of the pairs, with ``tokens`` and cluster
-    ``codes``; ``residual`` is what matching left over, the reference's PII sum minus
-    its control sum, nats; ``pool`` are the windows, ``windows`` the reference's means
-    over spans and pool. Cells are the numbers of (example, length).
+    ``pii`` and ``control`` are the sides of the pairs and ``pool`` the windows, by
+    their places in the evidence, with cluster ``code`` and ``cell``, the number of
+    (example, length); ``windows`` are the reference's means over spans and pool.
     """
 
     name: str
-    pii: np.ndarray
-    control: np.ndarray
-    tokens: np.ndarray
-    codes: np.ndarray
-    residual: np.ndarray
-    pool: np.ndarray
-    pool_tokens: np.ndarray
+    pii: pd.DataFrame
+    control: pd.DataFrame
+    pool: pd.DataFrame
     windows: Windows
+
+    @cached_property
+    def residual(self) -> np.ndarray:
+        """What matching left over: PII sum minus control sum of the reference, nats."""
+        return self.pii["ref_sum"].to_numpy() - self.control["ref_sum"].to_numpy()
 
     def mean(self, values: np.ndarray) -> Estimand:
         """Mean of the pairs' values per token."""
-        columns = np.stack([values, self.tokens], axis=1)
-        sums = cluster_sums(columns, self.codes, self.windows.n_clusters)
-        return Estimand(sums, ratio, round(float(self.tokens.sum())))
+        columns = np.stack([values, self.pii["n_tokens"]], axis=1)
+        sums = cluster_sums(columns, self.pii["code"], self.windows.n_clusters)
+        return Estimand(sums, ratio, int(self.pii["n_tokens"].sum()))
 
     def means(self, nll: np.ndarray) -> np.ndarray:
         """Mean NLL of the windows, nats per token."""
-        return np.asarray(nll[self.pool] / self.pool_tokens)
+        return np.asarray(nll[self.pool.index] / self.pool["n_tokens"])
+
+    def apart(self, nll: np.ndarray) -> np.ndarray:
+        """NLL of each pair's identifier minus that of its control, nats."""
+        return np.asarray(nll[self.pii.index] - nll[self.control.index])
 
     def is_reference(self, nll: np.ndarray) -> bool:
         """Whether a checkpoint scores windows and pairs as the reference did."""
-        pairs = (nll[self.pii] - nll[self.control] - self.residual) / self.tokens
+        pairs = (self.apart(nll) - self.residual) / self.pii["n_tokens"]
         windows = self.means(nll) - self.windows.pool
         change = np.abs(np.concatenate([pairs, windows]))
         return bool(len(change)) and float(change.max()) <= REPRODUCED
@@ -152,30 +156,20 @@ def _groups(units: pd.DataFrame) -> Iterator[Group]:
                 chosen.append((f"{column}:{value}", held | pool))
         for name, kept in chosen:
             part = units[kept].assign(code=codes[kept])
-            ordered = part.sort_values("pair", kind="stable")
-            pii, control = (ordered[ordered["role"] == s] for s in ("pii", "control"))
-            pool = part[part["role"] == "window"]
+            pairs, pool = part.sort_values("pair", kind="stable"), part[windows[kept]]
+            pii, control = (pairs[pairs["role"] == role] for role in ("pii", "control"))
             every = part[part["role"].isin(["pii", "unmatched"])]
-            yield Group(
-                name=name,
-                pii=pii.index.to_numpy(),
-                control=control.index.to_numpy(),
-                tokens=pii["n_tokens"].to_numpy(np.float64),
-                codes=pii["code"].to_numpy(),
-                residual=pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy(),
-                pool=pool.index.to_numpy(),
-                pool_tokens=pool["n_tokens"].to_numpy(np.float64),
-                windows=Windows(
-                    pool=pool["mean"].to_numpy(),
-                    pool_clusters=pool["code"].to_numpy(),
-                    spans=every["mean"].to_numpy(),
-                    span_tokens=every["n_tokens"].to_numpy(),
-                    span_clusters=every["code"].to_numpy(),
-                    n_clusters=len(clusters),
-                    pool_cells=pool["cell"].to_numpy(),
-                    span_cells=every["cell"].to_numpy(),
-                ),
+            reference = Windows(
+                pool=pool["mean"].to_numpy(),
+                pool_clusters=pool["code"].to_numpy(),
+                spans=every["mean"].to_numpy(),
+                span_tokens=every["n_tokens"].to_numpy(),
+                span_clusters=every["code"].to_numpy(),
+                n_clusters=len(clusters),
+                pool_cells=pool["cell"].to_numpy(),
+                span_cells=every["cell"].to_numpy(),
             )
+            yield Group(name, pii, control, pool, reference)
 
 
 def by_group(
@@ -231,9 +225,9 @@ def _pair_rows(
 ) -> Iterator[Row]:
     """NLL of either side, Delta_sel, its change and R1 of each checkpoint."""
     sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
-    residual = float(group.residual.sum() / group.tokens.sum())
+    residual = float(group.residual.sum() / group.pii["n_tokens"].sum())
     for name, values in nll.items():
-        pii, control = values[group.pii], values[group.control]
+        pii, control = values[group.pii.index], values[group.control.index]
         change: Estimand | Estimate = Estimate.missing(REFERENCE)
         bias = shifted = change
         if name not in references:
@@ -252,7 +246,8 @@ def _pair_rows(
             (name, "rtm_bias", "change"): shifted,
         }
         if group.name == "pooled":
-            where, size = (group.tokens, group.codes), group.windows.n_clusters
+            where = group.pii["n_tokens"], group.pii["code"]
+            size = group.windows.n_clusters
             for of, one in reweighted(pii, control, *where, n_clusters=size).items():
                 sums[name, "delta_sel", of] = one
     nulls = {("delta_sel", ""): residual, ("delta_sel", "change"): 0.0}
@@ -279,8 +274,7 @@ def _did_rows(
     sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
     scores: dict[tuple[str, str], np.ndarray] = {}
     for name, other in context.baselines.items():
-        moved = nll[name] - nll[other]
-        did = group.mean(moved[group.pii] - moved[group.control])
+        did = group.mean(group.apart(nll[name] - nll[other]))
         means = group.means(nll[name]), group.means(nll[other])
         scores[name, other] = did.sums[:, 0]
         sums[name, other, "did"] = did

@@ -405,21 +405,14 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
 def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:
     """P of a sign flip of rises, identifiers of a cluster together, and its power."""
     sums = part.groupby("cluster")["rise"].agg(["sum", "size"])
-    p = sign_flip(sums["sum"].to_numpy(), seed=seed)
-    found = ratio_estimate(sums["sum"], sums["size"])
-    if not found.se and len(sums) > 5:
+    p, n = sign_flip(sums["sum"].to_numpy(), seed=seed), len(sums)
+    se = ratio_estimate(sums["sum"], sums["size"]).se
+    if not se and n > 5:
         return p, []
-    exact = len(sums) <= EXACT_UP_TO
-    return p, [
-        Power(
-            test="sign-flip",
-            se=found.se,
-            df=len(sums) - 1,
-            n=len(sums),
-            least_p=2.0 ** (1 - len(sums)) if exact else FINEST,
-            why="clusters" if exact else "draws",
-        )
-    ]
+    own: dict[str, Any] = {"least_p": FINEST, "why": "draws"}
+    if n <= EXACT_UP_TO:
+        own = {"least_p": 2.0 ** (1 - n), "why": "clusters"}
+    return p, [Power(test="sign-flip", se=se, df=n - 1, n=n, **own)]
 
 
 def _dealt(
@@ -430,11 +423,9 @@ def _dealt(
         return None
     found, sides = held
     change = pd.concat([part, others])[compared(part)].to_numpy()
-    p, least = permutation_p(change, sides, seed=seed), 0.0
+    p, least = permutation_p(change, sides, seed=seed), least_p(sides)
     if p is None:
-        p = found.t_p()
-    else:
-        least = least_p(sides)
+        p, least = found.t_p(), 0.0
     value, se = found.difference.value or 0.0, found.difference.se
     why: Literal["draws", "clusters"] = "draws" if least == FINEST else "clusters"
     power = Power(test="t", se=se, df=found.freedom, least_p=least, why=why)
@@ -453,20 +444,19 @@ def _beyond_the_kind(
     those of the lowest. The smaller of both, by Bonferroni; 1 where there is neither.
     And what the smallest effect of the first of them follows from.
     """
-    ps: list[float] = []
-    power: list[Power] = []
+    tried: list[tuple[float, list[Power]]] = []
     numbers = part[part["injected"] & ~part["type"].isin(WORDED)]
     if numbers["cluster"].nunique() >= CONTROL:
         p, flip = _flipped(numbers, seed)
-        ps.append(p if numbers["rise"].sum() > 0 else 1.0)
-        power += flip
+        tried.append((p if numbers["rise"].sum() > 0 else 1.0, flip))
     if lowest is not None and (held := _dealt(part, lowest.assign(side=NEVER), seed)):
-        ps.append(held[0] if held[0] is not None and held[2] > 0 else 1.0)
-        power += held[1]
-    if not ps:
+        dealt, power, value = held
+        tried.append((dealt if dealt is not None and value > 0 else 1.0, power))
+    if not tried:
         return 1.0, [Power(test="t", least_p=1.0, why="nobody")]
-    told = [one.model_copy(update={"over": float(len(ps))}) for one in power[:1]]
-    return min(1.0, len(ps) * min(ps)), told
+    first = [one for _, power in tried for one in power][:1]
+    told = [one.model_copy(update={"over": float(len(tried))}) for one in first]
+    return min(1.0, len(tried) * min(p for p, _ in tried)), told
 
 
 def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:

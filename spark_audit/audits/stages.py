@@ -524,7 +524,6 @@ FEWEST = 10
 TOO_FEW = f"each task has fewer than {FEWEST} trained or {FEWEST} held-out rows"
 NO_TEXTS = "the texts alone could not be tested: too few groups of rows"
 CANDIDATES = Pass("candidates")
-Coins: TypeAlias = Mapping[str, ManifestCanary]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -643,12 +642,18 @@ class SeriesAttack(OfSeries):
                 findings.append(Finding.not_tested("series", "series.missing", **lost))
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
-            for group in _groups(name, stages, context):
+            scores = {name: {**stages.scores, "texts": stages.texts}}
+            known = Known(stages.rows, scores, context, FPRS, context.seed)
+            tasks = stages.rows["task"].to_numpy()
+            parts = {"pooled": np.arange(len(tasks))}
+            parts |= {f"task:{t}": np.flatnonzero(tasks == t) for t in sorted({*tasks})}
+            for where, at in parts.items():
+                group = Group(known, where, at, seed_for(context.seed, "series"))
                 gain = list(group.differences((name, SERIES), (name, LAST)))
-                if group.name == "pooled":
+                if where == "pooled":
                     p = gain[0][2]
                     pooled[name], gains[name] = group, 1.0 if p is None else p
-                row = partial(self.row, group=group.name)
+                row = partial(self.row, group=where)
                 for of, metric in product(OFS, ("auc", *FPRS)):
                     null = group.chance(name, of, metric)
                     found = group.estimate(name, of, metric)
@@ -727,16 +732,6 @@ def staged_series(
             yield name, whole.take(known), coins
 
 
-def _groups(name: str, stages: StagedRows, context: Context) -> Iterator[Group]:
-    """All rows, and those of each task."""
-    scores = {name: {**stages.scores, "texts": stages.texts}}
-    known = Known(stages.rows, scores, context, FPRS, context.seed)
-    seed, tasks = seed_for(context.seed, "series"), stages.rows["task"].to_numpy()
-    yield Group(known, "pooled", np.arange(len(tasks)), seed)
-    for task in sorted(set(tasks)):
-        yield Group(known, f"task:{task}", np.flatnonzero(tasks == task), seed)
-
-
 def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
     """AUC of the last checkpoint and of the series, had the run ended at a stage."""
     for stage in range(1, len(stages.fall) + 1):
@@ -792,7 +787,7 @@ def _finding(
 # --- coins ----------------------------------------------------------------------------
 
 
-def coins_of(manifest: Manifest) -> Coins:
+def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
     """Planted canaries that a coin can be told of, by the key of their pair.
 
     They are ours by their format: the bound rests on the draw.
