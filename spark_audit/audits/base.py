@@ -342,13 +342,12 @@ def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
     A baseline that has replicates of its own is paired with another method's by their
     number: the same seed. ``base`` is held against nothing.
     """
-    known = list(names)
+    known, chosen = list(names), dict[str, str]()
     if baseline is None:
-        return {}
-    if not isinstance(baseline, str):
+        return chosen
+    if isinstance(baseline, Mapping):
         pairs = baseline.items()
         return {k: v for k, v in pairs if k in known and v in known and k != v}
-    chosen = {}
     for name in known:
         entry, other = entry_of(name), baseline
         if entry != name:

@@ -130,15 +130,19 @@ class Noise(Audit):
             ignore_index=True,
         )
 
+        def probability(table: TokenTable) -> np.ndarray:
+            """Summed probability of each set."""
+            return summed(table, tokens, np.exp(-table.columns["nll"].astype(float)))
+
         def measured() -> Measured:
             for name, scored in tables.items():
                 if Pass() not in scored or not any(one in scored for one in passes):
                     continue
-                clean = _summed(scored[Pass()], tokens)
+                clean = probability(scored[Pass()])
                 values = np.full((3, len(passes), len(sets)), np.nan)
                 for i, wanted in enumerate(passes):
                     if (table := scored.get(wanted)) is not None:
-                        values[:2, i] = clean, _summed(table, tokens)
+                        values[:2, i] = clean, probability(table)
                         values[2, i] = table.columns["relative"][0]
                 names = ("clean", "noisy", "relative")
                 yield name, dict(zip(names, values.reshape(3, -1), strict=True))
@@ -203,6 +207,7 @@ class Noise(Audit):
             findings.append(Finding.not_tested("noise", "noise.no_null"))
         relative = draws["relative"].groupby("sigma")
         worst = float((relative.max() / relative.min()).max())
+        tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
         unlike = [guard("same noise", "same_noise", {"ratio": worst})]
         known = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
         rows += self.missing(names, NOT_SCORED, variants=known, beside=rows)
@@ -211,7 +216,7 @@ class Noise(Audit):
             contrasts=contrasts,
             guards=unlike if worst > SAME_SIZE else [],
             findings=findings,
-            tables={"noise_draws": draws.reset_index().to_dict("records")},
+            tables=tables,
         )
 
     @property
@@ -233,22 +238,17 @@ def _token_sets(
             yield example, "low", np.asarray(example.low)
 
 
-def _summed(table: TokenTable, sets: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
-    """Summed probability of each set."""
-    return summed(table, sets, np.exp(-table.columns["nll"].astype(np.float64)))
-
-
-def _change(sums: np.ndarray) -> np.ndarray:
-    """Relative change of the mean probability in percent."""
-    return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
-
-
 def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
     """What each metric of a checkpoint and scale rests on, or why it has no value.
 
     Sums are over ``size`` clusters of noisy and clean probabilities, of identifiers and
     of low-sensitivity tokens; under noise they are means over draws.
     """
+
+    def change(sums: np.ndarray) -> np.ndarray:
+        """Relative change of the mean probability in percent."""
+        return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
+
     draws = part["draw"].nunique()
     found, missing = dict[str, Estimand](), dict[str, Estimate]()
     for kind, metric, name in (
@@ -258,7 +258,7 @@ def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
         kept = part[part["kind"] == kind]
         sums = cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size)
         count = round(kept["n"].sum() / draws)
-        found[metric] = Estimand(sums, _change, count, (-100.0, np.inf))
+        found[metric] = Estimand(sums, change, count, (-100.0, np.inf))
         if not count:
             lost = Estimate.missing(f"there is no {name} token in this group")
             missing = {"gap": lost, **missing, metric: lost}

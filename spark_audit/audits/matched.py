@@ -36,14 +36,13 @@ from spark_audit.audits.matched_changes import (
     Moved,
     Occurrences,
     all_occurrences,
-    all_returned,
     by_group,
     contrast_findings,
     findings,
     further_contrasts,
     memory_rows,
     pooled_change,
-    return_findings,
+    returned,
     row_of,
 )
 from spark_audit.errors import InputError
@@ -134,15 +133,12 @@ class Matched(Audit):
 
     def __post_init__(self) -> None:
         if self.replicates and self.replicates < FEWEST_REPLICATES:
-            raise InputError(
-                f"{self.replicates} replicates give no interval",
-                where="--replicates",
-                fix=f"give at least {FEWEST_REPLICATES}, or 0 for the preset's number",
-            )
+            few = f"{self.replicates} replicates give no interval"
+            fix = f"give at least {FEWEST_REPLICATES}, or 0 for the preset's number"
+            raise InputError(few, where="--replicates", fix=fix)
         if self.placebo_draws < 0:
-            raise InputError(
-                "must not be negative", where="--placebo-draws", fix="give 0 for none"
-            )
+            wrong = "must not be negative"
+            raise InputError(wrong, where="--placebo-draws", fix="give 0 for none")
 
     def check_names(self, names: Sequence[str]) -> None:
         if names:
@@ -219,8 +215,14 @@ class Matched(Audit):
         low = train[train["role"] == "low"]
         tested: dict[str, dict[str, Moved]] = {}
         for name, change in changes.items():
-            options = {"reference": name in references, "seed": context.seed}
-            made, tested[name] = memory_rows(name, change, sides, low, **options)
+            made, tested[name] = memory_rows(
+                name,
+                change,
+                sides,
+                low,
+                reference=name in references,
+                seed=context.seed,
+            )
             rows += made
         for name, other in baselines.items():
             apart = nll[name] - nll[other]
@@ -230,11 +232,11 @@ class Matched(Audit):
             tables["matched_sensitivity"] = [*sensitivity_table(evidence)]
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
-        relearned = [*all_returned(nll, sides[0], seed=context.seed)]
-        rows += [after for _, after, _ in relearned]
-        contrasts += [back for back, *_ in relearned]
         told = [*findings(rows, units, sides[0], changes, references, tested)]
-        told += return_findings(relearned, told)
+        for back, after, finding in returned(nll, sides[0], [*told], seed=context.seed):
+            contrasts.append(back)
+            rows.append(after)
+            told += [finding] if finding else []
         null = listed(self.null, [*nll], where="--null")
         told += contrast_findings(
             rows, contrasts, {*nll} - {*evidence.checkpoints}, null

@@ -106,7 +106,8 @@ class Group:
     @cached_property
     def residual(self) -> np.ndarray:
         """What matching left over: PII sum minus control sum of the reference, nats."""
-        return self.pii["ref_sum"].to_numpy() - self.control["ref_sum"].to_numpy()
+        sides = (side["ref_sum"].to_numpy() for side in (self.pii, self.control))
+        return np.subtract(*sides)
 
     def mean(self, values: np.ndarray) -> Estimand:
         """Mean of the pairs' values per token."""
@@ -156,20 +157,20 @@ def _groups(units: pd.DataFrame) -> Iterator[Group]:
                 chosen.append((f"{column}:{value}", held | pool))
         for name, kept in chosen:
             part = units[kept].assign(code=codes[kept])
-            pairs, pool = part.sort_values("pair", kind="stable"), part[windows[kept]]
+            pairs, free = part.sort_values("pair", kind="stable"), part[windows[kept]]
             pii, control = (pairs[pairs["role"] == role] for role in ("pii", "control"))
             every = part[part["role"].isin(["pii", "unmatched"])]
             reference = Windows(
-                pool=pool["mean"].to_numpy(),
-                pool_clusters=pool["code"].to_numpy(),
+                pool=free["mean"].to_numpy(),
+                pool_clusters=free["code"].to_numpy(),
                 spans=every["mean"].to_numpy(),
                 span_tokens=every["n_tokens"].to_numpy(),
                 span_clusters=every["code"].to_numpy(),
                 n_clusters=len(clusters),
-                pool_cells=pool["cell"].to_numpy(),
+                pool_cells=free["cell"].to_numpy(),
                 span_cells=every["cell"].to_numpy(),
             )
-            yield Group(name, pii, control, pool, reference)
+            yield Group(name, pii, control, free, reference)
 
 
 def by_group(
@@ -246,9 +247,10 @@ def _pair_rows(
             (name, "rtm_bias", "change"): shifted,
         }
         if group.name == "pooled":
-            where = group.pii["n_tokens"], group.pii["code"]
+            tokens, codes = group.pii["n_tokens"], group.pii["code"]
             size = group.windows.n_clusters
-            for of, one in reweighted(pii, control, *where, n_clusters=size).items():
+            more = reweighted(pii, control, tokens, codes, n_clusters=size)
+            for of, one in more.items():
                 sums[name, "delta_sel", of] = one
     nulls = {("delta_sel", ""): residual, ("delta_sel", "change"): 0.0}
     estimates = estimates_of(sums, replicates_of(sums, weights))
@@ -570,45 +572,6 @@ def further_contrasts(
     yield contrast(found, metric="did_alike", null=0.0)
 
 
-Return: TypeAlias = tuple[Contrast, Row, tuple[Moved, Moved]]
-"""What a short training on other rows brought back, over all identifiers.
-
-``returned``, by how much memory after that training is below the memory before, nats
-per token: below 0 trained identifiers became likelier again, others of their kind not.
-Memory after that training. Of both the same of the base, trained alike, is taken away.
-And the tests of either.
-"""
-
-
-def all_returned(
-    nll: Mapping[str, np.ndarray], whole: Occurrences, *, seed: int
-) -> Iterator[Return]:
-    """What came back to the original of each relearned checkpoint, with a known base.
-
-    Drift by the rows of that training moves trained identifiers and others of their
-    kind alike; what it moves unequally, it does to the base too.
-
-    Parameters
-    ----------
-    nll
-        Summed NLL of the units by checkpoint, nats.
-    """
-    for name in nll:
-        original = original_of(name)
-        relearned = CheckpointName.parse(name).derived == RELEARN and name != CONTROL
-        if not relearned or not {CONTROL, BASE, original} <= nll.keys():
-            continue
-        after = nll[name] - nll[CONTROL]
-        change = after - (nll[original] - nll[BASE])
-        back, then = (whole.moved(values, seed=seed) for values in (change, after))
-        own = {"checkpoint": name, "metric": "returned", "null": 0.0}
-        yield (
-            contrast_of(back.own.difference, baseline=original, p=back.p, **own),
-            row_of(then.own.difference, of="after", **own),
-            (back, then),
-        )
-
-
 def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
     """Change of the NLL of some spans, nats per token."""
     columns = np.stack([change[spans.index], spans["n_tokens"]], axis=1)
@@ -682,38 +645,63 @@ def findings(
         yield _selectivity_finding(told, moved, reference=reference, seeds=seeds)
 
 
-def return_findings(
-    found: Sequence[Return], told: Sequence[Finding]
-) -> Iterator[Finding]:
-    """Whether what a checkpoint did not show came back after a short training.
+def returned(
+    nll: Mapping[str, np.ndarray],
+    whole: Occurrences,
+    told: Sequence[Finding],
+    *,
+    seed: int,
+) -> Iterator[tuple[Contrast, Row, Finding | None]]:
+    """What came back to the original of each relearned checkpoint, with a known base.
 
-    Two tests must hold: memory after that training, and that it is more than before,
-    both beyond what the same training does to the base. The larger p counts.
+    Drift by the rows of that short training moves trained identifiers and others of
+    their kind alike; what it moves unequally, it does to the base too. Two tests must
+    hold: memory after that training, and that it is more than before, both beyond what
+    the same training does to the base. The larger p counts.
 
     Parameters
     ----------
+    nll
+        Summed NLL of the units by checkpoint, nats.
     told
         All else that is said: of whom memory is shown before, nothing is claimed.
+
+    Yields
+    ------
+    By how much memory after is below memory before, nats per token (below 0 trained
+    identifiers became likelier again, others of their kind not), memory after, and what
+    is said.
     """
     shown = {f.checkpoint for f in told if f.alone == "memory"}
     unclear = {f.checkpoint for f in told if f.claim == "confounded"}
-    for row, after, tests in found:
-        facts: dict[str, Any] = {"returned": row, "after": after}
-        facts["original"] = row.baseline
-        ps = [moved.p for moved in tests if moved.p is not None]
-        if row.value is None or len(ps) < len(tests):
-            yield _unknown(row, "return_missing", facts)
-        elif row.checkpoint in unclear:
+    for name in nll:
+        original = original_of(name)
+        relearned = CheckpointName.parse(name).derived == RELEARN and name != CONTROL
+        if not relearned or not {CONTROL, BASE, original} <= nll.keys():
             continue
-        elif row.baseline in shown:
+        moved = nll[name] - nll[CONTROL]
+        change = moved - (nll[original] - nll[BASE])
+        tests = [whole.moved(values, seed=seed) for values in (change, moved)]
+        back, then = (test.own.difference for test in tests)
+        own = {"checkpoint": name, "metric": "returned", "null": 0.0}
+        row = contrast_of(back, baseline=original, p=tests[0].p, **own)
+        after = row_of(then, of="after", **own)
+        facts: dict[str, Any] = {"returned": row, "after": after}
+        facts["original"] = original
+        ps = [test.p for test in tests if test.p is not None]
+        finding = None
+        if row.value is None or len(ps) < len(tests):
+            finding = _unknown(row, "return_missing", facts)
+        elif name not in unclear and original in shown:
             says = "matched.return_known"
-            yield Finding.on(row, "nothing_shown", says, facts=facts)
-        else:
+            finding = Finding.on(row, "nothing_shown", says, facts=facts)
+        elif name not in unclear:
             both = all(claim_of(each) == "memory" for each in (row, after))
             says = f"matched.{'returned' if both else 'not_returned'}"
-            power = [each for moved in tests for each in moved.power]
+            power = [each for test in tests for each in test.power]
             claim: Claim = "memory" if both else "nothing_shown"
-            yield _tested(row, claim, says, facts=facts, p=max(ps), power=power)
+            finding = _tested(row, claim, says, facts=facts, p=max(ps), power=power)
+        yield row, after, finding
 
 
 def _unknown(row: Row, says: str, facts: Mapping[str, Any]) -> Finding:

@@ -296,9 +296,8 @@ def _rank_findings(
         of = "pii" if (name, "top1_rate", "pii") in known else "pii_all"
         place = name, "top1_rate", of
         if place not in known:
-            reason = notes.get(place, Rank.unscored)
-            lost = {"checkpoint": name, "reason": reason}
-            yield Finding.not_tested("rank", "rank.missing", **lost)
+            missing, reason = ("rank", "rank.missing"), notes.get(place, Rank.unscored)
+            yield Finding.not_tested(*missing, checkpoint=name, reason=reason)
             continue
         base = None if name == BASE else known.get((BASE, *place[1:]))
         facts, says = {"top1": known[place], "base": base}, "rank.top1_all"

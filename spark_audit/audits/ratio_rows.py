@@ -203,11 +203,11 @@ def figures(
         other = (baseline, *key[1:])
         if name != key[0] or other not in sums or audit.metric(key[1]).alone:
             continue
-        both, one, two = (key, other), sums[key], sums[other]
-        if isinstance(one, Estimate) or isinstance(two, Estimate):
-            apart[both] = one if isinstance(one, Estimate) else two
+        both, ours, theirs = (key, other), sums[key], sums[other]
+        if isinstance(ours, Estimate) or isinstance(theirs, Estimate):
+            apart[both] = ours if isinstance(ours, Estimate) else theirs
             continue
-        apart[both] = difference = one.minus(two)
+        apart[both] = difference = ours.minus(theirs)
         moved[both], flips = drawn[key] - drawn[other], flipped(difference)
         # Several clusters must add to a difference.
         if np.count_nonzero(flips) > 1:

@@ -69,29 +69,6 @@ NO_BASE = (
 NO_TRAINED = "no identifier of trained rows has twins"
 
 _of_sides = partial(Metric, learned=1, variants=(TRAINED, NEVER), missing=(TRAINED,))
-METRICS = (
-    _of_sides(
-        "rise",
-        "bits",
-        null=0.0,
-        alone=True,  # against a baseline it is the difference of exposures
-        panel="rises",
-        counted=(TRAINED,),
-        glance=(TRAINED,),
-        headline=(TRAINED,),
-    ),
-    Metric(
-        "beyond",
-        "bits",
-        partner="rise",
-        learned=1,
-        null=0.0,
-        variants=("rise", "exposure"),
-        panel="rises",
-    ),
-    _of_sides("exposure_mean", "bits", bounds=(0.0, math.inf)),
-    _of_sides("top1_rate", rate=True),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +84,29 @@ class Twins(Audit):
     """
 
     name = "twins"
-    metrics = METRICS
+    metrics = (
+        _of_sides(
+            "rise",
+            "bits",
+            null=0.0,
+            alone=True,  # against a baseline it is the difference of exposures
+            panel="rises",
+            counted=(TRAINED,),
+            glance=(TRAINED,),
+            headline=(TRAINED,),
+        ),
+        Metric(
+            "beyond",
+            "bits",
+            partner="rise",
+            learned=1,
+            null=0.0,
+            variants=("rise", "exposure"),
+            panel="rises",
+        ),
+        _of_sides("exposure_mean", "bits", bounds=(0.0, math.inf)),
+        _of_sides("top1_rate", rate=True),
+    )
     unscored = "the twins of identifiers were not scored"
     over = "exposure among twins"
     wide = True
@@ -242,15 +241,15 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         rows += Twins.missing(names, NO_BASE, metrics=[Twins.metric("rise")])
     for name in (name for name in names if name != BASE):
         own = frame[frame["checkpoint"] == name]
-        ours, others = own[own["side"] == TRAINED], held_out(own)
+        ours, never = own[own["side"] == TRAINED], held_out(own)
         for group, part in [("pooled", ours), *by_dose(ours)]:
-            if (found := beyond(part, others)) is not None:
+            if (found := beyond(part, never)) is not None:
                 # What can be worked out of the smaller side is withheld as that is.
-                least = min(part["cluster"].nunique(), others["cluster"].nunique())
+                least = min(part["cluster"].nunique(), never["cluster"].nunique())
                 estimate = replace(found[0].difference, clusters=least)
                 of = compared(part)
                 rows.append(Twins.row(estimate, name, "beyond", of, group=group))
-    order = {metric.name: i for i, metric in enumerate(METRICS)}
+    order = {metric.name: i for i, metric in enumerate(Twins.metrics)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
     lost = collapsed(frame)
 

@@ -203,10 +203,13 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding
     }
     for row in both:
         shown = row.of in metric_of(row.audit, row.metric).headline
-        of_pairs = isinstance(row, Contrast)
-        if not shown or row.group != "pooled" or (of_pairs and row.metric != "did"):
+        if not shown or row.group != "pooled":
             continue
-        drift = drifts.get((row.checkpoint, row.baseline)) if of_pairs else None
+        drift = None
+        if isinstance(row, Contrast):
+            if row.metric != "did":
+                continue
+            drift = drifts.get((row.checkpoint, row.baseline))
         claim, says = _claim(row, drift)
         told: dict[str, Any] = {"facts": {"figure": row, "drift": drift}}
         if row.metric == "memory" and row.value is not None and row.ends is not None:

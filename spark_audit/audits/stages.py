@@ -190,17 +190,6 @@ def _holders(manifest: Manifest) -> dict[str, set[str]]:
 # --- memory of each task after each stage ---------------------------------------------
 
 
-State = Literal[
-    "not yet trained",
-    "remembered",
-    "forgotten",
-    "not shown",
-    "less likely",
-    "confounded",
-    "not estimable",
-]
-
-
 @dataclass(frozen=True, eq=False)
 class Cell:
     """One task (empty: all of them) of a series after one stage.
@@ -219,6 +208,9 @@ class Cell:
     p, step_p
         Two-sided, of no memory and of no change of it, each adjusted over the tasks of
         a report (:func:`judged`). None: not tested.
+    state
+        One of: not yet trained, remembered, forgotten, not shown, less likely,
+        confounded, not estimable.
     again
         Whether the stage, a later one than its own, made the task's likelier again.
     """
@@ -234,7 +226,7 @@ class Cell:
     since: float = 1.0
     p: float | None = None
     step_p: float | None = None
-    state: State = "not estimable"
+    state: str = "not estimable"
     again: bool = False
 
     def row(self, metric: Literal["memory", "step"]) -> Row:
@@ -272,7 +264,7 @@ def judged(cells: Sequence[Cell]) -> list[Cell]:
     for cell in sorted(single, key=lambda cell: cell.stage):
         who, p = (cell.series, cell.task), ps.get(cell)
         value = cell.own.difference.value
-        state: State = "not shown"
+        state = "not shown"
         if cell.stage < cell.place:
             state = "not yet trained"
         elif p is None or value is None:
@@ -313,7 +305,7 @@ def all_series(evidence: Evidence) -> dict[str, Series]:
         parts = CheckpointName.parse(name)
         members[parts.method][parts.stage or 1].append(i)
     sums, places = (evidence.values[name] for name in ("nll_sum", "place"))
-    series = {}
+    series = dict[str, Series]()
     for method, stages in members.items():
         most = max(map(len, stages.values()))
         whole = {k: at for k, at in sorted(stages.items()) if len(at) == most}
@@ -638,8 +630,9 @@ class SeriesAttack(OfSeries):
         coins: dict[str, StagedRows] = {}
         for name, stages, coins[name] in staged_series(evidence):
             if isinstance(stages, str):
-                lost = {"checkpoint": name, "reason": stages}
-                findings.append(Finding.not_tested("series", "series.missing", **lost))
+                missing = "series", "series.missing"
+                lost = Finding.not_tested(*missing, checkpoint=name, reason=stages)
+                findings.append(lost)
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
             scores = {name: {**stages.scores, "texts": stages.texts}}
@@ -760,8 +753,8 @@ def _finding(
     moved = group.p(name, SERIES)
     if above is None or moved is None:
         reason = row.note if row.value is None else NO_TEXTS
-        lost = {"checkpoint": name, "reason": reason}
-        return Finding.not_tested("series", "series.missing", **lost)
+        missing = "series", "series.missing"
+        return Finding.not_tested(*missing, checkpoint=name, reason=reason)
     needed = max(moved, above.p)
     claim: Claim = "nothing_shown"
     if needed < 0.05:

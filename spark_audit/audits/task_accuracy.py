@@ -58,14 +58,6 @@ NO_ROWS = "has no test row without a canary"
 NO_LABELS = "has no set of labels for the scorer `likelihood`"
 SCORERS = ("normalised", "strict", "likelihood")
 _share = partial(Metric, bounds=(0.0, 1.0))
-METRICS = (
-    _share("last", learned=1, missing=("",), glance=("",), headline=("",)),
-    _share("avg", missing=("",)),
-    Metric("bwt", missing=("",)),
-    Metric("forgetting", missing=("",)),
-    _share("learning_accuracy", missing=("",)),
-    _share("accuracy", rate=True, variants=(ANY,)),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +74,8 @@ class OfSeries(Audit):
     def __post_init__(self) -> None:
         named = listed(self.order)
         if self.order is not None and (not all(named) or len({*named}) < len(named)):
-            raise InputError(
-                "names a task twice, or has an empty name",
-                where="--order",
-                fix="write t1,t2,...",
-            )
+            wrong = "names a task twice, or has an empty name"
+            raise InputError(wrong, where="--order", fix="write t1,t2,...")
 
     def places(self, tables: Tables, manifest: Manifest) -> dict[str, dict[str, int]]:
         """Each stage of a series of several -> task -> the stage that trained on it.
@@ -119,7 +108,14 @@ class Utility(OfSeries):
     """
 
     name = "utility"
-    metrics = METRICS
+    metrics = (
+        _share("last", learned=1, missing=("",), glance=("",), headline=("",)),
+        _share("avg", missing=("",)),
+        Metric("bwt", missing=("",)),
+        Metric("forgetting", missing=("",)),
+        _share("learning_accuracy", missing=("",)),
+        _share("accuracy", rate=True, variants=(ANY,)),
+    )
     unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
     chance = True
@@ -394,7 +390,7 @@ Drawer: TypeAlias = Callable[..., np.ndarray]
 def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[Row]:
     answers = series.answers()
     drawn, tasks = draws(answers), series.tasks
-    for metric in (each.name for each in METRICS if "" in each.variants):
+    for metric in (each.name for each in Utility.metrics if "" in each.variants):
         null: float | None = 0.0 if metric == "bwt" else None
         if (reason := series.reason(metric)) is not None:
             estimate = Estimate.missing(reason)
@@ -434,9 +430,11 @@ def _contrasts(
             reason = (
                 "the two differ in their tasks, in the order of tasks, or in the scorer"
             )
-        estimate, p = Estimate.missing(reason or ""), None
         if reason is None:
             estimate = accuracy_difference(*sides, metric, drawn=draws(*sides))
+        else:
+            estimate = Estimate.missing(reason)
+        p = None
         if estimate.value is not None:
             one, other = (cluster_shares(side, metric) for side in sides)
             # Shares are quotients: what is no difference must not count as one.

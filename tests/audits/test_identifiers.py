@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from audited import matched
 
-from spark_audit.audits.identifiers import mask, strata, told_apart
+from spark_audit.audits.identifiers import Sums, mask, strata, told_apart
 from spark_audit.audits.mia.texts import dealt
+from spark_audit.errors import InputError
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.memory_contrast import Sides, memory
 
 WORDS = "the man went home and the order was late so please help us".split()
@@ -179,3 +182,19 @@ def test_size_and_power_of_the_whole_test(draws):
     assert share(years=False, effect=0.0) <= limit
     assert share(years=True, effect=0.0) <= limit
     assert share(years=False, effect=2.0) >= 0.8
+
+
+def doubled(key: str, nll: np.ndarray) -> np.ndarray:
+    return 2 * nll
+
+
+def test_a_table_that_lacks_an_example_is_refused(make_case):
+    case = make_case(sources=4, seed=2)
+    whole = case.table(doubled)
+    table = TokenTable.from_items(list(whole.items())[:2])
+    sums = Sums.of_table(case.manifest, table)
+    assert np.isfinite(sums(np.array([0]), np.array([1]), np.array([1]))).all()
+    with pytest.raises(InputError, match="the score table lacks an item"):
+        sums(np.array([3]), np.array([1]), np.array([1]))
+    with pytest.raises(InputError, match="the score table lacks an item"):
+        matched({"a": {Pass(): table}}, case.manifest)
