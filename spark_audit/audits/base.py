@@ -497,8 +497,10 @@ def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
     Of replicates it is that of the severest; methods whose findings rest on no figure
     are left out.
     """
+    # Headlines of several seeds, "moved", are figures chosen beforehand.
     ours = [f for f in findings if f.audit == audit and f.of and f.claim != "moved"]
-    # Headlines of several seeds, "moved", are figures chosen beforehand; of equally
-    # severe findings the first counts.
+    methods = [entry_of(finding.checkpoint) for finding in ours]
+    # Of equally severe findings the first counts.
     ours = sorted(reversed(ours), key=lambda one: one.severity)
-    return {entry_of(finding.checkpoint): finding.of for finding in ours}
+    severest = {entry_of(finding.checkpoint): finding.of for finding in ours}
+    return {method: severest[method] for method in methods}

@@ -33,14 +33,13 @@ from spark_audit.audits.identifiers import (
 )
 from spark_audit.audits.matched_changes import (
     CLASSES,
+    Known,
     Moved,
-    Occurrences,
-    all_occurrences,
-    by_group,
     contrast_findings,
     findings,
     further_contrasts,
     memory_rows,
+    pair_figures,
     pooled_change,
     returned,
     row_of,
@@ -205,44 +204,28 @@ class Matched(Audit):
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        every = evidence.units
-        units, reference = every[every["split"] != ""], every["ref_sum"].to_numpy()
         nll, baselines = _with_entries(evidence, context.baselines)
-        context = replace(context, baselines=baselines)
-        rows, contrasts, references = by_group(every, nll, context)
-        changes = {name: sums - reference for name, sums in nll.items()}
-        sides, train = [*all_occurrences(units)], units[units["split"] == "train"]
-        low = train[train["role"] == "low"]
+        known = Known(evidence.units, nll, replace(context, baselines=baselines))
+        rows, contrasts = pair_figures(known)
         tested: dict[str, dict[str, Moved]] = {}
-        for name, change in changes.items():
-            made, tested[name] = memory_rows(
-                name,
-                change,
-                sides,
-                low,
-                reference=name in references,
-                seed=context.seed,
-            )
+        for name in nll:
+            made, tested[name] = memory_rows(known, name)
             rows += made
-        for name, other in baselines.items():
-            apart = nll[name] - nll[other]
-            contrasts += further_contrasts(name, other, apart, train, sides)
-        roles, tables = {*every["role"]}, {}
+        for pair in baselines.items():
+            contrasts += further_contrasts(known, *pair)
+        roles, tables = {*evidence.units["role"]}, {}
         if "rematched" in roles:
             tables["matched_sensitivity"] = [*sensitivity_table(evidence)]
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
-        told = [*findings(rows, units, sides[0], changes, references, tested)]
-        for back, after, finding in returned(nll, sides[0], [*told], seed=context.seed):
+        told = [*findings(known, rows, tested)]
+        for back, after, finding in returned(known, [*told]):
             contrasts.append(back)
             rows.append(after)
             told += [finding] if finding else []
-        null = listed(self.null, [*nll], where="--null")
-        told += contrast_findings(
-            rows, contrasts, {*nll} - {*evidence.checkpoints}, null
-        )
-        guards = [*_guards(units, sides[0], changes.get(BASE))]
-        return AuditResult(rows, contrasts, guards, told, tables)
+        null, seeds = listed(self.null, [*nll], where="--null"), evidence.checkpoints
+        told += contrast_findings(rows, contrasts, {*nll} - {*seeds}, null)
+        return AuditResult(rows, contrasts, [*_guards(known)], told, tables)
 
 
 def _with_entries(
@@ -294,24 +277,24 @@ def _balance(spans: pd.DataFrame) -> Guard:
     return guard(BALANCE, "balance", facts, passed=not worst)
 
 
-def _guards(
-    units: pd.DataFrame, whole: Occurrences, change: np.ndarray | None
-) -> Iterator[Guard]:
+def _guards(known: Known) -> Iterator[Guard]:
     """What can void the figures, from the reference alone.
 
-    And whether the base, with its ``change`` since then, still scores as the manifest
-    says it did. Where chance dealt identifiers to the sides, they were equally hard
-    before training by design; of annotated ones that is an assumption, which their
-    text, NLL, length and place can refute.
+    And whether the base still scores as the manifest says it did. Where chance dealt
+    identifiers to the sides, they were equally hard before training by design; of
+    annotated ones that is an assumption, which their text, NLL, length and place can
+    refute.
     """
-    if change is not None:
+    units, whole = known.units, known.sides[0]
+    if BASE in known.nll:
+        change = known.changes[BASE]
         worst = float((np.abs(change[units.index]) / units["n_tokens"]).max())
         shown = _row("reproduced", worst, units["cluster"].nunique())
         sound = worst <= REPRODUCED
         facts: dict[str, Fact] = {"worst": shown, "reproduced": sound}
         told: dict[str, Any] = {"passed": sound, "checkpoint": BASE}
         yield guard("reference reproduced", "reproduced", facts, **told)
-    yield from _pair_guards(units[units["split"] == "train"])
+    yield from _pair_guards(known.train)
     if whole.before.value is None:
         return
     apart, annotated = bool(whole.reach), whole.spans["form"] == 0

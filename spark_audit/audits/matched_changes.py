@@ -85,6 +85,51 @@ FEWEST_ALIKE = 2
 """Clusters that must hold other tokens of a class."""
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """All units and checkpoints, and what is the same for whatever is said of them.
+
+    ``every`` are the units, ``nll`` their summed NLL by checkpoint, nats.
+    """
+
+    every: pd.DataFrame
+    nll: Mapping[str, np.ndarray]
+    context: Context
+
+    @cached_property
+    def units(self) -> pd.DataFrame:
+        """Those that stand in a row of the manifest."""
+        return self.every[self.every["split"] != ""]
+
+    @cached_property
+    def train(self) -> pd.DataFrame:
+        """Those of train rows."""
+        return self.units[self.units["split"] == "train"]
+
+    @cached_property
+    def changes(self) -> dict[str, np.ndarray]:
+        """Change of the NLL of all units since the reference, nats, by checkpoint."""
+        reference = self.every["ref_sum"].to_numpy()
+        return {name: sums - reference for name, sums in self.nll.items()}
+
+    @cached_property
+    def sides(self) -> list[Occurrences]:
+        """Identifiers on either side by group, all of them first."""
+        return [*all_occurrences(self.units)]
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Matched pairs by group."""
+        return [*_groups(self.every)]
+
+    @cached_property
+    def references(self) -> set[str]:
+        """Checkpoints that score as the matching reference does."""
+        pooled = [group for group in self.groups if group.name == "pooled"]
+        nll = self.nll.items()
+        return {k for group in pooled for k, sums in nll if group.is_reference(sums)}
+
+
 # --- matched pairs --------------------------------------------------------------------
 
 
@@ -106,8 +151,8 @@ class Group:
     @cached_property
     def residual(self) -> np.ndarray:
         """What matching left over: PII sum minus control sum of the reference, nats."""
-        sides = (side["ref_sum"].to_numpy() for side in (self.pii, self.control))
-        return np.subtract(*sides)
+        ours, theirs = (side["ref_sum"] for side in (self.pii, self.control))
+        return np.asarray(ours.to_numpy() - theirs.to_numpy())
 
     def mean(self, values: np.ndarray) -> Estimand:
         """Mean of the pairs' values per token."""
@@ -173,40 +218,25 @@ def _groups(units: pd.DataFrame) -> Iterator[Group]:
             yield Group(name, pii, control, free, reference)
 
 
-def by_group(
-    units: pd.DataFrame, nll: Mapping[str, np.ndarray], context: Context
-) -> tuple[list[Row], list[Contrast], set[str]]:
-    """Figures of the matched pairs in every group of train and of test rows.
-
-    Parameters
-    ----------
-    nll
-        Summed NLL of the units by checkpoint, nats.
-
-    Returns
-    -------
-    Rows, contrasts, and the checkpoints that score as the matching reference does.
-    """
-    rows, contrasts, alike = list[Row](), list[Contrast](), set[str]()
+def pair_figures(known: Known) -> tuple[list[Row], list[Contrast]]:
+    """Figures of the matched pairs in every group of train and of test rows."""
+    rows, contrasts = list[Row](), list[Contrast]()
+    nll, context = known.nll, known.context
     options = {"replicates": context.replicates, "seed": context.seed}
     weights_of = cache(partial(draw_weights, **options))
-    names: list[str] = []
-    for group in _groups(units):
-        names.append(group.name)
-        references = {name for name in nll if group.is_reference(nll[name])}
-        if group.name == "pooled":
-            alike = references
+    if all(group.name != "pooled" for group in known.groups):
+        rows += _without_pairs(nll, "pooled")
+    for group in known.groups:
         if len(group.pii):
+            references = {name for name in nll if group.is_reference(nll[name])}
             weights = weights_of(group.windows.n_clusters)
-            rows += _pair_rows(group, nll, references, weights, context)
-            contrasts += _did_rows(group, nll, references, weights, context)
+            rows += _pair_rows(known, group, references, weights)
+            contrasts += _did_rows(known, group, references, weights)
             continue
         rows += _without_pairs(nll, group.name)
         for pair, metric in product(context.baselines.items(), ("did", "rtm_bias")):
             contrasts.append(_contrast(NO_PAIRS, *pair, group.name, metric))
-    if "pooled" not in names:
-        rows = [*_without_pairs(nll, "pooled"), *rows]
-    return rows, contrasts, alike
+    return rows, contrasts
 
 
 def _without_pairs(names: Collection[str], group: str) -> Iterator[Row]:
@@ -218,16 +248,12 @@ def _without_pairs(names: Collection[str], group: str) -> Iterator[Row]:
 
 
 def _pair_rows(
-    group: Group,
-    nll: Mapping[str, np.ndarray],
-    references: Collection[str],
-    weights: Weights,
-    context: Context,
+    known: Known, group: Group, references: Collection[str], weights: Weights
 ) -> Iterator[Row]:
     """NLL of either side, Delta_sel, its change and R1 of each checkpoint."""
     sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
     residual = float(group.residual.sum() / group.pii["n_tokens"].sum())
-    for name, values in nll.items():
+    for name, values in known.nll.items():
         pii, control = values[group.pii.index], values[group.control.index]
         change: Estimand | Estimate = Estimate.missing(REFERENCE)
         bias = shifted = change
@@ -257,16 +283,12 @@ def _pair_rows(
     for (name, metric, of), estimate in estimates.items():
         shown = with_mde(estimate) if metric == "delta_sel" else estimate
         where = {"checkpoint": name, "group": group.name, "metric": metric, "of": of}
-        shown = shown.decided(paper=context.paper)
+        shown = shown.decided(paper=known.context.paper)
         yield row_of(shown, null=nulls.get((metric, of)), **where)
 
 
 def _did_rows(
-    group: Group,
-    nll: Mapping[str, np.ndarray],
-    references: Collection[str],
-    weights: Weights,
-    context: Context,
+    known: Known, group: Group, references: Collection[str], weights: Weights
 ) -> list[Contrast]:
     """DiD and its R1 of each checkpoint and baseline.
 
@@ -275,7 +297,8 @@ def _did_rows(
     """
     sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
     scores: dict[tuple[str, str], np.ndarray] = {}
-    for name, other in context.baselines.items():
+    nll, seed = known.nll, known.context.seed
+    for name, other in known.context.baselines.items():
         did = group.mean(group.apart(nll[name] - nll[other]))
         means = group.means(nll[name]), group.means(nll[other])
         scores[name, other] = did.sums[:, 0]
@@ -290,14 +313,14 @@ def _did_rows(
             note = OF_REFERENCE if other in references else ""
             more = {"null": 0.0, "note": note}
             if estimate.value is not None:
-                more["p"] = sign_flip(scores[name, other], seed=context.seed)
-        shown = estimate.decided(paper=context.paper)
+                more["p"] = sign_flip(scores[name, other], seed=seed)
+        shown = estimate.decided(paper=known.context.paper)
         made.append(_contrast(shown, name, other, group.name, metric, **more))
     tested = [i for i, row in enumerate(made) if _is_primary(row) and row.p is not None]
     if not tested:
         return made
     tests = [scores[made[i].checkpoint, made[i].baseline] for i in tested]
-    corrected = max_t(np.stack(tests, axis=1), seed=context.seed).tolist()
+    corrected = max_t(np.stack(tests, axis=1), seed=seed).tolist()
     for i, p in zip(tested, corrected, strict=True):
         row, least = made[i], made[i].mde
         if least is not None:
@@ -454,27 +477,12 @@ def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
             yield Occurrences(f"{name}:{value}", chosen, places)
 
 
-def memory_rows(
-    name: str,
-    change: np.ndarray,
-    groups: Sequence[Occurrences],
-    low: pd.DataFrame,
-    *,
-    reference: bool,
-    seed: int,
-) -> tuple[list[Row], dict[str, Moved]]:
+def memory_rows(known: Known, name: str) -> tuple[list[Row], dict[str, Moved]]:
     """The change of identifiers on either side, and their difference, by group.
 
     Sides that were unequally hard on the reference drift unequally where drift depends
     on difficulty; at most, what they differed by is lost. That is the difference's
     ``null_low`` and ``null_high``.
-
-    Parameters
-    ----------
-    change
-        Change of the NLL of all units since the reference, nats.
-    low
-        Units of low-sensitivity text.
 
     Returns
     -------
@@ -485,17 +493,17 @@ def memory_rows(
     """
     lost = Memory.missing(REFERENCE)
     tests, trend = {"pooled": Moved(lost, lost)}, lost.difference
-    drift = trend
-    if not reference:
+    drift, change, groups = trend, known.changes[name], known.sides
+    if name not in known.references:
         # The two groups that claims rest on; doses come last, the highest at the end.
-        claimed = {"pooled", groups[-1].group}
+        claimed, seed = {"pooled", groups[-1].group}, known.context.seed
         tests = {
             each.group: each.moved(change, seed=seed if each.group in claimed else None)
             for each in groups
         }
         spans = groups[0].spans
         trend = dose_trend(change[spans.index], groups[0].sides, spans["dose"])
-        drift = low_drift(low, change)
+        drift = _low_drift(known.train, change)
     rows, none = list[Row](), {"null": 0.0}
     for group, found in tests.items():
         own, beyond = found.own, found.beyond
@@ -513,31 +521,19 @@ def memory_rows(
     return rows, tests
 
 
-def further_contrasts(
-    name: str,
-    baseline: str,
-    apart: np.ndarray,
-    train: pd.DataFrame,
-    groups: Sequence[Occurrences],
-) -> Iterator[Contrast]:
+def further_contrasts(known: Known, name: str, baseline: str) -> Iterator[Contrast]:
     """Identifiers on either side and low-sensitivity text against the baseline's.
 
     Memory is linear in the change since the reference, which both share: what is left
-    of the difference is how far the two are ``apart``. ``did_alike`` is the mean over
+    of the difference is how far the two are apart. ``did_alike`` is the mean over
     matched identifiers' tokens minus that over other tokens of their classes.
-
-    Parameters
-    ----------
-    apart
-        NLL of all units minus the baseline's, nats.
-    train
-        Units of train rows.
     """
     contrast = partial(contrast_of, checkpoint=name, baseline=baseline)
-    train = train.assign(apart=apart[train.index])
-    pii, alike, low = (train[train["role"] == s] for s in ("pii", "alike", "low"))
-    yield contrast(low_drift(low, apart), metric="low_change")
-    for each in groups:
+    apart = known.nll[name] - known.nll[baseline]
+    train = known.train.assign(apart=apart[known.train.index])
+    pii, alike = (train[train["role"] == role] for role in ("pii", "alike"))
+    yield contrast(_low_drift(train, apart), metric="low_change")
+    for each in known.sides:
         moved = memory(apart[each.spans.index], each.sides)
         more = {"group": each.group, "null": 0.0, "p": moved.t_p()}
         yield contrast(moved.difference, metric="memory", **more)
@@ -579,8 +575,9 @@ def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
     return ratio_estimate(*cluster_sums(columns, codes).T)
 
 
-def low_drift(low: pd.DataFrame, change: np.ndarray) -> Estimate:
+def _low_drift(train: pd.DataFrame, change: np.ndarray) -> Estimate:
     """Change of the NLL of low-sensitivity text, if there is any."""
+    low = train[train["role"] == "low"]
     return Estimate.missing(NO_LOW) if low.empty else pooled_change(low, change)
 
 
@@ -595,29 +592,15 @@ _tested = partial(Finding.on, family="primary")
 
 
 def findings(
-    rows: Sequence[Row],
-    units: pd.DataFrame,
-    whole: Occurrences,
-    changes: Mapping[str, np.ndarray],
-    references: Collection[str],
-    tested: Mapping[str, Mapping[str, Moved]],
+    known: Known, rows: Sequence[Row], tested: Mapping[str, Mapping[str, Moved]]
 ) -> Iterator[Finding]:
-    """What is said of each method.
+    """What is said of each method; single replicates of one have no finding.
 
-    Parameters
-    ----------
-    whole
-        All identifiers that are compared.
-    changes
-        Change of the units' NLL since the reference, nats, by checkpoint; single
-        replicates of a method have no finding.
-    references
-        Checkpoints that score as the matching reference does.
-    tested
-        The tests of no memory, by checkpoint and group.
+    ``tested`` are the tests of no memory, by checkpoint and group.
     """
+    changes, whole = known.changes, known.sides[0]
     entries = {entry_of(name) for name in changes if entry_of(name) != name}
-    ours = units[units["split"] == "train"]
+    ours = known.train
     pii, sides = ours[ours["role"] == "pii"], whole.sides
     total, trained = int(ours["role"].isin(["pii", "unmatched"]).sum()), sides.trained
     # Trained identifiers that have nothing to be compared with.
@@ -631,7 +614,7 @@ def findings(
         if entry_of(name) != name or name == CONTROL:
             continue
         told = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
-        seeds, reference = name in entries, name in references
+        seeds, reference = name in entries, name in known.references
         row = told["memory", "", "pooled"]
         facts = {**_compared(told, "pooled"), "seeds": seeds, **lost}
         if not reference and row.value is None:
@@ -646,11 +629,7 @@ def findings(
 
 
 def returned(
-    nll: Mapping[str, np.ndarray],
-    whole: Occurrences,
-    told: Sequence[Finding],
-    *,
-    seed: int,
+    known: Known, told: Sequence[Finding]
 ) -> Iterator[tuple[Contrast, Row, Finding | None]]:
     """What came back to the original of each relearned checkpoint, with a known base.
 
@@ -661,8 +640,6 @@ def returned(
 
     Parameters
     ----------
-    nll
-        Summed NLL of the units by checkpoint, nats.
     told
         All else that is said: of whom memory is shown before, nothing is claimed.
 
@@ -674,6 +651,7 @@ def returned(
     """
     shown = {f.checkpoint for f in told if f.alone == "memory"}
     unclear = {f.checkpoint for f in told if f.claim == "confounded"}
+    nll, whole, seed = known.nll, known.sides[0], known.context.seed
     for name in nll:
         original = original_of(name)
         relearned = CheckpointName.parse(name).derived == RELEARN and name != CONTROL
