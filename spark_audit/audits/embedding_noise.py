@@ -30,14 +30,7 @@ from spark_audit.audits.ratio_rows import Group, beside_base, figures, marked
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY, BASE
-from spark_audit.results import (
-    AuditResult,
-    Contrast,
-    Estimate,
-    Finding,
-    Row,
-    grouped,
-)
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, grouped
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums

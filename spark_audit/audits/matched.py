@@ -33,8 +33,8 @@ from spark_audit.audits.identifiers import (
 )
 from spark_audit.audits.matched_changes import (
     CLASSES,
-    Known,
     Moved,
+    UnitScores,
     contrast_findings,
     findings,
     further_contrasts,
@@ -205,7 +205,7 @@ class Matched(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         nll, baselines = _with_entries(evidence, context.baselines)
-        known = Known(evidence.units, nll, replace(context, baselines=baselines))
+        known = UnitScores(evidence.units, nll, replace(context, baselines=baselines))
         rows, contrasts = pair_figures(known)
         tested: dict[str, dict[str, Moved]] = {}
         for name in nll:
@@ -277,7 +277,7 @@ def _balance(spans: pd.DataFrame) -> Guard:
     return guard(BALANCE, "balance", facts, passed=not worst)
 
 
-def _guards(known: Known) -> Iterator[Guard]:
+def _guards(known: UnitScores) -> Iterator[Guard]:
     """What can void the figures, from the reference alone.
 
     And whether the base still scores as the manifest says it did. Where chance dealt

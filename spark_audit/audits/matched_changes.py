@@ -86,7 +86,7 @@ FEWEST_ALIKE = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class UnitScores:
     """All units and checkpoints, and what is the same for whatever is said of them.
 
     ``every`` are the units, ``nll`` their summed NLL by checkpoint, nats.
@@ -118,7 +118,7 @@ class Known:
         return [*all_occurrences(self.units)]
 
     @cached_property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[Pairs]:
         """Matched pairs by group."""
         return [*_groups(self.every)]
 
@@ -134,7 +134,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Group:
+class Pairs:
     """One group's pairs and windows, for all checkpoints.
 
     ``pii`` and ``control`` are the sides of the pairs and ``pool`` the windows, by
@@ -176,7 +176,7 @@ class Group:
         return bool(len(change)) and float(change.max()) <= REPRODUCED
 
 
-def _groups(units: pd.DataFrame) -> Iterator[Group]:
+def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
     """Train rows pooled, by task and by type, and test rows.
 
     The windows of a group are those of the cells of its spans.
@@ -215,10 +215,10 @@ def _groups(units: pd.DataFrame) -> Iterator[Group]:
                 pool_cells=free["cell"].to_numpy(),
                 span_cells=every["cell"].to_numpy(),
             )
-            yield Group(name, pii, control, free, reference)
+            yield Pairs(name, pii, control, free, reference)
 
 
-def pair_figures(known: Known) -> tuple[list[Row], list[Contrast]]:
+def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
     """Figures of the matched pairs in every group of train and of test rows."""
     rows, contrasts = list[Row](), list[Contrast]()
     nll, context = known.nll, known.context
@@ -248,7 +248,7 @@ def _without_pairs(names: Collection[str], group: str) -> Iterator[Row]:
 
 
 def _pair_rows(
-    known: Known, group: Group, references: Collection[str], weights: Weights
+    known: UnitScores, group: Pairs, references: Collection[str], weights: Weights
 ) -> Iterator[Row]:
     """NLL of either side, Delta_sel, its change and R1 of each checkpoint."""
     sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
@@ -288,7 +288,7 @@ def _pair_rows(
 
 
 def _did_rows(
-    known: Known, group: Group, references: Collection[str], weights: Weights
+    known: UnitScores, group: Pairs, references: Collection[str], weights: Weights
 ) -> list[Contrast]:
     """DiD and its R1 of each checkpoint and baseline.
 
@@ -477,7 +477,7 @@ def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
             yield Occurrences(f"{name}:{value}", chosen, places)
 
 
-def memory_rows(known: Known, name: str) -> tuple[list[Row], dict[str, Moved]]:
+def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Moved]]:
     """The change of identifiers on either side, and their difference, by group.
 
     Sides that were unequally hard on the reference drift unequally where drift depends
@@ -521,7 +521,9 @@ def memory_rows(known: Known, name: str) -> tuple[list[Row], dict[str, Moved]]:
     return rows, tests
 
 
-def further_contrasts(known: Known, name: str, baseline: str) -> Iterator[Contrast]:
+def further_contrasts(
+    known: UnitScores, name: str, baseline: str
+) -> Iterator[Contrast]:
     """Identifiers on either side and low-sensitivity text against the baseline's.
 
     Memory is linear in the change since the reference, which both share: what is left
@@ -592,7 +594,7 @@ _tested = partial(Finding.on, family="primary")
 
 
 def findings(
-    known: Known, rows: Sequence[Row], tested: Mapping[str, Mapping[str, Moved]]
+    known: UnitScores, rows: Sequence[Row], tested: Mapping[str, Mapping[str, Moved]]
 ) -> Iterator[Finding]:
     """What is said of each method; single replicates of one have no finding.
 
@@ -629,7 +631,7 @@ def findings(
 
 
 def returned(
-    known: Known, told: Sequence[Finding]
+    known: UnitScores, told: Sequence[Finding]
 ) -> Iterator[tuple[Contrast, Row, Finding | None]]:
     """What came back to the original of each relearned checkpoint, with a known base.
 

@@ -22,12 +22,7 @@ import scipy
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.identifiers import REPRODUCED, string_of
 from spark_audit.data.occurrences import doses
-from spark_audit.manifest.schema import (
-    Manifest,
-    ManifestExample,
-    ManifestSpan,
-    TokenRange,
-)
+from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.names import (
     ANY,
     BASE,
@@ -76,7 +71,7 @@ _DATE = re.compile(
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
-Units = Mapping[str, Sequence[tuple[ManifestSpan, TokenRange, bool, bool]]]
+Units = Mapping[str, Sequence[tuple[ManifestSpan, tuple[int, int], bool, bool]]]
 """Identifiers of each row without a canary: the span, its tokens, whether it stands in
 a trained row, and whether nobody could guess it."""
 

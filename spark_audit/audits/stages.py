@@ -231,13 +231,12 @@ class Cell:
 
     def row(self, metric: Literal["memory", "step"]) -> Row:
         """A figure of it."""
-        found, reach = self.own, self.reach
-        if metric == "step":
-            found, reach = self.step, self.gap
+        one = (self.own, self.reach) if metric == "memory" else (self.step, self.gap)
+        found, reach = one
         band = {"null": 0.0, "null_low": -reach, "null_high": reach}
-        group, of = f"task:{self.task}" if self.task else "pooled", str(self.stage)
+        where = {"group": f"task:{self.task}" if self.task else "pooled", **band}
         return Stages.row(
-            found.difference, self.series, metric, of, group=group, **band
+            found.difference, self.series, metric, str(self.stage), **where
         )
 
 
@@ -278,16 +277,10 @@ def judged(cells: Sequence[Cell]) -> list[Cell]:
         if state == "remembered":
             seen.add(who)
         # Likelier by themselves, and beyond those never trained on.
-        fell = cell.step.trained.high
-        fell_beyond = (cell.step.difference.value or 0) < 0
-        again = fell is not None and fell < 0 and fell_beyond and who not in apart
-        found[cell] = replace(
-            cell,
-            p=p,
-            step_p=steps.get(cell),
-            state=state,
-            again=again and steps.get(cell, 1.0) < LEVEL,
-        )
+        step_p, fell = steps.get(cell), cell.step.trained.high
+        again = step_p is not None and step_p < LEVEL and who not in apart
+        again &= fell is not None and fell < 0 > (cell.step.difference.value or 0)
+        found[cell] = replace(cell, p=p, step_p=step_p, state=state, again=again)
     return [found.get(cell, cell) for cell in cells]
 
 

@@ -21,15 +21,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.sequences import labels_key, task_labels
 from spark_audit.names import ANY, CheckpointName, series_of
-from spark_audit.results import (
-    AuditResult,
-    Contrast,
-    Estimate,
-    Finding,
-    Guard,
-    Row,
-    side_of,
-)
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.items import normalised
 from spark_audit.scoring.table import Pass
@@ -223,12 +215,27 @@ class Utility(OfSeries):
             findings = [unknown]
         matrices = [r for item in every.items() for r in _matrix_records(*item)]
         facts = evidence.facts
+        # What the scorer cannot tell apart, rows not asked, an order not given.
+        asked = {
+            "distinct labels": ("distinct_labels", {"tasks": facts["clash"]}),
+            "responses": ("responses", {"rows": facts["blank"]}),
+            "order of tasks": ("order", {"tasks": facts["order"] * facts["assumed"]}),
+        }
+        guards = [guard(k, *one) for k, one in asked.items() if any(one[1].values())]
+        for i, name in enumerate(evidence.checkpoints):
+            correct, empty = (evidence.values[key][i] for key in ("correct", "empty"))
+            counts = {"empty": int(empty[correct >= 0].sum())}
+            counts["answers"] = int((correct >= 0).sum())
+            # Checkpoints (stages of a series) that mostly answered nothing.
+            if 2 * counts["empty"] > counts["answers"]:
+                mute = guard("empty answers", "empty_answers", counts, checkpoint=name)
+                guards.append(mute)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             findings=findings,
             tables={"accuracy_matrix": matrices} if matrices else {},
-            guards=list(_guards(evidence)),
+            guards=guards,
             settings={"order": ",".join(facts["order"]), "scorer": facts["scorer"]},
         )
 
@@ -455,24 +462,3 @@ def _matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
             record["after"] = tasks[t]
         known = zip(tasks, shares.tolist(), asked, strict=True)
         yield record | {task: share if one else None for task, share, one in known}
-
-
-def _guards(evidence: Evidence) -> Iterator[Guard]:
-    """What the scorer cannot tell apart, rows not asked, an order that was not given.
-
-    And checkpoints (stages of a series) that mostly answered nothing.
-    """
-    facts = evidence.facts
-    for name, says, told in (
-        ("distinct labels", "distinct_labels", {"tasks": facts["clash"]}),
-        ("responses", "responses", {"rows": facts["blank"]}),
-        ("order of tasks", "order", {"tasks": facts["order"] * facts["assumed"]}),
-    ):
-        if any(told.values()):
-            yield guard(name, says, told)
-    columns = (evidence.values[name] for name in ("correct", "empty"))
-    for name, correct, empty in zip(evidence.checkpoints, *columns, strict=True):
-        asked = correct >= 0
-        counts = {"empty": int(empty[asked].sum()), "answers": int(asked.sum())}
-        if 2 * counts["empty"] > counts["answers"]:
-            yield guard("empty answers", "empty_answers", counts, checkpoint=name)
