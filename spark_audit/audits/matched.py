@@ -36,8 +36,8 @@ from spark_audit.audits.matched_changes import (
     Moved,
     UnitScores,
     contrast_findings,
+    contrasts_of,
     findings,
-    further_contrasts,
     memory_rows,
     pair_figures,
     pooled_change,
@@ -212,7 +212,7 @@ class Matched(Audit):
             made, tested[name] = memory_rows(known, name)
             rows += made
         for pair in baselines.items():
-            contrasts += further_contrasts(known, *pair)
+            contrasts += contrasts_of(known, *pair)
         roles, tables = {*evidence.units["role"]}, {}
         if "rematched" in roles:
             tables["matched_sensitivity"] = [*sensitivity_table(evidence)]

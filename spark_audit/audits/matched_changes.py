@@ -521,9 +521,7 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
     return rows, tests
 
 
-def further_contrasts(
-    known: UnitScores, name: str, baseline: str
-) -> Iterator[Contrast]:
+def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contrast]:
     """Identifiers on either side and low-sensitivity text against the baseline's.
 
     Memory is linear in the change since the reference, which both share: what is left
