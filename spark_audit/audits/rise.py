@@ -44,7 +44,6 @@ from spark_audit.results import (
     Finding,
     Hits,
     Row,
-    Status,
     side_of,
 )
 from spark_audit.results.evidence import Evidence, Measured
@@ -320,8 +319,7 @@ def findings(
         absent = partial(Finding.not_tested, "twins", checkpoint=name)
         if lost & {name, BASE}:
             why: dict[str, Any] = {"reason": TIED, "on_base": name not in lost}
-            says: Status = "not_resolvable"
-            yield absent(f"twins.{says}", status=says, **why)
+            yield absent("twins.not_resolvable", status="not_resolvable", **why)
             continue
         tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
         if not tests:

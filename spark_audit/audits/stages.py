@@ -231,8 +231,9 @@ class Cell:
 
     def row(self, metric: Literal["memory", "step"]) -> Row:
         """A figure of it."""
-        one = (self.own, self.reach) if metric == "memory" else (self.step, self.gap)
-        found, reach = one
+        found, reach = self.own, self.reach
+        if metric == "step":
+            found, reach = self.step, self.gap
         band = {"null": 0.0, "null_low": -reach, "null_high": reach}
         where = {"group": f"task:{self.task}" if self.task else "pooled", **band}
         return Stages.row(
