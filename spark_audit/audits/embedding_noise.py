@@ -189,15 +189,6 @@ class Noise(Audit):
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
-        findings = [one for name in names for one in _findings(name, rows)]
-        pooled = (row for row in contrasts if row.group == "pooled")
-        changes = grouped(pooled, lambda row: (row.checkpoint, row.baseline))
-        for (name, other), own in changes.items():
-            told: dict[str, Any] = {"facts": {"baseline": other, "changes": own}}
-            told |= {"audit": "noise", "checkpoint": name}
-            findings.append(Finding.on(None, "moved", "noise.changes", **told))
-        if BASE not in names:
-            findings.append(Finding.not_tested("noise", "noise.no_null"))
         relative = draws["relative"].groupby("sigma")
         worst = float((relative.max() / relative.min()).max())
         tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
@@ -208,7 +199,7 @@ class Noise(Audit):
             rows=rows,
             contrasts=contrasts,
             guards=unlike if worst > SAME_SIZE else [],
-            findings=findings,
+            findings=[*_findings(names, rows, contrasts)],
             tables=tables,
         )
 
@@ -269,19 +260,31 @@ def _pseudo_values(gaps: Estimand) -> np.ndarray:
     return found
 
 
-def _findings(name: str, rows: Sequence[Row]) -> Iterator[Finding]:
-    pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
-    pii, other, gaps = (
-        [row for row in pooled if row.metric == metric and row.value is not None]
-        for metric in ("dp_pii", "dp_nonpii", "gap")
-    )
-    if not (pii or other):
-        lost: dict[str, Any] = {"checkpoint": name, "reason": pooled[0].note}
-        yield Finding.not_tested("noise", "noise.missing", **lost)
-        return
-    scales = list(dict.fromkeys(row.of for row in pooled))
-    facts: dict[str, Any] = {"pii": pii, "other": other, "sigmas": scales}
-    yield Finding.on(pooled[0], "moved", "noise.probabilities", facts=facts)
-    if gaps:
-        facts = {"gaps": gaps, "trained": name != BASE}
-        yield Finding.on(gaps[0], "moved", "noise.gaps", facts=facts)
+def _findings(
+    names: Sequence[str], rows: Sequence[Row], contrasts: Sequence[Contrast]
+) -> Iterator[Finding]:
+    for name in names:
+        pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
+        pii, other, gaps = (
+            [row for row in pooled if row.metric == metric and row.value is not None]
+            for metric in ("dp_pii", "dp_nonpii", "gap")
+        )
+        facts: dict[str, Any] = {"pii": pii, "other": other}
+        if not (pii or other):
+            missing = "noise", "noise.missing"
+            reason = pooled[0].note
+            yield Finding.not_tested(*missing, checkpoint=name, reason=reason)
+            continue
+        facts["sigmas"] = list(dict.fromkeys(row.of for row in pooled))
+        yield Finding.on(pooled[0], "moved", "noise.probabilities", facts=facts)
+        if gaps:
+            facts = {"gaps": gaps, "trained": name != BASE}
+            yield Finding.on(gaps[0], "moved", "noise.gaps", facts=facts)
+    whole = (row for row in contrasts if row.group == "pooled")
+    changes = grouped(whole, lambda row: (row.checkpoint, row.baseline))
+    for (name, baseline), own in changes.items():
+        told: dict[str, Any] = {"audit": "noise", "checkpoint": name}
+        told["facts"] = {"baseline": baseline, "changes": own}
+        yield Finding.on(None, "moved", "noise.changes", **told)
+    if BASE not in names:
+        yield Finding.not_tested("noise", "noise.no_null")

@@ -629,7 +629,7 @@ class SeriesAttack(OfSeries):
                 findings.append(lost)
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
-            scores = {name: {**stages.scores, "texts": stages.texts}}
+            scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
             known = Known(stages.rows, scores, context, FPRS, context.seed)
             tasks = stages.rows["task"].to_numpy()
             parts = {"pooled": np.arange(len(tasks))}
@@ -665,28 +665,24 @@ class SeriesAttack(OfSeries):
 class StagedRows:
     """The rows of one series that have a place, and their NLL by stage.
 
-    ``fall`` is the fall of the NLL since the untrained model, nats per token, shape
-    ``(stages, rows)``; ``place`` counts from 1, ``texts`` is the best guess without a
-    model.
+    ``rows`` have their ``place`` from 1, and in ``texts`` the best guess without a
+    model; ``fall`` is the fall of the NLL since the untrained model, nats per token,
+    shape ``(stages, rows)``.
     """
 
     rows: pd.DataFrame
     fall: np.ndarray
-    place: np.ndarray
-    texts: np.ndarray
 
     def take(self, kept: np.ndarray, stages: int | None = None) -> StagedRows:
         """Some of the rows, and the first stages."""
-        part = self.fall[:stages, kept]
-        return StagedRows(self.rows[kept], part, self.place[kept], self.texts[kept])
+        return StagedRows(self.rows[kept], self.fall[:stages, kept])
 
     @property
     def scores(self) -> Mapping[str, np.ndarray]:
         """The three scores by name, shape ``(rows,)`` each."""
-        stage = np.arange(1, len(self.fall) + 1)[:, None]
-        known = np.where(stage >= self.place, self.fall, -np.inf)
-        steps = np.diff(self.fall, axis=0, prepend=0.0)
-        own = steps[self.place - 1, np.arange(len(self.place))]
+        stage, place = np.arange(len(self.fall))[:, None], self.rows["place"].to_numpy()
+        known = np.where(stage >= place - 1, self.fall, -np.inf)
+        own = np.diff(self.fall, axis=0, prepend=0.0)[place - 1, np.arange(len(place))]
         return {SERIES: known.max(axis=0), LAST: self.fall[-1], STEP: own}
 
 
@@ -704,7 +700,7 @@ def staged_series(
         stages = sorted(stages, key=lambda one: CheckpointName.parse(one).stage or 0)
         fall = np.stack([base - evidence.row(stage, "nll") for stage in stages])
         place = evidence.row(stages[0], "place").astype(int)
-        whole = StagedRows(evidence.units, fall, place, texts)
+        whole = StagedRows(evidence.units.assign(place=place, texts=texts), fall)
         known = (place > 0) & np.isfinite(fall).all(axis=0)
         coins = whole.take(known & coin)
         sides = evidence.units[known & ~coin].groupby(["task", "member"]).size()
@@ -722,10 +718,11 @@ def staged_series(
 def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
     """AUC of the last checkpoint and of the series, had the run ended at a stage."""
     for stage in range(1, len(stages.fall) + 1):
-        then = stages.take(stages.place <= stage, stage)
+        then = stages.take((stages.rows["place"] <= stage).to_numpy(), stage)
         if not len(then.rows):
             continue
-        record = {"checkpoint": name, "stage": stage, "tasks": len({*then.place})}
+        tasks = then.rows["place"].nunique()
+        record = {"checkpoint": name, "stage": stage, "tasks": tasks}
         labels = (then.rows[column] for column in ("member", "cluster", "task"))
         design = Design.of(*labels)
         for of in (LAST, SERIES):
