@@ -203,7 +203,6 @@ def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
         for name, kept in chosen:
             part = units[kept].assign(code=codes[kept])
             pairs, free = part.sort_values("pair", kind="stable"), part[windows[kept]]
-            pii, control = (pairs[pairs["role"] == role] for role in ("pii", "control"))
             every = part[part["role"].isin(["pii", "unmatched"])]
             reference = Windows(
                 pool=free["mean"].to_numpy(),
@@ -215,7 +214,10 @@ def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
                 pool_cells=free["cell"].to_numpy(),
                 span_cells=every["cell"].to_numpy(),
             )
-            yield Pairs(name, pii, control, free, reference)
+            # Of many windows all columns would not fit.
+            pairs = pairs[["role", "n_tokens", "ref_sum", "code"]]
+            sides = (pairs[pairs["role"] == role] for role in ("pii", "control"))
+            yield Pairs(name, *sides, free[["n_tokens"]], reference)
 
 
 def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
