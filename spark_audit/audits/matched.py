@@ -49,7 +49,7 @@ from spark_audit.manifest.schema import Manifest, ManifestExample, TokenRange
 from spark_audit.names import BASE, entry_of, listed
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Estimate, Guard, Row
-from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.matching import (
@@ -197,11 +197,8 @@ class Matched(Audit):
         units.loc[index >= 0, ROW] = known.to_numpy()
         units["ref_sum"] = scored(Sums.of_reference(manifest))
 
-        def measured() -> Measured:
-            for name, table in scores.items():
-                yield name, {"nll_sum": scored(Sums.of_table(manifest, table))}
-
-        return Evidence.of(units, measured())
+        sums = ((name, Sums.of_table(manifest, one)) for name, one in scores.items())
+        return Evidence.of(units, ((name, {"nll_sum": scored(x)}) for name, x in sums))
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         nll, baselines = _with_entries(evidence, context.baselines)

@@ -243,9 +243,8 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
 
 def _without_pairs(names: Collection[str], group: str) -> Iterator[Row]:
     """Rows of a group that has no matched span."""
-    for name, metric in product(
-        names, ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
-    ):
+    metrics = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
+    for name, metric in product(names, metrics):
         yield row_of(NO_PAIRS, checkpoint=name, group=group, metric=metric)
 
 
@@ -278,8 +277,7 @@ def _pair_rows(
             tokens, codes = group.pii["n_tokens"], group.pii["code"]
             size = group.windows.n_clusters
             more = reweighted(pii, control, tokens, codes, n_clusters=size)
-            for of, one in more.items():
-                sums[name, "delta_sel", of] = one
+            sums |= {(name, "delta_sel", of): one for of, one in more.items()}
     nulls = {("delta_sel", ""): residual, ("delta_sel", "change"): 0.0}
     estimates = estimates_of(sums, replicates_of(sums, weights))
     for (name, metric, of), estimate in estimates.items():
@@ -307,13 +305,12 @@ def _did_rows(
         sums[name, other, "did"] = did
         sums[name, other, "rtm_bias"] = rtm_bias(group.windows, *means)
     made: list[Contrast] = []
-    for key, estimate in estimates_of(sums, replicates_of(sums, weights)).items():
-        name, other, metric = key
+    estimates = estimates_of(sums, replicates_of(sums, weights))
+    for (name, other, metric), estimate in estimates.items():
         more: dict[str, Any] = {}
         if metric == "did":
             estimate = with_mde(estimate)
-            note = OF_REFERENCE if other in references else ""
-            more = {"null": 0.0, "note": note}
+            more = {"null": 0.0, "note": OF_REFERENCE if other in references else ""}
             if estimate.value is not None:
                 more["p"] = sign_flip(scores[name, other], seed=seed)
         shown = estimate.decided(paper=known.context.paper)
@@ -600,9 +597,8 @@ def findings(
 
     ``tested`` are the tests of no memory, by checkpoint and group.
     """
-    changes, whole = known.changes, known.sides[0]
+    changes, whole, ours = known.changes, known.sides[0], known.train
     entries = {entry_of(name) for name in changes if entry_of(name) != name}
-    ours = known.train
     pii, sides = ours[ours["role"] == "pii"], whole.sides
     total, trained = int(ours["role"].isin(["pii", "unmatched"]).sum()), sides.trained
     # Trained identifiers that have nothing to be compared with.
@@ -666,8 +662,7 @@ def returned(
         own = {"checkpoint": name, "metric": "returned", "null": 0.0}
         row = contrast_of(back, baseline=original, p=tests[0].p, **own)
         after = row_of(then, of="after", **own)
-        facts: dict[str, Any] = {"returned": row, "after": after}
-        facts["original"] = original
+        facts = {"returned": row, "after": after, "original": original}
         ps = [test.p for test in tests if test.p is not None]
         finding = None
         if row.value is None or len(ps) < len(tests):

@@ -97,12 +97,11 @@ class NLL(Audit):
         ).astype({"den": np.float64})
         scale = units["den"].to_numpy() / sizes
 
-        def measured() -> Measured:
-            for name, table in scored(tables):
-                nll = summed(table, tokens, table.columns["nll"])
-                yield name, {"num": nll * scale}
-
-        return Evidence.of(units, measured())
+        sums = (
+            (name, {"num": scale * summed(table, tokens, table.columns["nll"])})
+            for name, table in scored(tables)
+        )
+        return Evidence.of(units, sums)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         units, names = evidence.units, evidence.checkpoints

@@ -144,8 +144,8 @@ class Stages(OfSeries):
             facts |= {"p": p, "tests": len(adjusted)}
             says = f"stages.series_adds{'' if adds else '_nothing'}"
             claim: Claim = "moved" if adds else "nothing_shown"
-            told: dict[str, Any] = {"facts": facts, "p_adjusted": p}
-            findings.append(Finding.on(more, claim, says, **told))
+            found = Finding.on(more, claim, says, facts=facts, p_adjusted=p)
+            findings.append(found)
         ordered = sorted((c for c in cells if c.task), key=lambda cell: cell.stage)
         tables = {"stages_states": [_record(cell) for cell in ordered]}
         return AuditResult(rows, guards=guards, findings=findings, tables=tables)
