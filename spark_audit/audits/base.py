@@ -3,7 +3,8 @@
 A subclass names its metrics and has four methods. ``plan`` lists the texts that each
 pass must score. ``evidence`` lists the units that are audited, without text, and
 their scores by checkpoint. ``conclude`` turns these into figures and findings; reports
-are compared from evidence alone. No audit uses a model.
+are compared from evidence alone. No audit uses a model. What may be claimed is known
+once all primary tests of a report count (:func:`corrected`).
 """
 
 from __future__ import annotations
@@ -408,17 +409,13 @@ def replicates(preset: str | None) -> int:
     return 2000 if preset == "paper" else 9999
 
 
-def guard(
-    name: str,
-    says: str,
-    facts: Mapping[str, Fact],
-    *,
-    passed: bool | None = None,
-    checkpoint: str = "",
-) -> Guard:
-    """A guard, by default a warning, whose sentence has the key ``guard.SAYS``."""
+def guard(name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> Guard:
+    """A guard, by default a warning, whose sentence has the key ``guard.SAYS``.
+
+    ``more`` are its ``passed`` and ``checkpoint``.
+    """
     told: dict[str, Any] = {"says": f"guard.{says}", "facts": dict(facts)}
-    return Guard(name=name, checkpoint=checkpoint, passed=passed, **told)
+    return Guard(**{"name": name, "passed": None, **told, **more})
 
 
 # --- what is claimed once all primary tests of a report count -------------------------

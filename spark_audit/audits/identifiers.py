@@ -1,4 +1,4 @@
-"""Where each identifier stands: in how many trained rows, and in which kind of place.
+"""Identifiers: where each stands, which are audited, and what any tokens cost.
 
 An identifier that stands in a trained row is no held-out one, whatever row it is read
 in; its dose is the number of trained rows that it stands in. A model that learned a

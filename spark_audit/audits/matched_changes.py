@@ -216,8 +216,8 @@ def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
             )
             # Of many windows all columns would not fit.
             pairs = pairs[["role", "n_tokens", "ref_sum", "code"]]
-            sides = (pairs[pairs["role"] == role] for role in ("pii", "control"))
-            yield Pairs(name, *sides, free[["n_tokens"]], reference)
+            pii, control = (pairs[pairs["role"] == side] for side in ("pii", "control"))
+            yield Pairs(name, pii, control, free[["n_tokens"]], reference)
 
 
 def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
