@@ -116,12 +116,12 @@ class Stages(OfSeries):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, findings and guards of every series, and the state of each task."""
         every = all_series(evidence)
-        cells = judged([c for name, one in every.items() for c in cells_of(name, *one)])
+        cells = judged([c for name, one in every.items() for c in cells_of(name, one)])
         rows = [cell.row("memory") for cell in cells]
         # Nothing stands before the first stage but the reference.
         rows += [cell.row("step") for cell in cells if cell.task and cell.stage > 1]
         findings, guards = list[Finding](), list[Guard]()
-        gains: dict[str, tuple[list[Row], float | None]] = {}
+        gains: dict[str, Gain] = {}
         for name, series in every.items():
             own = [cell for cell in cells if cell.series == name]
             findings += [remembered(name, own, cells), likelier(name, own, cells)]
@@ -132,7 +132,7 @@ class Stages(OfSeries):
                 passed = None if apart else True
                 what = "tasks not yet trained on", "early_tasks", facts
                 guards.append(guard(*what, passed=passed, checkpoint=name))
-            if (gain := gain_of(name, *series, without=apart)) is not None:
+            if (gain := gain_of(name, series, apart)) is not None:
                 gains[name] = gain
                 rows += gain[0]
         adjusted = holm_by_key({name: p for name, (_, p) in gains.items()})
@@ -290,6 +290,8 @@ Series: TypeAlias = tuple[pd.DataFrame, Mapping[int, np.ndarray]]
 
 The spans have the stage that trained on the span's task as ``place``.
 """
+Gain: TypeAlias = tuple[list[Row], float | None]
+"""Memory by the series, by its last stage, and the gain; two-sided p of no gain."""
 
 
 def all_series(evidence: Evidence) -> dict[str, Series]:
@@ -332,10 +334,9 @@ def _contrast(
     return memory(sums - before, sides), unequal(memory(before, sides).difference)
 
 
-def cells_of(
-    name: str, spans: pd.DataFrame, nll: Mapping[int, np.ndarray]
-) -> Iterator[Cell]:
+def cells_of(name: str, series: Series) -> Iterator[Cell]:
     """Every task stage after stage, and all that were trained on so far."""
+    spans, nll = series
     usable = _usable(spans)
     columns = (spans[column].to_numpy() for column in ("task", "place", "ref_sum"))
     tasks, places, reference = columns
@@ -371,28 +372,19 @@ def cells_of(
         yield Cell(name, "", stage, 0, own, Memory.missing("only per task"), reach)
 
 
-def gain_of(
-    name: str,
-    spans: pd.DataFrame,
-    nll: Mapping[int, np.ndarray],
-    *,
-    without: Collection[str],
-) -> tuple[list[Row], float | None] | None:
+def gain_of(name: str, series: Series, without: Collection[str]) -> Gain | None:
     """What all stages at once show beyond the last one, over all tasks.
 
     Who has every stage sees an identifier at the stage that knew it best since its own
-    task; held-out identifiers of the task take the best of the same stages.
+    task; held-out identifiers of the task take the best of the same stages. ``None`` if
+    no task has a place, or of a single stage.
 
     Parameters
     ----------
     without
         Tasks whose sides differed before they were trained on.
-
-    Returns
-    -------
-    Memory by the series, by its last stage, and the gain; and the two-sided p of no
-    gain. ``None`` if no task has a place, or of a single stage.
     """
+    spans, nll = series
     trained = (spans["place"] > 0) & ~spans["task"].isin([*without])
     chosen = _usable(spans) & trained.to_numpy()
     own = spans[chosen]
