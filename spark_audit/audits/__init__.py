@@ -5,7 +5,7 @@ add theirs by the entry point ``spark_audit.audits``.
 """
 
 from spark_audit.audits.base import Audit as Audit
-from spark_audit.audits.canary.exposure import CanaryRank as CanaryRank
+from spark_audit.audits.canary import CanaryRank as CanaryRank
 from spark_audit.audits.catalogue import AUDITS as AUDITS
 from spark_audit.audits.catalogue import about as about
 from spark_audit.audits.catalogue import all_audits as all_audits
@@ -14,7 +14,7 @@ from spark_audit.audits.catalogue import in_order as in_order
 from spark_audit.audits.catalogue import label as label
 from spark_audit.audits.catalogue import metric_of as metric_of
 from spark_audit.audits.embedding_noise import Noise as Noise
-from spark_audit.audits.extract.extraction import Extraction as Extraction
+from spark_audit.audits.extract import Extraction as Extraction
 from spark_audit.audits.matched.matched_selectivity import Matched as Matched
 from spark_audit.audits.mia.membership import Membership as Membership
 from spark_audit.audits.nll import NLL as NLL

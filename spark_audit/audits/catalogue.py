@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 from spark_audit.audits.base import Audit, Metric, registered
-from spark_audit.audits.canary.exposure import CanaryRank
+from spark_audit.audits.canary import CanaryRank
 from spark_audit.audits.embedding_noise import Noise
-from spark_audit.audits.extract.extraction import Extraction
+from spark_audit.audits.extract import Extraction
 from spark_audit.audits.matched.matched_selectivity import Matched
 from spark_audit.audits.mia.membership import Membership
 from spark_audit.audits.nll import NLL

@@ -28,7 +28,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
-from spark_audit.audits.canary.rank_tests import coin_figures
+from spark_audit.audits.canary_ranks import coin_figures
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
 from spark_audit.audits.mia.texts import best_guess, labelled, without_model
@@ -44,7 +44,7 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm_by_key
-from spark_audit.stats.epsilon import declared_guesses
+from spark_audit.stats.memorisation import declared_guesses
 from spark_audit.stats.roc import Design, auc_estimate
 
 SERIES, LAST, STEP = "series", "last", "step"

@@ -14,7 +14,7 @@ from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import Estimand, ratio
-from spark_audit.stats.selectivity import Windows
+from spark_audit.stats.matching import Windows
 
 
 class Sums:

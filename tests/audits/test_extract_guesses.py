@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from spark_audit.audits.extract.guesses import (
+from spark_audit.audits.extract_findings import (
     Guess,
     beyond_guessing,
     counted,

@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
+from spark_audit.audits.mia.membership import covariate_table
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     DECLARED,
@@ -22,7 +23,6 @@ from spark_audit.audits.mia.texts import (
     label_test,
     permuted,
 )
-from spark_audit.audits.mia.verdicts import covariate_table
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.roc import Design
 

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from spark_audit.audits.extract.extraction_findings import Spans, exact_p, hits_power
+from spark_audit.audits.extract_findings import Spans, exact_p, hits_power
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import correlated, independent, sign_flip
-from spark_audit.stats.chance_ranks import exposure_bits, null_mean
+from spark_audit.stats.memorisation import exposure_bits, null_mean
 from spark_audit.stats.memory_contrast import Sides, least_p, memory, permutation_p
 from spark_audit.stats.power import smallest
 from spark_audit.stats.roc import Design, auc_difference

@@ -44,6 +44,7 @@ from spark_audit.stats.intervals import (
     ratio_estimate,
     replicates_of,
 )
+from spark_audit.stats.matching import reweighted, rtm_bias, slope
 from spark_audit.stats.memory_contrast import (
     Memory,
     Sides,
@@ -53,7 +54,6 @@ from spark_audit.stats.memory_contrast import (
     permutation_p,
 )
 from spark_audit.stats.power import mde, with_mde
-from spark_audit.stats.selectivity import reweighted, rtm_bias, slope
 
 row_of = partial(Row.of_estimate, audit="matched", unit="nats")
 contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")

@@ -21,8 +21,8 @@ from spark_audit.audits.matched.changes import (
 from spark_audit.names import CONTROL, entry_of
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.results.findings import Power
+from spark_audit.stats.matching import unlike_drift
 from spark_audit.stats.memory_contrast import claim_of
-from spark_audit.stats.selectivity import unlike_drift
 
 Told: TypeAlias = Mapping[tuple[str, str, str], Row]
 """Rows of a checkpoint by metric, variant and group."""

@@ -80,7 +80,7 @@ def placebo(manifest: Manifest, *, draws: int, seed: int) -> pd.DataFrame:
     Each draw replaces every matched span by a random eligible window of its length and
     matches that as the manifest does. The placebo has no gap in difficulty: it shows
     spread and matching quality and is no null for a Delta_sel (see
-    :func:`spark_audit.stats.selectivity`).
+    :func:`spark_audit.stats.matching`).
     """
     paired = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
 

@@ -17,10 +17,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits import extract_findings
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
-from spark_audit.audits.extract import extraction_findings
-from spark_audit.audits.extract.extraction_findings import FULL, NOTHING
-from spark_audit.audits.extract.guesses import string_facts
+from spark_audit.audits.extract_findings import FULL, NOTHING, string_facts
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import (
     Group,
@@ -51,7 +50,7 @@ from spark_audit.stats.intervals import (
     median_estimate,
     percentile_interval,
 )
-from spark_audit.stats.sampled_extraction import n_p, top_k_logp
+from spark_audit.stats.memorisation import n_p, top_k_logp
 from spark_audit.terminal.flags import one_of
 
 PROMPTED = Pass("prompted")
@@ -93,7 +92,7 @@ class Extraction(Audit):
     a canary by id, which alone is evaluated. ``prompt`` is ``full`` or one of
     :data:`PROMPTS`, ``span`` the number of the span in the manifest; ``parts`` and
     ``parts_right`` are those of :func:`graded`, the columns of strings those of
-    :class:`~spark_audit.audits.extract.guesses.String`.
+    :class:`~spark_audit.audits.extract_findings.String`.
     """
 
     name = "extract"
@@ -161,11 +160,11 @@ class Extraction(Audit):
         # What stands in a trained row is no guess, whatever row it is read in.
         every = every[(every["split"] == "train") | (every["dose"] == 0)]
         names = evidence.checkpoints
-        prompts = extraction_findings.prompt_table(every, seed=context.seed)
-        prompts += extraction_findings.not_asked(prompts, evidence.facts)
+        prompts = extract_findings.prompt_table(every, seed=context.seed)
+        prompts += extract_findings.not_asked(prompts, evidence.facts)
         tables = {"extract_prompts": prompts} if prompts else {}
         kept = spans[spans["set"] == "canary"]
-        canaries = [*extraction_findings.canary_findings(kept)]
+        canaries = [*extract_findings.canary_findings(kept)]
         if pii[pii["split"] == "train"].empty:
             unknown = "extract", "not_estimable"
             return AuditResult(
@@ -189,15 +188,15 @@ class Extraction(Audit):
             contrasts += [row for row in found if isinstance(row, Contrast)]
             rows += [row for row in found if not isinstance(row, Contrast)]
         rows = beside_base(rows)
-        held = extraction_findings.cue_alone(every)
+        held = extract_findings.cue_alone(every)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=extraction_findings.guards(held),
+            guards=extract_findings.guards(held),
             findings=[
-                *extraction_findings.findings(held, rows, seed=context.seed),
+                *extract_findings.findings(held, rows, seed=context.seed),
                 *canaries,
-                *extraction_findings.contrast_findings(contrasts),
+                *extract_findings.contrast_findings(contrasts),
             ],
             tables=tables,
         )

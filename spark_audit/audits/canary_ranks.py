@@ -26,22 +26,20 @@ from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.chance_ranks import (
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.memorisation import (
+    GuessBound,
     TopK,
+    candidate_guess_bound,
+    declared_guesses,
     exposure_bits,
     lower_tail_exposure,
     null_mean,
+    one_run_bound,
+    one_run_mu,
     top_k,
     uniformity_p,
 )
-from spark_audit.stats.epsilon import (
-    GuessBound,
-    candidate_guess_bound,
-    declared_guesses,
-    one_run_bound,
-    one_run_mu,
-)
-from spark_audit.stats.intervals import ratio_estimate
 
 Record = dict[str, Any]
 
