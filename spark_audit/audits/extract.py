@@ -92,7 +92,7 @@ class Extraction(Audit):
     a canary by id, which alone is evaluated. ``prompt`` is ``full`` or one of
     :data:`PROMPTS`, ``span`` the number of the span in the manifest; ``parts`` and
     ``parts_right`` are those of :func:`graded`, the columns of strings those of
-    :class:`~spark_audit.audits.extract_findings.String`.
+    :func:`~spark_audit.audits.extract_findings.string_facts`.
     """
 
     name = "extract"
@@ -311,7 +311,7 @@ def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
             "dose": dose,
             "first": firsts[canary or example.id, span.part or ""] == example.id,
             "stratum": fact.stratum,
-            **strings[example.id, span.start, span.end]._asdict(),
+            **strings[example.id, span.start, span.end],
         }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from spark_audit.stats.intervals import (
     rate_estimate,
     ratio_estimate,
 )
-from spark_audit.stats.memorisation import n_p, n_p_counts
+from spark_audit.stats.memorisation import n_p
 from spark_audit.stats.memory_contrast import Sides, permutation_p
 from spark_audit.stats.power import mde_normal
 
@@ -108,12 +108,10 @@ class Spans:
     ) -> dict[str, Spans]:
         """Those of each checkpoint, in the order of the evidence."""
         groups = pii.assign(one=1).groupby("checkpoint", sort=False)
-        parts = {str(name): part for name, part in groups}
-        base = cls(parts[BASE], None, hits) if BASE in parts else None
-        return {
-            name: base if name == BASE and base else cls(part, base, hits)
-            for name, part in parts.items()
-        }
+        found = {str(name): cls(part, None, hits) for name, part in groups}
+        base = found.get(BASE)
+        of = {name: replace(one, base=base) for name, one in found.items()}
+        return of if base is None else {**of, BASE: base}
 
     @cached_property
     def train(self) -> pd.DataFrame:
@@ -156,6 +154,8 @@ class Spans:
         Its interval combines those of both rates as method 10 of Newcombe (1998) does
         with Wilson's, which keeps it honest where next to nothing comes back.
         """
+        if self.test.empty:
+            return None
         chosen = self.comparable[0]
         counts = chosen[[self.hits.sure, self.hits.trials]]
         weighed = counts.mul(chosen["weight"], axis=0)
@@ -163,6 +163,11 @@ class Spans:
         held = sums.index.get_level_values("split")
         train, test = (rate(*sums[held == split].to_numpy(float).T) for split in SPLITS)
         return minus(train, test)
+
+    @property
+    def beyond(self) -> Apart | None:
+        """That difference, beyond the base's own where it was scored."""
+        return minus(self.apart, self.base.apart) if self.base else self.apart
 
 
 def exact_p(chosen: pd.DataFrame) -> float:
@@ -253,13 +258,13 @@ def against_base(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None
     Hits of the checkpoint are those that are sure, of the base those that ties may win:
     neither side's ties make a finding.
     """
-    hits = spans.hits
     if spans.base is None:
         return None, None
     own, others = (one.train.groupby("cluster") for one in (spans, spans.base))
-    ours, theirs = own[hits.sure].sum(), others[hits.won].sum()
-    same = ours.index.equals(theirs.index)
-    apart = paired(ours, theirs, own[hits.trials].sum()) if same else None
+    ours, theirs = own[spans.hits.sure].sum(), others[spans.hits.won].sum()
+    apart = None
+    if ours.index.equals(theirs.index):
+        apart = paired(ours, theirs, own[spans.hits.trials].sum())
     if apart is None:
         return None, None
     # An interval of few events is too narrow by itself: the exact test must agree.
@@ -275,8 +280,7 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     """
     if spans.test.empty:
         return against_base(spans, seed=seed)
-    apart = minus(spans.apart, spans.base.apart) if spans.base else spans.apart
-    if apart is None:
+    if (apart := spans.beyond) is None:
         return None, None
     exact = exact_p(spans.comparable[0]) if spans.hits == EXACT else 0.0
     return apart, max(apart.p, exact)
@@ -289,17 +293,15 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         row = pooled.get((name, "greedy_rate", ""))
         if row is None or (row.value is None and not spans.train["greedy"].any()):
             reason = NOTHING if row is None else row.note
-            yield Finding.not_tested(
-                "extract", "extract.missing", checkpoint=name, reason=reason
-            )
+            lost: Any = {"checkpoint": name, "reason": reason}
+            yield Finding.not_tested("extract", "extract.missing", **lost)
             continue
         back = returned(spans.train)
         facts: dict[str, Fact] = {"rate": row, "back": back}
         facts |= {of: pooled[name, "n50_median", of] for of in ("t1", "top40")}
         if back.tied and not back.count:
-            says = "extract.counts_tied"
-            options: Any = {"status": "not_resolvable", "facts": facts}
-            yield Finding.on(row, "not_tested", says, **options)
+            tied: Any = {"status": "not_resolvable", "facts": facts}
+            yield Finding.on(row, "not_tested", "extract.counts_tied", **tied)
         else:
             compared = _compared(pii, spans, row, seed=seed)
             # What the comparison detects is claimed once, by its own sentence.
@@ -309,10 +311,8 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
             yield Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
             yield compared
         if (apart := back.tied / back.of) > TIES_MATTER:
-            ties = _figure(name, "ties", row.clusters, value=apart)
-            yield Finding.not_tested(
-                "extract", "extract.ties", checkpoint=name, ties=ties
-            )
+            told = {"ties": _figure(name, "ties", row.clusters, value=apart)}
+            yield Finding.not_tested("extract", "extract.ties", checkpoint=name, **told)
 
 
 def returned(spans: pd.DataFrame) -> Hits:
@@ -332,11 +332,10 @@ def _rate(name: str, spans: pd.DataFrame) -> dict[str, Fact]:
     """The share of some spans that come back, as it is compared with; by its name."""
     if spans.empty:
         return {}
-    weight = spans["weight"] if "weight" in spans else pd.Series(1.0, spans.index)
-    share = float((spans["greedy_sure"] * weight).sum() / weight.sum())
-    clusters = spans["cluster"].nunique()
-    checkpoint = str(spans["checkpoint"].iloc[0])
-    return {name: _figure(checkpoint, name, clusters, value=share, n=len(spans))}
+    weight = spans["weight"] if "weight" in spans else None
+    share = float(np.average(spans["greedy_sure"].astype(float), weights=weight))
+    place = str(spans["checkpoint"].iloc[0]), name, spans["cluster"].nunique()
+    return {name: _figure(*place, value=share, n=len(spans))}
 
 
 def _finding(
@@ -366,22 +365,19 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
     the two splits differ by themselves. Without test rows, against the base alone.
     """
     name, base, held_out = row.checkpoint, spans.base, not spans.test.empty
+    past_base, apart = base is not None, spans.beyond
     # Of what came back, more than a bound can be said.
     none_back = not spans.train["greedy"].any()
     facts: dict[str, Fact] = {"rate": row, "none_back": none_back}
     facts |= {**_whose(spans.train), "back": returned(spans.train)}
-    facts["past_base"] = past_base = base is not None
+    facts["past_base"] = past_base
     if base is not None:
         facts |= _rate("before", base.train)
-    elif not held_out:
-        return _finding(row, "not_tested", "no_control", facts)
-    apart = spans.apart if held_out else None
-    before = base.apart if held_out and base is not None else None
-    if base is not None:
-        apart = minus(apart, before)
         if apart is None:
             facts["few_held_out"] = held_out
             return _against_base(pii, spans, row, facts, seed=seed)
+    elif not held_out:
+        return _finding(row, "not_tested", "no_control", facts)
     chosen, alike = spans.comparable
     facts["against"] = "injected" if alike else "natural"
     if apart is None:
@@ -394,7 +390,10 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
     p: float | None = None
     power: tuple[Power, ...] = ()
     if name != BASE:
-        p, power = max(apart.p, exact_p(chosen)), (hits_power(chosen, before),)
+        p, power = (
+            max(apart.p, exact_p(chosen)),
+            (hits_power(chosen, base and base.apart),),
+        )
         if apart.low > 0:
             guess = beyond_guessing(pii, name)
             if 2 * guess.p < p:
@@ -458,17 +457,14 @@ def _whose(train: pd.DataFrame) -> dict[str, Fact]:
 def guards(pii: pd.DataFrame) -> list[Guard]:
     """Whether the base, which saw none of the rows, tells train from test rows."""
     base = Spans.by_checkpoint(pii).get(BASE)
-    apart = None if base is None else base.apart
-    if base is None or apart is None or apart.low <= 0 <= apart.high:
-        # That no difference is seen does not show that there is none.
+    # That no difference is seen does not show that there is none.
+    if base is None or not (apart := base.apart) or apart.low <= 0 <= apart.high:
         return []
     chosen, alike = base.comparable
-    clusters = chosen["cluster"].nunique()
-    shown = _figure(BASE, "apart", clusters, **apart._asdict())
-    facts: dict[str, Fact] = {"apart": shown, "injected": alike}
+    shown = _figure(BASE, "apart", chosen["cluster"].nunique(), **apart._asdict())
     told: dict[str, Any] = {"passed": False if alike else None, "checkpoint": BASE}
-    name = "base reproduces both sides equally"
-    return [guard(name, "extract.splits", facts, **told)]
+    name, facts = "base reproduces both sides equally", {"apart": shown}
+    return [guard(name, "extract.splits", {**facts, "injected": alike}, **told)]
 
 
 def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
@@ -522,8 +518,7 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
         facts["highest"] = None if won else clopper_pearson(0, fewest)[1]
         p = None if name == BASE else _canary_p(ours, never, base)
         claim: Claim = "moved"
-        says = "canaries"
-        tied = won > 0 and not sure
+        says, tied = "canaries", won > 0 and not sure
         if tied:
             claim, says = "not_tested", "canaries_tied"
         elif not won:
@@ -613,20 +608,19 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                 if spans.train.empty:
                     continue
                 apart, p = beyond(spans, seed=seed)
-                place = {"checkpoint": name, "prompt": prompt, "of": of}
-                record: dict[str, Any] = place | _counts(name, spans)
-                for key in ("value", "low", "high"):
-                    shown = "beyond_points" if key == "value" else key
-                    points = None if apart is None else 100 * getattr(apart, key)
-                    record[shown] = None if points is None else round(points, 2)
+                record: dict[str, Any] = {"checkpoint": name, "prompt": prompt}
+                record |= {"of": of, **_counts(name, spans)}
+                ends = apart and [round(100 * end, 2) for end in apart[:3]]
+                names = ("beyond_points", "low", "high")
+                record |= dict(zip(names, ends or [None] * 3, strict=True))
                 tested = (prompt, of) != (FULL, WHOLE) and name != BASE
                 if of == WHOLE:
                     record |= _whole(spans.train, full[name].frame, cue=cue)
                 record["note"] = "" if apart else NOT_COMPARED
                 record["p"] = p if tested else None
                 records.append(record)
-    names = [*full]
-    records.sort(key=lambda record: names.index(record["checkpoint"]))
+    order = [*full]
+    records.sort(key=lambda record: order.index(record["checkpoint"]))
     adjusted = holm_by_key({i: record.pop("p") for i, record in enumerate(records)})
     for i, record in enumerate(records):
         clear = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < 1 - LEVEL
@@ -653,11 +647,11 @@ def _whole(train: pd.DataFrame, full: pd.DataFrame, *, cue: bool) -> dict[str, A
     """Of whole identifiers: hits behind the true prefix and the cue, and by draws."""
     same = full[full["span"].isin(train["span"])]
     hits = train["span"][train["greedy_sure"].astype(bool)]
-    tries = n_p_counts(n_p(train["logp_top40"].to_numpy(np.float64)), thresholds=WITHIN)
+    tries = n_p(train["logp_top40"].to_numpy(np.float64))
     return {
         "true_prefix": int(same["greedy_sure"].sum()),
         "cue_too": int(same["cue"][same["span"].isin(hits)].sum()) if cue else None,
-        **{f"top40_within_{n}": count for n, count in tries.items()},
+        **{f"top40_within_{n}": int((tries <= n).sum()) for n in WITHIN},
     }
 
 
@@ -695,35 +689,17 @@ _TWO_DIGITS = re.compile(r"\d\D*\d\D*$")
 _WORD = re.compile(r"[^\W_]+")
 
 
-class String(NamedTuple):
-    """What is known of an identifier's string, without the string.
+def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """What is known of every identifier's string, without the string.
 
-    Attributes
-    ----------
-    string, lead
-        Numbers of the string and of its leading part: all before its last two digits,
-        of one without them its first word.
-    home
-        Number of the first trained row that it is annotated in; -1: of none.
-    near
-        Whether another string of its type in trained rows is the same but for the last
-        two digits of one of its numbers.
-    given
-        Whether its row gives it away (:data:`GIVEN`).
-    elsewhere
-        Whether rows of several sources, or a row never trained on, hold it.
+    By example and first and last character: ``string`` and ``lead``, numbers of the
+    string and of its leading part (all before its last two digits, of one without them
+    its first word); ``home``, the number of the first trained row that it is annotated
+    in, -1 for none; ``near``, whether another string of its type in trained rows is the
+    same but for the last two digits of one of its numbers; ``given``, whether its row
+    gives it away (:data:`GIVEN`); ``elsewhere``, whether rows of several sources, or a
+    row never trained on, hold it.
     """
-
-    string: int = -1
-    lead: int = -1
-    home: int = -1
-    near: bool = False
-    given: bool = False
-    elsewhere: bool = False
-
-
-def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], String]:
-    """Facts of every identifier's string, by example and first and last character."""
     spans = [(row, span) for row in manifest.examples for span in row.spans]
     texts = [string_of(row, span) for row, span in spans]
     find = finder({*texts} - {""})
@@ -747,7 +723,7 @@ def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], String]:
         end, word = _TWO_DIGITS.search(text), _WORD.search(text)
         lead = text[: end.start()] if end else word[0] if word else text
         alike = (stems.get((span.type, stem), set()) for stem in _stems(text))
-        found[row.id, span.start, span.end] = String(
+        found[row.id, span.start, span.end] = dict(
             string=numbers.setdefault((span.type, text), len(numbers)),
             lead=numbers.setdefault((span.type, f"\0{lead}"), len(numbers)),
             home=homes.get(text, -1),

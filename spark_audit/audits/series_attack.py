@@ -269,7 +269,7 @@ def _rows(
     row = partial(SeriesAttack.row, group=group.name)
     for of in OFS:
         for metric in ("auc", *FPRS):
-            null = group.chance(name, of, metric)
+            null = group.chance(name, of, FPRS.get(metric))
             yield row(group.estimate(name, of, metric), name, metric, of, **null)
     for metric, more, _ in gain:
         yield row(more, name, f"{metric}_gain", null=0.0)

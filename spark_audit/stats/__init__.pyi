@@ -18,7 +18,6 @@ from .bootstrap import draw_in_strata as draw_in_strata
 from .bootstrap import draw_weights as draw_weights
 from .bootstrap import holm as holm
 from .bootstrap import holm_by_key as holm_by_key
-from .bootstrap import independent as independent
 from .bootstrap import max_t as max_t
 from .bootstrap import median_replicates as median_replicates
 from .bootstrap import row_chunks as row_chunks
@@ -77,7 +76,6 @@ from .memorisation import exposure_bits as exposure_bits
 from .memorisation import exposure_mde as exposure_mde
 from .memorisation import lower_tail_exposure as lower_tail_exposure
 from .memorisation import n_p as n_p
-from .memorisation import n_p_counts as n_p_counts
 from .memorisation import null_mean as null_mean
 from .memorisation import null_moments as null_moments
 from .memorisation import one_run_bound as one_run_bound

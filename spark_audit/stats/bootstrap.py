@@ -370,12 +370,14 @@ def holm_by_key(p: Mapping[K, float | None]) -> dict[K, float]:
     return dict(zip(known, holm([*known.values()]).tolist(), strict=True))
 
 
-def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:
-    """Family-wise p values of correlated tests, single-step max-T, shape ``(K,)``.
+def correlated(
+    p: ArrayLike, correlation: np.ndarray, *, level: float = 0.0125
+) -> tuple[np.ndarray, float]:
+    """Family-wise p values of correlated tests, and how many tests they are worth.
 
-    How often the largest of K normal statistics that correlate so exceeds each one's,
-    from :data:`DRAWS` draws of a fixed seed; never above Holm's p, which bounds it too
-    and has no draws to run out of.
+    Single-step max-T: how often the largest of K normal statistics that correlate so
+    exceeds each one's, from :data:`DRAWS` draws of a fixed seed; never above Holm's p,
+    which bounds it too and has no draws to run out of.
 
     Parameters
     ----------
@@ -383,30 +385,20 @@ def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:
         Two-sided p values.
     correlation
         Shape ``(K, K)``, of the statistics where nothing is there to find.
+
+    Returns
+    -------
+    Shape ``(K,)``; and from 1 to K, how many independent tests they are worth: the p
+    that is taken to ``level`` is ``level`` over it.
     """
     values = np.asarray(p, dtype=np.float64)
-    largest = _largest(correlation)
+    spread, axes = np.linalg.eigh(correlation)
+    draws = np.random.default_rng(0).standard_normal((DRAWS, len(values)))
+    drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
+    largest = np.sort(np.abs(drawn).max(axis=1))
     # A p of 0 is farther out than any draw.
     bar = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
     hits = DRAWS - np.searchsorted(largest, bar)
-    adjusted: np.ndarray = np.minimum((1 + hits) / (1 + DRAWS), holm(values))
-    return adjusted
-
-
-def independent(correlation: np.ndarray, *, level: float = 0.0125) -> float:
-    """How many independent tests tests that correlate so are worth, from 1 to K.
-
-    The p value that :func:`correlated` takes to ``level`` is ``level`` over this.
-    """
-    bar = np.quantile(_largest(correlation), 1 - level)
-    worth = level / (2 * scipy.special.ndtr(-bar))
-    return float(np.clip(worth, 1.0, len(correlation)))
-
-
-def _largest(correlation: np.ndarray) -> np.ndarray:
-    """The largest of K normal statistics that correlate so, drawn and sorted."""
-    spread, axes = np.linalg.eigh(correlation)
-    rng = np.random.default_rng(0)
-    draws = rng.standard_normal((DRAWS, len(correlation)))
-    drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
-    return np.sort(np.abs(drawn).max(axis=1))
+    tail = 2 * scipy.special.ndtr(-np.quantile(largest, 1 - level))
+    worth = float(np.clip(level / tail, 1.0, len(values)))
+    return np.minimum((1 + hits) / (1 + DRAWS), holm(values)), worth

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal, NamedTuple
@@ -379,9 +379,6 @@ def _chance(k: int, n_candidates: int) -> float:
 # --- sampled extraction ---------------------------------------------------------------
 
 
-THRESHOLDS = tuple(10**k for k in range(7))
-"""Numbers of tries that spans are counted by."""
-
 _SMALL = -30.0
 """Below this log probability ``log1p(-e^L)`` equals ``-e^L`` to all digits."""
 
@@ -441,16 +438,6 @@ def n_p(logp: ArrayLike, *, p: float = 0.5) -> np.ndarray:
         far = -np.log1p(-p) * np.exp(-values)
     tries = np.where(values < _SMALL, far, near)
     return np.asarray(np.maximum(np.ceil(tries), 1.0))
-
-
-def n_p_counts(
-    tries: ArrayLike, *, thresholds: Sequence[float] = THRESHOLDS
-) -> dict[int, int]:
-    """How many spans need at most so many tries, by threshold."""
-    values = np.asarray(tries, dtype=np.float64)
-    if np.isnan(values).any():
-        raise ValueError("a number of tries is NaN")
-    return {int(most): int(np.sum(values <= most)) for most in thresholds}
 
 
 # --- bounds of epsilon ----------------------------------------------------------------

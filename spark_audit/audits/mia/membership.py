@@ -25,6 +25,7 @@ from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.mia.estimates import (
     MOST_REPLICATES,
     TOLD,
+    TOO_FEW,
     AboveTexts,
     Group,
     Known,
@@ -71,7 +72,7 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact, Power
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value
-from spark_audit.stats.bootstrap import correlated, holm, independent
+from spark_audit.stats.bootstrap import correlated, holm
 from spark_audit.stats.matching import smd
 from spark_audit.stats.power import NOT_DETECTED, mde
 from spark_audit.stats.roc import tpr_by_task
@@ -152,19 +153,13 @@ class Membership(Audit):
         scored = [name for name, passes in tables.items() if Pass() in passes]
         if not ids or not scored:
             return Evidence()
-        borrowed = BASE not in scored
-        if borrowed:
+        if borrowed := BASE not in scored:
             scored, base = [BASE, *scored], reference_table(manifest, ids)
         else:
             base = tables[BASE][Pass()]
         texts = [scored_text(manifest.by_id[key]) for key in ids]
-        units, alone, blind = without_model(
-            manifest,
-            texts,
-            ids,
-            seed=context.seed,
-            permutations=self.blind_permutations,
-        )
+        options = {"seed": context.seed, "permutations": self.blind_permutations}
+        units, alone, blind = without_model(manifest, texts, ids, **options)
         attacks = given_files(self.scores_file)
         outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
 
@@ -173,17 +168,15 @@ class Membership(Audit):
             for name in scored:
                 if name == BASE:
                     scores = membership_scores(base, manifest, ids)
-                    beside = {"texts": guess(scores), "blind": blind}
+                    own = {of: scores[of] for of in OF_BASE}
+                    seed = seed_for(context.seed, "mia", "texts")
+                    guess = best_guess(texts, *labelled(units), own, seed=seed)
+                    beside = {"texts": guess, "blind": blind}
                 else:
                     table = tables[name][Pass()]
                     scores = membership_scores(table, manifest, ids, base=base)
                     beside = dict.fromkeys(BESIDE, unknown)
                 yield name, {**scores, **beside, **outside[name]}
-
-        def guess(scores: Mapping[str, np.ndarray]) -> np.ndarray:
-            seed = seed_for(context.seed, "mia", "texts")
-            own = {name: scores[name] for name in OF_BASE}
-            return best_guess(texts, *labelled(units), own, seed=seed)
 
         lacking = [name for name in tables if name not in scored]
         told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}
@@ -198,11 +191,11 @@ class Membership(Audit):
         at least 20 members and 20 non-members.
         """
         names = list(evidence.checkpoints)
-        beside = {of: evidence.row(BASE, of) for of in BESIDE}
         outside = evidence.facts.get("outside", [])
         every = (*ATTACKS, *outside)
         scores = {
-            name: {**{of: evidence.row(name, of) for of in every}, **beside}
+            name: {of: evidence.row(name, of) for of in every}
+            | {of: evidence.row(BASE, of) for of in BESIDE}
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
@@ -230,11 +223,9 @@ class Membership(Audit):
         ]
         told, above = verdicts(names, rows, contrasts, judged)
         others = judged_scores(names, outside, judged)
-        lost: dict[str, Any] = {"says": "mia.missing", "reason": UNSCORED}
-        absent = [
-            Finding.not_tested("mia", checkpoint=name, **lost)
-            for name in evidence.facts["unscored"]
-        ]
+        for name in evidence.facts["unscored"]:
+            lost: dict[str, Any] = {"checkpoint": name, "reason": UNSCORED}
+            told.append(Finding.not_tested("mia", "mia.missing", **lost))
         borrowed = []
         if evidence.facts["borrowed"]:
             says = "mia.untrained_borrowed"
@@ -243,7 +234,7 @@ class Membership(Audit):
             rows=rows,
             contrasts=contrasts,
             guards=[*borrowed, *base_read(pooled), *judged.guards],
-            findings=[*told, *absent],
+            findings=told,
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
                 "mia_covariates": [*covariate_table(evidence.units.iloc[pooled.rows])],
@@ -257,33 +248,35 @@ class Membership(Audit):
 def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[Row]:
     """AUC and rates of one score, with what the guards say of it."""
     columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
+    pooled = group.name == "pooled"
     for metric in ("auc", *FPRS):
         estimate = group.estimate(name, attack, metric)
-        null: dict[str, float | None] = {}
-        if metric == "auc" or estimate.value is not None:
-            null = group.chance(name, attack, metric)
-        if estimate.value is not None and attack == "blind":
-            pooled = metric == "auc" and group.name == "pooled"
-            estimate = _blind(estimate, judged.alone if pooled else {})
-            if pooled:
+        if estimate.value is None:
+            null = {"null": 0.5} if metric == "auc" else {}
+            yield Row.of_estimate(estimate, metric=metric, **columns, **null)
+            continue
+        null = group.chance(name, attack, FPRS.get(metric))
+        if attack == "blind":
+            # Intervals that take cross-validated scores as given are too narrow.
+            sizes = {"n": estimate.n, "clusters": estimate.clusters}
+            bare = Estimate(estimate.value, status=estimate.status, **sizes)
+            estimate = bare.noting("cross-validated, without a model")
+            if pooled and metric == "auc":
+                told = judged.alone
+                p, drawn = p_value(told["blind_p"]), told["blind_permutations"]
+                estimate = estimate.noting(f"permutation {p}, {drawn} permutations")
                 ends = ("null", "null_low", "null_high")
-                null = {name: judged.alone[f"blind_{name}"] for name in ends}
-        elif estimate.value is not None:
+                null = {end: told[f"blind_{end}"] for end in ends}
+        else:
             estimate = _voided(estimate, judged, attack)
-            if metric == "auc":
-                estimate = _noted(estimate, group)
+            if metric == "auc" and pooled:
+                count = group.known.facts["task"].iloc[group.rows].nunique()
+                over = f"mean over {count} tasks" if count > 1 else "1 task"
+                estimate = estimate.noting(over)
+            within = estimate.status == "ok" and side_of(estimate, 0.5) == 0
+            if metric == "auc" and within and estimate.mde:
+                estimate = estimate.noting(NOT_DETECTED)
         yield Row.of_estimate(estimate, metric=metric, **columns, **null)
-
-
-def _noted(estimate: Estimate, group: Group) -> Estimate:
-    """Over which tasks the mean is, and whether chance is excluded."""
-    if group.name == "pooled":
-        count = group.known.facts["task"].iloc[group.rows].nunique()
-        estimate = estimate.noting(
-            f"mean over {count} tasks" if count > 1 else "1 task"
-        )
-    within = estimate.status == "ok" and side_of(estimate, 0.5) == 0
-    return estimate.noting(NOT_DETECTED) if within and estimate.mde else estimate
 
 
 def _voided(
@@ -291,25 +284,9 @@ def _voided(
 ) -> Estimate:
     """The estimate with the status and notes that the guards give it."""
     status, reason = judged.of(attack, change=change)
-    if status == "ok":
-        status = estimate.status
-    note = "; ".join(text for text in (reason, estimate.note) if text)
+    note = "; ".join(filter(None, (reason, estimate.note)))
+    status = estimate.status if status == "ok" else status
     return replace(estimate, status=status, note=note)
-
-
-def _blind(estimate: Estimate, alone: Mapping[str, float]) -> Estimate:
-    """The blind classifier's figure, where its permutations are known beside them.
-
-    Without interval: those of a cross-validated AUC that take its scores as given are
-    too narrow.
-    """
-    bare = Estimate(estimate.value, n=estimate.n, clusters=estimate.clusters)
-    bare = replace(bare, status=estimate.status)
-    bare = bare.noting("cross-validated, without a model")
-    if not alone:
-        return bare
-    p, drawn = p_value(alone["blind_p"]), alone["blind_permutations"]
-    return bare.noting(f"permutation {p}, {drawn} permutations")
 
 
 def contrasts_of(
@@ -335,16 +312,18 @@ def curve_table(pooled: Group, names: list[str]) -> Iterator[dict[str, Any]]:
         if pooled.usable(name, attack):
             continue
         drawn, (scores,) = pooled.drawn((name, attack))
-        held = [len(others) for _, others in drawn.design.tasks]
-        if not held or min(held) < 2:
+        fewest = min((len(others) for _, others in drawn.design.tasks), default=0)
+        if fewest < 2:
             continue
         # A hair above, or the smallest task's first false positive is lost.
-        for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE).tolist():
-            if (band := pooled.band(drawn, fpr)) is not None:
+        for fpr in np.geomspace(1 / fewest * (1 + 1e-9), 0.99, CURVE).tolist():
+            if band := pooled.chance(name, attack, fpr):
                 rates = [tpr.value for tpr in tpr_by_task(drawn.design, scores, fpr)]
                 point = {"checkpoint": name, "of": attack, "fpr": fpr}
-                ends = {"chance_low": band.low, "chance_high": band.high}
-                yield {**point, "tpr": float(np.mean(rates)), **ends}
+                point["tpr"] = float(np.mean(rates))
+                yield point | {
+                    f"chance_{k}": band[f"null_{k}"] for k in ("low", "high")
+                }
 
 
 # --- what is claimed, and guards ------------------------------------------------------
@@ -515,7 +494,8 @@ def _concluded(
     not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
     pooled = judged.pooled
     if not own:
-        return not_tested("mia.missing", reason=pooled.reason or NO_ROWS), {}
+        reason = NO_ROWS if len(pooled.rows) else TOO_FEW
+        return not_tested("mia.missing", reason=reason), {}
     tests, facts = _tests(name, own, changes, judged)
     if not tests:
         return not_tested("mia.no_score", **facts), {}
@@ -551,26 +531,17 @@ def _corrected(
     sides are told apart without training what a score shows beyond that is no sample
     of noise alone: nothing is gained there from how scores vary together.
     """
-    change = {
-        attack: BASE if isinstance(test.row, Contrast) else ""
-        for attack, test in tests.items()
-    }
-    beyond = {a: "texts" if t.above else change[a] for a, t in tests.items()}
-    ps = [test.p for test in tests.values()]
-    further = [test.beyond_p for test in tests.values()]
+    change = {a: BASE if isinstance(t.row, Contrast) else "" for a, t in tests.items()}
     together = pooled.correlation(name, change)
-    moved, worth = correlated(ps, together), independent(together)
-    if any(test.told for test in tests.values()):
-        excess, worth_excess = holm(further), float(len(tests))
-    else:
-        together = pooled.correlation(name, beyond)
-        excess, worth_excess = correlated(further, together), independent(together)
+    moved, worth = correlated([test.p for test in tests.values()], together)
+    further = [test.beyond_p for test in tests.values()]
+    excess, worth_excess = holm(further), float(len(tests))
+    if not any(test.told for test in tests.values()):
+        beyond = {a: "texts" if t.above else change[a] for a, t in tests.items()}
+        excess, worth_excess = correlated(further, pooled.correlation(name, beyond))
     both = np.maximum(moved, excess)
-    return (
-        dict(zip(tests, moved.tolist(), strict=True)),
-        dict(zip(tests, both.tolist(), strict=True)),
-        (worth, worth_excess),
-    )
+    by_score = (dict(zip(tests, ps.tolist(), strict=True)) for ps in (moved, both))
+    return *by_score, (worth, worth_excess)
 
 
 def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
@@ -730,12 +701,12 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     clusters = facts.groupby("member")["cluster"].nunique()
     least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
     tasks = facts["task"].nunique()
-    seen: float | None = None
+    told = {"members": members, "others": others, "tasks": tasks, "fewest": FEWEST}
+    told["seen"] = None
     if least > 1:
-        seen = 2.8 * float(np.sqrt((members + others + 1) / (12 * members * others)))
-    passed = False if seen is None else True if least >= FEW else None
-    counts = {"members": members, "others": others, "tasks": tasks, "fewest": FEWEST}
-    told = {**counts, "seen": seen}
+        share = (members + others + 1) / (12 * members * others)
+        told["seen"] = 2.8 * float(np.sqrt(share))
+    passed = False if least < 2 else True if least >= FEW else None
     found.add("rows", "rows", told, passed=passed)
 
 
@@ -745,21 +716,15 @@ def _blind_guard(found: Findings, facts: pd.DataFrame) -> None:
         found.add(name, "blind_missing", {})
         return
     value, p = alone["blind_value"], alone["blind_p"]
-    passed: bool | None = True
-    says = "alike"
+    passed, says = (None, "unsure") if value > 0.55 else (True, "alike")
     if p < 0.05:
         passed, says = False, "unlike"
-        found.texts = True
-        found.beside[ALL] = TEXTS
-    elif value > 0.55:
-        passed, says = None, "unsure"
-    columns: dict[str, Any] = {"audit": "mia", "checkpoint": "", "metric": "auc"}
-    ends = {name: alone[f"blind_{name}"] for name in ("null_low", "null_high")}
-    columns |= {"of": "blind", "clusters": facts["cluster"].nunique(), **ends}
-    auc = Row(value=value, **columns)
-    values: dict[str, Fact] = {"p": p, "auc": auc}
-    values |= {of: alone[f"blind_{of}"] for of in ("permutations", "rows")}
-    found.add(name, f"blind_{says}", values, passed=passed)
+        found.texts, found.beside[ALL] = True, TEXTS
+    columns: dict[str, Any] = {"checkpoint": "", "metric": "auc", "of": "blind"}
+    columns |= {of: alone[f"blind_{of}"] for of in ("value", "null_low", "null_high")}
+    auc = Row(audit="mia", clusters=facts["cluster"].nunique(), **columns)
+    values = {of: alone[f"blind_{of}"] for of in ("p", "permutations", "rows")}
+    found.add(name, f"blind_{says}", {"auc": auc, **values}, passed=passed)
 
 
 def _duplicates(found: Findings, rows: int) -> None:
@@ -772,9 +737,9 @@ def _duplicates(found: Findings, rows: int) -> None:
     if blurred:
         void: Status = "invalid" if known > UNUSABLE * rows else "insensitive"
         found.void[ALL] = (void, DUPLICATES)
-    removed = found.alone["duplicates_removed"]
     passed = False if blurred else None if known else True
-    values: dict[str, Fact] = {"removed": removed, "left": left, "blurred": blurred}
+    values: dict[str, Fact] = {"left": left, "blurred": blurred}
+    values["removed"] = found.alone["duplicates_removed"]
     found.add(name, "duplicates", values, passed=passed)
 
 
@@ -786,8 +751,7 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
     if p < 0.01:
         found.void["response"] = ("invalid", LABELS)
     passed = False if p < 0.01 else None if p < 0.05 else True
-    values = {"p": p, "void": "response" in found.void}
-    found.add("label balance", "labels", values, passed=passed)
+    found.add("label balance", "labels", {"p": p, "void": p < 0.01}, passed=passed)
 
 
 def _covariates(found: Findings, facts: pd.DataFrame) -> None:
@@ -807,8 +771,9 @@ def _untrained(found: Findings) -> None:
     pooled, alone = found.pooled, list[str]()
     scored = [one for one in ATTACKS if not pooled.usable(BASE, one)]
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
-    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
-    found.before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
+    if ps:
+        together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
+        found.before = bool(correlated([*ps.values()], together)[0].min() < TOLD)
     for attack in DECLARED:
         estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:
@@ -818,11 +783,9 @@ def _untrained(found: Findings) -> None:
         if not holds:
             found.apart.add(attack)
             found.beside[attack] = UNTRAINED
-        auc = Row.of_estimate(
-            estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
-        )
+        columns = {"audit": "mia", "checkpoint": BASE, "metric": "auc", "of": attack}
+        facts = {"auc": Row.of_estimate(estimate, **columns), "holds": holds}
         told = {"passed": holds, "checkpoint": BASE}
-        facts: dict[str, Fact] = {"auc": auc, "holds": holds}
         found.add("untrained model", "untrained", facts, **told)
     if "loss" in found.apart:
         found.apart |= {*DECLARED}
