@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, starmap
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -20,26 +21,8 @@ import pandas as pd
 import scipy
 
 from spark_audit import sentences
+from spark_audit.audits import canary_ranks as ranks
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
-from spark_audit.audits.canary_ranks import (
-    LEVEL,
-    TIED,
-    Judged,
-    Tested,
-    adjusted,
-    by_part,
-    changes,
-    held_out,
-    hits_of,
-    p_risen,
-    ranked,
-    resolved,
-    row_of,
-    tables_of,
-    tied,
-    trained,
-    two_ended,
-)
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, marked, ratio_figures
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.prompts import canary_key
@@ -136,19 +119,14 @@ class CanaryRank(Audit):
         averaged over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean``,
         nats per token, is the true string's.
         """
-        keyed = [
-            (one, candidate_keys(one, paper=context.paper)) for one in manifest.canaries
-        ]
-        units = pd.DataFrame.from_records(
-            [unit for canary, keys in keyed for unit in _units(canary, keys)]
-        )
+        paper = context.paper
+        keyed = [(one, candidate_keys(one, paper=paper)) for one in manifest.canaries]
+        units = pd.DataFrame.from_records(chain.from_iterable(starmap(_units, keyed)))
 
         def measured() -> Measured:
             for name, passes in tables.items():
                 table = passes.get(CANDIDATES)
-                rows = [
-                    x for canary, keys in keyed for x in _scores(canary, keys, table)
-                ]
+                rows = [row for one in keyed for row in _scores(*one, table)]
                 scores = np.array(rows, np.float64).reshape(-1, len(VALUES))
                 yield name, dict(zip(VALUES, scores.T, strict=True))
 
@@ -161,29 +139,27 @@ class CanaryRank(Audit):
         warned = rankable(units)
         if (kept := evidence.facts["kept_contexts"]) is not None:
             warned.append(guard("canary contexts", "canary_contexts", {"kept": kept}))
-        frame = ranked(every)
-        ours = trained(frame)
+        frame = ranks.ranked(every)
+        ours = ranks.trained(frame)
         if ours.empty:
             reason = UNSCORED if (units["kind"] == "canary").any() else UNRANKED
             if len(frame):
                 reason = "no canary of a trained row can be ranked"
-            unknown = "canary", "canary.not_estimable"
-            return AuditResult(
-                rows=self.missing(names, reason),
-                guards=warned,
-                findings=[Finding.not_tested(*unknown, reason=reason)],
-            )
-        judged = Judged.of(frame)
-        in_contexts = trained(ranked(every, "context"))
+            says = "canary.not_estimable"
+            unknown = Finding.not_tested("canary", says, reason=reason)
+            rows = self.missing(names, reason)
+            return AuditResult(rows=rows, guards=warned, findings=[unknown])
+        judged = ranks.Judged(frame)
+        in_contexts = ranks.trained(ranks.ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context)
-        tables = tables_of(frame, judged)
+        tables = ranks.tables_of(frame, judged)
         said = [*findings(judged, tables["canary_epsilon"], rows)]
         for name in names:
             reason = UNRANKED
             if name not in {*ours["checkpoint"]}:
-                lost, reason = ("canary", "canary.unscored"), UNSCORED
-                lacking = Finding.not_tested(*lost, checkpoint=name, reason=reason)
-                said.append(lacking)
+                reason = UNSCORED
+                lost: dict[str, Any] = {"checkpoint": name, "reason": reason}
+                said.append(Finding.not_tested("canary", "canary.unscored", **lost))
             rows += self.missing([name], reason, beside=rows)
         said += contrast_findings(contrasts, judged)
         return AuditResult(
@@ -239,7 +215,7 @@ def _scores(
 
 
 def canary_figures(
-    once: pd.DataFrame, often: pd.DataFrame, judged: Judged, context: Context
+    once: pd.DataFrame, often: pd.DataFrame, judged: ranks.Judged, context: Context
 ) -> tuple[list[Row], list[Contrast]]:
     """Rows with their values by chance, and contrasts.
 
@@ -282,30 +258,30 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         return row
     change, notes, annotation = dict[str, Any](), [row.note], "/" in row.of
     # Others show nothing, however large the effect.
-    able = max(1, int(resolved(once).sum()))
+    able = max(1, int(ranks.resolved(once).sum()))
     if k:
-        hits, least = hits_of(once, k=k), top_k_mde(able, k=k, n_candidates=size)
+        hits, found = ranks.hits_of(once, k=k), top_k_mde(able, k=k, n_candidates=size)
         band = hits.null_low / n, hits.null_high / n
-        change = {"null": hits.null, "mde": least and least - hits.null}
+        change = {"null": hits.null, "mde": found and found - hits.null}
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
     else:
-        ranks, mdes = row.metric == "rank_mean", chance_mde(able, n_candidates=size)
-        band = null_mean([size] * n, of="rank" if ranks else "exposure").band(row.level)
-        change = {"mde": mdes.ranks if ranks else mdes.bits}
-        change["null"] = getattr(null_moments(size), row.metric)
+        of, least = "rank", chance_mde(able, n_candidates=size).ranks
+        if row.metric == "exposure_mean":
+            of, least = "exposure", chance_mde(able, n_candidates=size).bits
+        band = null_mean([size] * n, of=of).band(row.level)
+        change = {"mde": least, "null": getattr(null_moments(size), row.metric)}
     change["null_low"], change["null_high"] = band
-    if annotation:
-        notes.append(ONE_RANK)
+    notes += [ONE_RANK] * annotation
     counted = often if annotation else once
-    if count := tied(counted):
+    if count := ranks.tied(counted):
         facts = {"tied": count, "canaries": len(counted)}
         notes.append(sentences.render("canary.ties", **facts))
     return row.model_copy(update={**change, "note": "; ".join(filter(None, notes))})
 
 
-def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
+def _marked(rows: Sequence[Any], judged: ranks.Judged) -> list[Any]:
     """The rows, with the status that what holds of all canaries gives them."""
 
     def uncontrolled(row: Row) -> str | None:
@@ -318,7 +294,7 @@ def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
         part = row.of.partition("/")[0]
         sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
         lost = any((name, part) in judged.tied for name in sides)
-        return TIED if lost and row.metric != "nll" else None
+        return ranks.TIED if lost and row.metric != "nll" else None
 
     rows = marked(rows, "insensitive", uncontrolled)
     return marked(rows, "not_resolvable", unranked)
@@ -350,12 +326,12 @@ def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:
     """
     power = [each.model_copy(update={"over": each.over * groups}) for each in one.power]
     p = None if one.p is None else min(1.0, groups * one.p)
-    changes = {"p": p, "power": power, "facts": {**one.facts, **facts}}
-    return one.model_copy(update=changes)
+    update = {"p": p, "power": power, "facts": {**one.facts, **facts}}
+    return one.model_copy(update=update)
 
 
 def findings(
-    judged: Judged, bounds: Sequence[Record], rows: Iterable[Row]
+    judged: ranks.Judged, bounds: Sequence[Record], rows: Iterable[Row]
 ) -> Iterator[Finding]:
     """What is said of every checkpoint, with ``bounds`` of epsilon and report rows."""
     limits_of = {
@@ -367,30 +343,30 @@ def findings(
         parts = [part for part in RANKED if part in judged.sensitive]
         lists: dict[str, Any] = {"insensitive": judged.lost, "sensitive": parts}
         yield Finding.not_tested("canary", "canary.partly_insensitive", **lists)
-    for name in dict.fromkeys(trained(judged.frame)["checkpoint"]):
+    for name in dict.fromkeys(ranks.trained(judged.frame)["checkpoint"]):
         for one in _of_checkpoint(name, judged, bounds):
             place = (one.checkpoint, one.metric, one.of)
             yield one.model_copy(update=limits_of.get(place))
 
 
 def _of_checkpoint(
-    name: str, judged: Judged, bounds: Sequence[Record]
+    name: str, judged: ranks.Judged, bounds: Sequence[Record]
 ) -> Iterator[Finding]:
-    ours = trained(judged.frame[judged.frame["checkpoint"] == name])
+    ours = ranks.trained(judged.frame[judged.frame["checkpoint"] == name])
     if gone := [part for part in RANKED if (name, part) in judged.tied]:
         says: Status = "not_resolvable"
         lost: dict[str, Any] = {"checkpoint": name, "status": says, "parts": gone}
-        yield Finding.not_tested("canary", f"canary.{says}", **lost, reason=TIED)
+        yield Finding.not_tested("canary", f"canary.{says}", **lost, reason=ranks.TIED)
         ours = ours[~ours["part"].isin(gone)]
         if ours.empty:
             return
     if parts := set(ours["part"]) & judged.sensitive:
         ours = ours[ours["part"].isin(parts)]
     size = int(ours["n_candidates"].iloc[0])
-    n = max(1, int(resolved(ours).groupby(ours["part"]).sum().min()))
+    n = max(1, int(ranks.resolved(ours).groupby(ours["part"]).sum().min()))
     control = [test for test in judged.control if test.checkpoint == name]
     frame = judged.frame[judged.frame["checkpoint"] == name]
-    of_all = {"never_inserted": held_out(frame)["canary_id"].nunique()}
+    of_all = {"never_inserted": ranks.held_out(frame)["canary_id"].nunique()}
     if not parts:
         p = min((test.p for test in control), default=None)
         yield finding(name, "not_tested", "insensitive", of_all, p)
@@ -415,14 +391,14 @@ def _of_checkpoint(
 
 
 def _ends(
-    name: str, ours: pd.DataFrame, judged: Judged, never: Sequence[Pair], n: int
+    name: str, ours: pd.DataFrame, judged: ranks.Judged, never: Sequence[Pair], n: int
 ) -> list[Finding]:
     """Both ends of the ranks, against chance and against never-inserted canaries."""
     # Adjusted over all parts, before those that tell nothing are left out.
     parts, kinds = set(ours["part"]), judged.kinds[name]
     remembered, suppressed = (
         [test for test in tests if test.part in parts]
-        for tests in two_ended(judged.frame[judged.frame["checkpoint"] == name])
+        for tests in ranks.two_ended(judged.frame[judged.frame["checkpoint"] == name])
     )
     ends = [_against_chance(name, ours, remembered[0], judged.control, n)]
     if ends[0].claim == "memory" and "ahead" in kinds:
@@ -437,21 +413,25 @@ def _ends(
 
 
 def _against_chance(
-    name: str, ours: pd.DataFrame, best: Tested, control: Sequence[Tested], n: int
+    name: str,
+    ours: pd.DataFrame,
+    best: ranks.Tested,
+    control: Sequence[ranks.Tested],
+    n: int,
 ) -> Finding:
     part = ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
     low, high = null_mean([size] * best.n).band()
     null = null_moments(size).exposure_mean
-    first = hits_of(part, k=1)
+    first = ranks.hits_of(part, k=1)
     rate = {"value": first.rate, "low": first.low, "high": first.high}
     facts = {
         **best.facts("exposure_mean", null=null, null_low=low, null_high=high),
-        "top1_rate": row_of(name, best.part, "top1_rate", best.n, **rate),
+        "top1_rate": ranks.row_of(name, best.part, "top1_rate", best.n, **rate),
         "first": round(first.hits, 2),
         "canaries": best.n,
         "candidates": size,
-        "tied": tied(part),
+        "tied": ranks.tied(part),
     }
     on: dict[str, Any] = {"unit": "bits", "null": null, "value": best.value}
     on |= {"metric": "exposure_mean", "of": best.part}
@@ -468,32 +448,32 @@ def _against_chance(
     return finding(name, "nothing_shown", "nothing", facts, best.p, **on)
 
 
-def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
+def _rise(frame: pd.DataFrame, best: ranks.Tested, *, ahead: bool) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     name, part = best.checkpoint, frame[frame["part"] == best.part]
     (ours, base), (kind, before) = (
         [side[side["checkpoint"] == one] for one in (name, BASE)]
-        for side in (trained(part), held_out(part))
+        for side in (ranks.trained(part), ranks.held_out(part))
     )
-    change = changes(ours, base)
+    change = ranks.changes(ours, base)
     names = {"audit": "canary", "checkpoint": name, "metric": "exposure_rise"}
     rise = Row.of_estimate(
         ratio_estimate(change, np.ones(len(change))), **names, of=best.part, unit="bits"
     )
     facts = {"rise": rise, "p": best.p, "over": best.over}
     if not best.detected:
-        on = {"unit": "bits", "power": _risen_power(trained(part), name, best)}
+        on = {"unit": "bits", "power": _risen_power(ranks.trained(part), name, best)}
         return finding(name, "nothing_shown", "not_risen", facts, best.p, **on)
-    if len(kind) and not ahead and p_risen(kind, before) <= 1 - LEVEL:
+    if len(kind) and not ahead and ranks.p_risen(kind, before) <= 1 - ranks.LEVEL:
         return finding(name, "confounded", "kind_risen", facts, best.p)
     return finding(name, "memory", "risen", facts, best.p)
 
 
-def _risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
+def _risen_power(parts: pd.DataFrame, name: str, best: ranks.Tested) -> list[Power]:
     """Of the one-sided signed-rank test of the canaries that stand in most rows."""
     most = parts[parts["dose"] == parts["dose"].max()]
     ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
-    change = changes(ours, base)
+    change = ranks.changes(ours, base)
     found, n = ratio_estimate(change, np.ones(len(change))), len(change)
     if not found.se:
         return []
@@ -504,7 +484,7 @@ def _risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair(Tested):
+class Pair(ranks.Tested):
     """Ranks of planted canaries of one part next to those of never-inserted ones.
 
     ``value`` is the share of pairs whose planted canary ranks ahead, ``p`` of no
@@ -523,12 +503,12 @@ class Pair(Tested):
 def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
     """A comparison of each part of one checkpoint, the clearest first."""
     found = []
-    for name, part, whole in by_part(frame):
-        ours, never = trained(whole)["mid"], held_out(whole)["mid"]
+    for name, part, whole in ranks.by_part(frame):
+        ours, never = ranks.trained(whole)["mid"], ranks.held_out(whole)["mid"]
         n, m, size = len(ours), len(never), int(whole["n_candidates"].iloc[0])
         if not n or not m:
             continue
-        row = partial(row_of, name, part, "rank_mean", unit="ranks")
+        row = partial(ranks.row_of, name, part, "rank_mean", unit="ranks")
         sides = {"trained": ours, "held_out": never}
         means = {k: row(len(x), value=float(x.mean())) for k, x in sides.items()}
         # Ranks never trained on are uniform.
@@ -545,17 +525,22 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
         p = 1.0 if alike else float(test.pvalue)
         one = name, part, n, float(1 - test.statistic / (n * m)), p
         found.append(Pair(*one, mean_ranks=means, power=power))
-    return sorted(adjusted(found), key=attrgetter("p"))
+    return sorted(ranks.adjusted(found), key=attrgetter("p"))
 
 
 def _clear(never: Sequence[Pair], *, ahead: bool) -> Pair | None:
     """The clearest part with a difference to that side."""
-    clear = (x for x in never if x.p <= 1 - LEVEL and (x.value > 0.5) == ahead)
+    clear = (x for x in never if x.p <= 1 - ranks.LEVEL and (x.value > 0.5) == ahead)
     return next(clear, None)
 
 
 def _beside_held_out(
-    never: Sequence[Pair], low: Tested, best: Tested, *, sunk: bool, null: float
+    never: Sequence[Pair],
+    low: ranks.Tested,
+    best: ranks.Tested,
+    *,
+    sunk: bool,
+    null: float,
 ) -> list[Finding]:
     """True strings against never-inserted ones, at either end."""
     made = partial(finding, low.checkpoint)
@@ -588,23 +573,24 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
     here = [r for r in table if r["checkpoint"] == name and r["epsilon_per_record"]]
     bounds: list[tuple[Row, int]] = []
     ps: list[float] = []
+    largest = 0.0
     for declared in (True, False):
         some = [r for r in here if r["declared"] == declared]
         best = max(some, key=lambda r: r["epsilon_per_record"], default=None)
-        largest = max((row.value or 0.0 for row, _ in bounds), default=0.0)
         if best is None or best["epsilon_per_record"] <= largest:
             continue
+        largest = best["epsilon_per_record"]
         by_chance = scipy.stats.binom.sf(
             best["hits"] - 1, best["canaries"], best["k"] / size
         )
-        ps.append(float(by_chance) * (1 - LEVEL) / best["significance"])
+        ps.append(float(by_chance) * (1 - ranks.LEVEL) / best["significance"])
         row = Row(
             audit="canary",
             checkpoint=name,
             metric="epsilon_per_record",
             of=best["part"],
             group="pooled" if best["dose"] == "all" else f"dose:{best['dose']}",
-            value=best["epsilon_per_record"],
+            value=largest,
             level=1 - best["significance"],
             n=best["canaries"],
             family="primary" if declared else "exploratory",
@@ -620,7 +606,7 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
 
 
 def contrast_findings(
-    contrasts: Sequence[Contrast], judged: Judged
+    contrasts: Sequence[Contrast], judged: ranks.Judged
 ) -> Iterator[Finding]:
     """How exposure of whole canaries changed against each baseline."""
     for row in contrasts if "full" in judged.sensitive else ():
@@ -645,32 +631,27 @@ def rankable(units: pd.DataFrame) -> list[Guard]:
     return [guard("canaries rankable", "canaries_rankable", told)] if lost else []
 
 
-def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
+def guards(judged: ranks.Judged, evidence: pd.DataFrame) -> list[Guard]:
     """What can void the figures: no positive control, or a base that knows canaries."""
-    return [_control_guard(judged), _base_guard(judged, evidence)]
-
-
-def _control_guard(judged: Judged) -> Guard:
-    control = judged.control
-    shown = list(dict.fromkeys(t.checkpoint for t in control if t.detected))
-    says, facts = "control_missing", dict[str, Any]()
+    control, facts = judged.control, dict[str, Any]()
+    says = "control_missing"
     if control:
         says, facts = "control_not_found", control[0].facts("exposure_mean")
-    if shown:
+    if shown := list(dict.fromkeys(t.checkpoint for t in control if t.detected)):
         says = "control_found"
         facts |= {"checkpoints": shown, "insensitive": judged.lost}
     passed = None if shown and judged.lost else bool(shown)
-    return guard("positive control", says, facts, passed=passed)
-
-
-def _base_guard(judged: Judged, evidence: pd.DataFrame) -> Guard:
-    name = "base ranks canaries by chance"
+    found = [guard("positive control", says, facts, passed=passed)]
+    name, told = "base ranks canaries by chance", dict[str, Any]()
     if judged.base:
-        worst = judged.base[0]
-        facts = {**worst.facts("rank_mean", unit="ranks")}
-        facts["by_chance"] = passed = not worst.detected
-        of_base: dict[str, Any] = {"passed": passed, "checkpoint": BASE}
-        return guard(name, "canary_base_ranks", facts, **of_base)
-    scored = set(evidence.loc[evidence["kind"] == "canary", "checkpoint"])
-    says = "canary_base_tied" if BASE in scored else "canary_base_unscored"
-    return guard(name, says, {"supposed": judged.supposed})
+        says, facts = (
+            "canary_base_ranks",
+            judged.base[0].facts("rank_mean", unit="ranks"),
+        )
+        facts["by_chance"] = uniform = judged.uniform
+        told = {"passed": uniform, "checkpoint": BASE}
+    else:
+        scored = evidence.loc[evidence["kind"] == "canary", "checkpoint"]
+        says = f"canary_base_{'tied' if BASE in {*scored} else 'unscored'}"
+        facts = {"supposed": judged.supposed}
+    return [*found, guard(name, says, facts, **told)]

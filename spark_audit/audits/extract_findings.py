@@ -42,6 +42,7 @@ LEVEL = 0.95
 FULL = "full"
 """The true prefix: what the plain pass has read anyway."""
 WHOLE, GRADED = "identifiers", ("digits", "local parts")
+ENDS = ("beyond_points", "low", "high")
 WITHIN = (1, 10, 100)
 """Numbers of draws that the table of prompts counts."""
 NOT_ASKED = "no identifier of a trained row fits this prompt"
@@ -311,8 +312,8 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
             yield Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
             yield compared
         if (apart := back.tied / back.of) > TIES_MATTER:
-            told = {"ties": _figure(name, "ties", row.clusters, value=apart)}
-            yield Finding.not_tested("extract", "extract.ties", checkpoint=name, **told)
+            ties: Any = {"ties": _figure(name, "ties", row.clusters, value=apart)}
+            yield Finding.not_tested("extract", "extract.ties", checkpoint=name, **ties)
 
 
 def returned(spans: pd.DataFrame) -> Hits:
@@ -392,7 +393,7 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
     if name != BASE:
         p, power = (
             max(apart.p, exact_p(chosen)),
-            (hits_power(chosen, base and base.apart),),
+            (hits_power(chosen, base.apart if base else None),),
         )
         if apart.low > 0:
             guess = beyond_guessing(pii, name)
@@ -610,9 +611,8 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                 apart, p = beyond(spans, seed=seed)
                 record: dict[str, Any] = {"checkpoint": name, "prompt": prompt}
                 record |= {"of": of, **_counts(name, spans)}
-                ends = apart and [round(100 * end, 2) for end in apart[:3]]
-                names = ("beyond_points", "low", "high")
-                record |= dict(zip(names, ends or [None] * 3, strict=True))
+                for key, end in zip(ENDS, apart or (None,) * 3, strict=False):
+                    record[key] = None if end is None else round(100 * end, 2)
                 tested = (prompt, of) != (FULL, WHOLE) and name != BASE
                 if of == WHOLE:
                     record |= _whole(spans.train, full[name].frame, cue=cue)

@@ -258,7 +258,7 @@ def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[
         null = group.chance(name, attack, FPRS.get(metric))
         if attack == "blind":
             # Intervals that take cross-validated scores as given are too narrow.
-            sizes = {"n": estimate.n, "clusters": estimate.clusters}
+            sizes: dict[str, Any] = {"n": estimate.n, "clusters": estimate.clusters}
             bare = Estimate(estimate.value, status=estimate.status, **sizes)
             estimate = bare.noting("cross-validated, without a model")
             if pooled and metric == "auc":
@@ -540,8 +540,8 @@ def _corrected(
         beyond = {a: "texts" if t.above else change[a] for a, t in tests.items()}
         excess, worth_excess = correlated(further, pooled.correlation(name, beyond))
     both = np.maximum(moved, excess)
-    by_score = (dict(zip(tests, ps.tolist(), strict=True)) for ps in (moved, both))
-    return *by_score, (worth, worth_excess)
+    changed, claimed = (dict(zip(tests, ps, strict=True)) for ps in (moved, both))
+    return changed, claimed, (worth, worth_excess)
 
 
 def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
@@ -701,8 +701,8 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     clusters = facts.groupby("member")["cluster"].nunique()
     least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
     tasks = facts["task"].nunique()
-    told = {"members": members, "others": others, "tasks": tasks, "fewest": FEWEST}
-    told["seen"] = None
+    told: dict[str, Fact] = {"members": members, "others": others, "fewest": FEWEST}
+    told |= {"tasks": tasks, "seen": None}
     if least > 1:
         share = (members + others + 1) / (12 * members * others)
         told["seen"] = 2.8 * float(np.sqrt(share))
@@ -784,9 +784,9 @@ def _untrained(found: Findings) -> None:
             found.apart.add(attack)
             found.beside[attack] = UNTRAINED
         columns = {"audit": "mia", "checkpoint": BASE, "metric": "auc", "of": attack}
-        facts = {"auc": Row.of_estimate(estimate, **columns), "holds": holds}
-        told = {"passed": holds, "checkpoint": BASE}
-        found.add("untrained model", "untrained", facts, **told)
+        auc, told = Row.of_estimate(estimate, **columns), {"passed": holds}
+        facts: dict[str, Fact] = {"auc": auc, "holds": holds}
+        found.add("untrained model", "untrained", facts, **told, checkpoint=BASE)
     if "loss" in found.apart:
         found.apart |= {*DECLARED}
         for attack in alone:
