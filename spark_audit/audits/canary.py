@@ -267,11 +267,11 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
     else:
-        of, least = "rank", chance_mde(able, n_candidates=size).ranks
-        if row.metric == "exposure_mean":
-            of, least = "exposure", chance_mde(able, n_candidates=size).bits
-        band = null_mean([size] * n, of=of).band(row.level)
-        change = {"mde": least, "null": getattr(null_moments(size), row.metric)}
+        of_rank, mdes = row.metric == "rank_mean", chance_mde(able, n_candidates=size)
+        null = null_mean([size] * n, of="rank" if of_rank else "exposure")
+        band = null.band(row.level)
+        change = {"mde": mdes.ranks if of_rank else mdes.bits}
+        change["null"] = getattr(null_moments(size), row.metric)
     change["null_low"], change["null_high"] = band
     notes += [ONE_RANK] * annotation
     counted = often if annotation else once

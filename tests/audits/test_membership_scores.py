@@ -227,10 +227,11 @@ VOCABULARY = np.array([f"w{i}" for i in range(600)])
 
 def blind(*given: Any, **options: Any) -> Any:
     """What the classifier finds, by names."""
-    if (found := blind_classifier(*given, **options)) is None:
+    found, scores = blind_classifier(*given, **options)
+    if not found:
         return None
-    told = {name.removeprefix("blind_"): one for name, one in found[1].items()}
-    return SimpleNamespace(scores=found[0], **told)
+    told = {name.removeprefix("blind_"): one for name, one in found.items()}
+    return SimpleNamespace(scores=scores, **told)
 
 
 def texts_of(

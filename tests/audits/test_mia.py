@@ -255,8 +255,8 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(make_world, monkeypatch):
     real = mia_texts.blind_classifier
 
     def unlucky(*given: Any, **options: Any) -> Any:
-        scores, told = real(*given, **options)
-        return scores, told | {"blind_p": 0.03}
+        told, scores = real(*given, **options)
+        return told | {"blind_p": 0.03}, scores
 
     monkeypatch.setattr(mia_texts, "blind_classifier", unlucky)
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
