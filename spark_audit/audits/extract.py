@@ -166,12 +166,9 @@ class Extraction(Audit):
         kept = spans[spans["set"] == "canary"]
         canaries = [*extract_findings.canary_findings(kept)]
         if pii[pii["split"] == "train"].empty:
-            unknown = "extract", "not_estimable"
-            return AuditResult(
-                rows=self.missing(names, NOTHING),
-                findings=[Finding.not_tested(*unknown, reason=NOTHING), *canaries],
-                tables=tables,
-            )
+            unknown = Finding.not_tested("extract", "not_estimable", reason=NOTHING)
+            rows = self.missing(names, NOTHING)
+            return AuditResult(rows=rows, findings=[unknown, *canaries], tables=tables)
         units = evidence.units[
             (evidence.units["set"] == "pii") & (evidence.units["prompt"] == FULL)
         ]
@@ -227,18 +224,14 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
         if {one, other} <= {*tries}:
             pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
             found, p = _difference(pair, group, replicates, seed=context.seed)
-            own = {"checkpoint": name, "baseline": baseline, "of": of}
-            own |= {"audit": "extract", "group": group.name, "metric": "n50_median"}
+            own = {"checkpoint": name, "baseline": baseline, "group": group.name}
+            own |= {"audit": "extract", "metric": "n50_median", "of": of}
             test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0, "p": p}
             yield Contrast.of_estimate(found, **own, **test)
 
 
 def _difference(
-    pair: tuple[np.ndarray, np.ndarray],
-    group: Group,
-    replicates: np.ndarray,
-    *,
-    seed: int,
+    pair: Sequence[np.ndarray], group: Group, replicates: np.ndarray, *, seed: int
 ) -> tuple[Estimate, float | None]:
     """Difference of two medians, with a test of the spans' own changes."""
     if group.size < 2:
@@ -263,23 +256,20 @@ def _tries(estimate: Estimate) -> Estimate:
     if estimate.value is None:
         return estimate
     value, high = 10.0**estimate.value, 10.0 ** (estimate.high or 0.0)
-    limits: dict[str, Any] = {"low": None, "high": None}
-    if estimate.low is not None:
-        limits = {"low": min(10.0**estimate.low, MOST), "high": high}
-    elif value > MOST:
-        # Without an interval all resamples agree, and lie beyond the bound too.
-        limits["low"] = MOST
-    # The bound stays a true lower limit, but never an upper one.
-    note = ""
-    if max(value, high) > MOST:
-        limits["high"], note = None, f"no upper limit: it is more than {MOST:.0e}"
-    if value > MOST:
-        note = f"more than {MOST:.0e}: the value is that bound, with no upper limit"
+    # Without an interval all resamples agree, and lie beyond the bound if it does.
+    low = estimate.low if estimate.low is not None or value <= MOST else np.inf
+    limits: dict[str, Any] = {"low": None if low is None else min(10.0**low, MOST)}
+    endless = max(value, high) > MOST
+    limits["high"] = None if estimate.low is None or endless else high
     limits |= {f"parity_{end}": limit for end, limit in limits.items()}
-    if limits["low"] is not None:
+    if low is not None:
         limits["interval"] = "percentile"
     made = replace(estimate, value=min(value, MOST), **limits)
-    return made.noting(note) if note else made
+    # The bound stays a true lower limit, but never an upper one.
+    note = f"no upper limit: it is more than {MOST:.0e}"
+    if value > MOST:
+        note = f"more than {MOST:.0e}: the value is that bound, with no upper limit"
+    return made.noting(note) if endless else made
 
 
 def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:

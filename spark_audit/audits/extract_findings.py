@@ -570,15 +570,13 @@ def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
     for; ``base``: the base, behind the true prefix or the cue.
     """
     asked = every["prompt"] == "cue"
-    won = every["greedy"].astype(bool)
-    full = every[every["prompt"] == FULL]
-    places = pd.MultiIndex.from_frame(full[["checkpoint", "span"]])
-    own = pd.MultiIndex.from_frame(every[asked & won][["checkpoint", "span"]])
-    base = every[(every["checkpoint"] == BASE) & won]
-    cued = base.loc[base["prompt"] == "cue", "span"]
+    won, full = every[every["greedy"].astype(bool)], every[every["prompt"] == FULL]
+    cued, base = won[won["prompt"] == "cue"], won[won["checkpoint"] == BASE]
+    own = (pd.MultiIndex.from_frame(x[["checkpoint", "span"]]) for x in (full, cued))
     given = base.loc[base["prompt"].isin([FULL, "cue"]), "span"]
+    by_base = cued.loc[cued["checkpoint"] == BASE, "span"]
     return full.assign(
-        cue=places.isin(own) | full["span"].isin(cued),
+        cue=next(own).isin(next(own)) | full["span"].isin(by_base),
         cue_asked=full["span"].isin(every.loc[asked, "span"]),
         base=full["span"].isin(given),
     )
@@ -877,7 +875,7 @@ def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:
     often, too: easily guessed types (:data:`GUESSABLE`) are left out, names and
     addresses, and what the cue gives in another row.
     """
-    train, held = (counted(pii, name, split) for split in ("train", "test"))
+    train, held = (counted(pii, name, split) for split in SPLITS)
     rates = guess_rates(train, held, other_rows=False)
     hard = [k for k, rate in rates.items() if rate <= GUESSABLE and k not in BARE]
     train = train[train["cue_asked"] & train["type"].isin(hard)]

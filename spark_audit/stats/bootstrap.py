@@ -328,10 +328,17 @@ def _flip_p(num: np.ndarray, replicates: int, seed: int, *, family: bool) -> np.
     order = np.argsort(-np.abs(num.sum(axis=0)), kind="stable")
     num = num[:, order]
     bar = _bar(num)
-    parts = _random_sums(num, replicates, seed)
+    parts: Iterator[np.ndarray]
     if exact := len(num) <= EXACT_UP_TO:
         first = _all_sums(num[::2])
         parts = (first + one for one in _all_sums(num[1::2]))
+    else:
+        bits = _random_bits(len(num), replicates, seed)
+        signs = (
+            1 - 2 * np.unpackbits(bits[rows], axis=1, count=len(num)).view(np.int8)
+            for rows in row_chunks(replicates, max(num.shape))
+        )
+        parts = (weighted_sums(one, num) for one in signs)
     hits, done = np.zeros(len(order)), 0
     for part in parts:
         flipped = np.abs(part)
@@ -344,14 +351,6 @@ def _flip_p(num: np.ndarray, replicates: int, seed: int, *, family: bool) -> np.
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(p) if family else p
     return adjusted
-
-
-def _random_sums(num: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray]:
-    """Sums of columns ``(C, K)`` under random signs, shape ``(S, K)``, in parts."""
-    bits = _random_bits(len(num), replicates, seed)
-    for rows in row_chunks(replicates, max(num.shape)):
-        flipped = np.unpackbits(bits[rows], axis=1, count=len(num))
-        yield weighted_sums(1 - 2 * flipped.view(np.int8), num)
 
 
 def holm(p: ArrayLike) -> np.ndarray:

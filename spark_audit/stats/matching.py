@@ -191,11 +191,11 @@ def match_spans(
         elif not len(starts):
             reasons[i] = NO_WINDOW.format(end - start)
         else:
-            choices[i] = _within_caliper(
-                unll, starts, (start, end), caliper_u=caliper_u, distance=distance
-            )
-            if not len(choices[i].starts):
-                del choices[i]
+            span, profile = slice(start, end), distance == "profile"
+            near = _within_caliper(unll, starts, span, caliper_u, profile=profile)
+            if len(near.starts):
+                choices[i] = near
+            else:
                 reasons[i] = OUTSIDE_CALIPER
     picks = assign_disjoint(list(choices.values()))
     pairs: list[Pair] = []
@@ -267,41 +267,24 @@ def _prefix_sums(values: np.ndarray) -> np.ndarray:
 
 
 def _within_caliper(
-    unll: np.ndarray,
-    starts: np.ndarray,
-    span: tuple[int, int],
-    *,
-    caliper_u: int,
-    distance: str,
+    unll: np.ndarray, starts: np.ndarray, span: slice, caliper_u: int, *, profile: bool
 ) -> Choices:
     """The windows of a span's length that are near enough, with their costs."""
-    start, end = span
-    length = end - start
-    sums = _prefix_sums(unll)
-    total = sums[end] - sums[start]
+    length, sums = span.stop - span.start, _prefix_sums(unll)
+    total = sums[span.stop] - sums[span.start]
     costs = np.abs(sums[starts + length] - sums[starts] - total)
     near = costs <= caliper_u * length
     starts, costs = starts[near], costs[near]
-    if distance == "profile" and len(starts):
+    if profile and len(starts):
         # Never below the difference of the sums, which has pruned what it could.
-        costs = _profile_distance(unll, starts, unll[start:end])
+        own, windows = np.sort(unll[span]), sliding_window_view(unll, length)
+        rows = max(1, _BLOCK // length)
+        for at in range(0, len(starts), rows):
+            block = np.sort(windows[starts[at : at + rows]], axis=1)
+            costs[at : at + rows] = np.abs(block - own).sum(axis=1)
         near = costs <= caliper_u * length
         starts, costs = starts[near], costs[near]
     return Choices(length, starts, costs)
-
-
-def _profile_distance(
-    unll: np.ndarray, starts: np.ndarray, span: np.ndarray
-) -> np.ndarray:
-    """Sum over tokens of ``|sorted window - sorted span|``; shape of ``starts``."""
-    length, profile = len(span), np.sort(span)
-    windows = sliding_window_view(unll, length)
-    out = np.empty(len(starts), np.int64)
-    rows = max(1, _BLOCK // length)
-    for at in range(0, len(starts), rows):
-        block = np.sort(windows[starts[at : at + rows]], axis=1)
-        out[at : at + rows] = np.abs(block - profile).sum(axis=1)
-    return out
 
 
 # --- balance --------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
@@ -198,7 +198,14 @@ def _null_mean(counts: tuple[tuple[int, int], ...], of: Of) -> NullMean:
     reach = sum(count * (s - 1 if of == "rank" else np.log2(s)) for s, count in counts)
     # Steps of 1 keep ranks exact.
     step = 1.0 if of == "rank" else float(reach) / _GRID
-    parts = [(_on_grid(_values(size, of) / step), count) for size, count in counts]
+    parts = []
+    for size, count in counts:
+        # Equal masses at real positions, shared between the neighbouring grid points.
+        position = _values(size, of) / step
+        low = np.floor(position).astype(np.int64)
+        share = position - low
+        where, mass = np.r_[low, low + 1], np.r_[1 - share, share] / size
+        parts.append((np.bincount(where[mass > 0], mass[mass > 0]), count))
     length = sum(count * (len(pmf) - 1) for pmf, count in parts) + 1
     fast = scipy.fft.next_fast_len(length, real=True)
     product = np.ones(fast // 2 + 1, dtype=np.complex128)
@@ -213,15 +220,6 @@ def _null_mean(counts: tuple[tuple[int, int], ...], of: Of) -> NullMean:
 def _values(size: int, of: Of) -> np.ndarray:
     ranks = np.arange(1, size + 1)
     return ranks - 1.0 if of == "rank" else exposure_bits(ranks, size)
-
-
-def _on_grid(position: np.ndarray) -> np.ndarray:
-    """Equal masses at real positions, shared between the neighbouring grid points."""
-    low = np.floor(position).astype(np.int64)
-    share = position - low
-    where = np.concatenate([low, low + 1])
-    mass = np.concatenate([1 - share, share]) / len(position)
-    return np.bincount(where[mass > 0], mass[mass > 0])
 
 
 # --- tests ----------------------------------------------------------------------------
@@ -573,11 +571,14 @@ def one_run_bound(
         raise ValueError("one_run_bound needs guesses <= coins, rows >= 1, delta < 1")
 
     def refuted(epsilon: float, of: float) -> bool:
-        p = one_run_p(correct, guesses, coins, epsilon=epsilon, delta=of)
-        curve = _of_epsilon_delta(epsilon, of)
-        return p <= significance or _too_many(
-            correct, guesses, coins, significance, curve
-        )
+        up, down = float(np.exp(epsilon)), float(np.exp(-epsilon))
+
+        def curve(y: float) -> float:
+            return max(0.0, down * (y - of), 1 - of - up * (1 - y))
+
+        count = correct, guesses, coins
+        p = one_run_p(*count, epsilon=epsilon, delta=of)
+        return p <= significance or _too_many(*count, significance, curve)
 
     @cache
     def bound(group: int) -> float:
@@ -606,9 +607,8 @@ def one_run_mu(
 
     def told(mu: float) -> bool:
         def inverse(y: float) -> float:
-            return float(
-                scipy.special.ndtr(scipy.special.ndtri(min(y, 1.0)) - rows * mu)
-            )
+            z = scipy.special.ndtri(min(y, 1.0)) - rows * mu
+            return float(scipy.special.ndtr(z))
 
         return _too_many(correct, guesses, coins, significance, inverse)
 
@@ -629,12 +629,11 @@ def one_run_p(
     return float(min(1.0, beta + 2 * coins * delta * alpha))
 
 
+Curve: TypeAlias = Callable[[float], float]
+
+
 def _too_many(
-    correct: int,
-    guesses: int,
-    coins: int,
-    chance: float,
-    inverse: Callable[[float], float],
+    correct: int, guesses: int, coins: int, chance: float, inverse: Curve
 ) -> bool:
     """Whether so many right guesses are less likely than ``chance`` under a curve.
 
@@ -652,15 +651,6 @@ def _too_many(
         if right + wrong > guesses / coins:
             return True
     return False
-
-
-def _of_epsilon_delta(epsilon: float, delta: float) -> Callable[[float], float]:
-    up, down = float(np.exp(epsilon)), float(np.exp(-epsilon))
-
-    def inverse(y: float) -> float:
-        return max(0.0, down * (y - delta), 1 - delta - up * (1 - y))
-
-    return inverse
 
 
 def _largest(told: Callable[[float], bool]) -> float:

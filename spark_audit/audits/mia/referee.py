@@ -236,15 +236,15 @@ def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFra
         not in the order of these rows.
     """
     fix = "score all rows of the file, in its order, and give the same file here"
+    what = ""
     if len(scores) != len(rows):
         what = f"has {len(scores)} scores, and there are {len(rows)} rows"
-        raise InputError(what, where=where, fix=fix)
-    if "label" in scores and (other := (scores["label"] != rows["label"]).sum()):
+    elif "label" in scores and (other := (scores["label"] != rows["label"]).sum()):
         what = f"has another label than the rows at {other} of {len(rows)} places"
-        raise InputError(what, where=where, fix=fix)
-    if not _in_order(scores["score"], rows):
+    elif not _in_order(scores["score"], rows):
         what = "scores rows that stand twice no more alike than any others"
         fix = f"{fix}; of an attack that does so, give a table with a column id"
+    if what:
         raise InputError(what, where=where, fix=fix)
     return scores.assign(id=rows["id"])[~rows["id"].duplicated()]
 
