@@ -23,6 +23,7 @@ import scipy
 from spark_audit import sentences
 from spark_audit.audits import canary_ranks as ranks
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.canary_ranks import Judged, Tested
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, marked, ratio_figures
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.prompts import canary_key
@@ -149,7 +150,7 @@ class CanaryRank(Audit):
             unknown = Finding.not_tested("canary", says, reason=reason)
             rows = self.missing(names, reason)
             return AuditResult(rows=rows, guards=warned, findings=[unknown])
-        judged = ranks.Judged(frame)
+        judged = Judged(frame)
         in_contexts = ranks.trained(ranks.ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context)
         tables = ranks.tables_of(frame, judged)
@@ -215,7 +216,7 @@ def _scores(
 
 
 def canary_figures(
-    once: pd.DataFrame, often: pd.DataFrame, judged: ranks.Judged, context: Context
+    once: pd.DataFrame, often: pd.DataFrame, judged: Judged, context: Context
 ) -> tuple[list[Row], list[Contrast]]:
     """Rows with their values by chance, and contrasts.
 
@@ -281,7 +282,7 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     return row.model_copy(update={**change, "note": "; ".join(filter(None, notes))})
 
 
-def _marked(rows: Sequence[Any], judged: ranks.Judged) -> list[Any]:
+def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
     """The rows, with the status that what holds of all canaries gives them."""
 
     def uncontrolled(row: Row) -> str | None:
@@ -331,7 +332,7 @@ def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:
 
 
 def findings(
-    judged: ranks.Judged, bounds: Sequence[Record], rows: Iterable[Row]
+    judged: Judged, bounds: Sequence[Record], rows: Iterable[Row]
 ) -> Iterator[Finding]:
     """What is said of every checkpoint, with ``bounds`` of epsilon and report rows."""
     limits_of = {
@@ -350,7 +351,7 @@ def findings(
 
 
 def _of_checkpoint(
-    name: str, judged: ranks.Judged, bounds: Sequence[Record]
+    name: str, judged: Judged, bounds: Sequence[Record]
 ) -> Iterator[Finding]:
     ours = ranks.trained(judged.frame[judged.frame["checkpoint"] == name])
     if gone := [part for part in RANKED if (name, part) in judged.tied]:
@@ -391,32 +392,48 @@ def _of_checkpoint(
 
 
 def _ends(
-    name: str, ours: pd.DataFrame, judged: ranks.Judged, never: Sequence[Pair], n: int
+    name: str, ours: pd.DataFrame, judged: Judged, never: Sequence[Pair], n: int
 ) -> list[Finding]:
     """Both ends of the ranks, against chance and against never-inserted canaries."""
     # Adjusted over all parts, before those that tell nothing are left out.
     parts, kinds = set(ours["part"]), judged.kinds[name]
-    remembered, suppressed = (
-        [test for test in tests if test.part in parts]
+    best, low = (
+        next(test for test in tests if test.part in parts)
         for tests in ranks.two_ended(judged.frame[judged.frame["checkpoint"] == name])
     )
-    ends = [_against_chance(name, ours, remembered[0], judged.control, n)]
+    ends = [_against_chance(name, ours, best, judged.control, n)]
+    ahead, behind = (_clear(never, ahead=side) for side in (True, False))
+    made = partial(finding, name)
     if ends[0].claim == "memory" and "ahead" in kinds:
         # Chance is no null here: only the held-out canaries tell.
         p = never[0].p if never else ends[0].p
-        lifted = [finding(name, "confounded", "lifted", p=p)]
-        ends = lifted if _clear(never, ahead=True) is None else []
-    sunk = "behind" in kinds
-    null = null_moments(int(ours["n_candidates"].iloc[0])).exposure_mean
-    low = suppressed[0]
-    return ends + _beside_held_out(never, low, remembered[0], sunk=sunk, null=null)
+        ends = [made("confounded", "lifted", p=p)] if ahead is None else []
+    told = len(ends)
+    if low.detected and "behind" in kinds and behind is None:
+        ends.append(made("confounded", "sunk"))
+    elif low.detected:
+        null = null_moments(int(ours["n_candidates"].iloc[0])).exposure_mean
+        facts = low.facts("lower_tail_exposure", null=null)
+        ends.append(made("betrays", "behind_chance", facts, low.p))
+    if ahead is not None:
+        ends.append(made("memory", "ahead", ahead.told, ahead.p))
+    elif behind is not None and not low.detected:
+        ends.append(made("confounded", "behind", behind.told))
+    # Chance has told more than so few held-out canaries can.
+    if len(ends) > told or best.detected:
+        return ends
+    if not never:
+        return [*ends, made("not_tested", "no_held_out")]
+    power = [never[0].power.model_copy(update={"over": never[0].over})]
+    on: dict[str, Any] = {"unit": "ranks", "power": power}
+    return [*ends, made("nothing_shown", "no_difference", never[0].told, **on)]
 
 
 def _against_chance(
     name: str,
     ours: pd.DataFrame,
-    best: ranks.Tested,
-    control: Sequence[ranks.Tested],
+    best: Tested,
+    control: Sequence[Tested],
     n: int,
 ) -> Finding:
     part = ours[ours["part"] == best.part]
@@ -433,10 +450,10 @@ def _against_chance(
         "candidates": size,
         "tied": ranks.tied(part),
     }
-    on: dict[str, Any] = {"unit": "bits", "null": null, "value": best.value}
-    on |= {"metric": "exposure_mean", "of": best.part}
     # Of the part with the fewest canaries that can be ranked.
-    on["power"] = [Power(test="exposure", n=n, size=size, over=best.over)]
+    power = [Power(test="exposure", n=n, size=size, over=best.over)]
+    on: dict[str, Any] = {"unit": "bits", "null": null, "value": best.value}
+    on |= {"metric": "exposure_mean", "of": best.part, "power": power}
     if best.detected:
         return finding(name, "memory", "memory", facts, best.p, **on)
     most = [t for t in control if t.checkpoint == name and t.detected]
@@ -448,7 +465,7 @@ def _against_chance(
     return finding(name, "nothing_shown", "nothing", facts, best.p, **on)
 
 
-def _rise(frame: pd.DataFrame, best: ranks.Tested, *, ahead: bool) -> Finding:
+def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     name, part = best.checkpoint, frame[frame["part"] == best.part]
     (ours, base), (kind, before) = (
@@ -469,7 +486,7 @@ def _rise(frame: pd.DataFrame, best: ranks.Tested, *, ahead: bool) -> Finding:
     return finding(name, "memory", "risen", facts, best.p)
 
 
-def _risen_power(parts: pd.DataFrame, name: str, best: ranks.Tested) -> list[Power]:
+def _risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
     """Of the one-sided signed-rank test of the canaries that stand in most rows."""
     most = parts[parts["dose"] == parts["dose"].max()]
     ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
@@ -484,7 +501,7 @@ def _risen_power(parts: pd.DataFrame, name: str, best: ranks.Tested) -> list[Pow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair(ranks.Tested):
+class Pair(Tested):
     """Ranks of planted canaries of one part next to those of never-inserted ones.
 
     ``value`` is the share of pairs whose planted canary ranks ahead, ``p`` of no
@@ -534,37 +551,6 @@ def _clear(never: Sequence[Pair], *, ahead: bool) -> Pair | None:
     return next(clear, None)
 
 
-def _beside_held_out(
-    never: Sequence[Pair],
-    low: ranks.Tested,
-    best: ranks.Tested,
-    *,
-    sunk: bool,
-    null: float,
-) -> list[Finding]:
-    """True strings against never-inserted ones, at either end."""
-    made = partial(finding, low.checkpoint)
-    ahead, behind = (_clear(never, ahead=side) for side in (True, False))
-    ends: list[Finding] = []
-    if low.detected and sunk and behind is None:
-        ends.append(made("confounded", "sunk"))
-    elif low.detected:
-        facts = low.facts("lower_tail_exposure", null=null)
-        ends.append(made("betrays", "behind_chance", facts, low.p))
-    if ahead is not None:
-        ends.append(made("memory", "ahead", ahead.told, ahead.p))
-    elif behind is not None and not low.detected:
-        ends.append(made("confounded", "behind", behind.told))
-    # Chance has told more than so few held-out canaries can.
-    if ends or best.detected:
-        return ends
-    if not never:
-        return [made("not_tested", "no_held_out")]
-    power = [never[0].power.model_copy(update={"over": never[0].over})]
-    on: dict[str, Any] = {"unit": "ranks", "power": power}
-    return [made("nothing_shown", "no_difference", never[0].told, **on)]
-
-
 def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
     """The bound declared beforehand, and the largest of the others if it is more.
 
@@ -573,13 +559,12 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
     here = [r for r in table if r["checkpoint"] == name and r["epsilon_per_record"]]
     bounds: list[tuple[Row, int]] = []
     ps: list[float] = []
-    largest = 0.0
     for declared in (True, False):
         some = [r for r in here if r["declared"] == declared]
         best = max(some, key=lambda r: r["epsilon_per_record"], default=None)
-        if best is None or best["epsilon_per_record"] <= largest:
+        least = bounds[0][0].value or 0.0 if bounds else 0.0
+        if best is None or (epsilon := best["epsilon_per_record"]) <= least:
             continue
-        largest = best["epsilon_per_record"]
         by_chance = scipy.stats.binom.sf(
             best["hits"] - 1, best["canaries"], best["k"] / size
         )
@@ -590,7 +575,7 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
             metric="epsilon_per_record",
             of=best["part"],
             group="pooled" if best["dose"] == "all" else f"dose:{best['dose']}",
-            value=largest,
+            value=epsilon,
             level=1 - best["significance"],
             n=best["canaries"],
             family="primary" if declared else "exploratory",
@@ -606,7 +591,7 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
 
 
 def contrast_findings(
-    contrasts: Sequence[Contrast], judged: ranks.Judged
+    contrasts: Sequence[Contrast], judged: Judged
 ) -> Iterator[Finding]:
     """How exposure of whole canaries changed against each baseline."""
     for row in contrasts if "full" in judged.sensitive else ():
@@ -631,7 +616,7 @@ def rankable(units: pd.DataFrame) -> list[Guard]:
     return [guard("canaries rankable", "canaries_rankable", told)] if lost else []
 
 
-def guards(judged: ranks.Judged, evidence: pd.DataFrame) -> list[Guard]:
+def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
     """What can void the figures: no positive control, or a base that knows canaries."""
     control, facts = judged.control, dict[str, Any]()
     says = "control_missing"

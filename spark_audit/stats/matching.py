@@ -4,7 +4,41 @@ The design is SPARK's difficulty-matched selectivity evaluation: a control has t
 span's number of tokens and, on the reference model, its mean NLL within a caliper.
 Everything is decided in integers (micro-nats per token, micro-nat-tokens per pair), so
 that the same scores give the same pairs on every machine. Controls of one example
-share no token (see :mod:`spark_audit.stats.matching`).
+share no token.
+
+Windows are assigned to spans, pairwise token-disjoint, at the least total cost, exactly
+(:func:`assign_disjoint`). The optimum is lexicographic: most spans with a window, then
+least total cost, then the smallest mask of spans (a bit a span, the first span the
+lowest), then the earliest starts, span by span. That order leaves no ties, so every
+exact way of solving gives the same answer, and three of them share the work:
+
+* **Groups.** Each span starts alone with its best window. Where two groups' windows
+  clash they are merged and solved together; windows of groups that do not clash are
+  optimal together, because each group reached its own optimum and nothing beats the
+  sum of optima. (Standley 2010, "Finding optimal solutions to cooperative
+  pathfinding problems", calls this independence detection.)
+* **Pruning.** A window of ``a`` tokens touches at most ``r`` disjoint windows of ``b``
+  tokens. Once a span's cheapest windows hold more disjoint ones than all other windows
+  of its group can touch together, one of them is always free and no dearer window is
+  ever used.
+* **Dynamic programme** over window ends and masks. Past ``MAX_STATES`` masks a group
+  goes to HiGHS through `scipy.optimize.milp`; among optima of equal cost the choice is
+  then HiGHS's own.
+
+What is measured is ``delta_sel = NLL_PII - NLL_control`` over spans matched on a
+*reference* model. Matched on one model and measured on another, it is not zero without
+any effect on PII. With PII harder than other text by ``gap`` on the
+reference, and with the checkpoint's NLL following the reference's with slope ``beta``
+inside each group, groups drifting alike, exact matching gives
+
+    E[delta_sel] = (1 - beta) * gap                                         (R1)
+
+(the bias that Daw and Hatfield 2018 describe for matching on a pre-period outcome).
+R1 holds at every matched value, so spans that found no control do not change it: the
+gap is that of *all* spans. It is one mechanism: it supposes that identifiers and other
+text drift by the same number of nats. Drift that depends on how likely a token is, or
+on its class, gives other values, often of the other sign. So R1 is printed beside a
+figure; it is neither subtracted nor the end of a range, and no test is made against it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,21 @@
-"""Canaries among candidates: ranks, exposure, what chance gives, and tests against it.
+"""How much of a string a model gives back: ranks, exposure, extraction, and chance.
 
 A canary is ranked by its NLL among ``N`` candidates of which it is one; rank 1 is the
 likeliest. Drawn uniformly from its candidates, a canary that a model never saw has a
 uniform rank: exact moments and distributions of figures under it, what a test can
 detect, and tests of uniformity. A canary that is tied with others gets what random
 orders of them would give it on average: under chance its mean is that of a uniform
-rank. Bounds of epsilon are in :mod:`spark_audit.stats.memorisation`.
+rank.
+
+Of a span whose true prefix is known, ``p_z`` is the chance that sampling gives exactly
+its tokens, ``n_p`` in how many tries it comes at least once with probability p:
+(n, p)-discoverable extraction, Hayes et al. (2024), "Measuring memorization through
+probabilistic discoverable extraction". A text can be tokenised in several ways and
+``p_z`` counts one: a lower bound of the chance of the text.
+
+Lower bounds on the epsilon of differential privacy follow from what an attack achieved.
+Each says, at its confidence, that a training run is *not* epsilon-DP for any smaller
+epsilon, under the randomisation it names. A bound of 0 proves nothing.
 """
 
 from __future__ import annotations
