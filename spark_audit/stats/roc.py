@@ -7,11 +7,12 @@ of clustered ROC curve data", which for clusters of one row is that of DeLong et
 (1988). What is undefined for plain rows raises ``NotEstimableError``; what cannot be
 estimated is an ``Estimate.missing`` with its reason.
 
-Rows are told one by one, too, at a declared share of false ones. A row's conformal p is how often a row of a held-out cluster looks at least as familiar.
-Each held-out cluster counts once, whatever the number of its rows, so p is valid for a
-row of a cluster like them. Rows are named by Benjamini and Hochberg's procedure, whose
-bound on the expected share of false ones holds for p values on one calibration set
-(Bates et al., 2023, "Testing for outliers with conformal p-values", arXiv 2104.08279).
+Rows are told one by one, too, at a declared share of false ones. A row's conformal p is
+how often a row of a held-out cluster looks at least as familiar. Each held-out cluster
+counts once, whatever the number of its rows, so p is valid for a row of a cluster like
+them. Rows are named by Benjamini and Hochberg's procedure, whose bound on the expected
+share of false ones holds for p values on one calibration set (Bates et al., 2023,
+"Testing for outliers with conformal p-values", arXiv 2104.08279).
 """
 
 from __future__ import annotations

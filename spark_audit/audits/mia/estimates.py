@@ -376,14 +376,11 @@ def _rate_difference(
 ) -> Estimate:
     """Difference of two rates with the percentile interval of its resamples."""
     found = [roc.tpr_by_task(drawn.design, values, fpr) for values in pair]
-    rates = [float(np.mean([tpr.value for tpr in side])) for side in found]
-    resolvable = all(tpr.resolvable for side in found for tpr in side)
-    estimate = Estimate(
-        rates[0] - rates[1],
-        n=len(drawn.rows),
-        clusters=drawn.design.n_clusters,
-        status="ok" if resolvable else "not_resolvable",
-    )
+    one, other = (float(np.mean([tpr.value for tpr in side])) for side in found)
+    sizes: Any = {"n": len(drawn.rows), "clusters": drawn.design.n_clusters}
+    estimate = Estimate(one - other, **sizes)
+    if not all(tpr.resolvable for side in found for tpr in side):
+        estimate = replace(estimate, status="not_resolvable")
     low, high = percentile_interval(replicates)
     if not high > low:
         return estimate.noting("all resamples are equal: no interval")

@@ -219,10 +219,8 @@ def word_features(
     words = hashed(texts, n_features=FEATURES, token_pattern=r"(?u)\b\w+\b")
     length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
     _, kind = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
-    rows = np.arange(len(texts))
-    kinds = scipy.sparse.csr_matrix(
-        (np.full(len(texts), 0.5), (rows, kind.ravel())), dtype=np.float64
-    )
+    cells = np.arange(len(texts)), kind.ravel()
+    kinds = scipy.sparse.csr_matrix((np.full(len(texts), 0.5), cells))
     numbers = scipy.sparse.csr_matrix(np.stack([length, 2 * length**2], axis=1))
     return scipy.sparse.csr_matrix(scipy.sparse.hstack([words, numbers, kinds]))
 
