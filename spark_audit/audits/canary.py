@@ -401,7 +401,7 @@ def _ends(
         next(test for test in tests if test.part in parts)
         for tests in ranks.two_ended(judged.frame[judged.frame["checkpoint"] == name])
     )
-    ends = [_against_chance(name, ours, best, judged.control, n)]
+    ends = [_against_chance(ours, best, judged.control, n)]
     ahead, behind = (_clear(never, ahead=side) for side in (True, False))
     made = partial(finding, name)
     if ends[0].claim == "memory" and "ahead" in kinds:
@@ -430,13 +430,9 @@ def _ends(
 
 
 def _against_chance(
-    name: str,
-    ours: pd.DataFrame,
-    best: Tested,
-    control: Sequence[Tested],
-    n: int,
+    ours: pd.DataFrame, best: Tested, control: Sequence[Tested], n: int
 ) -> Finding:
-    part = ours[ours["part"] == best.part]
+    name, part = best.checkpoint, ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
     low, high = null_mean([size] * best.n).band()
     null = null_moments(size).exposure_mean
@@ -456,8 +452,7 @@ def _against_chance(
     on |= {"metric": "exposure_mean", "of": best.part, "power": power}
     if best.detected:
         return finding(name, "memory", "memory", facts, best.p, **on)
-    most = [t for t in control if t.checkpoint == name and t.detected]
-    if most:
+    if most := [t for t in control if t.checkpoint == name and t.detected]:
         told = most[0].facts("exposure_mean")
         facts |= {"most_rows": told.pop("exposure_mean"), **told}
         on |= {"value": most[0].value, "metric": "", "of": "", "power": []}
@@ -565,9 +560,8 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
         least = bounds[0][0].value or 0.0 if bounds else 0.0
         if best is None or (epsilon := best["epsilon_per_record"]) <= least:
             continue
-        by_chance = scipy.stats.binom.sf(
-            best["hits"] - 1, best["canaries"], best["k"] / size
-        )
+        trials, chance = best["canaries"], best["k"] / size
+        by_chance = scipy.stats.binom.sf(best["hits"] - 1, trials, chance)
         ps.append(float(by_chance) * (1 - ranks.LEVEL) / best["significance"])
         row = Row(
             audit="canary",

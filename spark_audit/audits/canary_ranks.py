@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -113,12 +113,8 @@ def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
     """Canaries among the first k, compared with chance."""
-    return top_k(
-        frame["rank"].to_numpy(),
-        k=k,
-        n_candidates=int(frame["n_candidates"].iloc[0]),
-        ties=frame["ties"].to_numpy(),
-    )
+    rank, ties = (frame[name].to_numpy() for name in ("rank", "ties"))
+    return top_k(rank, k=k, n_candidates=int(frame["n_candidates"].iloc[0]), ties=ties)
 
 
 LEVEL = 0.95
@@ -442,12 +438,12 @@ def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[drawn & (frame["checkpoint"] != BASE)]
 
 
+Bounds: TypeAlias = Callable[[Record, float], Record]
+"""Columns of bounds from a record, one-sided at a level."""
+
+
 def _bounded(
-    found: list[Record],
-    bounds: Callable[[Record, float], Record],
-    judged: Judged,
-    *,
-    assumed: str,
+    found: list[Record], bounds: Bounds, judged: Judged, *, assumed: str
 ) -> list[Record]:
     """The records with their bounds of epsilon, by a one-sided significance.
 

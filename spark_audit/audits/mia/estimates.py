@@ -339,7 +339,12 @@ class Group:
 
 
 def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Rows of each group: of the tasks with enough of both sides, and by task."""
+    """Rows of each group: of the tasks with enough of both sides, by task and by dose.
+
+    A dose is the number of trained rows that are near-duplicates of a text, itself
+    included: members of each, with all non-members; one that is the only one has no
+    group of its own.
+    """
     tasks: dict[str, np.ndarray] = {}
     for task in sorted(set(facts["task"])):
         rows = np.flatnonzero(facts["task"] == task)
@@ -347,28 +352,18 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
         enough = min(members, len(rows) - members) >= FEWEST
         tasks[f"task:{task}"] = rows if enough else rows[:0]
     pooled = np.sort(np.concatenate(list(tasks.values())))
-    return {"pooled": pooled, **tasks, **_by_dose(facts, tasks)}
-
-
-def _by_dose(
-    facts: pd.DataFrame, tasks: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Members of each dose, with all non-members, in tasks with enough of both.
-
-    A dose is the number of trained rows that are near-duplicates of a text, itself
-    included; one that is the only one has no group of its own.
-    """
+    found = {"pooled": pooled, **tasks}
     member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
     if np.isnan(known).any():
-        return {}
+        return found
     groups = np.array([dose_group(max(int(each), 1)) for each in known])
-    found: dict[str, np.ndarray] = {}
+    doses: dict[str, np.ndarray] = {}
     for group in dict.fromkeys(groups[member][np.argsort(known[member])]):
         use = (groups == group) | ~member
         parts = [rows[use[rows]] for rows in tasks.values()]
         if kept := [rows for rows in parts if member[rows].sum() >= FEWEST]:
-            found[f"dose:{group}"] = np.sort(np.concatenate(kept))
-    return found if len(found) > 1 else {}
+            doses[f"dose:{group}"] = np.sort(np.concatenate(kept))
+    return found | doses if len(doses) > 1 else found
 
 
 def _rate_difference(

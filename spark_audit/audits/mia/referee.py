@@ -154,11 +154,9 @@ def outside_scores(
     for one in files:
         known = read_scores(one, names, order).merge(places)
         if known.empty:
-            raise InputError(
-                "holds no score of any row of the manifest",
-                where=f"{OPTION} {one.path}",
-                fix="give the ids of the data, or the SHA-256 of whole texts",
-            )
+            what = "holds no score of any row of the manifest"
+            fix = "give the ids of the data, or the SHA-256 of whole texts"
+            raise InputError(what, where=f"{OPTION} {one.path}", fix=fix)
         for name, part in known.groupby("checkpoint"):
             if name in found:  # the base may be left out
                 found[str(name)][one.name][part["at"]] = part["score"]
