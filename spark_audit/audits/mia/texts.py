@@ -74,7 +74,7 @@ def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
 def _own_text(example: ManifestExample) -> str:
     """Prompt and response without the task's fixed wording, as duplicates are found."""
     text = example.text
-    parts = parts_outside(example.template, len(text))
+    parts = parts_outside(tuple(example.template), len(text))
     own = " ".join(text[start:end] for start, end in parts)
     return own if own.strip() else text
 
@@ -298,7 +298,8 @@ def without_model(
     # Rows whose group of near-duplicates has members and non-members.
     crossing = (dose > 0) & (dose < copies.transform("size"))
     removed = manifest.counts.get("rows_near_duplicate", 0)
-    alone = {"duplicates_left": int(crossing.sum()), "duplicates_removed": removed}
+    alone: dict[str, float] = {"duplicates_left": int(crossing.sum())}
+    alone["duplicates_removed"] = removed
     if not permutations:
         return units, alone, np.full(len(ids), np.nan)
     options = {"seed": seed_for(seed, "mia", "blind"), "permutations": permutations}
