@@ -122,11 +122,9 @@ def micro_nats(nll: np.ndarray) -> np.ndarray:
     values = np.asarray(nll, dtype=np.float64)
     bad = ~((values >= -_ROUND_OFF) & (values <= _LARGEST))
     if bad.any():
-        raise InputError(
-            f"{int(bad.sum())} of {values.size} token NLLs are no finite nats above 0",
-            where="reference scores",
-            fix="give negative log probabilities, scored in float32",
-        )
+        what = f"{bad.sum()} of {values.size} token NLLs are no finite nats above 0"
+        fix = "give negative log probabilities, scored in float32"
+        raise InputError(what, where="reference scores", fix=fix)
     return np.maximum(np.rint(1e6 * values), 0.0).astype(np.int64)
 
 

@@ -515,3 +515,5 @@ def test_one_canary_has_no_interval(plant):
     planted = plant(n=1, held=0)
     result = canary(planted.tables(loud=5.0), planted.manifest)
     assert {r.status for r in result.rows} == {"not_estimable"}
+    control = the_one(result.guards, name="positive control").detail
+    assert control.startswith("the 1 canary that occurs in most rows is found in")

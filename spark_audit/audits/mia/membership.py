@@ -123,11 +123,9 @@ class Membership(Audit):
 
     def __post_init__(self) -> None:
         if self.blind_permutations and self.blind_permutations < 20:
-            raise InputError(
-                f"{self.blind_permutations} permutations cannot give a p below 0.05",
-                where="--blind-permutations",
-                fix="give at least 20, or 0 for no blind classifier",
-            )
+            what = f"{self.blind_permutations} permutations cannot give a p below 0.05"
+            fix = "give at least 20, or 0 for no blind classifier"
+            raise InputError(what, where="--blind-permutations", fix=fix)
 
     @property
     def inputs(self) -> list[Path]:
