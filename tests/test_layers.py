@@ -51,7 +51,7 @@ DOORS = {
 """Methods for Python's users that open what stands above, when they are called."""
 
 PATTERNS = {
-    "spark_audit.audits.extract.guesses": "parts of identifiers",
+    "spark_audit.audits.extract_findings": "parts of identifiers",
     "spark_audit.audits.setup_guards": "parts of identifiers",
     "spark_audit.audits.identifiers": "forms of identifiers",
     "spark_audit.report.figures.memory_plot": "signs of numbers",

@@ -12,9 +12,9 @@ from typing import Any
 
 from spark_audit.audits.base import Audit as Audit
 from spark_audit.audits.base import Metric, registered
-from spark_audit.audits.canary.exposure import CanaryRank as CanaryRank
+from spark_audit.audits.canary import CanaryRank as CanaryRank
 from spark_audit.audits.embedding_noise import Noise as Noise
-from spark_audit.audits.extract.extraction import Extraction as Extraction
+from spark_audit.audits.extract import Extraction as Extraction
 from spark_audit.audits.matched import Matched as Matched
 from spark_audit.audits.mia.membership import Membership as Membership
 from spark_audit.audits.nll_and_rank import NLL as NLL

@@ -466,7 +466,7 @@ def other_pairs(
     manifest are fewer draws, or none. Each draw replaces every matched span by a random
     eligible window of its length and matches that as the manifest does. It has no gap
     in difficulty: it shows spread and matching quality, and is no null for a Delta_sel
-    (see :func:`spark_audit.stats.selectivity`).
+    (see :func:`spark_audit.stats.matching`).
     """
     clusters = np.array([example.cluster for example in manifest.examples], object)
     for of, settings in VARIANTS.items() if rematched else ():

@@ -46,6 +46,13 @@ from spark_audit.stats.intervals import (
     ratio_estimate,
     replicates_of,
 )
+from spark_audit.stats.matching import (
+    Windows,
+    reweighted,
+    rtm_bias,
+    slope,
+    unlike_drift,
+)
 from spark_audit.stats.memory_contrast import (
     Memory,
     Sides,
@@ -56,13 +63,6 @@ from spark_audit.stats.memory_contrast import (
     permutation_p,
 )
 from spark_audit.stats.power import mde, with_mde
-from spark_audit.stats.selectivity import (
-    Windows,
-    reweighted,
-    rtm_bias,
-    slope,
-    unlike_drift,
-)
 
 row_of = partial(Row.of_estimate, audit="matched", unit="nats")
 contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")

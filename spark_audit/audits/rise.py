@@ -24,7 +24,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
-from spark_audit.audits.canary.rank_tests import TIED, resolved
+from spark_audit.audits.canary_ranks import TIED, resolved
 from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.ratio_rows import (
     beside_base,
@@ -50,9 +50,9 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Power
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
-from spark_audit.stats.chance_ranks import candidate_rank, exposure_bits, top_k_credit
 from spark_audit.stats.duplicates import connected_components
 from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.memorisation import candidate_rank, exposure_bits, top_k_credit
 from spark_audit.stats.memory_contrast import (
     Memory,
     Sides,

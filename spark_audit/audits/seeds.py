@@ -25,9 +25,9 @@ from spark_audit.names import entry_of
 from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.matching import unlike_drift
 from spark_audit.stats.memory_contrast import claim_of
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.selectivity import unlike_drift
 
 R = TypeVar("R", bound=Row)
 

@@ -33,7 +33,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.base import LEVEL, Context, Metric, Plan, Tables, guard
-from spark_audit.audits.canary.rank_tests import coin_figures
+from spark_audit.audits.canary_ranks import coin_figures
 from spark_audit.audits.identifiers import (
     Sums,
     audited_spans,
@@ -58,7 +58,7 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm_by_key
-from spark_audit.stats.epsilon import declared_guesses
+from spark_audit.stats.memorisation import declared_guesses
 from spark_audit.stats.memory_contrast import Memory, Sides, claim_of, memory
 from spark_audit.stats.roc import Design, auc_estimate
 
@@ -634,7 +634,7 @@ class SeriesAttack(OfSeries):
                     pooled[name], gains[name] = group, 1.0 if p is None else p
                 row = partial(self.row, group=where)
                 for of, metric in product(OFS, ("auc", *FPRS)):
-                    null = group.chance(name, of, metric)
+                    null = group.chance(name, of, FPRS.get(metric))
                     found = group.estimate(name, of, metric)
                     rows.append(row(found, name, metric, of, **null))
                 rows += [row(m, name, f"{k}_gain", null=0.0) for k, m, _ in gain]

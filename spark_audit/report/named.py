@@ -25,7 +25,7 @@ from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
 from spark_audit.stats.bootstrap import holm_by_key
-from spark_audit.stats.conformal import (
+from spark_audit.stats.roc import (
     MOST_P,
     conformal_p,
     discoveries,
@@ -256,8 +256,8 @@ def _groups(
 
 def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
     """The identifiers that were asked for, by their numbers in the evidence."""
-    from spark_audit.audits.extract.extraction import spans_of
-    from spark_audit.audits.extract.extraction_findings import FULL
+    from spark_audit.audits.extract import spans_of
+    from spark_audit.audits.extract_findings import FULL
 
     units = extracted.units[extracted.units["prompt"] == FULL].sort_values("span")
     spans = [(row, span) for row, span, _ in spans_of(manifest)]

@@ -185,11 +185,16 @@ def accuracy_estimate(
         return estimate
     events = estimate.value * estimate.n
     if estimate.low is not None and min(events, estimate.n - events) >= FEW_EVENTS:
-        return replace(
-            estimate, low=max(estimate.low, 0.0), high=min(estimate.high or 1.0, 1.0)
-        )
+        low, high = max(estimate.low, 0.0), min(estimate.high or 1.0, 1.0)
+        return replace(estimate, low=low, high=high)
     share = min(max(estimate.value, 0.0), 1.0)
-    n = _effective(answers, metric, estimate)
+    weights = task_weights(metric, answers.shape[1]) ** 2
+    # Independent questions that tell as much.
+    if estimate.se is None or not 0 < estimate.value < 1:
+        n = float(1 / np.sum(weights / (answers.trials > 0).sum(axis=0)))
+    else:
+        n = float(1 / np.sum(weights / answers.trials.sum(axis=0)))
+        n = effective_trials(estimate, n)
     low, high = clopper_pearson(share * n, n)
     note = "" if estimate.note == NO_SPREAD else estimate.note
     return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
@@ -255,12 +260,3 @@ def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     trials = totals[..., None, stages * tasks :]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(right / trials)
-
-
-def _effective(answers: Answers, metric: str, estimate: Estimate) -> float:
-    """Independent questions that tell as much."""
-    shares = task_weights(metric, answers.shape[1])
-    if estimate.se is None or not 0 < (estimate.value or 0.0) < 1:
-        return float(1 / np.sum(shares**2 / (answers.trials > 0).sum(axis=0)))
-    n = float(1 / np.sum(shares**2 / answers.trials.sum(axis=0)))
-    return effective_trials(estimate, n)

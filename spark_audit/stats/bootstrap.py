@@ -256,10 +256,7 @@ def sign_flips(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarr
     for count in np.unique(held[held > 0]):
         part = num.T[held == count]
         part = part[part != 0].reshape(-1, count)
-        if count <= EXACT_UP_TO:
-            p[held == count] = [_exact_p(one) for one in part]
-        else:
-            p[held == count] = _flip_p(part.T, replicates, seed, family=False)
+        p[held == count] = _flip_p(part.T, replicates, seed, family=False)
     return p
 
 
@@ -268,15 +265,6 @@ def _finite(num: ArrayLike) -> np.ndarray:
     if not np.isfinite(table).all():
         raise ValueError("num holds NaN or an infinity")
     return table
-
-
-def _exact_p(num: np.ndarray) -> float:
-    """P among all patterns: those of one half of the clusters meet the other's."""
-    first, second = _all_sums(num[::2]), np.sort(_all_sums(num[1::2]))
-    bar = _bar(num)
-    hits = second.searchsorted(-bar - first, side="right").sum()
-    hits += (len(second) - second.searchsorted(bar - first)).sum()
-    return min(1.0, float(hits / (len(first) * len(second))))
 
 
 def _all_sums(num: np.ndarray) -> np.ndarray:
@@ -328,10 +316,17 @@ def _flip_p(num: np.ndarray, replicates: int, seed: int, *, family: bool) -> np.
     order = np.argsort(-np.abs(num.sum(axis=0)), kind="stable")
     num = num[:, order]
     bar = _bar(num)
-    parts = _random_sums(num, replicates, seed)
+    parts: Iterator[np.ndarray]
     if exact := len(num) <= EXACT_UP_TO:
         first = _all_sums(num[::2])
         parts = (first + one for one in _all_sums(num[1::2]))
+    else:
+        bits = _random_bits(len(num), replicates, seed)
+        signs = (
+            1 - 2 * np.unpackbits(bits[rows], axis=1, count=len(num)).view(np.int8)
+            for rows in row_chunks(replicates, max(num.shape))
+        )
+        parts = (weighted_sums(one, num) for one in signs)
     hits, done = np.zeros(len(order)), 0
     for part in parts:
         flipped = np.abs(part)
@@ -344,14 +339,6 @@ def _flip_p(num: np.ndarray, replicates: int, seed: int, *, family: bool) -> np.
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(p) if family else p
     return adjusted
-
-
-def _random_sums(num: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray]:
-    """Sums of columns ``(C, K)`` under random signs, shape ``(S, K)``, in parts."""
-    bits = _random_bits(len(num), replicates, seed)
-    for rows in row_chunks(replicates, max(num.shape)):
-        flipped = np.unpackbits(bits[rows], axis=1, count=len(num))
-        yield weighted_sums(1 - 2 * flipped.view(np.int8), num)
 
 
 def holm(p: ArrayLike) -> np.ndarray:
@@ -370,12 +357,14 @@ def holm_by_key(p: Mapping[K, float | None]) -> dict[K, float]:
     return dict(zip(known, holm([*known.values()]).tolist(), strict=True))
 
 
-def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:
-    """Family-wise p values of correlated tests, single-step max-T, shape ``(K,)``.
+def correlated(
+    p: ArrayLike, correlation: np.ndarray, *, level: float = 0.0125
+) -> tuple[np.ndarray, float]:
+    """Family-wise p values of correlated tests, and how many tests they are worth.
 
-    How often the largest of K normal statistics that correlate so exceeds each one's,
-    from :data:`DRAWS` draws of a fixed seed; never above Holm's p, which bounds it too
-    and has no draws to run out of.
+    Single-step max-T: how often the largest of K normal statistics that correlate so
+    exceeds each one's, from :data:`DRAWS` draws of a fixed seed; never above Holm's p,
+    which bounds it too and has no draws to run out of.
 
     Parameters
     ----------
@@ -383,30 +372,20 @@ def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:
         Two-sided p values.
     correlation
         Shape ``(K, K)``, of the statistics where nothing is there to find.
+
+    Returns
+    -------
+    Shape ``(K,)``; and from 1 to K, how many independent tests they are worth: the p
+    that is taken to ``level`` is ``level`` over it.
     """
     values = np.asarray(p, dtype=np.float64)
-    largest = _largest(correlation)
+    spread, axes = np.linalg.eigh(correlation)
+    draws = np.random.default_rng(0).standard_normal((DRAWS, len(values)))
+    drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
+    largest = np.sort(np.abs(drawn).max(axis=1))
     # A p of 0 is farther out than any draw.
     bar = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
     hits = DRAWS - np.searchsorted(largest, bar)
-    adjusted: np.ndarray = np.minimum((1 + hits) / (1 + DRAWS), holm(values))
-    return adjusted
-
-
-def independent(correlation: np.ndarray, *, level: float = 0.0125) -> float:
-    """How many independent tests tests that correlate so are worth, from 1 to K.
-
-    The p value that :func:`correlated` takes to ``level`` is ``level`` over this.
-    """
-    bar = np.quantile(_largest(correlation), 1 - level)
-    worth = level / (2 * scipy.special.ndtr(-bar))
-    return float(np.clip(worth, 1.0, len(correlation)))
-
-
-def _largest(correlation: np.ndarray) -> np.ndarray:
-    """The largest of K normal statistics that correlate so, drawn and sorted."""
-    spread, axes = np.linalg.eigh(correlation)
-    rng = np.random.default_rng(0)
-    draws = rng.standard_normal((DRAWS, len(correlation)))
-    drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
-    return np.sort(np.abs(drawn).max(axis=1))
+    tail = 2 * scipy.special.ndtr(-np.quantile(largest, 1 - level))
+    worth = float(np.clip(level / tail, 1.0, len(values)))
+    return np.minimum((1 + hits) / (1 + DRAWS), holm(values)), worth

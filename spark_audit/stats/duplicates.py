@@ -96,9 +96,7 @@ def connected_components(
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     if n == 0:
         return np.zeros(0, np.int64)
-    graph = scipy.sparse.coo_array(
-        (np.ones(len(ends)), (ends[:, 0], ends[:, 1])), (n, n)
-    )
+    graph = scipy.sparse.coo_array((np.ones(len(ends)), tuple(ends.T)), (n, n))
     _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
     _, smallest = np.unique(component, return_index=True)
     return smallest.astype(np.int64)[component]

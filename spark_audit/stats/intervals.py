@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import scipy
@@ -225,13 +225,8 @@ class Estimand(NamedTuple):
         """Its estimate; ``replicates`` give the percentile interval."""
         if self.rate:
             return rate_estimate(*self.sums.T, replicates=replicates)
-        return estimate_of(
-            self.sums,
-            self.statistic,
-            n=self.n,
-            replicates=replicates,
-            bounds=self.bounds,
-        )
+        options: Any = {"n": self.n, "replicates": replicates, "bounds": self.bounds}
+        return estimate_of(self.sums, self.statistic, **options)
 
 
 K = TypeVar("K")

@@ -4,20 +4,60 @@ The design is SPARK's difficulty-matched selectivity evaluation: a control has t
 span's number of tokens and, on the reference model, its mean NLL within a caliper.
 Everything is decided in integers (micro-nats per token, micro-nat-tokens per pair), so
 that the same scores give the same pairs on every machine. Controls of one example
-share no token (see :mod:`spark_audit.stats.assignment`).
+share no token.
+
+Windows are assigned to spans, pairwise token-disjoint, at the least total cost, exactly
+(:func:`assign_disjoint`). The optimum is lexicographic: most spans with a window, then
+least total cost, then the smallest mask of spans (a bit a span, the first span the
+lowest), then the earliest starts, span by span. That order leaves no ties, so every
+exact way of solving gives the same answer, and three of them share the work:
+
+* **Groups.** Each span starts alone with its best window. Where two groups' windows
+  clash they are merged and solved together; windows of groups that do not clash are
+  optimal together, because each group reached its own optimum and nothing beats the
+  sum of optima. (Standley 2010, "Finding optimal solutions to cooperative
+  pathfinding problems", calls this independence detection.)
+* **Pruning.** A window of ``a`` tokens touches at most ``r`` disjoint windows of ``b``
+  tokens. Once a span's cheapest windows hold more disjoint ones than all other windows
+  of its group can touch together, one of them is always free and no dearer window is
+  ever used.
+* **Dynamic programme** over window ends and masks. Past ``MAX_STATES`` masks a group
+  goes to HiGHS through `scipy.optimize.milp`; among optima of equal cost the choice is
+  then HiGHS's own.
+
+What is measured is ``delta_sel = NLL_PII - NLL_control`` over spans matched on a
+*reference* model. Matched on one model and measured on another, it is not zero without
+any effect on PII. With PII harder than other text by ``gap`` on the
+reference, and with the checkpoint's NLL following the reference's with slope ``beta``
+inside each group, groups drifting alike, exact matching gives
+
+    E[delta_sel] = (1 - beta) * gap                                         (R1)
+
+(the bias that Daw and Hatfield 2018 describe for matching on a pre-period outcome).
+R1 holds at every matched value, so spans that found no control do not change it: the
+gap is that of *all* spans. It is one mechanism: it supposes that identifiers and other
+text drift by the same number of nats. Drift that depends on how likely a token is, or
+on its class, gives other values, often of the other sign. So R1 is printed beside a
+figure; it is neither subtracted nor the end of a range, and no test is made against it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike
 
 from spark_audit.errors import InputError, NotEstimableError
-from spark_audit.stats.assignment import Choices, assign_disjoint
+from spark_audit.results import Estimate
+from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.intervals import Estimand, ratio
 
 NOT_SCORED = "span not fully scored"
 NO_WINDOW = "no eligible window of length {}"
@@ -82,11 +122,9 @@ def micro_nats(nll: np.ndarray) -> np.ndarray:
     values = np.asarray(nll, dtype=np.float64)
     bad = ~((values >= -_ROUND_OFF) & (values <= _LARGEST))
     if bad.any():
-        raise InputError(
-            f"{int(bad.sum())} of {values.size} token NLLs are no finite nats above 0",
-            where="reference scores",
-            fix="give negative log probabilities, scored in float32",
-        )
+        what = f"{bad.sum()} of {values.size} token NLLs are no finite nats above 0"
+        fix = "give negative log probabilities, scored in float32"
+        raise InputError(what, where="reference scores", fix=fix)
     return np.maximum(np.rint(1e6 * values), 0.0).astype(np.int64)
 
 
@@ -185,11 +223,11 @@ def match_spans(
         elif not len(starts):
             reasons[i] = NO_WINDOW.format(end - start)
         else:
-            choices[i] = _within_caliper(
-                unll, starts, (start, end), caliper_u=caliper_u, distance=distance
-            )
-            if not len(choices[i].starts):
-                del choices[i]
+            span, profile = slice(start, end), distance == "profile"
+            near = _within_caliper(unll, starts, span, caliper_u, profile=profile)
+            if len(near.starts):
+                choices[i] = near
+            else:
                 reasons[i] = OUTSIDE_CALIPER
     picks = assign_disjoint(list(choices.values()))
     pairs: list[Pair] = []
@@ -261,41 +299,24 @@ def _prefix_sums(values: np.ndarray) -> np.ndarray:
 
 
 def _within_caliper(
-    unll: np.ndarray,
-    starts: np.ndarray,
-    span: tuple[int, int],
-    *,
-    caliper_u: int,
-    distance: str,
+    unll: np.ndarray, starts: np.ndarray, span: slice, caliper_u: int, *, profile: bool
 ) -> Choices:
     """The windows of a span's length that are near enough, with their costs."""
-    start, end = span
-    length = end - start
-    sums = _prefix_sums(unll)
-    total = sums[end] - sums[start]
+    length, sums = span.stop - span.start, _prefix_sums(unll)
+    total = sums[span.stop] - sums[span.start]
     costs = np.abs(sums[starts + length] - sums[starts] - total)
     near = costs <= caliper_u * length
     starts, costs = starts[near], costs[near]
-    if distance == "profile" and len(starts):
+    if profile and len(starts):
         # Never below the difference of the sums, which has pruned what it could.
-        costs = _profile_distance(unll, starts, unll[start:end])
+        own, windows = np.sort(unll[span]), sliding_window_view(unll, length)
+        rows = max(1, _BLOCK // length)
+        for at in range(0, len(starts), rows):
+            block = np.sort(windows[starts[at : at + rows]], axis=1)
+            costs[at : at + rows] = np.abs(block - own).sum(axis=1)
         near = costs <= caliper_u * length
         starts, costs = starts[near], costs[near]
     return Choices(length, starts, costs)
-
-
-def _profile_distance(
-    unll: np.ndarray, starts: np.ndarray, span: np.ndarray
-) -> np.ndarray:
-    """Sum over tokens of ``|sorted window - sorted span|``; shape of ``starts``."""
-    length, profile = len(span), np.sort(span)
-    windows = sliding_window_view(unll, length)
-    out = np.empty(len(starts), np.int64)
-    rows = max(1, _BLOCK // length)
-    for at in range(0, len(starts), rows):
-        block = np.sort(windows[starts[at : at + rows]], axis=1)
-        out[at : at + rows] = np.abs(block - profile).sum(axis=1)
-    return out
 
 
 # --- balance --------------------------------------------------------------------------
@@ -463,3 +484,331 @@ def _ecdf_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     below_a = np.searchsorted(a, at, side="right") / len(a)
     below_b = np.searchsorted(b, at, side="right") / len(b)
     return np.abs(below_a - below_b)
+
+
+# --- windows for spans, pairwise token-disjoint, exactly ------------------------------
+
+
+Pick = tuple[int, int]
+"""A window as ``(cost, start)``."""
+
+MAX_STATES = 4096
+"""Masks that the dynamic programme may have to hold: 12 spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The admissible windows of one span.
+
+    Attributes
+    ----------
+    length
+        Tokens of each window.
+    starts, costs
+        Shape ``(n,)``, int64; starts rise strictly, costs are not negative.
+    """
+
+    length: int
+    starts: np.ndarray
+    costs: np.ndarray
+
+
+def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
+    """Give each span a window, no token used twice; ``None``: it got none.
+
+    Parameters
+    ----------
+    choices
+        One entry a span, in the order that breaks ties.
+    """
+    picks: list[Pick | None] = [None for _ in choices]
+    group = {i: [i] for i, choice in enumerate(choices) if len(choice.starts)}
+    unsolved = list(group.values())
+    while unsolved:
+        for members in unsolved:
+            too_large = 1 << len(members) > MAX_STATES
+            solve = _integer_programme if too_large else _dynamic_programme
+            solution = solve([choices[i] for i in members])
+            for i, window in zip(members, solution, strict=True):
+                picks[i] = window
+        clash = _first_clash(picks, choices)
+        unsolved = []
+        if clash:
+            merged = sorted(group[clash[0]] + group[clash[1]])
+            group.update(dict.fromkeys(merged, merged))
+            unsolved = [merged]
+    return picks
+
+
+def _first_clash(
+    picks: Sequence[Pick | None], choices: Sequence[Choices]
+) -> tuple[int, int] | None:
+    """The leftmost two spans whose windows share a token."""
+    taken = sorted(
+        (window[1], window[1] + choices[i].length, i)
+        for i, window in enumerate(picks)
+        if window is not None
+    )
+    for (_, end, one), (start, _, other) in pairwise(taken):
+        if start < end:
+            return one, other
+    return None
+
+
+def _useful(choices: Sequence[Choices]) -> list[list[Pick]]:
+    """Windows that an optimum can use, by rising cost."""
+    kept: list[list[Pick]] = []
+    for i, choice in enumerate(choices):
+        touched = sum(
+            (other.length - 2) // choice.length + 2
+            for j, other in enumerate(choices)
+            if j != i
+        )
+        by_cost = np.argsort(choice.costs, kind="stable")
+        starts, costs = choice.starts[by_cost].tolist(), choice.costs[by_cost].tolist()
+        disjoint: list[int] = []
+        n = 0
+        while n < len(starts) and len(disjoint) <= touched:
+            if all(abs(starts[n] - s) >= choice.length for s in disjoint):
+                disjoint.append(starts[n])
+            n += 1
+        kept.append(list(zip(costs[:n], starts[:n], strict=True)))
+    return kept
+
+
+def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
+    """The optimum by interval scheduling over masks of the spans that have a window."""
+    kept = _useful(choices)
+    events = sorted(
+        (start + choices[i].length, start, i, cost)
+        for i, windows in enumerate(kept)
+        for cost, start in windows
+    )
+    reach = max(choice.length for choice in choices)
+    # best[n]: mask -> least cost and then earliest starts over the windows that end at
+    # ends[n] or before.
+    nothing: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,) * len(choices))}
+    ends, best = [0], [nothing]
+    for end, start, i, cost in events:
+        if end > ends[-1]:
+            ends.append(end)
+            best.append(best[-1].copy())
+            # Windows still to come start at end - reach or later.
+            old = bisect_right(ends, end - reach) - 1
+            if old > 0:
+                del ends[:old], best[:old]
+        now = best[-1]
+        for mask, (total, starts) in best[bisect_right(ends, start) - 1].items():
+            known = now.get(mask | 1 << i)
+            if mask >> i & 1 or (known is not None and total + cost > known[0]):
+                continue
+            new = total + cost, (*starts[:i], start, *starts[i + 1 :])
+            if known is None or new < known:
+                now[mask | 1 << i] = new
+    mask, (_, starts) = min(
+        best[-1].items(), key=lambda one: (-one[0].bit_count(), one[1][0], one[0])
+    )
+    cost_of = [{start: cost for cost, start in windows} for windows in kept]
+    return [
+        (cost_of[i][start], start) if mask >> i & 1 else None
+        for i, start in enumerate(starts)
+    ]
+
+
+def _integer_programme(choices: Sequence[Choices]) -> list[Pick | None]:
+    """The optimum by HiGHS: set packing in two steps, counts first, then cost."""
+    kept = _useful(choices)
+    owner = np.repeat(np.arange(len(choices)), [len(windows) for windows in kept])
+    cost, start = np.array([window for windows in kept for window in windows]).T
+    end = start + np.array([choice.length for choice in choices])[owner]
+    # Windows that share a token all cover the last start among them.
+    points = np.unique(start)[:, None]
+    packing = scipy.sparse.csr_array(
+        np.vstack(
+            [(start <= points) & (points < end), owner == np.unique(owner)[:, None]]
+        ).astype(np.float64)
+    )
+    limits = scipy.optimize.LinearConstraint(packing, -np.inf, 1.0)
+    every = np.ones(len(cost))
+    most = _solve(-every, limits).sum()
+    enough = scipy.optimize.LinearConstraint(every[None, :], most, np.inf)
+    picks: list[Pick | None] = [None for _ in choices]
+    for j in np.flatnonzero(_solve(cost, limits, enough)):
+        picks[owner[j]] = (int(cost[j]), int(start[j]))
+    return picks
+
+
+def _solve(
+    objective: np.ndarray, *constraints: scipy.optimize.LinearConstraint
+) -> np.ndarray:
+    """Minimise over 0/1 variables; shape ``(n,)``, rounded to 0 and 1."""
+    result = scipy.optimize.milp(
+        objective,
+        constraints=constraints,
+        integrality=np.ones(len(objective), np.int64),
+        bounds=scipy.optimize.Bounds(0, 1),
+        options={"mip_rel_gap": 0.0},
+    )
+    if result.x is None:
+        raise RuntimeError(f"HiGHS gave no assignment: {result.message}")
+    return np.round(result.x)
+
+
+# --- what regression to the mean would give by itself ---------------------------------
+
+
+UNLIKE = 0.1
+"""Share of a contrast that the drift of other text may differ by between two runs."""
+UNKNOWN = 0.5
+"""Share of a contrast that the interval of that difference may reach to."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Window means on the reference model: what regression to the mean depends on.
+
+    Parameters
+    ----------
+    pool
+        Shape ``(m,)``: mean NLL of eligible non-overlapping non-PII windows, nats.
+    pool_clusters
+        Shape ``(m,)``: their cluster codes.
+    spans
+        Shape ``(s,)``: mean NLL of *all* PII spans, matched or not, nats.
+    span_tokens
+        Shape ``(s,)``: their lengths; Delta_sel is pooled over tokens.
+    span_clusters
+        Shape ``(s,)``: their cluster codes.
+    n_clusters
+        Number C of clusters.
+    pool_cells, span_cells
+        Shapes ``(m,)`` and ``(s,)``: integer codes of the strata that controls are
+        looked for in (same example, same length), each inside one cluster. Slope and
+        gap are taken within cells, as matching is: else an example that is hard on
+        both models would lift the slope and hide part of the bias.
+    """
+
+    pool: np.ndarray
+    pool_clusters: np.ndarray
+    spans: np.ndarray
+    span_tokens: np.ndarray
+    span_clusters: np.ndarray
+    n_clusters: int
+    pool_cells: np.ndarray
+    span_cells: np.ndarray
+
+
+def unlike_drift(
+    contrast: float, drift: float, low: float | None, high: float | None
+) -> bool:
+    """Whether two runs drifted so unequally that no contrast of theirs says anything.
+
+    True where the drift of low-sensitivity text differs between them by more than a
+    tenth of the contrast (:data:`UNLIKE`), and its paired interval excludes 0 (or it
+    has none), or where that interval reaches half of the contrast (:data:`UNKNOWN`):
+    too little text to tell. Text that nobody meant to change moves in ordinary
+    fine-tuning; where it moves unequally, identifiers and equally hard text do too.
+
+    Parameters
+    ----------
+    contrast
+        DiD, nats per token.
+    drift, low, high
+        NLL of low-sensitivity text on the one minus that on the other, nats per token,
+        with its interval, ``None`` where there is none.
+    """
+    if low is None or high is None:
+        return abs(drift) > UNLIKE * abs(contrast)
+    clear = (low > 0 or high < 0) and abs(drift) > UNLIKE * abs(contrast)
+    return clear or max(-low, high) > UNKNOWN * abs(contrast)
+
+
+def reweighted(
+    pii_sum: ArrayLike,
+    control_sum: ArrayLike,
+    n_tokens: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    n_clusters: int | None = None,
+) -> dict[str, Estimand]:
+    """Delta_sel averaged over spans, and over sources, by the name of the variant.
+
+    It differs from that over tokens (SPARK's) when the effect depends on size. Over
+    sources: the mean over clusters of each cluster's mean over its spans.
+
+    Parameters
+    ----------
+    pii_sum, control_sum
+        Shape ``(s,)``: summed NLL of each matched span and of its control, nats.
+    n_tokens
+        Shape ``(s,)``: tokens of each span, and as many of its control.
+    clusters
+        Shape ``(s,)``: cluster codes, below ``n_clusters`` if given.
+    """
+    apart = np.subtract(pii_sum, control_sum) / np.asarray(n_tokens)
+    columns = np.stack([apart, np.ones(len(apart))], axis=1)
+    spans = cluster_sums(columns, clusters, n_clusters)
+    held = spans[:, 1] > 0
+    means = np.divide(spans[:, 0], spans[:, 1], out=np.zeros(len(spans)), where=held)
+    return {
+        "span-weighted": Estimand(spans, ratio, len(apart)),
+        "source-weighted": Estimand(
+            np.stack([means, held], axis=1), ratio, int(held.sum())
+        ),
+    }
+
+
+def rtm_bias(
+    windows: Windows, checkpoint: ArrayLike, baseline: ArrayLike | None = None
+) -> Estimand | Estimate:
+    """R1 for a checkpoint's Delta_sel, or for its contrast with a baseline.
+
+    ``(1 - beta) * gap`` or ``(beta_baseline - beta_checkpoint) * gap``: both are
+    ``-slope * gap`` with the slope of the change in NLL (from the reference or the
+    baseline) on the reference's NLL. Slope and gap are re-computed without each
+    cluster, so the interval holds the uncertainty of both. An estimate where there is
+    none, with the reason.
+
+    Parameters
+    ----------
+    windows
+        The reference model's window means.
+    checkpoint, baseline
+        Shape ``(m,)``: mean NLL of the pool's windows on these models, nats.
+    """
+    cells, span_cells = windows.pool_cells, windows.span_cells
+    before = windows.pool if baseline is None else np.asarray(baseline)
+    # A span whose cell has no window has no candidate: Delta_sel never sees it.
+    tokens = np.where(np.isin(span_cells, cells), windows.span_tokens, 0.0)
+    size = 1 + max(cells.max(initial=0), span_cells.max(initial=0))
+    columns = np.stack([np.ones(len(cells)), windows.pool, checkpoint - before], axis=1)
+    ones, *sums = cluster_sums(columns, cells, size).T
+    centre, drift = sums / np.maximum(ones, 1)
+    x, spans = windows.pool - centre[cells], windows.spans - centre[span_cells]
+    change = columns[:, 2] - drift[cells]
+    moments = np.stack([columns[:, 0], x, change, x * x, x * change], axis=1)
+    pairs = np.stack([tokens, tokens * spans], axis=1)
+    sides = (moments, windows.pool_clusters), (pairs, windows.span_clusters)
+    table = np.hstack([cluster_sums(*side, windows.n_clusters) for side in sides])
+    clusters = int(table.any(axis=1).sum())
+    if not tokens.any():
+        reason = "no span shares a cell with a window of the pool"
+        return Estimate.missing(reason, clusters=clusters)
+    if np.isfinite(x).all() and float(x @ x) <= 1e-12 * len(x):
+        reason = "the pool's windows do not vary on the reference model"
+        return Estimate.missing(reason, clusters=clusters)
+    return Estimand(table, _bias, len(x))
+
+
+def slope(sums: np.ndarray) -> np.ndarray:
+    """Slope of the change on the reference's NLL, from what :func:`rtm_bias` sums."""
+    n, x, y, xx, xy = np.moveaxis(sums[..., :5], -1, 0)
+    spread = xx - x * x / n
+    steep = (xy - x * y / n) / np.where(spread > 1e-12 * n, spread, np.nan)
+    return np.asarray(steep)
+
+
+def _bias(sums: np.ndarray) -> np.ndarray:
+    """R1 from summed ``n, x, y, xx, xy`` of the pool and ``tokens, x`` of the spans."""
+    gap = sums[..., 6] / sums[..., 5] - sums[..., 1] / sums[..., 0]
+    return np.asarray(-slope(sums) * gap)

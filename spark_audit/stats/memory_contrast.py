@@ -79,20 +79,17 @@ class Sides:
         for kind in np.unique(self.strata[:, 0]):
             inside = np.flatnonzero(self.strata[:, 0] == kind)
             for levels in range(depth, 0, -1):
-                _, codes = np.unique(
-                    self.strata[inside, :levels], axis=0, return_inverse=True
-                )
-                codes = codes.ravel()
+                own = self.strata[inside, :levels]
+                codes = np.unique(own, axis=0, return_inverse=True)[1].ravel()
                 ours = self.trained[inside]
                 wanted = np.unique(codes[ours])
                 pairs = np.stack([codes, self.clusters[inside]], axis=1)[~ours]
-                held = np.bincount(
-                    np.unique(pairs, axis=0)[:, 0], minlength=int(codes.max()) + 1
-                )
+                size = int(codes.max()) + 1
+                held = np.bincount(np.unique(pairs, axis=0)[:, 0], minlength=size)
                 if len(wanted) and (held[wanted] >= FEWEST).all():
                     kept = np.isin(codes, wanted)
                     cells[inside[kept]] = first + codes[kept]
-                    first += int(codes.max()) + 1
+                    first += size
                     break
         # Numbers without gaps: an empty stratum has no mean.
         numbers = np.unique(cells[cells >= 0])
@@ -179,25 +176,32 @@ def memory(
         np.add.at(sums, at, values[used])
     table = sums.reshape(len(sums), -1)
     table = table[table.any(axis=1)]
-    freedom, scale = _freedom(table), _scale(table)
-    left = int((sides.trained & ~used).sum())
-    note = (
-        f"{left} of {int(sides.trained.sum())} trained identifiers were left out: no "
-        "held-out identifier of the same type, form and place"
-        if left
-        else ""
-    )
+    _, ours, _, theirs = _parts(table)
+    tokens = np.concatenate([ours, theirs], axis=1)
+    # The stratified jackknife's (m - 1) / m for the m clusters of a stratum and side. A
+    # cluster in several gets the mean of theirs, by tokens; one that is alone counts
+    # whole, or its spread would be lost.
+    held = (tokens > 0).sum(axis=0)
+    factor = np.where(held > 1, (held - 1) / np.maximum(held, 1), 1.0)
+    scale = (tokens * factor).sum(axis=1) / tokens.sum(axis=1)
+    total, mix = ours.sum(), ours.sum(axis=0)
+    shares = ours.sum(axis=1) / total
+    others = (mix / total * theirs / theirs.sum(axis=0)).sum(axis=1)
+    freedom = max(effective_clusters(shares**2 + others**2) - 1, 1.0)
+    left, count = int((sides.trained & ~used).sum()), int(sides.trained.sum())
+    note = f"{left} of {count} trained identifiers were left out: no "
+    note += "held-out identifier of the same type, form and place"
 
     def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
-        count = round(float(sums[:, 1].sum()))
-        result = estimate_of(table, statistic, n=count, df=freedom, scale=scale)
+        n = round(float(sums[:, 1].sum()))
+        result = estimate_of(table, statistic, n=n, df=freedom, scale=scale)
         if result.se is not None:
             least = mde(result.se, clusters=int(freedom) + 1)
             result = replace(result, mde=least)
         if side is not None:
             held = int(sums[:, side].any(axis=1).sum())
             result = replace(result, clusters=held)
-        return result.noting(note) if note else result
+        return result.noting(note) if left else result
 
     def trained(totals: np.ndarray) -> np.ndarray:
         top, tokens, *_ = _parts(totals)
@@ -240,12 +244,11 @@ def permutation_p(
     hits = done = 0
     while done < replicates and hits < CHANCE:
         count = min(lot, replicates - done)
-        t = _studentised(
-            [
-                (w, rng.random((count, len(first))).argsort(1) < first.sum(), *own)
-                for w, first, *own in strata
-            ]
-        )
+        drawn = [
+            (w, rng.random((count, len(first))).argsort(1) < first.sum(), *own)
+            for w, first, *own in strata
+        ]
+        t = _studentised(drawn)
         hits += int((t >= least * (1 - 1e-12)).sum())
         done += count
     return (1 + hits) / (1 + done)
@@ -270,10 +273,9 @@ def _strata(
     used, n = sides.cells >= 0, np.asarray(sides.tokens, np.float64)
     keys = np.stack([sides.cells, sides.clusters], axis=1)[used]
     units, codes = np.unique(keys, axis=0, return_inverse=True)
-    columns = np.stack(
-        [change, n, sides.trained, np.ones(len(n)), n * sides.trained], axis=1
-    )
-    sums, tokens, ours, count, share = cluster_sums(columns[used], codes.ravel()).T
+    columns = change, n, sides.trained, np.ones(len(n)), n * sides.trained
+    table = np.stack(columns, axis=1)[used]
+    sums, tokens, ours, count, share = cluster_sums(table, codes.ravel()).T
     pure = (ours == 0) | (ours == count)
     strata = []
     for cell in np.unique(units[:, 0]):
@@ -368,27 +370,6 @@ def claim_of(row: Row) -> Claim:
     return "nothing_shown"
 
 
-def _scale(table: np.ndarray) -> np.ndarray:
-    """``(m - 1) / m`` of each cluster, for the ``m`` clusters of its stratum and side.
-
-    The factor of the stratified jackknife. A cluster in several gets the mean of
-    theirs, by tokens; one that is alone counts whole, or its spread would be lost.
-    """
-    _, ours, _, theirs = _parts(table)
-    tokens = np.concatenate([ours, theirs], axis=1)
-    held = (tokens > 0).sum(axis=0)
-    factor = np.where(held > 1, (held - 1) / np.maximum(held, 1), 1.0)
-    return np.asarray((tokens * factor).sum(axis=1) / tokens.sum(axis=1))
-
-
 def _parts(totals: np.ndarray) -> Sequence[np.ndarray]:
     """Sums ``x, n`` of trained and ``x, n`` of other occurrences, by stratum."""
     return np.split(totals, 4, axis=-1)
-
-
-def _freedom(table: np.ndarray) -> float:
-    _, tokens, _, others = _parts(table)
-    total = tokens.sum()
-    ours = tokens.sum(axis=1) / total
-    theirs = (tokens.sum(axis=0) / total * others / others.sum(axis=0)).sum(axis=1)
-    return max(effective_clusters(ours**2 + theirs**2) - 1, 1.0)

@@ -6,6 +6,13 @@ over tasks. The variance of an AUC is that of Obuchowski (1997), "Nonparametric 
 of clustered ROC curve data", which for clusters of one row is that of DeLong et al.
 (1988). What is undefined for plain rows raises ``NotEstimableError``; what cannot be
 estimated is an ``Estimate.missing`` with its reason.
+
+Rows are told one by one, too, at a declared share of false ones. A row's conformal p is
+how often a row of a held-out cluster looks at least as familiar. Each held-out cluster
+counts once, whatever the number of its rows, so p is valid for a row of a cluster like
+them. Rows are named by Benjamini and Hochberg's procedure, whose bound on the expected
+share of false ones holds for p values on one calibration set (Bates et al., 2023,
+"Testing for outliers with conformal p-values", arXiv 2104.08279).
 """
 
 from __future__ import annotations
@@ -101,16 +108,12 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
     threshold = float(np.partition(y, len(y) - 1 - k)[len(y) - 1 - k])
     note = ""
     if k < 1:
-        note = (
-            f"not resolvable: an FPR of {fpr:g} needs {int(np.ceil(1 / fpr))} "
-            f"non-members, there are {len(y)}"
-        )
+        needed = f"an FPR of {fpr:g} needs {int(np.ceil(1 / fpr))} non-members"
+        note = f"not resolvable: {needed}, there are {len(y)}"
     elif k < COARSE:
         note = f"coarse: {k} of {len(y)} non-members set the threshold"
-    return Tpr(
-        float(np.mean(x > threshold)), threshold, float(np.mean(y > threshold)),
-        k >= 1, note,
-    )  # fmt: skip
+    above, false = (float(np.mean(side > threshold)) for side in (x, y))
+    return Tpr(above, threshold, false, k >= 1, note)
 
 
 def allowed(n: int, fpr: float) -> int:
@@ -271,11 +274,10 @@ def auc_estimate(
         )
     # On the logit scale: inside (0, 1) and around the value.
     centre, reach = scipy.special.logit(value), scipy.special.stdtrit(df, 0.975)
-    width = float(reach) * np.sqrt(variance) / (value * (1 - value))
+    se = float(np.sqrt(variance))
+    width = float(reach) * se / (value * (1 - value))
     low, high = scipy.special.expit([centre - width, centre + width]).tolist()
-    estimate = replace(
-        plain, low=low, high=high, interval="delong", se=float(np.sqrt(variance))
-    )
+    estimate = replace(plain, low=low, high=high, interval="delong", se=se)
     return estimate if replicates is None else with_parity(estimate, replicates)
 
 
@@ -313,21 +315,14 @@ def auc_difference(
             return plain.noting("the two order all pairs alike: no spread"), None
         pairs = _pairs(design)
         reach = 2 * clopper_pearson(pairs, pairs, level=0.975)[0] - 1
-        ends = sorted([a - b, (a - b) * max(reach, -1.0)])
+        low, high = sorted([a - b, (a - b) * max(reach, -1.0)])
+        exact = replace(plain, low=low, high=high, interval="clopper-pearson")
         note = f"opposite perfect orders: exact bounds for {pairs} disjoint pairs of "
-        note += "clusters"
-        return replace(
-            plain, low=ends[0], high=ends[1], interval="clopper-pearson"
-        ).noting(note), least
+        return exact.noting(f"{note}clusters"), least
     se = float(np.sqrt(variance))
     reach = float(scipy.special.stdtrit(df, 0.975)) * se
-    estimate = replace(
-        plain,
-        low=max(-1.0, a - b - reach),
-        high=min(1.0, a - b + reach),
-        interval="delong",
-        se=se,
-    )
+    low, high = max(-1.0, a - b - reach), min(1.0, a - b + reach)
+    estimate = replace(plain, low=low, high=high, interval="delong", se=se)
     p = max(least, float(2 * scipy.special.stdtr(df, -abs(a - b) / se)))
     return estimate if replicates is None else with_parity(estimate, replicates), p
 
@@ -378,16 +373,11 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
     total = np.zeros(len(weights))
     for x, y in design.tasks:
         y = y[np.argsort(values[y], kind="stable")]
-        ends = [
-            np.searchsorted(values[y], values[x], side=side)
-            for side in ("left", "right")
-        ]
+        ends = [values[y].searchsorted(values[x], side) for side in ("left", "right")]
         # Cell (j, i): member i has j non-members below, half of it for either tie.
-        rows = np.tile(np.arange(len(x)), 2)
-        place = scipy.sparse.csr_array(
-            (np.full(2 * len(x), 0.5), (np.concatenate(ends), rows)),
-            (len(y) + 1, len(x)),
-        )
+        cells = np.concatenate(ends), np.tile(np.arange(len(x)), 2)
+        halves = np.full(2 * len(x), 0.5)
+        place = scipy.sparse.csr_array((halves, cells), (len(y) + 1, len(x)))
         for columns, members, others in _resamples(design, weights, x, y):
             below = np.pad(np.cumsum(others, axis=0), ((1, 0), (0, 0)))
             above = place @ members
@@ -426,18 +416,14 @@ def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:
     if values.min() == values.max():
         raise NotEstimableError("all scores are equal: they order nothing")
     held = design.held
-    found = []
-    parts = np.zeros_like(held)
+    found, parts = [], np.zeros_like(held)
     clusters = (held > 0).sum(axis=0)
+    if (few := np.flatnonzero(clusters < 2)).size:
+        side = ("members", "non-members")[few[0] % 2]
+        one = f"only 1 cluster holds {side}"
+        what = one if clusters[few[0]] else f"there are no {side}"
+        raise NotEstimableError(f"{what}: an interval needs 2")
     for task, (x, y) in enumerate(design.tasks):
-        for side, count in zip(
-            ("members", "non-members"), clusters[2 * task : 2 * task + 2], strict=True
-        ):
-            if count < 2:
-                what = (
-                    f"only 1 cluster holds {side}" if count else f"there are no {side}"
-                )
-                raise NotEstimableError(f"{what}: an interval needs 2")
         value, above, below = placements(values[x], values[y])
         found.append(value)
         for column, rows, part in ((2 * task, x, above), (2 * task + 1, y, below)):
@@ -503,14 +489,11 @@ def tpr_estimate(
         low, high = percentile_interval(replicates)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
-    spread = high - low > ZERO
-    estimate = Estimate(
-        float(np.mean([tpr.value for tpr in rates])),
-        n=n,
-        clusters=clusters,
-        se=float(np.nanstd(replicates)) if spread else None,
-    ).between(low, high)
-    if not spread:
+    value = float(np.mean([tpr.value for tpr in rates]))
+    estimate = Estimate(value, n=n, clusters=clusters).between(low, high)
+    if high - low > ZERO:
+        estimate = replace(estimate, se=float(np.nanstd(replicates)))
+    else:
         estimate = replace(estimate, parity_low=None, parity_high=None)
     threshold = np.array([tpr.threshold for tpr in rates])[design.task]
     events, trials = (
@@ -526,8 +509,7 @@ def tpr_estimate(
         estimate = replace(estimate, low=low, high=high, interval="korn-graubard")
     achieved = float(np.mean([tpr.fpr for tpr in rates]))
     estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
-    unresolved = [tpr for tpr in rates if not tpr.resolvable]
-    if unresolved:
+    if unresolved := [tpr for tpr in rates if not tpr.resolvable]:
         estimate = replace(estimate, status="not_resolvable")
     notes = [tpr.note for tpr in unresolved or rates if tpr.note]
     return estimate.noting(notes[0]) if notes else estimate
@@ -562,10 +544,8 @@ def tpr_replicates(
             for row, fpr in enumerate(fprs):
                 budget = np.floor(fpr * false[-1] + 1e-9)
                 at = np.minimum((false <= budget).sum(axis=0), len(y) - 1)
-                hits = true[over[at], np.arange(len(at))]
-                total[row, columns] += np.where(
-                    lacking, np.nan, hits / np.maximum(true[-1], 1)
-                )
+                rate = true[over[at], np.arange(len(at))] / np.maximum(true[-1], 1)
+                total[row, columns] += np.where(lacking, np.nan, rate)
     return total / max(len(design.tasks), 1)
 
 
@@ -590,3 +570,105 @@ def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band
         mean += (k + 1) / (n0 + 1)
     low, high = np.quantile(drawn / len(pairs), [0.025, 0.975])
     return Band(mean / len(pairs), float(low), float(high))
+
+
+# --- rows, each by itself -------------------------------------------------------------
+
+
+def standardised(
+    scores: ArrayLike, held_out: ArrayLike, task: ArrayLike, cluster: ArrayLike
+) -> np.ndarray:
+    """Scores on one scale for all tasks: by each task's held-out rows.
+
+    Parameters
+    ----------
+    scores
+        Shape ``(n,)``, NaN where a row has none.
+    held_out
+        Shape ``(n,)``, bool: never trained on.
+    task, cluster
+        Shape ``(n,)``, labels.
+
+    Returns
+    -------
+    Shape ``(n,)``: distance to the median of the task's held-out rows in units of their
+    median absolute deviation, a row's own cluster left out so that held-out rows are
+    measured as trained ones are; NaN where fewer than two rows are left, or all alike.
+    """
+    x, held = np.asarray(scores, np.float64), np.asarray(held_out, bool)
+    tasks, clusters = np.asarray(task), np.asarray(cluster)
+    found = np.full(len(x), np.nan)
+    known = held & np.isfinite(x)
+    for name in np.unique(tasks):
+        own = tasks == name
+        for each in np.unique(clusters[own]):
+            others = x[known & own & (clusters != each)]
+            if len(others) < 2:
+                continue
+            middle = np.median(others)
+            if spread := np.median(np.abs(others - middle)):
+                rows = own & (clusters == each)
+                found[rows] = (x[rows] - middle) / spread
+    return found
+
+
+def conformal_p(
+    scores: ArrayLike, held_out: ArrayLike, cluster: ArrayLike
+) -> np.ndarray:
+    """How often a held-out row looks at least as familiar as each row.
+
+    Parameters
+    ----------
+    scores
+        Shape ``(n,)``, the larger the more familiar.
+    held_out, cluster
+        As in :func:`standardised`.
+
+    Returns
+    -------
+    Shape ``(n,)``: p of trained rows, at least ``1 / (C + 1)`` of ``C`` held-out
+    clusters; NaN for held-out rows, and for those without a score.
+    """
+    x, held = np.asarray(scores, np.float64), np.asarray(held_out, bool)
+    known = held & np.isfinite(x)
+    _, code, count = np.unique(
+        np.asarray(cluster)[known], return_inverse=True, return_counts=True
+    )
+    order = np.argsort(x[known])
+    weight = np.concatenate([[0.0], np.cumsum(1 / count[code[order]])])
+    below = weight[np.searchsorted(x[known][order], x, side="left")]
+    p = (1 + weight[-1] - below) / (1 + len(count))
+    return np.where(held | ~np.isfinite(x), np.nan, np.minimum(p, 1.0))
+
+
+def simes(p: ArrayLike) -> float:
+    """One p of several of one cluster (Simes 1986), valid where they go together."""
+    ordered = np.sort(np.asarray(p, np.float64))
+    return float((ordered * len(ordered) / np.arange(1, len(ordered) + 1)).min())
+
+
+MOST_P = 0.05
+"""Nobody is named above it: where most are named, the procedure alone would reach p up
+to the share, and name a stranger as often."""
+
+
+def discoveries(p: ArrayLike, *, share: float) -> np.ndarray:
+    """Those that are named: Benjamini and Hochberg (1995) at a share of false ones.
+
+    And none whose own p is above :data:`MOST_P`.
+
+    Parameters
+    ----------
+    p
+        Shape ``(n,)``; NaN is never named.
+
+    Returns
+    -------
+    Shape ``(n,)``, bool.
+    """
+    values = np.asarray(p, np.float64)
+    known = np.isfinite(values)
+    found = np.zeros(len(values), bool)
+    if known.any():
+        found[known] = scipy.stats.false_discovery_control(values[known]) <= share
+    return found & (values <= MOST_P)

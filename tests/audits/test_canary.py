@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 from audited import canary, claims, evidence, plan, said, the_one
 
-from spark_audit.audits.canary.rank_tests import TIED, Judged, one_run_table, ranked
+from spark_audit.audits.canary_ranks import TIED, Judged, one_run_table, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.chance_ranks import null_moments
-from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
+from spark_audit.stats.memorisation import (
+    candidate_guess_bound,
+    null_moments,
+    one_run_bound,
+)
 
 INSENSITIVE = "the audit is insensitive here, and nothing can be concluded"
 PARTS = ("full", "password", "ssn")
@@ -378,7 +381,7 @@ def test_guesses_do_not_know_how_the_coins_fell(plant):
     other = frame.assign(
         held_out=~frame["held_out"], dose=np.where(frame["held_out"], 6, 0)
     )
-    judged = Judged.of(frame)
+    judged = Judged(frame)
     both = [one_run_table(f, judged) for f in (frame, other)]
     for one, turned in zip(*both, strict=True):
         assert one["pairs"] == 31
@@ -512,3 +515,5 @@ def test_one_canary_has_no_interval(plant):
     planted = plant(n=1, held=0)
     result = canary(planted.tables(loud=5.0), planted.manifest)
     assert {r.status for r in result.rows} == {"not_estimable"}
+    control = the_one(result.guards, name="positive control").detail
+    assert control.startswith("the 1 canary that occurs in most rows is found in")

@@ -19,8 +19,8 @@ from audited import (
 )
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.extract.extraction import VALUES
-from spark_audit.audits.extract.extraction_findings import Spans
+from spark_audit.audits.extract import VALUES
+from spark_audit.audits.extract_findings import Spans
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult

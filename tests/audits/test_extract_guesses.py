@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from spark_audit.audits.extract.guesses import (
+from spark_audit.audits.extract_findings import (
     Guess,
     beyond_guessing,
     counted,
@@ -65,7 +65,7 @@ def spans_of(rows: Sequence[Said]) -> pd.DataFrame:
         for i, (row, fact) in enumerate(zip(rows, facts.values(), strict=True)):
             back = row.base if name == "base" else row.back
             records.append(
-                fact._asdict()
+                fact
                 | {"checkpoint": name, "span": i, "split": row.split, "type": row.type}
                 | {"origin": row.origin, "cluster": row.text.lower(), "cue": row.cue}
                 | {"cue_asked": True, "base": row.base}

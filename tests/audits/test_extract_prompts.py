@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from audited import evidence, extract, natural, plan
 
-from spark_audit.audits.extract.extraction import PROMPTED, graded, listed
-from spark_audit.audits.extract.extraction_findings import NOT_ASKED, prompt_table
+from spark_audit.audits.extract import PROMPTED, graded, listed
+from spark_audit.audits.extract_findings import NOT_ASKED, prompt_table
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import asked_place
 from spark_audit.manifest.schema import Manifest

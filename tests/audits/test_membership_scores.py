@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
+from spark_audit.audits.mia.membership import covariate_table
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     DECLARED,
@@ -22,7 +23,6 @@ from spark_audit.audits.mia.texts import (
     label_test,
     permuted,
 )
-from spark_audit.audits.mia.verdicts import covariate_table
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.roc import Design
 
@@ -227,10 +227,11 @@ VOCABULARY = np.array([f"w{i}" for i in range(600)])
 
 def blind(*given: Any, **options: Any) -> Any:
     """What the classifier finds, by names."""
-    if (found := blind_classifier(*given, **options)) is None:
+    found, scores = blind_classifier(*given, **options)
+    if not found:
         return None
-    told = {name.removeprefix("blind_"): one for name, one in found[1].items()}
-    return SimpleNamespace(scores=found[0], **told)
+    told = {name.removeprefix("blind_"): one for name, one in found.items()}
+    return SimpleNamespace(scores=scores, **told)
 
 
 def texts_of(

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from audited import change, figure, mia, the_one
 
+from spark_audit.audits.mia import membership
 from spark_audit.audits.mia import texts as mia_texts
-from spark_audit.audits.mia import verdicts
+from spark_audit.audits.mia.membership import APART, TEXTS, UNGUARDED
 from spark_audit.audits.mia.referee import peer_rows
-from spark_audit.audits.mia.verdicts import APART, TEXTS, UNGUARDED
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal, write_manifest
@@ -255,8 +255,8 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(make_world, monkeypatch):
     real = mia_texts.blind_classifier
 
     def unlucky(*given: Any, **options: Any) -> Any:
-        scores, told = real(*given, **options)
-        return scores, told | {"blind_p": 0.03}
+        told, scores = real(*given, **options)
+        return told | {"blind_p": 0.03}, scores
 
     monkeypatch.setattr(mia_texts, "blind_classifier", unlucky)
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
@@ -320,7 +320,7 @@ def test_perfect_separation_is_tested_and_the_declared_score_is_told(make_world)
 def test_labels_void_the_response_score_below_one_per_cent(
     p, passed, make_world, monkeypatch
 ):
-    monkeypatch.setattr(verdicts, "label_test", lambda *_, **__: p)
+    monkeypatch.setattr(membership, "label_test", lambda *_, **__: p)
     result = run(make_world(members=40, others=40, seed=4), ours=0.3)
     assert guard(result, "label balance").passed is passed
     status = row_of(result, "ours", "response").status

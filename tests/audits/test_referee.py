@@ -11,9 +11,9 @@ import pytest
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.mia.estimates import Group, Known
-from spark_audit.audits.mia.referee import given_files, judged_scores, read_scores
+from spark_audit.audits.mia.membership import Findings, judged_scores
+from spark_audit.audits.mia.referee import given_files, read_scores
 from spark_audit.audits.mia.scores import FPRS
-from spark_audit.audits.mia.verdicts import Findings
 from spark_audit.errors import InputError
 
 ROWS = 240

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spark_audit.stats import assignment
-from spark_audit.stats.assignment import Choices, Pick, assign_disjoint
+from spark_audit.stats import matching
+from spark_audit.stats.matching import Choices, Pick, assign_disjoint
 
 
 def choices_of(*spans: tuple[int, dict[int, int]]) -> list[Choices]:
@@ -98,7 +98,7 @@ def test_groups_change_nothing(monkeypatch):
         if not choices:
             continue
         picks = assign_disjoint(choices)
-        assert picks == assignment._dynamic_programme(choices)
+        assert picks == matching._dynamic_programme(choices)
 
 
 def test_integer_programme_agrees(monkeypatch):
@@ -107,7 +107,7 @@ def test_integer_programme_agrees(monkeypatch):
         choices = random_choices(rng, spans=5, tokens=25, windows=20, largest=5_000_000)
         exact = assign_disjoint(choices)
         with monkeypatch.context() as patch:
-            patch.setattr(assignment, "MAX_STATES", 2)
+            patch.setattr(matching, "MAX_STATES", 2)
             by_milp = assign_disjoint(choices)
         used = tokens_of(by_milp, choices)
         assert len(used) == len(set(used))

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_audit.errors import InputError
-from spark_audit.stats.assignment import Choices, assign_disjoint
 from spark_audit.stats.matching import (
     OUTSIDE_CALIPER,
+    Choices,
     Matching,
     Pair,
+    assign_disjoint,
     dilate,
     eligible_windows,
     match_spans,

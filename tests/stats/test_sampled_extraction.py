@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
-from spark_audit.stats.sampled_extraction import n_p, n_p_counts, top_k_logp
+from spark_audit.stats.memorisation import n_p, top_k_logp
 
 
 def decoded_logp(
@@ -34,20 +34,12 @@ class TestTries:
         assert float(1 - miss**tries) >= p - 1e-12
         assert tries == 1 or float(1 - miss ** (tries - 1)) < p + 1e-12
 
-    def test_counts_by_threshold(self):
-        tries = [1, 10, 11, 1e3, 5e5, 1e6, np.inf]
-        expected = {1: 1, 10: 2, 100: 3, 1000: 4, 10**4: 4, 10**5: 4, 10**6: 6}
-        assert n_p_counts(tries) == expected
-        assert n_p_counts([]) == dict.fromkeys(expected, 0)
-
     def test_refuses(self):
         for logp in (0.1, np.nan):
             with pytest.raises(ValueError, match="^a log probability is NaN or above"):
                 n_p(logp)
         with pytest.raises(ValueError, match="^p must lie"):
             n_p(-1.0, p=1.0)
-        with pytest.raises(ValueError, match="^a number of tries is NaN$"):
-            n_p_counts([np.nan])
 
 
 class TestDecoding:

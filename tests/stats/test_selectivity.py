@@ -6,7 +6,7 @@ import pytest
 
 from spark_audit.results import Estimate
 from spark_audit.stats.intervals import estimates_of, replicates_of
-from spark_audit.stats.selectivity import (
+from spark_audit.stats.matching import (
     Windows,
     reweighted,
     rtm_bias,

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from spark_audit.audits.extract.extraction_findings import Spans, exact_p, hits_power
+from spark_audit.audits.extract_findings import Spans, exact_p, hits_power
 from spark_audit.results.findings import Power
-from spark_audit.stats.bootstrap import correlated, independent, sign_flip
-from spark_audit.stats.chance_ranks import exposure_bits, null_mean
+from spark_audit.stats.bootstrap import correlated, sign_flip
+from spark_audit.stats.memorisation import exposure_bits, null_mean
 from spark_audit.stats.memory_contrast import Sides, least_p, memory, permutation_p
 from spark_audit.stats.power import smallest
 from spark_audit.stats.roc import Design, auc_difference
@@ -60,12 +60,14 @@ def test_what_few_clusters_cannot_show_has_no_smallest_effect():
 
 
 def test_what_a_family_of_correlated_tests_is_worth():
-    assert independent(np.eye(5)) == pytest.approx(5, rel=0.1)
-    assert independent(np.ones((5, 5))) == pytest.approx(1, rel=0.1)
+    def worth(correlation):
+        return correlated(np.full(len(correlation), 0.5), correlation)[1]
+
+    assert worth(np.eye(5)) == pytest.approx(5, rel=0.1)
+    assert worth(np.ones((5, 5))) == pytest.approx(1, rel=0.1)
     alike = 0.9 * np.ones((6, 6)) + 0.1 * np.eye(6)
-    worth = independent(alike)
-    assert 1.5 < worth < 5
-    p = correlated([0.0125 / worth, *[0.9] * 5], alike)[0]
+    assert 1.5 < worth(alike) < 5
+    (p, *_), _ = correlated([0.0125 / worth(alike), *[0.9] * 5], alike)
     assert p == pytest.approx(0.0125, rel=0.1)
 
 

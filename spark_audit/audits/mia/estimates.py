@@ -19,22 +19,10 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
 from spark_audit.results import Estimate, Row
 from spark_audit.results.findings import Power
+from spark_audit.stats import roc
 from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.roc import (
-    Band,
-    Design,
-    auc_components,
-    auc_difference,
-    auc_estimate,
-    auc_replicates,
-    auc_test,
-    chance,
-    tpr_by_task,
-    tpr_estimate,
-    tpr_replicates,
-)
 
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
@@ -75,19 +63,13 @@ class Known:
     fprs: Mapping[str, float]
     chance_seed: int
 
-    def design(self, rows: np.ndarray) -> Design:
-        """Sides, clusters and tasks of some rows."""
-        part = self.facts.iloc[rows]
-        labels = (part[name].to_numpy(str) for name in ("cluster", "task"))
-        return Design.of(part["member"], *labels)
-
 
 @dataclass(frozen=True)
 class Drawn:
     """Rows that have a score, their design and the weights of its resamples."""
 
     rows: np.ndarray
-    design: Design
+    design: roc.Design
     weights: Weights
 
 
@@ -179,12 +161,7 @@ class Group:
     _resampled: dict[tuple[str, str, bytes], dict[str, np.ndarray]] = field(
         default_factory=dict
     )
-    _chance: dict[tuple[float, bytes], Band] = field(default_factory=dict)
-
-    @property
-    def reason(self) -> str:
-        """Why nothing can be estimated; empty if something can."""
-        return "" if len(self.rows) else TOO_FEW
+    _chance: dict[tuple[float, bytes], dict[str, float]] = field(default_factory=dict)
 
     def drawn(self, *scores: tuple[str, str]) -> tuple[Drawn, list[np.ndarray]]:
         """The rows that have all of these scores (checkpoint, score), and the scores.
@@ -196,7 +173,8 @@ class Group:
         key = kept.tobytes()
         if key not in self._drawn:
             rows = self.rows[kept]
-            design = self.known.design(rows)
+            facts = self.known.facts.iloc[rows]
+            design = roc.Design.of(facts["member"], facts["cluster"], facts["task"])
             most = min(self.known.context.replicates, MOST_REPLICATES)
             weights = design.draw(replicates=most, seed=self.seed)
             self._drawn[key] = Drawn(rows, design, weights)
@@ -208,17 +186,16 @@ class Group:
         key = ("" if attack in BESIDE else name, attack, drawn.rows.tobytes())
         if key not in self._resampled:
             values = self.known.scores[name][attack][drawn.rows]
-            budgets = [*self.known.fprs.values()]
-            rates = tpr_replicates(drawn.design, values, budgets, drawn.weights)
-            area = auc_replicates(drawn.design, values, drawn.weights)
-            by_metric = dict(zip(self.known.fprs, rates, strict=True))
-            self._resampled[key] = {"auc": area, **by_metric}
+            given, fprs = (drawn.design, values), self.known.fprs
+            rates = roc.tpr_replicates(*given, [*fprs.values()], drawn.weights)
+            area = roc.auc_replicates(*given, drawn.weights)
+            self._resampled[key] = {"auc": area, **dict(zip(fprs, rates, strict=True))}
         return self._resampled[key]
 
     def usable(self, name: str, attack: str) -> str:
         """Why a checkpoint has no such score here; empty if it has."""
-        if self.reason:
-            return self.reason
+        if not len(self.rows):
+            return TOO_FEW
         values = self.known.scores[name][attack][self.rows]
         if np.isfinite(values).any():
             return ""
@@ -233,10 +210,11 @@ class Group:
         drawn, (values,) = self.drawn((name, attack))
         replicates = self.resampled(name, attack, drawn)[metric]
         if metric != "auc":
-            budget = self.known.fprs[metric]
-            found = tpr_estimate(drawn.design, values, budget, replicates=replicates)
+            found = roc.tpr_estimate(
+                drawn.design, values, self.known.fprs[metric], replicates=replicates
+            )
         else:
-            found = auc_estimate(drawn.design, values, replicates=replicates)
+            found = roc.auc_estimate(drawn.design, values, replicates=replicates)
             if lacking := len(self.rows) - len(values):
                 found = found.noting(f"{lacking} rows have no such score")
             if attack == "ez" and (top := int((values >= LIMIT).sum())):
@@ -244,29 +222,28 @@ class Group:
                 found = found.noting(note)
         return with_mde(found).decided(paper=self.known.context.paper)
 
-    def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
-        """Null of a figure as columns of a row; of a TPR what chance gives."""
-        if metric == "auc":
-            return {"null": 0.5}
-        names = ("null", "null_low", "null_high")
-        band = self.band(self.drawn((name, attack))[0], self.known.fprs[metric])
-        return {} if band is None else dict(zip(names, band, strict=True))
+    def chance(self, name: str, attack: str, fpr: float | None) -> dict[str, float]:
+        """Null as columns of a row: of an AUC, or of a TPR at a budget, if it has one.
 
-    def band(self, drawn: Drawn, fpr: float) -> Band | None:
-        """TPR at a budget of a score that knows nothing; ``None``: no such band."""
+        That is what a score gives which knows nothing.
+        """
+        if fpr is None:
+            return {"null": 0.5}
+        drawn, _ = self.drawn((name, attack))
         key = (fpr, drawn.rows.tobytes())
         if key not in self._chance:
-            seed = self.known.chance_seed
             try:
-                self._chance[key] = chance(drawn.design, fpr, seed=seed)
+                band = roc.chance(drawn.design, fpr, seed=self.known.chance_seed)
             except NotEstimableError:
-                return None
+                return {}
+            names = ("null", "null_low", "null_high")
+            self._chance[key] = dict(zip(names, band, strict=True))
         return self._chance[key]
 
     def p(self, name: str, attack: str) -> float | None:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
         drawn, (values,) = self.drawn((name, attack))
-        return auc_test(drawn.design, values)
+        return roc.auc_test(drawn.design, values)
 
     def above_texts(
         self,
@@ -293,11 +270,13 @@ class Group:
             return None
         drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
         ours = ours if more else -ours
-        estimate, p = auc_difference(drawn.design, ours, guess)
-        alone = auc_estimate(drawn.design, guess).value
+        estimate, p = roc.auc_difference(drawn.design, ours, guess)
+        alone = roc.auc_estimate(drawn.design, guess).value
         if estimate.value is None or alone is None or p is None:
             return None
-        half_p, told_p = (auc_test(drawn.design, values) for values in (ours, guess))
+        half_p, told_p = (
+            roc.auc_test(drawn.design, values) for values in (ours, guess)
+        )
         told |= alone > 0.5 and told_p is not None and told_p < TOLD
         least_p = max(p, 1.0 if half_p is None else half_p)
         shown = with_mde(estimate, null=0.0)
@@ -324,7 +303,7 @@ class Group:
             if other:
                 compared.append((BASE, attack) if other == BASE else (name, other))
             drawn, found = self.drawn(*compared)
-            each = [auc_components(drawn.design, values) for values in found]
+            each = [roc.auc_components(drawn.design, values) for values in found]
             part = each[0] - sum(each[1:])
             parts.append(part / (np.linalg.norm(part) or 1.0))
             rows.append(drawn.rows.tobytes())
@@ -347,19 +326,25 @@ class Group:
         drawn, pair = self.drawn(one, other)
         ours, theirs = (self.resampled(*each, drawn) for each in (one, other))
         apart = {metric: ours[metric] - theirs[metric] for metric in ours}
-        estimate, p = auc_difference(drawn.design, *pair, replicates=apart["auc"])
+        estimate, p = roc.auc_difference(drawn.design, *pair, replicates=apart["auc"])
         found = [("auc", estimate, p)]
         if estimate.value is not None:
-            for metric, fpr in self.known.fprs.items():
-                rates = _rate_difference(drawn, pair, fpr, apart[metric])
-                found.append((metric, rates, None))
+            found += [
+                (metric, _rate_difference(drawn, pair, fpr, apart[metric]), None)
+                for metric, fpr in self.known.fprs.items()
+            ]
         for metric, each, p in found:
             shown = with_mde(each, null=0.0).decided(paper=self.known.context.paper)
             yield metric, shown, p
 
 
 def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Rows of each group: of the tasks with enough of both sides, and by task."""
+    """Rows of each group: of the tasks with enough of both sides, by task and by dose.
+
+    A dose is the number of trained rows that are near-duplicates of a text, itself
+    included: members of each, with all non-members; one that is the only one has no
+    group of its own.
+    """
     tasks: dict[str, np.ndarray] = {}
     for task in sorted(set(facts["task"])):
         rows = np.flatnonzero(facts["task"] == task)
@@ -367,43 +352,30 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
         enough = min(members, len(rows) - members) >= FEWEST
         tasks[f"task:{task}"] = rows if enough else rows[:0]
     pooled = np.sort(np.concatenate(list(tasks.values())))
-    return {"pooled": pooled, **tasks, **_by_dose(facts, tasks)}
-
-
-def _by_dose(
-    facts: pd.DataFrame, tasks: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Members of each dose, with all non-members, in tasks with enough of both.
-
-    A dose is the number of trained rows that are near-duplicates of a text, itself
-    included; one that is the only one has no group of its own.
-    """
+    found = {"pooled": pooled, **tasks}
     member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
     if np.isnan(known).any():
-        return {}
+        return found
     groups = np.array([dose_group(max(int(each), 1)) for each in known])
-    found: dict[str, np.ndarray] = {}
+    doses: dict[str, np.ndarray] = {}
     for group in dict.fromkeys(groups[member][np.argsort(known[member])]):
         use = (groups == group) | ~member
         parts = [rows[use[rows]] for rows in tasks.values()]
         if kept := [rows for rows in parts if member[rows].sum() >= FEWEST]:
-            found[f"dose:{group}"] = np.sort(np.concatenate(kept))
-    return found if len(found) > 1 else {}
+            doses[f"dose:{group}"] = np.sort(np.concatenate(kept))
+    return found | doses if len(doses) > 1 else found
 
 
 def _rate_difference(
     drawn: Drawn, pair: Sequence[np.ndarray], fpr: float, replicates: np.ndarray
 ) -> Estimate:
     """Difference of two rates with the percentile interval of its resamples."""
-    found = [tpr_by_task(drawn.design, values, fpr) for values in pair]
-    rates = [float(np.mean([tpr.value for tpr in side])) for side in found]
-    resolvable = all(tpr.resolvable for side in found for tpr in side)
-    estimate = Estimate(
-        rates[0] - rates[1],
-        n=len(drawn.rows),
-        clusters=drawn.design.n_clusters,
-        status="ok" if resolvable else "not_resolvable",
-    )
+    found = [roc.tpr_by_task(drawn.design, values, fpr) for values in pair]
+    one, other = (float(np.mean([tpr.value for tpr in side])) for side in found)
+    sizes: Any = {"n": len(drawn.rows), "clusters": drawn.design.n_clusters}
+    estimate = Estimate(one - other, **sizes)
+    if not all(tpr.resolvable for side in found for tpr in side):
+        estimate = replace(estimate, status="not_resolvable")
     low, high = percentile_interval(replicates)
     if not high > low:
         return estimate.noting("all resamples are equal: no interval")

@@ -10,24 +10,28 @@ former and is above the best of the latter by more than chance; every figure sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
+import pandas as pd
+import scipy
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, with_base
 from spark_audit.audits.mia.estimates import (
     MOST_REPLICATES,
+    TOLD,
+    TOO_FEW,
+    AboveTexts,
     Group,
     Known,
     rows_by_group,
 )
 from spark_audit.audits.mia.referee import (
     given_files,
-    judged_scores,
     outside_scores,
     read_rows,
     read_scores,
@@ -36,6 +40,7 @@ from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,
     DECLARED,
+    FEWEST,
     FPRS,
     METRICS,
     NO_ROWS,
@@ -44,23 +49,32 @@ from spark_audit.audits.mia.scores import (
     reference_table,
     scored_text,
 )
-from spark_audit.audits.mia.texts import best_guess, labelled, without_model
-from spark_audit.audits.mia.verdicts import (
-    Findings,
-    base_read,
-    covariate_table,
-    findings,
-    verdicts,
-)
+from spark_audit.audits.mia.texts import best_guess, label_test, labelled, without_model
+from spark_audit.audits.setup_guards import ALARM, BASE_READ
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
+from spark_audit.results import (
+    AuditResult,
+    Claim,
+    Contrast,
+    Estimate,
+    Finding,
+    Guard,
+    Hits,
+    Row,
+    Status,
+    number,
+    side_of,
+)
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact, Power
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value
-from spark_audit.stats.power import NOT_DETECTED
+from spark_audit.stats.bootstrap import correlated, holm
+from spark_audit.stats.matching import smd
+from spark_audit.stats.power import NOT_DETECTED, mde
 from spark_audit.stats.roc import tpr_by_task
 
 CURVE = 20
@@ -109,11 +123,9 @@ class Membership(Audit):
 
     def __post_init__(self) -> None:
         if self.blind_permutations and self.blind_permutations < 20:
-            raise InputError(
-                f"{self.blind_permutations} permutations cannot give a p below 0.05",
-                where="--blind-permutations",
-                fix="give at least 20, or 0 for no blind classifier",
-            )
+            what = f"{self.blind_permutations} permutations cannot give a p below 0.05"
+            fix = "give at least 20, or 0 for no blind classifier"
+            raise InputError(what, where="--blind-permutations", fix=fix)
 
     @property
     def inputs(self) -> list[Path]:
@@ -139,19 +151,13 @@ class Membership(Audit):
         scored = [name for name, passes in tables.items() if Pass() in passes]
         if not ids or not scored:
             return Evidence()
-        borrowed = BASE not in scored
-        if borrowed:
+        if borrowed := BASE not in scored:
             scored, base = [BASE, *scored], reference_table(manifest, ids)
         else:
             base = tables[BASE][Pass()]
         texts = [scored_text(manifest.by_id[key]) for key in ids]
-        units, alone, blind = without_model(
-            manifest,
-            texts,
-            ids,
-            seed=context.seed,
-            permutations=self.blind_permutations,
-        )
+        options = {"seed": context.seed, "permutations": self.blind_permutations}
+        units, alone, blind = without_model(manifest, texts, ids, **options)
         attacks = given_files(self.scores_file)
         outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
 
@@ -160,17 +166,15 @@ class Membership(Audit):
             for name in scored:
                 if name == BASE:
                     scores = membership_scores(base, manifest, ids)
-                    beside = {"texts": guess(scores), "blind": blind}
+                    own = {of: scores[of] for of in OF_BASE}
+                    seed = seed_for(context.seed, "mia", "texts")
+                    guess = best_guess(texts, *labelled(units), own, seed=seed)
+                    beside = {"texts": guess, "blind": blind}
                 else:
                     table = tables[name][Pass()]
                     scores = membership_scores(table, manifest, ids, base=base)
                     beside = dict.fromkeys(BESIDE, unknown)
                 yield name, {**scores, **beside, **outside[name]}
-
-        def guess(scores: Mapping[str, np.ndarray]) -> np.ndarray:
-            seed = seed_for(context.seed, "mia", "texts")
-            own = {name: scores[name] for name in OF_BASE}
-            return best_guess(texts, *labelled(units), own, seed=seed)
 
         lacking = [name for name in tables if name not in scored]
         told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}
@@ -185,11 +189,11 @@ class Membership(Audit):
         at least 20 members and 20 non-members.
         """
         names = list(evidence.checkpoints)
-        beside = {of: evidence.row(BASE, of) for of in BESIDE}
         outside = evidence.facts.get("outside", [])
         every = (*ATTACKS, *outside)
         scores = {
-            name: {**{of: evidence.row(name, of) for of in every}, **beside}
+            name: {of: evidence.row(name, of) for of in every}
+            | {of: evidence.row(BASE, of) for of in BESIDE}
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
@@ -217,11 +221,9 @@ class Membership(Audit):
         ]
         told, above = verdicts(names, rows, contrasts, judged)
         others = judged_scores(names, outside, judged)
-        lost: dict[str, Any] = {"says": "mia.missing", "reason": UNSCORED}
-        absent = [
-            Finding.not_tested("mia", checkpoint=name, **lost)
-            for name in evidence.facts["unscored"]
-        ]
+        for name in evidence.facts["unscored"]:
+            lost: dict[str, Any] = {"checkpoint": name, "reason": UNSCORED}
+            told.append(Finding.not_tested("mia", "mia.missing", **lost))
         borrowed = []
         if evidence.facts["borrowed"]:
             says = "mia.untrained_borrowed"
@@ -230,7 +232,7 @@ class Membership(Audit):
             rows=rows,
             contrasts=contrasts,
             guards=[*borrowed, *base_read(pooled), *judged.guards],
-            findings=[*told, *absent],
+            findings=told,
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
                 "mia_covariates": [*covariate_table(evidence.units.iloc[pooled.rows])],
@@ -244,33 +246,35 @@ class Membership(Audit):
 def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[Row]:
     """AUC and rates of one score, with what the guards say of it."""
     columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
+    pooled = group.name == "pooled"
     for metric in ("auc", *FPRS):
         estimate = group.estimate(name, attack, metric)
-        null: dict[str, float | None] = {}
-        if metric == "auc" or estimate.value is not None:
-            null = group.chance(name, attack, metric)
-        if estimate.value is not None and attack == "blind":
-            pooled = metric == "auc" and group.name == "pooled"
-            estimate = _blind(estimate, judged.alone if pooled else {})
-            if pooled:
+        if estimate.value is None:
+            null = {"null": 0.5} if metric == "auc" else {}
+            yield Row.of_estimate(estimate, metric=metric, **columns, **null)
+            continue
+        null = group.chance(name, attack, FPRS.get(metric))
+        if attack == "blind":
+            # Intervals that take cross-validated scores as given are too narrow.
+            sizes: dict[str, Any] = {"n": estimate.n, "clusters": estimate.clusters}
+            bare = Estimate(estimate.value, status=estimate.status, **sizes)
+            estimate = bare.noting("cross-validated, without a model")
+            if pooled and metric == "auc":
+                told = judged.alone
+                p, drawn = p_value(told["blind_p"]), told["blind_permutations"]
+                estimate = estimate.noting(f"permutation {p}, {drawn} permutations")
                 ends = ("null", "null_low", "null_high")
-                null = {name: judged.alone[f"blind_{name}"] for name in ends}
-        elif estimate.value is not None:
+                null = {end: told[f"blind_{end}"] for end in ends}
+        else:
             estimate = _voided(estimate, judged, attack)
-            if metric == "auc":
-                estimate = _noted(estimate, group)
+            if metric == "auc" and pooled:
+                count = group.known.facts["task"].iloc[group.rows].nunique()
+                over = f"mean over {count} tasks" if count > 1 else "1 task"
+                estimate = estimate.noting(over)
+            within = estimate.status == "ok" and side_of(estimate, 0.5) == 0
+            if metric == "auc" and within and estimate.mde:
+                estimate = estimate.noting(NOT_DETECTED)
         yield Row.of_estimate(estimate, metric=metric, **columns, **null)
-
-
-def _noted(estimate: Estimate, group: Group) -> Estimate:
-    """Over which tasks the mean is, and whether chance is excluded."""
-    if group.name == "pooled":
-        count = group.known.facts["task"].iloc[group.rows].nunique()
-        estimate = estimate.noting(
-            f"mean over {count} tasks" if count > 1 else "1 task"
-        )
-    within = estimate.status == "ok" and side_of(estimate, 0.5) == 0
-    return estimate.noting(NOT_DETECTED) if within and estimate.mde else estimate
 
 
 def _voided(
@@ -278,25 +282,9 @@ def _voided(
 ) -> Estimate:
     """The estimate with the status and notes that the guards give it."""
     status, reason = judged.of(attack, change=change)
-    if status == "ok":
-        status = estimate.status
-    note = "; ".join(text for text in (reason, estimate.note) if text)
+    note = "; ".join(filter(None, (reason, estimate.note)))
+    status = estimate.status if status == "ok" else status
     return replace(estimate, status=status, note=note)
-
-
-def _blind(estimate: Estimate, alone: Mapping[str, float]) -> Estimate:
-    """The blind classifier's figure, where its permutations are known beside them.
-
-    Without interval: those of a cross-validated AUC that take its scores as given are
-    too narrow.
-    """
-    bare = Estimate(estimate.value, n=estimate.n, clusters=estimate.clusters)
-    bare = replace(bare, status=estimate.status)
-    bare = bare.noting("cross-validated, without a model")
-    if not alone:
-        return bare
-    p, drawn = p_value(alone["blind_p"]), alone["blind_permutations"]
-    return bare.noting(f"permutation {p}, {drawn} permutations")
 
 
 def contrasts_of(
@@ -322,13 +310,482 @@ def curve_table(pooled: Group, names: list[str]) -> Iterator[dict[str, Any]]:
         if pooled.usable(name, attack):
             continue
         drawn, (scores,) = pooled.drawn((name, attack))
-        held = [len(others) for _, others in drawn.design.tasks]
-        if not held or min(held) < 2:
+        fewest = min((len(others) for _, others in drawn.design.tasks), default=0)
+        if fewest < 2:
             continue
         # A hair above, or the smallest task's first false positive is lost.
-        for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE).tolist():
-            if (band := pooled.band(drawn, fpr)) is not None:
+        for fpr in np.geomspace(1 / fewest * (1 + 1e-9), 0.99, CURVE).tolist():
+            if band := pooled.chance(name, attack, fpr):
                 rates = [tpr.value for tpr in tpr_by_task(drawn.design, scores, fpr)]
                 point = {"checkpoint": name, "of": attack, "fpr": fpr}
-                ends = {"chance_low": band.low, "chance_high": band.high}
-                yield {**point, "tpr": float(np.mean(rates)), **ends}
+                point["tpr"] = float(np.mean(rates))
+                yield point | {
+                    f"chance_{k}": band[f"null_{k}"] for k in ("low", "high")
+                }
+
+
+# --- what is claimed, and guards ------------------------------------------------------
+
+
+Record: TypeAlias = "dict[str, Any]"
+R = TypeVar("R", bound=Row)
+PRIMARY = "combined"
+"""The score that is told where several detect."""
+USABLE = ("ok", "insensitive")
+
+
+def verdicts(
+    names: list[str], rows: list[Row], contrasts: list[Contrast], judged: Findings
+) -> tuple[list[Finding], list[Record]]:
+    """What is said of each checkpoint but the untrained model, and on what.
+
+    The table compares each score with the best guess from the texts alone; rates of the
+    score that the sentence rests on.
+    """
+    found: list[Finding] = []
+    table: list[Record] = []
+    for name in names:
+        if name == BASE:
+            continue
+        own, changes = _aucs(rows, name), _aucs(contrasts, name)
+        concluded, tests = _concluded(name, own, changes, judged)
+        found.append(concluded)
+        for attack, test in tests.items():
+            if (above := test.above) is not None:
+                record = {"checkpoint": name, "of": attack, "metric": "auc"}
+                table.append({**record, **above.record, "says": test.state})
+        on = tests.get(concluded.of)
+        if on is not None and on.above is not None and on.more:
+            table += _rates(on, on.above, judged.pooled)
+    return found, table
+
+
+def _rates(test: Tested, auc: AboveTexts, pooled: Group) -> Iterator[Record]:
+    """TPR of a score, compared with that of the texts alone."""
+    name, attack = test.row.checkpoint, test.row.of
+    for metric, apart, _ in pooled.differences((name, attack), (name, "texts")):
+        alone = pooled.estimate(name, "texts", metric).value
+        if metric == "auc" or apart.value is None or alone is None:
+            continue
+        score = alone + apart.value
+        above = replace(auc, difference=apart, score=score, texts=alone)
+        says = test.state if (apart.low or 0.0) > 0 else "not shown"
+        record = {"checkpoint": name, "of": attack, "metric": metric}
+        yield {**record, **above.record, "says": says}
+
+
+def _aucs(rows: Sequence[R], name: str) -> dict[str, R]:
+    """AUCs of a checkpoint, or changes since the untrained model, by score."""
+    found = {
+        row.of: row
+        for row in rows
+        if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
+        and getattr(row, "baseline", BASE) == BASE
+        and row.value is not None
+    }
+    return {of: found[of] for of in DECLARED if of in found}
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One score's test: of its change since the untrained model, or of its AUC.
+
+    ``above`` is what it has beyond the texts alone: a weak difference in topic passes
+    the guard and still moves every score. Where the texts were not tried, a score that
+    a guard doubts claims nothing, and the sentence of any other says so. Only where
+    the sides are ``told`` apart without training can a change be confounded with that.
+    """
+
+    row: Row
+    p: float
+    doubted: bool
+    above: AboveTexts | None
+
+    @property
+    def more(self) -> bool:
+        """Whether members look more familiar; else less."""
+        return effect_of(self.row) > 0
+
+    @property
+    def told(self) -> bool:
+        """Whether the sides are told apart without training."""
+        return self.doubted if self.above is None else self.above.told
+
+    @property
+    def beyond_p(self) -> float:
+        """P value of what a claim needs in addition to the change."""
+        if self.above is not None:
+            return self.above.p
+        return 1.0 if self.doubted else self.p
+
+    @property
+    def state(self) -> str:
+        """What it is by itself."""
+        if self.p < 0.05 and self.beyond_p < 0.05:
+            return "detected"
+        return "confounded" if self.p < 0.05 and self.told else "not shown"
+
+    def figures(self, over: tuple[float, float]) -> dict[str, Any]:
+        """What is claimed: by how much a score exceeds the texts alone.
+
+        ``over`` is how many tests the families of changes and of what is beyond the
+        texts are worth: a claim needs both.
+        """
+        row, power = self.row, []
+        if row.mde:
+            se = row.mde / mde(1.0, clusters=row.clusters, level=row.level)
+            df = row.clusters - 1
+            power.append(Power(test="t", se=se, df=df, most=0.5, over=over[0]))
+        if self.above is None:
+            return {"unit": "AUC", "power": power}
+        beyond = self.above.figures(over=over[1])
+        return {**beyond, "power": [*power, *beyond["power"]]}
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """The score, compared with the texts alone where they were tested."""
+        facts: dict[str, Fact] = {"attack": self.row.of, "turned": not self.more}
+        if self.above is None:
+            return facts | {"auc": self.row}
+        return facts | self.above.rows(self.row.checkpoint, self.row.of)
+
+
+def effect_of(row: Row) -> float:
+    """How far a figure is from its null."""
+    return (row.value or 0.0) - (row.null or 0.0)
+
+
+def _tests(
+    name: str, own: Mapping[str, Row], changes: Mapping[str, Contrast], judged: Findings
+) -> tuple[dict[str, Tested], dict[str, Any]]:
+    """The test of each usable score, and which scores have none."""
+    pooled, tests = judged.pooled, dict[str, Tested]()
+    void: list[str] = []
+    untested: list[str] = []
+    for attack, row in own.items():
+        change = changes.get(attack)
+        tested = change or row
+        p = change.p if change else pooled.p(name, attack)
+        if tested.status not in USABLE:
+            void.append(attack)
+        elif p is None:
+            untested.append(attack)
+        else:
+            more = effect_of(tested) > 0
+            above = pooled.above_texts(name, attack, more=more, told=judged.before)
+            tests[attack] = Tested(tested, p, judged.doubted(attack), above)
+    return tests, {"void": sorted(void), "untested": sorted(untested)}
+
+
+def base_read(pooled: Group) -> list[Guard]:
+    """That the base tells trained rows from others better than their texts do."""
+    above = pooled.above_texts(BASE, "loss", texts="blind")
+    if above is None or above.p >= ALARM:
+        return []
+    facts = above.rows(BASE, "loss")
+    return [guard(BASE_READ, "mia.base_read", facts, passed=False, checkpoint=BASE)]
+
+
+def _concluded(
+    name: str, own: Mapping[str, Row], changes: Mapping[str, Contrast], judged: Findings
+) -> tuple[Finding, dict[str, Tested]]:
+    not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
+    pooled = judged.pooled
+    if not own:
+        reason = NO_ROWS if len(pooled.rows) else TOO_FEW
+        return not_tested("mia.missing", reason=reason), {}
+    tests, facts = _tests(name, own, changes, judged)
+    if not tests:
+        return not_tested("mia.no_score", **facts), {}
+
+    moved, needed, over = _corrected(name, tests, pooled)
+    facts["scores"] = len(tests)
+    member = pooled.known.facts["member"].to_numpy(bool)[pooled.rows]
+    facts |= {"members": int(member.sum()), "others": int((~member).sum())}
+    claim: Claim = "nothing_shown"
+    if detected := [attack for attack in tests if needed[attack] < 0.05]:
+        claim, best = "membership", _shown_of(detected, tests)
+    elif apart := [a for a in tests if moved[a] < 0.05 and tests[a].told]:
+        claim, best = "confounded", _shown_of(apart, tests)
+        facts["differ_before"] = best in judged.apart
+    else:
+        best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
+        facts |= {"p": needed[best], "duplicates": ALL in judged.void}
+    test = tests[best]
+    facts |= test.facts
+    primary = {"p": min(needed.values()), **test.figures(over)}
+    return Finding.on(test.row, claim, f"mia.{claim}", facts=facts, **primary), tests
+
+
+def _corrected(
+    name: str, tests: Mapping[str, Tested], pooled: Group
+) -> tuple[dict[str, float], dict[str, float], tuple[float, float]]:
+    """P values of each score's change, and of its claim, over the whole panel.
+
+    And how many independent tests the two families are worth.
+
+    A claim needs the change and what is beyond the texts: each is one family of
+    correlated tests, and the larger of a score's two p values is its own. Where the
+    sides are told apart without training what a score shows beyond that is no sample
+    of noise alone: nothing is gained there from how scores vary together.
+    """
+    change = {a: BASE if isinstance(t.row, Contrast) else "" for a, t in tests.items()}
+    together = pooled.correlation(name, change)
+    moved, worth = correlated([test.p for test in tests.values()], together)
+    further = [test.beyond_p for test in tests.values()]
+    excess, worth_excess = holm(further), float(len(tests))
+    if not any(test.told for test in tests.values()):
+        beyond = {a: "texts" if t.above else change[a] for a, t in tests.items()}
+        excess, worth_excess = correlated(further, pooled.correlation(name, beyond))
+    both = np.maximum(moved, excess)
+    changed, claimed = (dict(zip(tests, ps, strict=True)) for ps in (moved, both))
+    return changed, claimed, (worth, worth_excess)
+
+
+def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
+    """The score that is told: the one declared beforehand, where it may.
+
+    The best of many looks better than it is.
+    """
+    if PRIMARY in found:
+        return PRIMARY
+    return max(found, key=lambda attack: abs(effect_of(tests[attack].row)))
+
+
+def judged_scores(
+    names: Sequence[str], attacks: Sequence[str], judged: Findings
+) -> list[dict[str, Any]]:
+    """What each attack shows of each checkpoint, by the guards of our own scores.
+
+    It detects where it scores trained rows higher than the base did (or, without scores
+    of the base, than chance), and exceeds the best guess from the texts alone; p values
+    are corrected (Holm) over attacks and checkpoints.
+    """
+    pooled, ps = judged.pooled, list[float]()
+    records: list[dict[str, Any]] = []
+    for name, attack in product((one for one in names if one != BASE), attacks):
+        estimate = pooled.estimate(name, attack)
+        above = pooled.above_texts(name, attack, told=judged.texts)
+        record = {"checkpoint": name, "of": attack, "rows": estimate.n}
+        if estimate.value is None or above is None:
+            says = estimate.note or "the texts alone were not tested beside it"
+            record |= {"score": estimate.value, "says": f"not estimable: {says}"}
+            records.append(record)
+            continue
+        moved, p = estimate.value - 0.5, pooled.p(name, attack)
+        if not pooled.usable(BASE, attack):
+            (_, change, p), *_ = pooled.differences((name, attack), (BASE, attack))
+            moved = change.value or 0.0
+        rising = 1.0 if p is None or moved <= 0 else p
+        ps.append(max(rising, above.p))
+        says = "confounded" if above.told and rising < 0.05 else "not shown"
+        state, _ = judged.of(attack)
+        told = {"p": ps[-1], "status": state, "says": says}
+        records.append({**record, **above.record, **told})
+    tested = [one for one in records if "p" in one]
+    for one, p in zip(tested, holm(ps), strict=True):
+        one["p_adjusted"] = float(p)
+        if p < 0.05:
+            one["says"] = "detected" if one["status"] == "ok" else one["status"]
+    return records
+
+
+# --- guards and notes, from the evidence alone ----------------------------------------
+
+
+FEW = 100
+TEXTS = (
+    "texts of members and non-members differ, so the AUC must exceed that of the texts "
+    "alone"
+)
+LABELS = "INVALID: labels of members and non-members differ"
+DUPLICATES = "both sides contain near-duplicates, which pull the AUC towards 0.5"
+APART = (
+    "the two sides differ before training, so a change can be generalisation instead "
+    "of membership"
+)
+UNTRAINED = "the AUC of the untrained model is not 0.5 either: only the change counts"
+UNGUARDED = (
+    "the AUC of loss is not 0.5 for the untrained model, and it has no AUC of this "
+    "score: the two sides differ before training"
+)
+BLURRED, UNUSABLE = 0.01, 0.2
+"""Shares of rows with a near-duplicate on the other side: figures are drawn to chance,
+and are of no use."""
+ALL = ""
+
+
+@dataclass
+class Findings:
+    """Guards, and what they say of which score (:data:`ALL`: of all of them).
+
+    ``void`` takes a score's status, for rows that cannot be used; ``beside`` is noted
+    of a figure that stands. ``texts`` is whether the texts alone tell the sides apart,
+    ``apart`` are scores a change of which is no clean evidence of membership
+    (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
+    where that is so of ``loss``. A score of few tokens passes where the sides differ.
+    ``alone`` is what the texts alone tell, ``before`` whether the untrained model's
+    scores tell the sides, as one family; ``pooled`` has the scores of all rows.
+    """
+
+    pooled: Group
+    alone: Mapping[str, float] = field(default_factory=dict)
+    guards: list[Guard] = field(default_factory=list)
+    void: dict[str, tuple[Status, str]] = field(default_factory=dict)
+    beside: dict[str, str] = field(default_factory=dict)
+    texts: bool = False
+    before: bool = False
+    apart: set[str] = field(default_factory=set)
+
+    def add(self, name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> None:
+        """Add a guard, by default a warning."""
+        self.guards.append(guard(name, f"mia.{says}", facts, **more))
+
+    def of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
+        """Status and notes that a score's figures, or changes of them, must bear."""
+        status, reason = self.void.get(attack) or self.void.get(ALL) or ("ok", "")
+        own = self.beside.get(attack, "")
+        if change and attack in self.apart:
+            own = APART
+        notes = dict.fromkeys((reason, own, self.beside.get(ALL, "")))
+        return status, "; ".join(note for note in notes if note)
+
+    def doubted(self, attack: str) -> bool:
+        """Whether the sides differ in what is no training: nothing is clean then."""
+        return self.texts or attack in self.apart
+
+
+def findings(pooled: Group, alone: Mapping[str, float], *, seed: int) -> Findings:
+    """Judge the sets and the untrained model.
+
+    Parameters
+    ----------
+    alone
+        What the texts alone tell.
+    """
+    facts = pooled.known.facts.iloc[pooled.rows]
+    found = Findings(pooled, alone if len(facts) else {})
+    _rows(found, facts)
+    _blind_guard(found, facts)
+    _duplicates(found, len(facts))
+    _labels(found, facts, seed)
+    _covariates(found, facts)
+    _untrained(found)
+    return found
+
+
+def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
+    """Length and compressed size of members against non-members, by task.
+
+    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
+    the mean difference over the pooled SD (``None`` where that is 0).
+    """
+    tasks = facts.groupby("task", sort=False)
+    for (task, part), name in product(tasks, ("length", "zlib_bytes")):
+        sides = (part.loc[part["member"] == side, name] for side in (True, False))
+        x, y = (side.dropna().to_numpy(np.float64) for side in sides)
+        if len(x) < 2 or len(y) < 2:
+            continue
+        test = scipy.stats.ks_2samp(x, y)
+        figures = {"ks": float(test.statistic), "p": float(test.pvalue)}
+        sd = float(np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2))
+        apart = smd(x, y, sd=sd) if sd > 0 else None
+        yield {"task": task, "covariate": name, **figures, "smd": apart}
+
+
+def _rows(found: Findings, facts: pd.DataFrame) -> None:
+    members = int(facts["member"].sum())
+    others = len(facts) - members
+    clusters = facts.groupby("member")["cluster"].nunique()
+    least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
+    tasks = facts["task"].nunique()
+    told: dict[str, Fact] = {"members": members, "others": others, "fewest": FEWEST}
+    told |= {"tasks": tasks, "seen": None}
+    if least > 1:
+        share = (members + others + 1) / (12 * members * others)
+        told["seen"] = 2.8 * float(np.sqrt(share))
+    passed = False if least < 2 else True if least >= FEW else None
+    found.add("rows", "rows", told, passed=passed)
+
+
+def _blind_guard(found: Findings, facts: pd.DataFrame) -> None:
+    name, alone = "blind text classifier", found.alone
+    if "blind_p" not in alone:
+        found.add(name, "blind_missing", {})
+        return
+    value, p = alone["blind_value"], alone["blind_p"]
+    passed, says = (None, "unsure") if value > 0.55 else (True, "alike")
+    if p < 0.05:
+        passed, says = False, "unlike"
+        found.texts, found.beside[ALL] = True, TEXTS
+    columns: dict[str, Any] = {"checkpoint": "", "metric": "auc", "of": "blind"}
+    columns |= {of: alone[f"blind_{of}"] for of in ("value", "null_low", "null_high")}
+    auc = Row(audit="mia", clusters=facts["cluster"].nunique(), **columns)
+    values = {of: alone[f"blind_{of}"] for of in ("p", "permutations", "rows")}
+    found.add(name, f"blind_{says}", {"auc": auc, **values}, passed=passed)
+
+
+def _duplicates(found: Findings, rows: int) -> None:
+    name, known = "near-duplicates", found.alone.get("duplicates_left")
+    if known is None:
+        found.add(name, "duplicates_missing", {})
+        return
+    left = Hits(count=int(known), of=rows)
+    blurred = known > BLURRED * rows
+    if blurred:
+        void: Status = "invalid" if known > UNUSABLE * rows else "insensitive"
+        found.void[ALL] = (void, DUPLICATES)
+    passed = False if blurred else None if known else True
+    values: dict[str, Fact] = {"left": left, "blurred": blurred}
+    values["removed"] = found.alone["duplicates_removed"]
+    found.add(name, "duplicates", values, passed=passed)
+
+
+def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
+    p = label_test(*labelled(facts), seed=seed_for(seed, "mia", "labels"))
+    if p is None:
+        found.add("label balance", "labels_missing", {})
+        return
+    if p < 0.01:
+        found.void["response"] = ("invalid", LABELS)
+    passed = False if p < 0.01 else None if p < 0.05 else True
+    found.add("label balance", "labels", {"p": p, "void": p < 0.01}, passed=passed)
+
+
+def _covariates(found: Findings, facts: pd.DataFrame) -> None:
+    rows = [*covariate_table(facts)]
+    apart = [r for r in rows if r["p"] < 0.01 and abs(r["smd"] or 0.0) > 0.1]
+    passed = None if apart or not rows else True
+    says = "apart" if apart else "alike" if rows else "missing"
+    values = {
+        "covariates": [r["covariate"] for r in apart],
+        "tasks": [r["task"] for r in apart],
+        "smds": [number(r["smd"], 2) for r in apart],
+    }
+    found.add("text covariates", f"covariates_{says}", values, passed=passed)
+
+
+def _untrained(found: Findings) -> None:
+    pooled, alone = found.pooled, list[str]()
+    scored = [one for one in ATTACKS if not pooled.usable(BASE, one)]
+    ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
+    if ps:
+        together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
+        found.before = bool(correlated([*ps.values()], together)[0].min() < TOLD)
+    for attack in DECLARED:
+        estimate = pooled.estimate(BASE, attack)
+        if (side := side_of(estimate, 0.5)) is None:
+            alone.append(attack)
+            continue
+        holds = side == 0
+        if not holds:
+            found.apart.add(attack)
+            found.beside[attack] = UNTRAINED
+        columns = {"audit": "mia", "checkpoint": BASE, "metric": "auc", "of": attack}
+        auc, told = Row.of_estimate(estimate, **columns), {"passed": holds}
+        facts: dict[str, Fact] = {"auc": auc, "holds": holds}
+        found.add("untrained model", "untrained", facts, **told, checkpoint=BASE)
+    if "loss" in found.apart:
+        found.apart |= {*DECLARED}
+        for attack in alone:
+            found.beside[attack] = UNGUARDED

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +19,10 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE
-from spark_audit.audits.mia.verdicts import Findings
 from spark_audit.errors import InputError
 from spark_audit.files import data_bytes, read_regular
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
-from spark_audit.stats.bootstrap import holm
 from spark_audit.terminal.flags import one_of
 
 OPTION = "--scores-file"
@@ -157,53 +154,13 @@ def outside_scores(
     for one in files:
         known = read_scores(one, names, order).merge(places)
         if known.empty:
-            raise InputError(
-                "holds no score of any row of the manifest",
-                where=f"{OPTION} {one.path}",
-                fix="give the ids of the data, or the SHA-256 of whole texts",
-            )
+            what = "holds no score of any row of the manifest"
+            fix = "give the ids of the data, or the SHA-256 of whole texts"
+            raise InputError(what, where=f"{OPTION} {one.path}", fix=fix)
         for name, part in known.groupby("checkpoint"):
             if name in found:  # the base may be left out
                 found[str(name)][one.name][part["at"]] = part["score"]
     return found
-
-
-def judged_scores(
-    names: Sequence[str], attacks: Sequence[str], judged: Findings
-) -> list[dict[str, Any]]:
-    """What each attack shows of each checkpoint, by the guards of our own scores.
-
-    It detects where it scores trained rows higher than the base did (or, without scores
-    of the base, than chance), and exceeds the best guess from the texts alone; p values
-    are corrected (Holm) over attacks and checkpoints.
-    """
-    pooled, ps = judged.pooled, list[float]()
-    records: list[dict[str, Any]] = []
-    for name, attack in product((one for one in names if one != BASE), attacks):
-        estimate = pooled.estimate(name, attack)
-        above = pooled.above_texts(name, attack, told=judged.texts)
-        record = {"checkpoint": name, "of": attack, "rows": estimate.n}
-        if estimate.value is None or above is None:
-            says = estimate.note or "the texts alone were not tested beside it"
-            record |= {"score": estimate.value, "says": f"not estimable: {says}"}
-            records.append(record)
-            continue
-        moved, p = estimate.value - 0.5, pooled.p(name, attack)
-        if not pooled.usable(BASE, attack):
-            (_, change, p), *_ = pooled.differences((name, attack), (BASE, attack))
-            moved = change.value or 0.0
-        rising = 1.0 if p is None or moved <= 0 else p
-        ps.append(max(rising, above.p))
-        says = "confounded" if above.told and rising < 0.05 else "not shown"
-        state, _ = judged.of(attack)
-        told = {"p": ps[-1], "status": state, "says": says}
-        records.append({**record, **above.record, **told})
-    tested = [one for one in records if "p" in one]
-    for one, p in zip(tested, holm(ps), strict=True):
-        one["p_adjusted"] = float(p)
-        if p < 0.05:
-            one["says"] = "detected" if one["status"] == "ok" else one["status"]
-    return records
 
 
 # --- the rows -------------------------------------------------------------------------
@@ -277,15 +234,15 @@ def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFra
         not in the order of these rows.
     """
     fix = "score all rows of the file, in its order, and give the same file here"
+    what = ""
     if len(scores) != len(rows):
         what = f"has {len(scores)} scores, and there are {len(rows)} rows"
-        raise InputError(what, where=where, fix=fix)
-    if "label" in scores and (other := (scores["label"] != rows["label"]).sum()):
+    elif "label" in scores and (other := (scores["label"] != rows["label"]).sum()):
         what = f"has another label than the rows at {other} of {len(rows)} places"
-        raise InputError(what, where=where, fix=fix)
-    if not _in_order(scores["score"], rows):
+    elif not _in_order(scores["score"], rows):
         what = "scores rows that stand twice no more alike than any others"
         fix = f"{fix}; of an attack that does so, give a table with a column id"
+    if what:
         raise InputError(what, where=where, fix=fix)
     return scores.assign(id=rows["id"])[~rows["id"].duplicated()]
 

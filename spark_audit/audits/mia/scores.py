@@ -255,7 +255,9 @@ def membership_scores(
     no response token, no base.
     """
     found = {name: np.full(len(ids), np.nan) for name in ATTACKS}
-    first, count = _places(table, ids)
+    places = [table.rows(key) if key in table else slice(0, 0) for key in ids]
+    first, end = np.array([(at.start, at.stop) for at in places]).reshape(-1, 2).T
+    count = end - first
     beside, population = np.full(len(table), np.nan), np.zeros(0)
     if base is not None:
         beside = _aligned(table, base, ids)
@@ -282,7 +284,17 @@ def membership_scores(
             elif known.any():
                 found[name][at] = np.where(known, score(block), np.nan)
         for name, score in further_scores().items():
-            found[name][at] = _of_another(name, score, block)
+            try:
+                values = np.asarray(score(block), dtype=np.float64)
+                if values.shape != at.shape:
+                    shape = f"it gives the shape {values.shape}, not one per text"
+                    raise ValueError(shape)
+            except Exception as error:  # what its makers must mend
+                raise InputError(
+                    f"the membership score {name!r} fails ({one_line(error)})",
+                    fix="update or uninstall the package that registers it",
+                ) from error
+            found[name][at] = np.where(np.isfinite(values), values, np.nan)
     found["combined"] = mean_rank([found[name] for name in AGAINST_BASE])
     return found
 
@@ -300,20 +312,6 @@ def further_scores() -> dict[str, Any]:
     return registered(GROUP, fault)
 
 
-def _of_another(name: str, score: Any, block: Scored) -> np.ndarray:
-    """A score of another package; what it fails with is its makers' to mend."""
-    try:
-        values = np.asarray(score(block), dtype=np.float64)
-        if values.shape != (len(block.logp),):
-            raise ValueError(f"it gives the shape {values.shape}, not one per text")
-    except Exception as error:
-        raise InputError(
-            f"the membership score {name!r} fails ({one_line(error)})",
-            fix="update or uninstall the package that registers it",
-        ) from error
-    return np.where(np.isfinite(values), values, np.nan)
-
-
 def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
     """Mean of the ranks, 0 to 1, of those scores that a text has; NaN without any."""
     total, known = np.zeros(len(scores[0])), np.zeros(len(scores[0]))
@@ -323,13 +321,6 @@ def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
         total[has] += middle / max(has.sum(), 1)
         known += has
     return np.where(known > 0, total / np.maximum(known, 1), np.nan)
-
-
-def _places(table: TokenTable, ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """First row and number of rows of each example, 0 and 0 of one that lacks."""
-    rows = [table.rows(key) if key in table else slice(0, 0) for key in ids]
-    ends = np.array([(each.start, each.stop) for each in rows]).reshape(-1, 2)
-    return ends[:, 0], ends[:, 1] - ends[:, 0]
 
 
 def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:

@@ -12,6 +12,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.mia.scores import compressed_bytes
+from spark_audit.data.examples import parts_outside
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import duplicate_groups
@@ -36,16 +37,14 @@ def remembered(function: Callable[..., R]) -> Callable[..., R]:
     last: tuple[str, Any] = "", None
 
     @wraps(function)
-    def run(*given: Any, **options: Any) -> R:
+    def run(*given: Any, **options: Any) -> Any:
         import joblib
 
         nonlocal last
-        asked = joblib.hash((given, options))
-        found = last
+        found, asked = last, joblib.hash((given, options))
         if found[0] != asked:
             last = found = asked, function(*given, **options)
-        made: R = found[1]
-        return made
+        return found[1]
 
     return run
 
@@ -72,27 +71,11 @@ def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
     return found
 
 
-def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
-    """Number of each example's label within its task; -1 where responses are free.
-
-    Shape ``(n,)``, int64. Labels are compared without case and outer white space.
-    """
-    # Not the examples themselves: each takes 12 KB.
-    rows = map(manifest.by_id.__getitem__, ids)
-    own = [(one.task, one.response.strip().casefold()) for one in rows]
-    labels = pd.DataFrame(own, columns=["task", "label"]).groupby("task")["label"]
-    codes = labels.transform(lambda each: pd.factorize(each, sort=True)[0])
-    few = labels.transform("nunique") <= MOST_COMPARED
-    return np.asarray(codes.where(few, -1), np.int64)
-
-
-def own_text(example: ManifestExample) -> str:
+def _own_text(example: ManifestExample) -> str:
     """Prompt and response without the task's fixed wording, as duplicates are found."""
-    text, at, parts = example.text, 0, []
-    for start, end in example.template:
-        parts.append(text[at:start])
-        at = end
-    own = " ".join([*parts, text[at:]])
+    text = example.text
+    parts = parts_outside(tuple(example.template), len(text))
+    own = " ".join(text[start:end] for start, end in parts)
     return own if own.strip() else text
 
 
@@ -141,8 +124,8 @@ def blind_classifier(
     *,
     seed: int,
     permutations: int = 199,
-) -> tuple[np.ndarray, dict[str, float]] | None:
-    """Tell members by their texts alone, out of fold; ``None`` without two sides.
+) -> tuple[dict[str, float], np.ndarray]:
+    """Tell members by their texts alone, out of fold; nothing without two sides.
 
     Logistic regression (fixed penalty) on the presence of words (hashed: nothing is
     fitted), the text's length and its label. Folds keep clusters whole and are
@@ -161,36 +144,38 @@ def blind_classifier(
 
     Returns
     -------
-    Scores, out of fold, NaN where a row was not drawn; and their AUC, averaged over
-    tasks, as ``blind_value``, with its one-sided p ``blind_p``, its mean ``blind_null``
-    and central 95 % when sides are permuted, and how many permutations and rows.
+    The AUC, averaged over tasks, as ``blind_value``, with its one-sided p ``blind_p``,
+    its mean ``blind_null`` and central 95 % when sides are permuted, and how many
+    permutations and rows; and the scores, NaN where a row was not drawn.
     """
     rng = np.random.default_rng(seed)
-    drawn = subsample(sides, rng)
+    drawn, everywhere = subsample(sides, rng), np.full(len(texts), np.nan)
     used = sides.take(drawn)
     if not enough(used, FOLDS):
-        return None
+        return {}, everywhere
     features = word_features([texts[i] for i in drawn], label[drawn], used.task)
     order = rng.permutation(len(np.unique(used.cluster)))
-    scores = _out_of_fold(features, used, used.member, order)
-    value = mean_auc(used, used.member, scores)
+
+    def told_apart(member: np.ndarray) -> tuple[float, np.ndarray]:
+        fold, scores = dealt(used, member, order), np.zeros(len(member))
+        for k in range(FOLDS):
+            score = fitted(features, member, used.task, fold != k)
+            scores[fold == k] = score(fold == k)
+        return mean_auc(used, member, scores), scores
+
+    value, everywhere[drawn] = told_apart(used.member)
     nulls: list[float] = []
     hits = 0
     while len(nulls) < permutations and hits < ENOUGH:
-        member = permuted(used, rng)
-        nulls.append(
-            mean_auc(used, member, _out_of_fold(features, used, member, order))
-        )
+        nulls.append(told_apart(permuted(used, rng))[0])
         hits += nulls[-1] >= value - 1e-12
     done = hits == ENOUGH and len(nulls) < permutations
     p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
-    everywhere = np.full(len(texts), np.nan)
-    everywhere[drawn] = scores
     low, high = np.quantile(nulls, [0.025, 0.975]).tolist()
     null = {"null": float(np.mean(nulls)), "null_low": low, "null_high": high}
     told = {"value": value, "p": p, **null, "permutations": len(nulls)}
     told |= {"rows": len(drawn)}
-    return everywhere, {f"blind_{name}": one for name, one in told.items()}
+    return {f"blind_{name}": one for name, one in told.items()}, everywhere
 
 
 def enough(sides: Design, least: int) -> bool:
@@ -234,10 +219,8 @@ def word_features(
     words = hashed(texts, n_features=FEATURES, token_pattern=r"(?u)\b\w+\b")
     length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
     _, kind = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
-    rows = np.arange(len(texts))
-    kinds = scipy.sparse.csr_matrix(
-        (np.full(len(texts), 0.5), (rows, kind.ravel())), dtype=np.float64
-    )
+    cells = np.arange(len(texts)), kind.ravel()
+    kinds = scipy.sparse.csr_matrix((np.full(len(texts), 0.5), cells))
     numbers = scipy.sparse.csr_matrix(np.stack([length, 2 * length**2], axis=1))
     return scipy.sparse.csr_matrix(scipy.sparse.hstack([words, numbers, kinds]))
 
@@ -249,20 +232,6 @@ def dealt(sides: Design, member: np.ndarray, order: np.ndarray) -> np.ndarray:
     fold = np.empty(len(first), dtype=np.int64)
     fold[rank] = np.arange(len(first)) % FOLDS
     return fold[code]
-
-
-def _out_of_fold(
-    features: scipy.sparse.csr_matrix,
-    sides: Design,
-    member: np.ndarray,
-    order: np.ndarray,
-) -> np.ndarray:
-    fold = dealt(sides, member, order)
-    scores = np.zeros(len(member))
-    for k in range(FOLDS):
-        score = fitted(features, member, sides.task, fold != k)
-        scores[fold == k] = score(fold == k)
-    return scores
 
 
 def fitted(
@@ -282,11 +251,8 @@ def fitted(
 
 def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
     """Weights that give both sides of every task the same total; mean 1."""
-    _, cell = np.unique(np.stack([task, member]), axis=1, return_inverse=True)
-    cell = cell.ravel()
-    count = np.bincount(cell)
-    _, code, size = np.unique(task, return_inverse=True, return_counts=True)
-    return np.asarray(size[code] / (2 * count[cell]))
+    cell = 2 * task + member
+    return np.asarray(np.bincount(task)[task] / (2 * np.bincount(cell)[cell]))
 
 
 def mean_auc(sides: Design, member: np.ndarray, scores: np.ndarray) -> float:
@@ -306,33 +272,38 @@ def without_model(
 ) -> tuple[pd.DataFrame, dict[str, float], np.ndarray]:
     """The examples, what their texts alone tell, and the blind classifier's scores.
 
+    ``label`` is a number within the task, -1 where responses are free; labels are
+    compared without case and outer white space.
     What is told are ``duplicates_left`` and ``duplicates_removed``, and what
     :func:`blind_classifier` finds out.
     """
     members, known = set(manifest.membership.members), manifest.by_id
-    units = pd.DataFrame(
-        {
-            "example": ids,
-            "task": [known[key].task for key in ids],
-            "cluster": [known[key].cluster for key in ids],
-            "member": [key in members for key in ids],
-            "label": label_codes(manifest, ids),
-            "length": [*map(len, texts)],
-            "zlib_bytes": [*map(compressed_bytes, texts)],
-        }
+    # Not the examples themselves: each takes 12 KB.
+    facts = [
+        (key, one.task, one.cluster, key in members, one.response.strip().casefold())
+        for key, one in ((key, known[key]) for key in ids)
+    ]
+    columns = ["example", "task", "cluster", "member", "label"]
+    units = pd.DataFrame(facts, columns=columns)
+    labels = units.groupby("task")["label"]
+    codes = labels.transform(lambda each: pd.factorize(each, sort=True)[0])
+    few = labels.transform("nunique") <= MOST_COMPARED
+    units["label"] = np.asarray(codes.where(few, -1), np.int64)
+    units["length"], units["zlib_bytes"] = (
+        [*map(size, texts)] for size in (len, compressed_bytes)
     )
-    same = duplicate_groups([own_text(known[key]) for key in ids])
+    same = duplicate_groups([_own_text(known[key]) for key in ids])
     copies = units["member"].groupby(same)
     units["dose"] = dose = copies.transform("sum").astype(float)
     # Rows whose group of near-duplicates has members and non-members.
     crossing = (dose > 0) & (dose < copies.transform("size"))
     removed = manifest.counts.get("rows_near_duplicate", 0)
-    alone = {"duplicates_left": int(crossing.sum()), "duplicates_removed": removed}
-    blind = None
-    if permutations:
-        options = {"seed": seed_for(seed, "mia", "blind"), "permutations": permutations}
-        blind = blind_classifier(texts, *labelled(units), **options)
-    scores, told = blind or (np.full(len(ids), np.nan), {})
+    alone: dict[str, float] = {"duplicates_left": int(crossing.sum())}
+    alone["duplicates_removed"] = removed
+    if not permutations:
+        return units, alone, np.full(len(ids), np.nan)
+    options = {"seed": seed_for(seed, "mia", "blind"), "permutations": permutations}
+    told, scores = blind_classifier(texts, *labelled(units), **options)
     return units, {**alone, **told}, scores
 
 
@@ -432,12 +403,8 @@ def characters(
 
 def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
     """Normal scores of each column within its task, and their squares."""
-    scores = np.stack(
-        [
-            scipy.special.ndtri(np.clip(_ranks(each, task), 1e-3, 1 - 1e-3))
-            for each in columns
-        ]
-    )
+    ranks = np.stack([_ranks(each, task) for each in columns])
+    scores = scipy.special.ndtri(np.clip(ranks, 1e-3, 1 - 1e-3))
     return np.concatenate([scores, scores**2 - 1]).T
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,22 +26,19 @@ from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.chance_ranks import (
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.memorisation import (
     TopK,
+    candidate_guess_bound,
+    declared_guesses,
     exposure_bits,
     lower_tail_exposure,
     null_mean,
+    one_run_bound,
+    one_run_mu,
     top_k,
     uniformity_p,
 )
-from spark_audit.stats.epsilon import (
-    GuessBound,
-    candidate_guess_bound,
-    declared_guesses,
-    one_run_bound,
-    one_run_mu,
-)
-from spark_audit.stats.intervals import ratio_estimate
 
 Record = dict[str, Any]
 
@@ -62,8 +59,6 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
             fix="audit all checkpoints with the same manifest",
         )
     rank, ties = frame["rank"].to_numpy(), frame["ties"].to_numpy()
-    if not len(frame):
-        return frame.assign(mid=0.0, exposure=0.0, lower_tail=0.0)
     return frame.assign(
         mid=rank + ties / 2,
         exposure=exposure_bits(rank, size, ties=ties),
@@ -118,12 +113,8 @@ def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
     """Canaries among the first k, compared with chance."""
-    return top_k(
-        frame["rank"].to_numpy(),
-        k=k,
-        n_candidates=int(frame["n_candidates"].iloc[0]),
-        ties=frame["ties"].to_numpy(),
-    )
+    rank, ties = (frame[name].to_numpy() for name in ("rank", "ties"))
+    return top_k(rank, k=k, n_candidates=int(frame["n_candidates"].iloc[0]), ties=ties)
 
 
 LEVEL = 0.95
@@ -208,45 +199,6 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
     return sorted(adjusted(known), key=attrgetter("p"))
 
 
-def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
-    """Checkpoint -> ``ahead``, ``behind``: where its held-out canaries left chance.
-
-    By :func:`uniform_tests`, over a checkpoint's parts by Holm. No model was
-    trained on them, so that strings of their kind moved, and chance is no null there.
-    """
-    found: dict[str, set[str]] = {}
-    never = held_out(frame)
-    for name in dict.fromkeys(frame["checkpoint"]):
-        chosen = never[never["checkpoint"] == name]
-        found[str(name)] = {
-            "ahead" if t.value < (chosen["n_candidates"].iloc[0] + 1) / 2 else "behind"
-            for t in uniform_tests(chosen)
-            if t.detected
-        }
-    return found
-
-
-def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
-    """Whether the canaries of the highest dose were found, in any checkpoint and part.
-
-    Corrected by Holm over checkpoints and parts, since one success is enough for a
-    part (and for that part alone). Where the base's own ranks are not uniform, the
-    rise since the base is tested instead.
-    """
-    whole = trained(frame)
-    most = whole[whole["dose"] == whole["dose"].max()]
-    base = {part: chosen for name, part, chosen in by_part(most) if name == BASE}
-
-    def p(chosen: pd.DataFrame) -> float:
-        before = base.get(chosen["part"].iloc[0])
-        if uniform_base or before is None:
-            return p_by_chance(chosen, "exposure")
-        return p_risen(chosen, before)
-
-    tests = tests_of(most[most["checkpoint"] != BASE], "exposure", p)
-    return sorted(adjusted(tests), key=attrgetter("p"))
-
-
 def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
     """Tests of one checkpoint's trained canaries at both ends, by Holm over all six.
 
@@ -261,40 +213,65 @@ def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
     return sorted(ends[:half], key=smallest), sorted(ends[half:], key=smallest)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Judged:
-    """All ranked canaries, and what holds before any checkpoint is spoken of.
-
-    Attributes
-    ----------
-    base, control
-        Tests of the base's ranks, and of the canaries that stand in most rows.
-    tied
-        Checkpoint and part of which nothing can be ranked.
-    kinds
-        Where the held-out canaries of a checkpoint left chance.
-    """
+    """All ranked canaries, and what holds before any checkpoint is spoken of."""
 
     frame: pd.DataFrame
-    base: list[Tested]
-    control: list[Tested]
-    tied: set[tuple[str, str]]
-    kinds: dict[str, set[str]]
 
-    @classmethod
-    def of(cls, frame: pd.DataFrame) -> Judged:
-        """From the ranks of all checkpoints."""
-        # The base saw none of the canaries, held out or not.
-        base = uniform_tests(frame[frame["checkpoint"] == BASE])
-        uniform = not (base and base[0].detected)
-        control = control_tests(frame, uniform_base=uniform)
-        tied = unresolved(trained(frame))
-        return cls(frame, base, control, tied, kinds_moved(frame))
+    @cached_property
+    def base(self) -> list[Tested]:
+        """Tests of the base's ranks: it saw none of the canaries, held out or not."""
+        return uniform_tests(self.frame[self.frame["checkpoint"] == BASE])
 
     @property
     def uniform(self) -> bool:
         """Whether nothing speaks against chance as the null."""
         return not (self.base and self.base[0].detected)
+
+    @cached_property
+    def tied(self) -> set[tuple[str, str]]:
+        """Checkpoint and part of which nothing can be ranked."""
+        return unresolved(trained(self.frame))
+
+    @cached_property
+    def kinds(self) -> dict[str, set[str]]:
+        """Checkpoint -> ``ahead``, ``behind``: where its held-out canaries left chance.
+
+        By :func:`uniform_tests`, over a checkpoint's parts by Holm. No model was
+        trained on them, so that strings of their kind moved, and chance is no null.
+        """
+        never, names = held_out(self.frame), dict.fromkeys(self.frame["checkpoint"])
+        frames = {str(name): never[never["checkpoint"] == name] for name in names}
+        return {
+            name: {
+                "ahead" if 2 * t.value < one["n_candidates"].iloc[0] + 1 else "behind"
+                for t in uniform_tests(one)
+                if t.detected
+            }
+            for name, one in frames.items()
+        }
+
+    @cached_property
+    def control(self) -> list[Tested]:
+        """Whether canaries of the highest dose were found, in any checkpoint and part.
+
+        Corrected by Holm over checkpoints and parts, since one success is enough for a
+        part (and for that part alone). Where the base's own ranks are not uniform, the
+        rise since the base is tested instead.
+        """
+        whole = trained(self.frame)
+        most = whole[whole["dose"] == whole["dose"].max()]
+        base = {part: chosen for name, part, chosen in by_part(most) if name == BASE}
+
+        def p(chosen: pd.DataFrame) -> float:
+            before = base.get(chosen["part"].iloc[0])
+            if self.uniform or before is None:
+                return p_by_chance(chosen, "exposure")
+            return p_risen(chosen, before)
+
+        tests = tests_of(most[most["checkpoint"] != BASE], "exposure", p)
+        return sorted(adjusted(tests), key=attrgetter("p"))
 
     @property
     def sensitive(self) -> set[str]:
@@ -361,6 +338,11 @@ def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
 
 DELTA = 1e-5
 """Of a record: the other delta that bounds of one run are given for."""
+BOUNDS = (
+    *("epsilon_per_canary", "epsilon_per_record"),
+    *("add_remove_per_canary", "add_remove_per_record"),
+)
+"""Columns of the bounds of one :class:`~spark_audit.stats.memorisation.GuessBound`."""
 DECLARED = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
@@ -400,7 +382,8 @@ def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
     def bounds(record: Record, share: float) -> Record:
         count = record["hits"], record["canaries"]
         options = {"k": record["k"], "rows": record["rows"], "n_candidates": size}
-        return _figures(candidate_guess_bound(*count, **options, significance=share))
+        bound = candidate_guess_bound(*count, **options, significance=share)
+        return dict(zip(BOUNDS, bound, strict=True))
 
     return _bounded(found, bounds, judged, assumed="drawn")
 
@@ -443,22 +426,10 @@ def coin_figures(record: Record, share: float) -> Record:
     """
     count = record["right"], record["guesses"], record["pairs"]
     options: dict[str, Any] = {"rows": record["rows"], "significance": share}
-    return {
-        **_figures(one_run_bound(*count, **options)),
-        "epsilon_per_record_at_delta": one_run_bound(
-            *count, delta=DELTA, **options
-        ).record,
-        "gaussian_mu_per_record": one_run_mu(*count, **options),
-    }
-
-
-def _figures(bound: GuessBound) -> Record:
-    return {
-        "epsilon_per_canary": bound.canary,
-        "epsilon_per_record": bound.record,
-        "add_remove_per_canary": bound.canary_add_remove,
-        "add_remove_per_record": bound.record_add_remove,
-    }
+    found = dict(zip(BOUNDS, one_run_bound(*count, **options), strict=True))
+    at_delta = one_run_bound(*count, delta=DELTA, **options)
+    found["epsilon_per_record_at_delta"] = at_delta.record
+    return found | {"gaussian_mu_per_record": one_run_mu(*count, **options)}
 
 
 def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
@@ -467,12 +438,12 @@ def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[drawn & (frame["checkpoint"] != BASE)]
 
 
+Bounds: TypeAlias = Callable[[Record, float], Record]
+"""Columns of bounds from a record, one-sided at a level."""
+
+
 def _bounded(
-    found: list[Record],
-    bounds: Callable[[Record, float], Record],
-    judged: Judged,
-    *,
-    assumed: str,
+    found: list[Record], bounds: Bounds, judged: Judged, *, assumed: str
 ) -> list[Record]:
     """The records with their bounds of epsilon, by a one-sided significance.
 
@@ -487,14 +458,12 @@ def _bounded(
         share = (1 - LEVEL) / (declared if own else len(found) - declared)
         figures = bounds(record, share)
         epsilon = figures["epsilon_per_record"]
-        why = ""
+        key = "bounded" if epsilon > 0 else "bound_of_0"
         if record["part"] not in judged.sensitive:
-            why = "uncontrolled"
+            key, figures = "uncontrolled", dict.fromkeys(figures)
         elif "ahead" in judged.kinds[record["checkpoint"]]:
-            why = "ungrounded"
-        record["significance"] = share
-        record |= dict.fromkeys(figures) if why else figures
-        key = why or ("bounded" if epsilon > 0 else "bound_of_0")
+            key, figures = "ungrounded", dict.fromkeys(figures)
+        record |= {"significance": share, **figures}
         facts = {**record, "epsilon": epsilon, "assumed": assumed}
         record["says"] = sentences.render(f"canary.{key}", **facts)
     return found

@@ -17,10 +17,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits import extract_findings
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
-from spark_audit.audits.extract import extraction_findings
-from spark_audit.audits.extract.extraction_findings import FULL, NOTHING
-from spark_audit.audits.extract.guesses import string_facts
+from spark_audit.audits.extract_findings import FULL, NOTHING, string_facts
 from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.ratio_rows import (
     Group,
@@ -51,7 +50,7 @@ from spark_audit.stats.intervals import (
     median_estimate,
     percentile_interval,
 )
-from spark_audit.stats.sampled_extraction import n_p, top_k_logp
+from spark_audit.stats.memorisation import n_p, top_k_logp
 from spark_audit.terminal.flags import one_of
 
 PROMPTED = Pass("prompted")
@@ -93,7 +92,7 @@ class Extraction(Audit):
     a canary by id, which alone is evaluated. ``prompt`` is ``full`` or one of
     :data:`PROMPTS`, ``span`` the number of the span in the manifest; ``parts`` and
     ``parts_right`` are those of :func:`graded`, the columns of strings those of
-    :class:`~spark_audit.audits.extract.guesses.String`.
+    :func:`~spark_audit.audits.extract_findings.string_facts`.
     """
 
     name = "extract"
@@ -161,18 +160,15 @@ class Extraction(Audit):
         # What stands in a trained row is no guess, whatever row it is read in.
         every = every[(every["split"] == "train") | (every["dose"] == 0)]
         names = evidence.checkpoints
-        prompts = extraction_findings.prompt_table(every, seed=context.seed)
-        prompts += extraction_findings.not_asked(prompts, evidence.facts)
+        prompts = extract_findings.prompt_table(every, seed=context.seed)
+        prompts += extract_findings.not_asked(prompts, evidence.facts)
         tables = {"extract_prompts": prompts} if prompts else {}
         kept = spans[spans["set"] == "canary"]
-        canaries = [*extraction_findings.canary_findings(kept)]
+        canaries = [*extract_findings.canary_findings(kept)]
         if pii[pii["split"] == "train"].empty:
-            unknown = "extract", "not_estimable"
-            return AuditResult(
-                rows=self.missing(names, NOTHING),
-                findings=[Finding.not_tested(*unknown, reason=NOTHING), *canaries],
-                tables=tables,
-            )
+            unknown = Finding.not_tested("extract", "not_estimable", reason=NOTHING)
+            rows = self.missing(names, NOTHING)
+            return AuditResult(rows=rows, findings=[unknown, *canaries], tables=tables)
         units = evidence.units[
             (evidence.units["set"] == "pii") & (evidence.units["prompt"] == FULL)
         ]
@@ -189,15 +185,15 @@ class Extraction(Audit):
             contrasts += [row for row in found if isinstance(row, Contrast)]
             rows += [row for row in found if not isinstance(row, Contrast)]
         rows = beside_base(rows)
-        held = extraction_findings.cue_alone(every)
+        held = extract_findings.cue_alone(every)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=extraction_findings.guards(held),
+            guards=extract_findings.guards(held),
             findings=[
-                *extraction_findings.findings(held, rows, seed=context.seed),
+                *extract_findings.findings(held, rows, seed=context.seed),
                 *canaries,
-                *extraction_findings.contrast_findings(contrasts),
+                *extract_findings.contrast_findings(contrasts),
             ],
             tables=tables,
         )
@@ -228,18 +224,14 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
         if {one, other} <= {*tries}:
             pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
             found, p = _difference(pair, group, replicates, seed=context.seed)
-            own = {"checkpoint": name, "baseline": baseline, "of": of}
-            own |= {"audit": "extract", "group": group.name, "metric": "n50_median"}
+            own = {"checkpoint": name, "baseline": baseline, "group": group.name}
+            own |= {"audit": "extract", "metric": "n50_median", "of": of}
             test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0, "p": p}
             yield Contrast.of_estimate(found, **own, **test)
 
 
 def _difference(
-    pair: tuple[np.ndarray, np.ndarray],
-    group: Group,
-    replicates: np.ndarray,
-    *,
-    seed: int,
+    pair: Sequence[np.ndarray], group: Group, replicates: np.ndarray, *, seed: int
 ) -> tuple[Estimate, float | None]:
     """Difference of two medians, with a test of the spans' own changes."""
     if group.size < 2:
@@ -264,23 +256,20 @@ def _tries(estimate: Estimate) -> Estimate:
     if estimate.value is None:
         return estimate
     value, high = 10.0**estimate.value, 10.0 ** (estimate.high or 0.0)
-    limits: dict[str, Any] = {"low": None, "high": None}
-    if estimate.low is not None:
-        limits = {"low": min(10.0**estimate.low, MOST), "high": high}
-    elif value > MOST:
-        # Without an interval all resamples agree, and lie beyond the bound too.
-        limits["low"] = MOST
-    # The bound stays a true lower limit, but never an upper one.
-    note = ""
-    if max(value, high) > MOST:
-        limits["high"], note = None, f"no upper limit: it is more than {MOST:.0e}"
-    if value > MOST:
-        note = f"more than {MOST:.0e}: the value is that bound, with no upper limit"
+    # Without an interval all resamples agree, and lie beyond the bound if it does.
+    low = estimate.low if estimate.low is not None or value <= MOST else np.inf
+    limits: dict[str, Any] = {"low": None if low is None else min(10.0**low, MOST)}
+    endless = max(value, high) > MOST
+    limits["high"] = None if estimate.low is None or endless else high
     limits |= {f"parity_{end}": limit for end, limit in limits.items()}
-    if limits["low"] is not None:
+    if low is not None:
         limits["interval"] = "percentile"
     made = replace(estimate, value=min(value, MOST), **limits)
-    return made.noting(note) if note else made
+    # The bound stays a true lower limit, but never an upper one.
+    note = f"no upper limit: it is more than {MOST:.0e}"
+    if value > MOST:
+        note = f"more than {MOST:.0e}: the value is that bound, with no upper limit"
+    return made.noting(note) if endless else made
 
 
 def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -312,7 +301,7 @@ def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
             "dose": dose,
             "first": firsts[canary or example.id, span.part or ""] == example.id,
             "stratum": fact.stratum,
-            **strings[example.id, span.start, span.end]._asdict(),
+            **strings[example.id, span.start, span.end],
         }
 
 

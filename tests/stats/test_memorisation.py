@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from spark_audit.stats.chance_ranks import (
+from spark_audit.stats.memorisation import (
     candidate_rank,
     chance_mde,
     exposure_bits,

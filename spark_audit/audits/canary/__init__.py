@@ -1,1 +1,0 @@
-"""Planted canaries ranked among strings that they could as well have been."""
