@@ -10,9 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.open import Opening, open_checkpoint
+from spark_audit.checkpoints.open import Opening, inspect_checkpoint, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.errors import CheckpointError, SparkError
 

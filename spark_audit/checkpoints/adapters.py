@@ -21,33 +21,32 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import regex
 import torch
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from spark_audit.checkpoints.models import (
-    check_probe,
+from spark_audit.checkpoints.derived import Rounded, swapped
+from spark_audit.checkpoints.loaded import (
+    entry_device,
     head_rows,
-    logits,
-    materialise,
     max_positions,
-    probe_ids,
-    refuse_differences,
-    release,
+    offload_hook,
 )
-from spark_audit.checkpoints.offline import foreign
-from spark_audit.checkpoints.quantise import Rounded, swapped
 from spark_audit.checkpoints.tokenizer import OTHER_BASE, usable_rows
+from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.checkpoints.weight_files import (
     State,
     check_filled,
     check_finite,
     check_floats,
+    refuse_differences,
 )
 from spark_audit.errors import CheckpointError, shown
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
+
 
 PREFIX = "base_model.model."
 LARGEST = 10**6
@@ -544,3 +543,73 @@ def input_noise(
 
     with model.get_input_embeddings().register_forward_hook(add):
         yield
+
+
+PROBE_LENGTH = 12
+
+
+def check_probe(plain: torch.Tensor) -> None:
+    """Refuse a model that gives no finite logits or reads ahead."""
+    if not bool(torch.isfinite(plain).all()):
+        fix = "its dtype may be too narrow: try --dtype float32"
+        raise CheckpointError("the model gives NaN or infinite logits", fix=fix)
+    if not torch.allclose(plain[0, :-1], plain[1, :-1], rtol=1e-2, atol=1e-2):
+        what = "the model reads ahead: a later token changes earlier predictions"
+        raise CheckpointError(what, fix="give a causal language model")
+
+
+def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Shape ``(2, n, V)`` float32: what a model says on the probe.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be run on token ids alone.
+    """
+    device = entry_device(model)
+    with foreign("the model cannot be run"), torch.inference_mode():
+        out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
+    return out.float().clone()
+
+
+def materialise(model: Any, adapter: str) -> None:
+    """Give an adapter memory where the layers that it is on compute.
+
+    PEFT puts it where their weights are, which is nowhere while they are on disk; the
+    numbers are anybody's until the adapter's are filled in.
+    """
+    for path, layer in model.named_modules():
+        for name, parameter in layer.named_parameters(recurse=False):
+            if parameter.is_meta and adapter in (name, *path.split(".")):
+                empty = torch.empty_like(parameter, device=_computes(model, path))
+                layer._parameters[name] = torch.nn.Parameter(empty, requires_grad=False)
+
+
+def _computes(model: Any, path: str) -> torch.device:
+    """Where the layer computes that a part of an adapter is on."""
+    while path:
+        path = path.rpartition(".")[0]
+        base = getattr(model.get_submodule(path), "base_layer", None)
+        if base is not None and (hook := offload_hook(base)) is not None:
+            return torch.device(hook.execution_device)
+    return torch.device("cpu")
+
+
+def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:
+    """Shape ``(2, n)`` int64: two rows of token ids that differ in the last one."""
+    ids = np.flatnonzero(usable)
+    n = min(PROBE_LENGTH, max_positions or PROBE_LENGTH)
+    row = ids[np.linspace(0, len(ids) - 1, n).astype(int)]
+    other = row.copy()
+    other[-1] = row[0] if row[0] != row[-1] else ids[len(ids) // 2]
+    return torch.from_numpy(np.stack([row, other]))
+
+
+def release(model: Any) -> None:
+    """Free a module's memory, whoever still holds the module."""
+    for layer in model.modules():
+        hook = offload_hook(layer)
+        if getattr(hook, "weights_map", None) is not None:
+            hook.weights_map = None
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)

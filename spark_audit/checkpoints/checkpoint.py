@@ -6,6 +6,7 @@ import copy
 import os
 import re
 import shutil
+import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -17,27 +18,20 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.locate import read_json, walk
-from spark_audit.checkpoints.models import (
-    BESIDE,
-    ITS_OWN,
-    offloaded,
-    pick_device,
-    placed,
-    quantised,
-    refuse_differences,
-    rooms,
-)
-from spark_audit.checkpoints.offline import foreign
-from spark_audit.checkpoints.sidecar import NOISE
+from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.untrusted import foreign, read_json, walk
 from spark_audit.checkpoints.weight_files import (
+    ITS_OWN,
+    NOISE,
     State,
     check_finite,
     check_floats,
     content_sha256,
+    refuse_differences,
 )
-from spark_audit.errors import CheckpointError, shown
+from spark_audit.errors import CheckpointError, InputError, shown
+from spark_audit.host_memory import free_bytes
 from spark_audit.provenance import sha256_json
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -81,7 +75,7 @@ class Checkpoint:
     loading, where
         How it is opened, and the path as it was typed.
     trained_on, noise_sha256
-        What :func:`~spark_audit.checkpoints.sidecar.written_down` found beside it.
+        What :func:`~spark_audit.checkpoints.weight_files.written_down` found beside it.
     """
 
     config: dict[str, Any]
@@ -408,3 +402,63 @@ def build(
     for message in info["error_msgs"]:
         raise CheckpointError(str(message).split("\n")[0])
     return model.eval()
+
+
+# --- where weights go -----------------------------------------------------------------
+
+BESIDE = 1_500_000_000
+"""Bytes beside the weights, for what is computed."""
+
+
+def quantised(config: Any) -> bool:
+    """Whether the weights are stored quantised."""
+    return bool(getattr(config, "quantization_config", None))
+
+
+def pick_device(device: str) -> str:
+    """``auto`` is CUDA when there is one, else the CPU.
+
+    Workers that a launcher started on one machine each take a GPU of their own.
+    """
+    if device == "auto":
+        if not torch.cuda.is_available():
+            return "cpu"
+        rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
+        known = rank.isdecimal()
+        return f"cuda:{int(rank) % torch.cuda.device_count()}" if known else "cuda"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        what, fix = "there is no CUDA device here", "use --device cpu"
+        raise InputError(what, where="--device", fix=fix)
+    return device
+
+
+def rooms(device: str) -> dict[str, int]:
+    """Free bytes by place: GPUs (where one may be used), ``cpu`` and ``disk``."""
+    found = {}
+    if device.startswith("cuda"):
+        for number in range(torch.cuda.device_count()):
+            found[f"cuda:{number}"] = torch.cuda.mem_get_info(number)[0]
+    if (memory := free_bytes()) is not None:
+        found["cpu"] = memory
+    found["disk"] = shutil.disk_usage(tempfile.gettempdir()).free
+    return found
+
+
+def placed(
+    loading: Loading, device: str, *, folder: str | None = None
+) -> dict[str, Any]:
+    """Options of transformers that say where a model goes.
+
+    Parameters
+    ----------
+    folder
+        For what neither GPUs nor memory hold.
+    """
+    if loading.device_map is None:
+        return {"device_map": None if device == "cpu" else {"": device}}
+    most = {
+        int(place[5:]) if place.startswith("cuda") else place: max(free - BESIDE, 0)
+        for place, free in rooms(device).items()
+        if place != "disk"
+    }
+    return {"device_map": "auto", "max_memory": most, "offload_folder": folder}

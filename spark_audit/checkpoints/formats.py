@@ -1,12 +1,17 @@
 """What a path is, by its content, and how it is put together, by its headers.
 
-A model's folder, PEFT's, a weights file. Weights are read later.
+A model's folder, PEFT's, a weights file, GGUF. Weights are read later.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import math
+import mmap
 import os
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,23 +19,33 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
+import torch
+
 from spark_audit.checkpoints.adapters import PREFIX
-from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.gguf_file import gguf_file
-from spark_audit.checkpoints.locate import (
+from spark_audit.checkpoints.checkpoint import Checkpoint, empty, read_architecture
+from spark_audit.checkpoints.loaded import SIZES
+from spark_audit.checkpoints.specs import (
+    Loading,
+    choose_stage,
+    exists,
+    is_series,
+    split_stage,
+)
+from spark_audit.checkpoints.tokenizer import vocabulary_of
+from spark_audit.checkpoints.untrusted import (
     CONFIGURATIONS,
     HUB,
     WEIGHT_SUFFIXES,
+    WORDS_BYTES,
     check_inside,
+    foreign,
+    locate,
     printable,
     read_config,
     read_json,
     readable,
     refuse_code,
 )
-from spark_audit.checkpoints.series import choose_stage, is_series
-from spark_audit.checkpoints.sidecar import written_down
-from spark_audit.checkpoints.specs import Loading, exists, split_stage
 from spark_audit.checkpoints.weight_files import (
     ADAPTER,
     State,
@@ -42,8 +57,10 @@ from spark_audit.checkpoints.weight_files import (
     read_tensors,
     weight_files,
     weights_of,
+    written_down,
 )
 from spark_audit.errors import CheckpointError, at, shown
+from spark_audit.files import check_regular
 from spark_audit.terminal.suggestions import instead
 
 
@@ -347,3 +364,152 @@ def _lora_config(
     }
     note = f"LoRA: rank {usual} from shapes, alpha {loading.lora_alpha:g} as given"
     return config, note
+
+
+# --- a GGUF file ----------------------------------------------------------------------
+
+_EXACT = {"F32", "F16", "BF16", "F64"}
+"""Types of tensors that round nothing that was saved so."""
+_SAME = (*SIZES, "rope_theta", "rms_norm_eps", "layer_norm_epsilon")
+KEYS, TENSORS, ELEMENTS = 4096, 1 << 15, 3 << 19
+"""The most that a header may list; real ones have 60 keys, 2,000 tensors, and 1.3
+million elements of arrays (tokens, their scores and types, merges)."""
+_HEADER_BYTES = 1 << 26
+_SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Number of a type in the file -> bytes of a value."""
+_STRING, _ARRAY = 8, 9
+_UNREADABLE = "is no GGUF file that can be read"
+_BASE = "give the model that it was converted from by --base"
+
+
+def gguf_file(file: Path, loading: Loading) -> Checkpoint:
+    """Weights as the file's makers rounded them, read as plain numbers.
+
+    Raises
+    ------
+    CheckpointError
+        If the package gguf is missing, the file cannot be read, its numbers or tokens
+        are not those of the base's configuration and tokenizer, or it is in parts.
+    """
+    check_regular(file, follow=True)
+    config, folder, note = config_of(file, loading)
+    install = "where spark-audit lies: pip install '.[gguf]'"
+    with foreign("a GGUF file needs the package gguf", fix=install):
+        import gguf
+    with foreign(_UNREADABLE):
+        with open(file, "rb") as opened:
+            size = min(file.stat().st_size, _HEADER_BYTES)
+            with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
+                _check_header(data)
+        reader: Any = gguf.GGUFReader(str(file))
+        counts = [int(tensor.n_elements) for tensor in reader.tensors]
+        if not all(counts):
+            raise ValueError("a tensor is empty")
+        content = _understood(file)
+    if "split.count" in reader.fields:
+        fix = "join its parts (llama-gguf-split --merge) and give the one file"
+        raise CheckpointError("is one part of a GGUF file", fix=fix)
+    for name in _SAME:
+        ours: Any = config.get(name)
+        theirs = content["config"].get(name)
+        both = isinstance(ours, int | float) and isinstance(theirs, int | float)
+        if both and not math.isclose(ours, theirs, rel_tol=1e-5):
+            what = f"says {name} {theirs:g}, the configuration {ours:g}"
+            raise CheckpointError(what, fix=_BASE)
+    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    notes = [note, f"GGUF tensors, dequantised as they are: {listed}"]
+    if rounded := ", ".join(sorted({*kinds} - _EXACT)):
+        notes.append(f"the conversion lost digits ({rounded}): it is audited as it is")
+    words = folder if loading.tokenizer is None else locate(loading.tokenizer)
+    notes += _check_tokens(content["tokenizer"].get("tokens") or [], words)
+
+    def read() -> State:
+        model = empty(*read_architecture(folder, config, loading.trust_remote_code))
+        # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
+        own = sum(one.numel() for one in model.parameters())
+        if sum(counts) > 2 * own:
+            what = f"holds {sum(counts):,} numbers, the base's model {own:,}"
+            raise CheckpointError(what)
+        with foreign(_UNREADABLE):
+            made = _understood(file, return_tensors=True, model_to_load=model)
+        state = {k: torch.as_tensor(one) for k, one in made["tensors"].items()}
+        check_filled(state)
+        return state
+
+    return Checkpoint(
+        config, (file,), read, folder, folder=file.parent, notes=tuple(notes)
+    )
+
+
+def _understood(file: Path, **options: Any) -> dict[str, Any]:
+    """What transformers makes of a file whose header is sound."""
+    from transformers import modeling_gguf_pytorch_utils as theirs
+
+    load: Any = theirs.load_gguf_checkpoint
+    # Its progress bar asks nobody whether bars are wanted.
+    with contextlib.redirect_stderr(io.StringIO()):
+        return dict(load(str(file), **options))
+
+
+def _check_header(data: mmap.mmap) -> None:
+    """Walk the header of a GGUF file before a library reads it.
+
+    The library counts on it: one array of 2 ** 60 elements never ends, and fills the
+    memory. Layout: github.com/ggml-org/ggml, docs/gguf.md.
+
+    Raises
+    ------
+    ValueError, OverflowError, struct.error
+        With a count or length that the file cannot hold: there is nothing to read, or
+        to seek.
+    """
+    left = ELEMENTS
+    if data.read(4) != b"GGUF":
+        raise ValueError("it does not begin with GGUF")
+    order = "<" if struct.unpack_from("<I", data, 4)[0] & 0xFFFF else ">"
+
+    def number(code: str, most: int = 1 << 64) -> int:
+        (found,) = struct.unpack(order + code, data.read(struct.calcsize(code)))
+        if found > most:
+            what = "keys, tensors or elements: more than"
+            raise ValueError(f"{found} {what} {most} are not read")
+        return int(found)
+
+    def value(kind: int, count: int, *, inner: bool) -> None:
+        nonlocal left
+        if kind == _STRING:
+            for _ in range(count):
+                data.seek(number("Q"), os.SEEK_CUR)
+        elif kind in _SCALARS:
+            data.seek(_SCALARS[kind] * count, os.SEEK_CUR)
+        elif kind == _ARRAY and not inner:
+            kind, count = number("I"), number("Q", left)
+            left -= count
+            value(kind, count, inner=True)
+        else:
+            raise ValueError(f"values of type {kind} are unknown, or nested")
+
+    if number("I") not in (2, 3):
+        raise ValueError("only versions 2 and 3 are known")
+    number("Q", TENSORS)
+    for _ in range(number("Q", KEYS)):
+        data.seek(number("Q"), os.SEEK_CUR)
+        value(number("I"), 1, inner=False)
+
+
+def _check_tokens(tokens: list[str], folder: Path) -> list[str]:
+    """Refuse another tokenizer than the file's; a note where that cannot be told."""
+    file = folder / "tokenizer.json"
+    if not (file.exists() and tokens):
+        return ["its tokens could not be compared with the tokenizer's"]
+    known = vocabulary_of(read_json(file, most=WORDS_BYTES))
+    # Rows that pad the vocabulary are called otherwise by every converter.
+    other = sum(known.get(token, i) != i for i, token in enumerate(tokens))
+    if other or max(known.values(), default=0) >= len(tokens):
+        raise CheckpointError(
+            f"the tokenizer is not the file's: of its {len(tokens)} tokens {other} "
+            f"have other ids, the tokenizer has {len(known)}",
+            fix=_BASE,
+        )
+    return []

@@ -11,38 +11,39 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from spark_audit.checkpoints.adapters import AdapterHost, changes_base
-from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.formats import read_headers
-from spark_audit.checkpoints.loaded import Loaded, module_facts
-from spark_audit.checkpoints.locate import locate
-from spark_audit.checkpoints.models import (
-    pick_device,
-    quantised,
-)
-from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.quantise import (
+from spark_audit.checkpoints.checkpoint import Checkpoint, pick_device, quantised
+from spark_audit.checkpoints.derived import (
     Rounded,
     check_kind,
     check_mergeable,
     rounded,
 )
-from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
-from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
-from spark_audit.checkpoints.tokenizer import (
-    Read,
-    read_tokenizer,
-    remarks,
-    tokenizer_of,
+from spark_audit.checkpoints.formats import read_headers
+from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
+from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server, series
+from spark_audit.checkpoints.tokenizer import Read, policy, read_tokenizer
+from spark_audit.checkpoints.untrusted import (
+    HUB,
+    locate,
+    printable,
+    quiet,
 )
-from spark_audit.checkpoints.weight_files import check_stored
-from spark_audit.errors import CheckpointError, InputError, at
+from spark_audit.checkpoints.weight_files import (
+    NOISE,
+    NOISE_ADDED,
+    check_stored,
+    frozen_noise,
+)
+from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.relearning import Relearning
+    from spark_audit.checkpoints.checkpoint import Checkpoint
+    from spark_audit.checkpoints.derived import Relearning
     from spark_audit.checkpoints.server import Server
 
 
@@ -453,3 +454,168 @@ def _with_base(spec: Spec, loading: Loading) -> Loading:
 def same_path(one: str, other: str) -> bool:
     """Whether two paths name one place."""
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+
+
+# --- looking at one -------------------------------------------------------------------
+
+NOT_VERIFIABLE = "base not verifiable: full weights name no base"
+
+SMALL_BYTES = 1 << 26
+"""Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
+
+
+def inspect_checkpoint(
+    source: str, loading: Loading | None = None, **options: Any
+) -> dict[str, str]:
+    """What a checkpoint is, and that it would load, in the order it is printed.
+
+    What is small is opened, on the CPU, as an audit opens it (``would load``: yes). Of
+    what is larger headers are read, and an adapter's numbers: NaN in a base, or an
+    adapter that changes nothing, show on opening only (yes, by its headers).
+
+    Parameters
+    ----------
+    loading, options
+        As for :func:`spark_audit.checkpoints.open.open_checkpoint`.
+
+    Raises
+    ------
+    SparkError
+        With what would make opening, or an audit beside the base that was given, fail.
+    """
+    loading = replace(loading or Loading(), **options)
+    spec = Spec("opened", (source,))
+    # Beside full weights the base is described, too, to be compared with.
+    given = loading.base is not None
+    opening = Opening([spec], replace(loading, include_base=given), numbers=False)
+    made, base = opening.items[-1], opening.items[-1].on
+    one = opening.described[-1]
+    facts = {"source": made.source, "format": made.format, **_headers(made)}
+    facts["context"] = str(max_positions(base.architecture) or "not stated")
+    if one.parameters is None:
+        facts["weights checked"] = "no (quantised)"
+    else:
+        facts["architecture"] = one.architecture
+        facts["parameters"] = f"{one.parameters:,}"
+    facts["memory"] = base.check_room(one.parameters or 0)
+    notes = [*one.notes]
+    facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
+    facts["tokenizer_sha256"] = one.tokenizer_sha256
+    if made.complete and loading.base and not same_path(loading.base, made.where):
+        fits = "architecture, vocabulary, tokenizer and sizes are those of "
+        notes += [NOT_VERIFIABLE, fits + opening.described[0].source]
+    if not source.startswith(HUB) and (stages := series(source)):
+        facts["stages"] = ", ".join(stage.name for stage in stages)
+    facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
+    facts["would load"] = "yes, by its headers"
+    # What is quantised may open on a GPU only, which others may be using.
+    if made.size <= SMALL_BYTES and not quantised(base.architecture):
+        if pick_device(loading.device) != "cpu" or loading.device_map is not None:
+            here = replace(loading, device="cpu", device_map=None)
+            opening = Opening([spec], here, numbers=False)
+        for _ in opening.open(len(opening.groups) - 1):
+            pass
+        facts["would load"] = "yes"
+    return facts
+
+
+def _headers(made: Checkpoint) -> dict[str, str]:
+    """What the headers say."""
+    facts: dict[str, str] = {}
+    if made.adapter:
+        config = made.config
+        facts["adapter"] = shown(config.get("peft_type"))
+        for key in ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens"):
+            if config.get(key):
+                facts[key] = shown(config[key])
+        if targets := config.get("target_modules"):
+            listed = targets if isinstance(targets, list) else [targets]
+            facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
+    if not made.complete and made.base is not None:
+        facts["base"] = printable(made.base)
+    names = ", ".join(path.name for path in made.files[:4])
+    size = sum(path.stat().st_size for path in made.files)
+    facts["files"] = f"{names} ({size / 1e6:.1f} MB)"
+    return facts
+
+
+def untied(model: Any) -> bool:
+    """Whether head and embeddings differ, though the configuration ties them.
+
+    A file of ``torch.save`` names a tied tensor twice; that is no difference.
+    """
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if not tied or head is None or head.weight is embeddings.weight:
+        return False
+    one, other = head.weight, embeddings.weight
+    apart = one.is_meta or other.is_meta or one.device != other.device
+    return apart or not torch.equal(one, other)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds a whole tokenizer (a bare vocabulary is none)."""
+    settings = (folder / "tokenizer_config.json").exists()
+    return (folder / "tokenizer.json").exists() or settings and has_vocabulary(folder)
+
+
+def has_vocabulary(folder: Path) -> bool:
+    """Whether a folder holds vocabulary files, as TRACE saves them."""
+    return any((folder / name).exists() for name in _VOCABULARIES)
+
+
+_VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+
+
+def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
+    """The tokenizer of a checkpoint, its hash, and notes.
+
+    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
+    saves it, counts only where there is nothing else.
+
+    Parameters
+    ----------
+    read
+        :func:`read_tokenizer`, or what remembers it.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or it cannot be loaded.
+    """
+    if item.loading.tokenizer is not None:
+        tokenizer, sha256, notes = read(locate(item.loading.tokenizer))
+        return tokenizer, sha256, ["tokenizer: from --tokenizer", *notes]
+    places = {item.folder: "the checkpoint's own"}
+    if item.base_folder is not None:
+        places.setdefault(item.base_folder, "the base's")
+    whole = [place for place in places if has_tokenizer(place)]
+    for place in whole or filter(has_vocabulary, places):
+        tokenizer, sha256, notes = read(place)
+        note = places[place] if whole else "made from a bare vocabulary file"
+        if len(whole) > 1 and read(whole[1])[1] != sha256:
+            note += ", which is not the base's"
+        return tokenizer, sha256, [f"tokenizer: {note}", *notes]
+    raise CheckpointError(
+        "has no tokenizer",
+        fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
+    )
+
+
+def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
+    """Notes on vocabulary and weights."""
+    bos = getattr(config.get_text_config(), "bos_token_id", None)
+    notes = [policy(tokenizer, bos=bos)]
+    if padded := int((~usable).sum()):
+        rows = f"{padded} of {len(usable)} rows of the head"
+        notes.append(f"{rows} are no token: left out of softmax and ranks")
+    if untied(model):
+        notes.append(
+            "the configuration ties head and embeddings, the file holds two "
+            "different ones: used as they are"
+        )
+    stored = getattr(config, "quantization_config", None)
+    if stored:
+        kind = stored.get("quant_method") if isinstance(stored, dict) else None
+        notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
+    return notes

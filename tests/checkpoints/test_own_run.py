@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_audit.checkpoints.own_run import read_run, trained_order
+from spark_audit.checkpoints.specs import read_run, trained_order
 
 
 def make_run(folder: Path, **changes: Any) -> Path:

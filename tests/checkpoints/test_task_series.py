@@ -11,8 +11,7 @@ from refusals import each, inspected, opened, problem_of, reference_of, refused,
 from tiny_models import make_model, make_tokenizer
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.series import expand, series
-from spark_audit.checkpoints.specs import Spec
+from spark_audit.checkpoints.specs import Spec, expand, series
 from spark_audit.errors import CheckpointError
 
 
