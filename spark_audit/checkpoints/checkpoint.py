@@ -38,7 +38,6 @@ _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 # How configurations call what each takes modules of its own.
 _COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
 MOST_LAYERS = 1000
-_POSITIONS = range(1 << 31)
 MOST_BUFFERS = 1 << 28
 # PEFT writes these in any order.
 _SETS = ("target_modules", "modules_to_save")
@@ -130,15 +129,7 @@ class Checkpoint:
     @cached_property
     def _architecture(self) -> tuple[Any, Any]:
         trusted = self.loading.trust_remote_code
-        architecture, cls = read_architecture(self.place, self.config, trusted)
-        # Tables of positions are as long as the configuration says: memory that no
-        # weights back. On the meta device they cost nothing.
-        tables = empty(architecture, cls).buffers()
-        size = sum(one.numel() * one.element_size() for one in tables)
-        if size > MOST_BUFFERS:
-            what = f"config.json needs {size:.3g} bytes beside the weights"
-            raise CheckpointError(what, fix=ITS_OWN)
-        return architecture, cls
+        return read_architecture(self.place, self.config, trusted)
 
     @property
     def architecture(self) -> Any:
@@ -168,7 +159,12 @@ class Checkpoint:
         Quantised weights are other tensors than the module's, and are not compared.
         """
         state = {k: t.to("meta") for k, t in self.read().items()}
-        check_layers(self.config, tensors=len(state))
+        # Each layer is some dozen Python objects before anything can be compared.
+        for key, value in walk(self.config):
+            most = min(len(state), MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
+            if _COUNT.search(key) and isinstance(value, int) and value > most:
+                what = f"config.json says {shown(key)} {str(value)[:20]}, the weights"
+                raise CheckpointError(f"{what} are {len(state)} tensors", fix=ITS_OWN)
         architecture, cls = self._architecture
         if quantised(architecture):
             check_quantised(architecture, device=pick_device(self.loading.device))
@@ -185,9 +181,17 @@ class Checkpoint:
     def load(self) -> Any:
         """Its module with every number of its files, each of them finite."""
         loading, (architecture, cls) = self.loading, self._architecture
-        # Of what neither GPUs nor memory hold; removed with the module.
-        disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
-        dtype = loading.dtype
+        dtype, device = loading.dtype, pick_device(loading.device)
+        where: Any = {"device_map": None if device == "cpu" else {"": device}}
+        if loading.device_map is not None:
+            # Of what neither GPUs nor memory hold; removed with the module.
+            disk = mkdtemp(prefix="spark-audit-")
+            most = {
+                int(at[5:]) if at.startswith("cuda") else at: max(free - BESIDE, 0)
+                for at, free in rooms(device).items()
+                if at != "disk"
+            }
+            where = {"device_map": "auto", "max_memory": most, "offload_folder": disk}
         if dtype == "auto" and not quantised(architecture):
             dtype = str(self.saved_dtype).removeprefix("torch.")
         model = build(
@@ -198,9 +202,9 @@ class Checkpoint:
             dtype=dtype,
             use_safetensors=self.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
-            **placed(loading, pick_device(loading.device), folder=disk),
+            **where,
         )
-        if disk is not None:
+        if loading.device_map is not None:
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
         check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
         if offloaded(model):
@@ -259,23 +263,6 @@ class Checkpoint:
 # --- transformers ---------------------------------------------------------------------
 
 
-def model_class(config: Any, folder: Path) -> Any:
-    """The class of a causal language model; ``None``: there is none.
-
-    A model's own code, in its folder, runs only where that is trusted: else a
-    configuration that names some is refused before.
-    """
-    from transformers.dynamic_module_utils import get_class_from_dynamic_module
-    from transformers.models.auto import modeling_auto
-
-    with foreign("its own code cannot be loaded"):
-        own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
-        if own is not None:
-            return get_class_from_dynamic_module(own, folder, local_files_only=True)
-    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    return mapping[type(config)] if type(config) in mapping else None
-
-
 def empty(config: Any, cls: Any) -> Any:
     """The module as the configuration has it, on the meta device."""
     with foreign("config.json describes no model"), torch.device("meta"):
@@ -300,6 +287,7 @@ def read_architecture(
         If it is another kind of model, by name, or unknown to transformers.
     """
     import transformers
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
     from transformers.models.auto import modeling_auto
 
     names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -309,30 +297,29 @@ def read_architecture(
             folder, local_files_only=True, trust_remote_code=trusted
         )
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if limit is not None and (type(limit) is not int or limit not in _POSITIONS):
+    if limit is not None and (type(limit) is not int or not 0 <= limit < 1 << 31):
         what = "config.json says max_position_embeddings, but no length of a context"
         raise CheckpointError(what, fix=ITS_OWN)
     # By name: the mapping itself would import every model there is.
     known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
-    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    # Code of its own runs only where that is trusted: else it was refused before.
+    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
     causal = own or not listed or {*chain.from_iterable(known)}.intersection(listed)
-    cls = model_class(config, folder) if causal else None
+    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    cls = mapping.get(type(config), None) if causal else None
+    if own is not None:
+        with foreign("its own code cannot be loaded"):
+            cls = get_class_from_dynamic_module(own, folder, local_files_only=True)
     if cls is None or getattr(config, "is_encoder_decoder", False):
         name = shown(listed[0]) if listed else type(config).__name__
         raise CheckpointError(f"{name} is not a causal language model (decoder only)")
+    # Tables of positions are as long as the configuration says: memory that no weights
+    # back. On the meta device they cost nothing.
+    size = sum(table.nbytes for table in empty(config, cls).buffers())
+    if size > MOST_BUFFERS:
+        what = f"config.json needs {size:.3g} bytes beside the weights"
+        raise CheckpointError(what, fix=ITS_OWN)
     return config, cls
-
-
-def check_layers(config: Mapping[str, Any], *, tensors: int) -> None:
-    """Refuse a configuration that asks for more layers than the weights can fill.
-
-    Each is some dozen Python objects before anything can be compared.
-    """
-    for key, value in walk(config):
-        most = min(tensors, MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
-        if _COUNT.search(key) and isinstance(value, int) and value > most:
-            what = f"config.json says {shown(key)} {str(value)[:20]}, the weights are"
-            raise CheckpointError(f"{what} {tensors} tensors", fix=ITS_OWN)
 
 
 def check_quantised(config: Any, *, device: str) -> None:
@@ -442,23 +429,3 @@ def rooms(device: str) -> dict[str, int]:
         found["cpu"] = memory
     found["disk"] = shutil.disk_usage(tempfile.gettempdir()).free
     return found
-
-
-def placed(
-    loading: Loading, device: str, *, folder: str | None = None
-) -> dict[str, Any]:
-    """Options of transformers that say where a model goes.
-
-    Parameters
-    ----------
-    folder
-        For what neither GPUs nor memory hold.
-    """
-    if loading.device_map is None:
-        return {"device_map": None if device == "cpu" else {"": device}}
-    most = {
-        int(place[5:]) if place.startswith("cuda") else place: max(free - BESIDE, 0)
-        for place, free in rooms(device).items()
-        if place != "disk"
-    }
-    return {"device_map": "auto", "max_memory": most, "offload_folder": folder}

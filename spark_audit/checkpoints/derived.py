@@ -5,12 +5,12 @@ Quantization" (ICLR 2025), found that unlearned content returns after 4-bit
 quantisation. What counts is the value that a rounded weight stands for: weights are
 rounded by torchao and computed with at the checkpoint's own precision.
 
-**Trained** on other rows: correction and unlearning may only suppress what a checkpoint knows: a few steps on rows
-that hold none of it then restore it (Lynch et al., "Eight Methods to Evaluate Robust
-Unlearning in LLMs", 2024; Hu et al., "Unlearning or Obfuscating?", ICLR 2025). A fresh
-LoRA on every linear layer is trained on whole texts, in memory, and merged: neither
-files nor the module are changed. The base is treated alike, so that what the rows
-teach any model is not taken for what comes back.
+**Trained** on other rows: correction and unlearning may only suppress what a checkpoint
+knows: a few steps on rows that hold none of it then restore it (Lynch et al., "Eight
+Methods to Evaluate Robust Unlearning in LLMs", 2024; Hu et al., "Unlearning or
+Obfuscating?", ICLR 2025). A fresh LoRA on every linear layer is trained on whole texts,
+in memory, and merged: neither files nor the module are changed. The base is treated
+alike, so that what the rows teach any model is not taken for what comes back.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from spark_audit.checkpoints.derived import (
 from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server, series
-from spark_audit.checkpoints.tokenizer import Read, policy, read_tokenizer
+from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import (
     HUB,
     locate,
@@ -42,23 +42,8 @@ from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.checkpoint import Checkpoint
     from spark_audit.checkpoints.derived import Relearning
     from spark_audit.checkpoints.server import Server
-
-
-def load_tokenizer(source: str | Path) -> Any:
-    """The fast tokenizer of a model's folder or ``hf:ORG/NAME``, without the model.
-
-    Raises
-    ------
-    CheckpointError
-        If there is none, it brings code, or it gives no character offsets.
-    """
-    with quiet():
-        folder = locate(str(source))
-        with at(str(source)):
-            return read_tokenizer(folder)[0]
 
 
 def open_checkpoint(
@@ -198,9 +183,14 @@ class Opening:
         with quiet():
             self.items = _read_all(specs, loading)
             self._groups = self._by_module()
-            self.described = [
-                one for items in self._groups for one in self._described(items)
-            ]
+            self.described: list[Loaded] = []
+            for items in self._groups:
+                base = items[0].on
+                with at(base.where):
+                    host = AdapterHost(base.skeleton())
+                    base.check_room(host.parameters)
+                on_it = self._on(host, items)
+                self.described += [one.without_weights() for one in on_it]
             for one in self.described[1:] if loading.include_base else ():
                 check_base(one, self.described[0])
             # What takes longer, and still before hours of scoring: every number, once.
@@ -271,15 +261,6 @@ class Opening:
         """How a checkpoint is opened: as it is (the empty name), rounded, relearned."""
         rounded = () if self._is_base(item) else self._loading.quantize
         return ("", *rounded, *((RELEARN,) if self._relearning else ()))
-
-    def _described(self, items: list[Checkpoint]) -> Iterator[Loaded]:
-        """Put a module and what is on it together without numbers; describe them."""
-        base = items[0].on
-        with at(base.where):
-            host = AdapterHost(base.skeleton())
-            base.check_room(host.parameters)
-        for one in self._on(host, items):
-            yield one.without_weights()
 
     def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
         """The checkpoints of a module, one after the other, also on the meta device."""
@@ -379,8 +360,17 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         If an adapter's base is itself an adapter, or two adapters name different ones.
     """
     for spec in specs:
-        if spec.name == BASE:
-            loading = _with_base(spec, loading)
+        if spec.name != BASE:
+            continue
+        if len(spec.paths) > 1:
+            raise InputError("the base is one model, not several", where="--ckpt base=")
+        if loading.base is not None and not same_path(loading.base, spec.sources[0]):
+            raise InputError(
+                f"the base is given twice: {loading.base} and {spec.sources[0]}",
+                where="--ckpt base=",
+                fix="give one of them",
+            )
+        loading = replace(loading, base=spec.sources[0], include_base=True)
     items = [
         replace(read_headers(source, loading), name=name)
         for spec in specs
@@ -438,19 +428,6 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
     return replace(item, host=base)
 
 
-def _with_base(spec: Spec, loading: Loading) -> Loading:
-    """``--ckpt base=MODEL`` says what ``--base MODEL`` says."""
-    if len(spec.paths) > 1:
-        raise InputError("the base is one model, not several", where="--ckpt base=")
-    if loading.base is not None and not same_path(loading.base, spec.sources[0]):
-        raise InputError(
-            f"the base is given twice: {loading.base} and {spec.sources[0]}",
-            where="--ckpt base=",
-            fix="give one of them",
-        )
-    return replace(loading, base=spec.sources[0], include_base=True)
-
-
 def same_path(one: str, other: str) -> bool:
     """Whether two paths name one place."""
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
@@ -462,6 +439,8 @@ NOT_VERIFIABLE = "base not verifiable: full weights name no base"
 
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
+TOLD = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
+"""Of an adapter's configuration, where it is set."""
 
 
 def inspect_checkpoint(
@@ -490,7 +469,18 @@ def inspect_checkpoint(
     opening = Opening([spec], replace(loading, include_base=given), numbers=False)
     made, base = opening.items[-1], opening.items[-1].on
     one = opening.described[-1]
-    facts = {"source": made.source, "format": made.format, **_headers(made)}
+    told = made.config if made.adapter else {}
+    adapter = {"adapter": told.get("peft_type")} | {key: told.get(key) for key in TOLD}
+    facts = {"source": made.source, "format": made.format}
+    facts |= {key: shown(value) for key, value in adapter.items() if value}
+    if targets := told.get("target_modules"):
+        listed = targets if isinstance(targets, list) else [targets]
+        facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
+    if not made.complete and made.base is not None:
+        facts["base"] = printable(made.base)
+    names = ", ".join(path.name for path in made.files[:4])
+    size = sum(path.stat().st_size for path in made.files)
+    facts["files"] = f"{names} ({size / 1e6:.1f} MB)"
     facts["context"] = str(max_positions(base.architecture) or "not stated")
     if one.parameters is None:
         facts["weights checked"] = "no (quantised)"
@@ -519,51 +509,6 @@ def inspect_checkpoint(
     return facts
 
 
-def _headers(made: Checkpoint) -> dict[str, str]:
-    """What the headers say."""
-    facts: dict[str, str] = {}
-    if made.adapter:
-        config = made.config
-        facts["adapter"] = shown(config.get("peft_type"))
-        for key in ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens"):
-            if config.get(key):
-                facts[key] = shown(config[key])
-        if targets := config.get("target_modules"):
-            listed = targets if isinstance(targets, list) else [targets]
-            facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
-    if not made.complete and made.base is not None:
-        facts["base"] = printable(made.base)
-    names = ", ".join(path.name for path in made.files[:4])
-    size = sum(path.stat().st_size for path in made.files)
-    facts["files"] = f"{names} ({size / 1e6:.1f} MB)"
-    return facts
-
-
-def untied(model: Any) -> bool:
-    """Whether head and embeddings differ, though the configuration ties them.
-
-    A file of ``torch.save`` names a tied tensor twice; that is no difference.
-    """
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    if not tied or head is None or head.weight is embeddings.weight:
-        return False
-    one, other = head.weight, embeddings.weight
-    apart = one.is_meta or other.is_meta or one.device != other.device
-    return apart or not torch.equal(one, other)
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds a whole tokenizer (a bare vocabulary is none)."""
-    settings = (folder / "tokenizer_config.json").exists()
-    return (folder / "tokenizer.json").exists() or settings and has_vocabulary(folder)
-
-
-def has_vocabulary(folder: Path) -> bool:
-    """Whether a folder holds vocabulary files, as TRACE saves them."""
-    return any((folder / name).exists() for name in _VOCABULARIES)
-
-
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
@@ -589,8 +534,10 @@ def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
     places = {item.folder: "the checkpoint's own"}
     if item.base_folder is not None:
         places.setdefault(item.base_folder, "the base's")
-    whole = [place for place in places if has_tokenizer(place)]
-    for place in whole or filter(has_vocabulary, places):
+    words = [p for p in places if any((p / name).exists() for name in _VOCABULARIES)]
+    told = [p for p in words if (p / "tokenizer_config.json").exists()]
+    whole = [p for p in places if p in told or (p / "tokenizer.json").exists()]
+    for place in whole or words:
         tokenizer, sha256, notes = read(place)
         note = places[place] if whole else "made from a bare vocabulary file"
         if len(whole) > 1 and read(whole[1])[1] != sha256:
@@ -603,19 +550,36 @@ def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
 
 
 def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
-    """Notes on vocabulary and weights."""
-    bos = getattr(config.get_text_config(), "bos_token_id", None)
-    notes = [policy(tokenizer, bos=bos)]
+    """Notes: what ``tokenizer(text)`` adds to a text, on vocabulary and weights."""
+    text_config = config.get_text_config()
+    out = tokenizer("a", return_special_tokens_mask=True)
+    fed, special = out["input_ids"], out["special_tokens_mask"]
+    text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
+    before, after = fed[: text_at[0]], fed[text_at[-1] + 1 :]
+    front, behind = (
+        " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
+        for ids in (before, after)
+    )
+    note = f"special tokens: {front} before a text, {behind} after it"
+    bos = getattr(text_config, "bos_token_id", None)
+    if bos is not None and bos not in before:
+        note += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
+    notes = [note]
     if padded := int((~usable).sum()):
         rows = f"{padded} of {len(usable)} rows of the head"
         notes.append(f"{rows} are no token: left out of softmax and ranks")
-    if untied(model):
-        notes.append(
-            "the configuration ties head and embeddings, the file holds two "
-            "different ones: used as they are"
-        )
-    stored = getattr(config, "quantization_config", None)
-    if stored:
+    # A file of torch.save names a tied tensor twice; that is no difference.
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    one, other = getattr(head, "weight", None), embeddings.weight
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if tied and one is not None and one is not other:
+        apart = one.is_meta or other.is_meta or one.device != other.device
+        if apart or not torch.equal(one, other):
+            notes.append(
+                "the configuration ties head and embeddings, the file holds two "
+                "different ones: used as they are"
+            )
+    if stored := getattr(config, "quantization_config", None):
         kind = stored.get("quant_method") if isinstance(stored, dict) else None
         notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
     return notes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -284,13 +284,9 @@ _LIST = "write one path per line, relative to the file, or give a checkpoint ins
 
 def series(source: str) -> dict[Path, dict[str, Path]]:
     """What :func:`stages_of` gives for a series; none for a single checkpoint."""
-    if is_server(source):
-        return {}
-    path = locate(split_stage(source)[0])
-    if not is_series(path):
-        return {}
     with at(source):
-        return stages_of(path)
+        path = None if is_server(source) else locate(split_stage(source)[0])
+        return stages_of(path) if path and is_series(path) else {}
 
 
 def expand(spec: Spec) -> tuple[Spec, ...]:
@@ -319,8 +315,7 @@ def is_series(path: Path) -> bool:
         return path.suffix == ".txt"
     if not path.is_dir() or any((path / name).exists() for name in CONFIGURATIONS):
         return False
-    folders = [folder for _, folder in _numbered(_root(path))]
-    return any(_holds(folder / part) for folder in folders for part in ("", *_PARTS))
+    return any(_held(folder) for _, folder in _numbered(_root(path)))
 
 
 def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
@@ -335,9 +330,7 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
         If a stage's folder holds no checkpoint or is a link out of the series, two have
         one number, or numbering mixes two styles.
     """
-    if path.is_file():
-        return {stage: _checkpoints(stage) for stage in _listed(path)}
-    numbered = _numbered(_root(path))
+    numbered = [] if path.is_file() else _numbered(_root(path))
     folders = [folder for _, folder in numbered]
     for place in (_root(path), *folders, *(f / n for f in folders for n in _PARTS)):
         # Listed in a text file, stages may lie anywhere.
@@ -345,12 +338,22 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
             check_inside(place, within=path)
     for (number, folder), (after, other) in pairwise(numbered):
         if number == after or number[0] != after[0]:
-            what = "numbers stages in two ways"
-            if number == after:
-                what = "two stages have one number"
+            twice = "two stages have one number"
+            what = twice if number == after else "numbers stages in two ways"
             fix = "list the paths in a text file, one stage a line"
             raise CheckpointError(f"{what}: {folder.name}, {other.name}", fix=fix)
-    return {folder: _checkpoints(folder) for folder in folders}
+    found = {stage: _held(stage) for stage in folders or _listed(path)}
+    for stage, held in found.items():
+        if not held:
+            what = f"stage folder {stage.name} holds no checkpoint"
+            fix = "wait until its training is done, or move the folder away"
+            raise CheckpointError(what, fix=fix)
+    return found
+
+
+def stage_names(stages: Iterable[Path]) -> list[str]:
+    """What stages are called: files of one name by as many folders as it takes."""
+    return _suffixes([(str(stage), None) for stage in stages], taken=set())
 
 
 def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]:
@@ -371,52 +374,35 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
     if chosen is None:
         what = f"has {len(found)} stages, and no checkpoint @{asked}"
         raise CheckpointError(what, fix=f"write @1 to @{len(found)}")
-    note = f"stage {number} of {len(found)}: {stage.name}"
+    name = dict(zip(found, stage_names(found), strict=True))[stage]
+    note = f"stage {number} of {len(found)}: {name}"
     if "task" in held:
         note += f" ({chosen.name}/)"
     run = check_run(path)
     # A method that corrects after each task reads those settings.
-    settings = run.get("settings")
-    names = settings if isinstance(settings, dict) else {}
-    corrects = any(str(name).startswith("ptpc.") for name in names)
+    corrects = any(str(name).startswith("ptpc.") for name in run.get("settings", ()))
     if corrects and not part and own == "task":
         note += "; its method corrects each stage, this one was not yet"
-    last = "priv" if corrects else "task"
-    return chosen, (note, *_progress(run, found, last=last))
+    # Seconds are by phase; a method may learn all tasks in one.
+    last = "/priv" if corrects else "/task"
+    there = {f"{stage.name}/{next(iter(held))}" for stage, held in found.items()}
+    status = run.get("status")
+    for phase in run.get("seconds", ()) if status == "complete" else ():
+        # Another stage would be taken for the last of the run.
+        if phase.endswith(last) and phase not in there:
+            what = f"stage {shown(phase)} of the finished run is gone"
+            fix = "copy the run folder again, or give the folder of one stage"
+            raise CheckpointError(what, fix=fix)
+    if status != "running":
+        return chosen, (note,)
+    done = f"{sum(one.endswith(last) for one in there)}"
+    done += f" of {len(run['tasks'])}" if "tasks" in run else ""
+    return chosen, (note, f"the run has not finished: {done} tasks")
 
 
 def _root(path: Path) -> Path:
     """A spark-train run keeps its stages in a folder of that name."""
     return path / "stages" if (path / "stages").is_dir() else path
-
-
-def _progress(
-    run: dict[str, Any], found: Mapping[Path, Mapping[str, Path]], *, last: str
-) -> list[str]:
-    """That a run goes on, or was stopped, before its last task.
-
-    Parameters
-    ----------
-    last
-        Name of a task's last phase.
-
-    Raises
-    ------
-    CheckpointError
-        If a finished run lacks a stage: its last would be taken for the run's.
-    """
-    # By phase; a method may learn all tasks in one.
-    seconds, tasks, status = (run.get(key) for key in ("seconds", "tasks", "status"))
-    there = {f"{stage.name}/{next(iter(held))}" for stage, held in found.items()}
-    phases = seconds if status == "complete" and isinstance(seconds, dict) else ()
-    for phase in phases:
-        if phase.endswith(f"/{last}") and phase not in there:
-            what = f"stage {shown(phase)} of the finished run is gone"
-            fix = "copy the run folder again, or give the folder of one stage"
-            raise CheckpointError(what, fix=fix)
-    done = sum(one.endswith(f"/{last}") for one in there)
-    of = f"{done} of {len(tasks)}" if isinstance(tasks, list) else f"{done}"
-    return [f"the run has not finished: {of} tasks"] if status == "running" else []
 
 
 def _numbered(root: Path) -> list[tuple[tuple[str, int], Path]]:
@@ -429,25 +415,20 @@ def _numbered(root: Path) -> list[tuple[tuple[str, int], Path]]:
     )
 
 
-def _holds(folder: Path) -> bool:
-    """Whether a folder is itself a checkpoint."""
-    return folder.is_dir() and any(
-        p.name in CONFIGURATIONS
-        or (p.suffix in WEIGHT_SUFFIXES and not p.name.startswith(NO_WEIGHTS))
-        for p in folder.iterdir()
-    )
-
-
-def _checkpoints(stage: Path) -> dict[str, Path]:
+def _held(stage: Path) -> dict[str, Path]:
     """The checkpoints of a stage by the names of their folders in it."""
     if stage.is_file():
         return {"": stage}
-    held = {part: stage / part for part in (*_PARTS, "") if _holds(stage / part)}
-    if not held:
-        what = f"stage folder {stage.name} holds no checkpoint"
-        fix = "wait until its training is done, or move the folder away"
-        raise CheckpointError(what, fix=fix)
-    return held
+    places = {part: stage / part for part in (*_PARTS, "") if (stage / part).is_dir()}
+    return {
+        part: place
+        for part, place in places.items()
+        if any(
+            file.name in CONFIGURATIONS
+            or (file.suffix in WEIGHT_SUFFIXES and not file.name.startswith(NO_WEIGHTS))
+            for file in place.iterdir()
+        )
+    }
 
 
 def _listed(path: Path) -> list[Path]:
@@ -463,7 +444,7 @@ def _listed(path: Path) -> list[Path]:
         stage, what = path.parent / Path(text).expanduser(), ""
         if not stage.exists() or stage.suffix == path.suffix:
             what = "names no checkpoint that exists"
-        elif stage in found:
+        elif os.path.abspath(stage) in map(os.path.abspath, found):
             what = "names a checkpoint again"
         if what:
             raise CheckpointError(f"{_AS_LIST}, and line {number} {what}", fix=_LIST)
@@ -477,10 +458,15 @@ def _listed(path: Path) -> list[Path]:
 
 RECORD, STATE = "run.json", "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
+_TOLD = {"status": str, "starts": list, "tasks": list}
+_TOLD |= {name: dict for name in ("settings", "seconds", "files")}
+"""What is read of ``run.json``, with its type."""
 
 
 def read_run(path: Path) -> dict[str, Any]:
     """``run.json`` of a run folder, or of the folder above ``stages``; else nothing.
+
+    What is of another type than spark-train writes is left out.
 
     Raises
     ------
@@ -501,8 +487,9 @@ def read_run(path: Path) -> dict[str, Any]:
         found, damaged = {}, (place.parent / "stages").is_dir()
     if damaged:
         raise _damaged(place, DAMAGED)
-    known = isinstance(found, dict) and found.get("kind") == "spark-train-run"
-    return found if known else {}
+    if not isinstance(found, dict) or found.get("kind") != "spark-train-run":
+        return {}
+    return {key: found[key] for key in _TOLD if isinstance(found.get(key), _TOLD[key])}
 
 
 def check_run(path: Path) -> dict[str, Any]:
@@ -584,9 +571,8 @@ def _damaged(path: Path, what: str) -> OutputError:
 
 def trained_order(path: Path) -> tuple[str, ...]:
     """The tasks of a run as it learned them; nothing where the folder is no run."""
-    tasks = read_run(path).get("tasks")
-    listed = tasks if isinstance(tasks, list) else ()
-    return tuple(listed) if all(isinstance(task, str) for task in listed) else ()
+    tasks = read_run(path).get("tasks", ())
+    return tuple(tasks) if all(isinstance(task, str) for task in tasks) else ()
 
 
 def _home(path: Path) -> Path:

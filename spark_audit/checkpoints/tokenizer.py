@@ -106,8 +106,8 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
                 tokenizer = plain
                 notes = [f"tokenizer.json as it is: {kind} would change it"]
         if fast := getattr(tokenizer, "is_fast", False):
-            policy(tokenizer)  # some settings are looked at with the first text
-            fed = tokenizer("a")["input_ids"]
+            # Some settings are looked at with the first text.
+            fed = tokenizer("a", return_special_tokens_mask=True)["input_ids"]
             if None in tokenizer.convert_ids_to_tokens(fed):
                 raise ValueError("it adds ids that are no tokens")
     except BaseException as error:  # a missing converter, a damaged file, wrong JSON
@@ -279,24 +279,3 @@ def usable_rows(tokenizer: Any, rows: int, *, base: str | None = None) -> np.nda
             what, fix = f"does not fit the base {base}: {what}", OTHER_BASE
         raise CheckpointError(f"{what} rows", fix=fix)
     return np.isin(np.arange(rows), ids)
-
-
-def policy(tokenizer: Any, *, bos: int | None = None) -> str:
-    """What ``tokenizer(text)`` adds to a text, in words.
-
-    Parameters
-    ----------
-    bos
-        The id that the model's configuration calls its BOS.
-    """
-    out = tokenizer("a", return_special_tokens_mask=True)
-    fed, special = out["input_ids"], out["special_tokens_mask"]
-    text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
-    start, end = text_at[0], text_at[-1] + 1
-    names = tokenizer.convert_ids_to_tokens
-    front = " ".join(names(fed[:start])) or "nothing"
-    behind = " ".join(names(fed[end:])) or "nothing"
-    text = f"special tokens: {front} before a text, {behind} after it"
-    if bos is not None and bos not in fed[:start]:
-        text += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
-    return text

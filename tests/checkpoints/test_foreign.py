@@ -21,6 +21,7 @@ from refusals import (
     change,
     edited,
     inspected,
+    load_tokenizer,
     opened,
     problem_of,
     reference_of,
@@ -31,7 +32,6 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_model
 
 from spark_audit.checkpoints.adapters import adapter_config
-from spark_audit.checkpoints.open import load_tokenizer
 from spark_audit.checkpoints.specs import read_run
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import read_examples
