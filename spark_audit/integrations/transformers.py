@@ -1,4 +1,9 @@
-"""A callback that audits a model while transformers' Trainer, or TRL's, trains it."""
+"""A callback that audits a model while transformers' Trainer, or TRL's, trains it.
+
+It looks at a fixed part of a manifest. Each look is a checkpoint of one report,
+``step-N``. So what is claimed of it holds once corrected over the tests of all looks
+until then: who looks often enough would else find something by chance.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +51,6 @@ from spark_audit.terminal.flags import one_of
 if TYPE_CHECKING:
     from spark_audit.audits.base import Plan
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.scoring.items import AnyItem
 
 
 SHARE = 0.02
@@ -155,23 +159,39 @@ class AuditCallback(_Base):  # type: ignore[misc]
     ) -> None:
         if every is not None and (type(every) is not int or every < 1):
             raise InputError("is no number of steps", where=f"every={every!r}")
-        fail_if = [fail_if] if isinstance(fail_if, str) else fail_if
-        several = [audits] if isinstance(audits, str | Audit) else audits
-        manifest = load_manifest(manifest)
-        self._make: Callable[[], Probe] = lambda: Probe(
-            manifest, audits=several, rows=rows, rules=fail_if, preset=preset, seed=seed
-        )
-        self._probe = self._make()  # what cannot be used is said at once
-        self._every, self._tokenizer = every, tokenizer
+        self._every, self._tokenizer, self._seed = every, tokenizer, seed
+        self._preset, self._audits = preset, dict[str, Audit]()
+        for one in [audits] if isinstance(audits, str | Audit) else audits:
+            if one == Matched.name:  # what no look shows is left out
+                one = Matched(placebo_draws=0, rematched=False)
+            audit = find(one)() if isinstance(one, str) else one
+            if audit.of_series:
+                raise InputError(f"{audit.name} looks at series", where="audits")
+            self._audits[audit.name] = audit
+        texts = [fail_if] if isinstance(fail_if, str) else fail_if
+        self._rules = [_rule(text, [*self._audits]) for text in texts]
+        if not self._audits or rows < 1:
+            raise InputError("needs an audit and a row at least", where="AuditCallback")
+        whole = self._whole = original(load_manifest(manifest))
+        self.manifest = limited(whole, chosen(whole, self._plan(whole), rows))
+        self.plan = self._plan(self.manifest)
+        if not self.plan:
+            raise InputError(
+                f"holds nothing for {', '.join(self._audits)}",
+                where=f"manifest {whole.name!r}",
+            )
         self.looks: list[Look] = []
-        self._trainer: Any = None
         self._due = 0
+
+    def _plan(self, manifest: Manifest) -> Plan:
+        audits = [*self._audits.values()]
+        return make_plans(manifest, audits, preset=self._preset)[1].whole
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """Check that manifest and model fit; look at the base."""
-        self.looks, self._probe = [], self._make()
+        self.looks, self._facts = [], list[CheckpointFacts]()
+        self._said: dict[str, list[Finding]] = {name: [] for name in self._audits}
         self._pace = Pace(self._every, state.global_step)
-        self._trainer = _calling(transformers.Trainer)
         model, tokenizer = given["model"], self._tokenizer or given["processing_class"]
         if getattr(args, "fsdp", None):
             raise InputError(
@@ -181,7 +201,9 @@ class AuditCallback(_Base):  # type: ignore[misc]
             )
         self._given, started = (model, tokenizer), _now()
         with _alone(model) as own:
-            self._items = self._probe.items(live(own, tokenizer, name=BASE))
+            loaded = live(own, tokenizer, name=BASE)
+            check_fit(self._whole, loaded, base_sha256=None)
+            self._items = items_for(self.manifest, loaded, self.plan)
             self._base = self._scored_base(own, tokenizer, fresh=not state.global_step)
         if state.global_step:
             self._looked(state.global_step, started)
@@ -207,7 +229,6 @@ class AuditCallback(_Base):  # type: ignore[misc]
         looked = self.looks and self.looks[-1].step == state.global_step
         if not looked and not args.load_best_model_at_end:
             self._look(state, control)
-        self._trainer = None
         return control
 
     def _looked(self, step: int, started: float) -> float:
@@ -229,10 +250,10 @@ class AuditCallback(_Base):  # type: ignore[misc]
                 if name != BASE:
                     tables[name] = self._scores(loaded)
                 look = _together(
-                    lambda: self._probe.look(loaded, step, tables), first=True
+                    lambda: self._concluded(loaded, step, tables), first=True
                 )
         except SparkError as error:
-            if self._probe.rules:
+            if self._rules:
                 raise
             _log.warning("no look at step %d: %s", step, error)
             look = None
@@ -253,11 +274,11 @@ class AuditCallback(_Base):  # type: ignore[misc]
         told = look.figures() | {f"{PREFIX}seconds": seconds}
         if look.step:
             told[f"{PREFIX}share_of_time"] = self._pace.spent / self._pace.trained
-        if self._probe.rules:
+        if self._rules:
             told[f"{PREFIX}tripped"] = float(len(look.tripped))
         # Logging takes away that the trainer was about to log itself.
         due = control.should_log
-        _log_of(self._trainer)(told)
+        _tell_trainer(told)
         control.should_log = due
         # Logs are sent to services: figures and sentences are those of shared files.
         for one in look.shared.findings:
@@ -277,8 +298,16 @@ class AuditCallback(_Base):  # type: ignore[misc]
         apart: list[float] = []
         for activate in (*states, *([nullcontext] if fresh else [])):
             tables = self._scores(live(model, tokenizer, name=BASE, activate=activate))
-            distance = self._probe.apart(tables)
-            if distance is None or distance <= SAME:
+            table = tables.get(Pass())
+            if table is None or not len(table):  # no text is scored whole
+                return tables
+            distances = [
+                table.columns["nll"][table.rows(key)]
+                - self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
+                for key in table.ids
+            ]
+            distance = float(np.abs(np.concatenate(distances)).mean())
+            if distance <= SAME:
                 return tables
             apart.append(distance)
         why = (
@@ -286,6 +315,45 @@ class AuditCallback(_Base):  # type: ignore[misc]
         )
         _log.warning("the manifest's base cannot be looked at here: %s", why)
         return None
+
+    def _concluded(
+        self, loaded: Loaded, step: int, tables: Mapping[str, Scores]
+    ) -> Look:
+        """What is said from the tables of the base (where there is one) and of a look.
+
+        Parameters
+        ----------
+        loaded
+            The model that was looked at; ``tables`` has it by its name.
+        """
+        name, options = loaded.name, {"preset": self._preset, "seed": self._seed}
+        self._facts.append(facts_of(loaded))
+        results = {}
+        for key, audit in self._audits.items():
+            result = audit(tables, self.manifest, **options)
+            said = self._said[key]
+            said += [
+                one
+                for one in result.findings
+                if one.checkpoint == name or (not one.checkpoint and one not in said)
+            ]
+            results[key] = replace(result, findings=[*said])
+        report = assemble(
+            results,
+            # A probe is no audit: what it lacks passes, what it shows does not.
+            status="partial",
+            command=[],
+            settings=options | {"baseline": None, "probe": len(self.manifest.examples)},
+            manifest=manifest_facts(self.manifest),
+            checkpoints=[*self._facts],
+        )
+        tripped = tuple(
+            f"{one.rule}: {one.detail}"
+            for one in check(report, self._rules, allow_missing=True)
+            if one.checkpoint == name and one.state == "tripped"
+        )
+        # What the base gives away, this training did not teach it.
+        return Look(step, name, report, () if name == BASE else tripped)
 
     def _scores(self, loaded: Loaded) -> Scores:
         """Tables of all passes; processes with the same model score a part each."""
@@ -323,25 +391,21 @@ def _now() -> float:
     return time.perf_counter()
 
 
-def _calling(kind: type[T]) -> T | None:
-    """The object of a kind among those that called: a trainer hands out no self."""
+def _tell_trainer(told: dict[str, float]) -> None:
+    """Hand figures to the trainer's ``log``; TRL's, which clears its own, is passed over.
+
+    A trainer hands out no self: it is looked for among those that called.
+    """
     frame = inspect.currentframe()
     while frame is not None:
-        found = frame.f_locals.get("self")
-        if isinstance(found, kind):
-            return found
+        trainer = frame.f_locals.get("self")
+        if isinstance(trainer, transformers.Trainer):
+            kinds = [kind for kind in type(trainer).__mro__ if "log" in vars(kind)]
+            own: Any = next(k for k in kinds if not k.__module__.startswith("trl."))
+            own.log(trainer, told)
+            return
         frame = frame.f_back
-    return None
-
-
-def _log_of(trainer: Any) -> Callable[[dict[str, float]], Any]:
-    """The trainer's ``log``; TRL's, which clears its own means, is passed over."""
-    if trainer is None:
-        return lambda told: _log.info("%s", told)
-    for cls in type(trainer).__mro__:
-        if "log" in vars(cls) and not cls.__module__.startswith("trl."):
-            return cls.log.__get__(trainer)  # type: ignore[attr-defined, no-any-return]
-    raise AssertionError(trainer)
+    _log.info("%s", told)
 
 
 # --- several processes ----------------------------------------------------------------
@@ -438,139 +502,6 @@ def _main(report: Report, name: str) -> Iterator[Row]:
                 and (row.audit, row.metric) == own
                 and row.of in metric_of(*own).headline
             )
-
-
-class Probe:
-    """A fixed part of a manifest, and what was said of a model on it so far.
-
-    Parameters
-    ----------
-    manifest
-        Of the model that training starts from.
-    audits
-        Their names, or audits with their options; none that looks at series. By its
-        name ``matched`` leaves out what no look shows.
-    rows
-        How many rows are scored at most.
-    rules
-        Of the gate, without a scope: each is about the look itself.
-    preset, seed
-        As of :meth:`~spark_audit.audits.Audit.__call__`.
-
-    Raises
-    ------
-    InputError
-        If a name or a rule cannot be used, or the manifest holds nothing for it.
-    """
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        *,
-        audits: Sequence[str | Audit],
-        rows: int,
-        rules: Sequence[str] = (),
-        preset: str | None = None,
-        seed: int = 0,
-    ) -> None:
-        self._preset, self._seed = preset, seed
-        self._audits = {one.name: one for one in map(_audit, audits)}
-        self.audits = tuple(self._audits)
-        self.rules = [_rule(text, self.audits) for text in rules]
-        if not self.audits or rows < 1:
-            raise InputError("needs an audit and a row at least", where="probe")
-        manifest = original(manifest)
-        self.manifest = limited(manifest, chosen(manifest, self._plan(manifest), rows))
-        self.plan = self._plan(self.manifest)
-        if not self.plan:
-            raise InputError(
-                f"holds nothing for {', '.join(self.audits)}",
-                where=f"manifest {manifest.name!r}",
-            )
-        self._whole = manifest
-        self._said: dict[str, list[Finding]] = {name: [] for name in self.audits}
-        self._facts: list[CheckpointFacts] = []
-
-    def _plan(self, manifest: Manifest) -> Plan:
-        audits = [*self._audits.values()]
-        return make_plans(manifest, audits, preset=self._preset)[1].whole
-
-    def items(self, loaded: Loaded) -> dict[Pass, Sequence[AnyItem]]:
-        """What a model reads, by pass.
-
-        Raises
-        ------
-        InputError
-            If the manifest was made for another model or tokenizer.
-        """
-        check_fit(self._whole, loaded, base_sha256=None)
-        return items_for(self.manifest, loaded, self.plan)
-
-    def apart(self, tables: Tables) -> float | None:
-        """Mean difference, in nats a token, from the reference of the manifest.
-
-        ``None``: no text was scored whole.
-        """
-        table = tables.get(Pass())
-        if table is None or not len(table):
-            return None
-        own = [
-            table.columns["nll"][table.rows(key)]
-            - self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
-            for key in table.ids
-        ]
-        return float(np.abs(np.concatenate(own)).mean())
-
-    def look(self, loaded: Loaded, step: int, tables: Mapping[str, Tables]) -> Look:
-        """Conclude from the tables of the base (where there is one) and of a look.
-
-        Parameters
-        ----------
-        loaded
-            The model that was looked at; ``tables`` has it by its name.
-        """
-        name = loaded.name
-        self._facts.append(facts_of(loaded))
-        results = {}
-        for key, audit in self._audits.items():
-            result = audit(tables, self.manifest, preset=self._preset, seed=self._seed)
-            said = self._said[key]
-            said += [
-                one
-                for one in result.findings
-                if one.checkpoint == name or (not one.checkpoint and one not in said)
-            ]
-            results[key] = replace(result, findings=[*said])
-        report = assemble(
-            results,
-            # A probe is no audit: what it lacks passes, what it shows does not.
-            status="partial",
-            command=[],
-            settings={
-                "preset": self._preset,
-                "seed": self._seed,
-                "baseline": None,
-                "probe": len(self.manifest.examples),
-            },
-            manifest=manifest_facts(self.manifest),
-            checkpoints=[*self._facts],
-        )
-        tripped = tuple(
-            f"{one.rule}: {one.detail}"
-            for one in check(report, self.rules, allow_missing=True)
-            if one.checkpoint == name and one.state == "tripped"
-        )
-        # What the base gives away, this training did not teach it.
-        return Look(step, name, report, () if name == BASE else tripped)
-
-
-def _audit(one: str | Audit) -> Audit:
-    if one == Matched.name:
-        return Matched(placebo_draws=0, rematched=False)
-    audit = find(one)() if isinstance(one, str) else one
-    if audit.of_series:
-        raise InputError(f"{audit.name} looks at series", where="audits")
-    return audit
 
 
 def _rule(text: str, audits: Sequence[str]) -> Rule:
