@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from accelerate.utils import (
 )
 
 from spark_audit.audits import Audit, Matched, find, metric_of
+from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.loaded import Loaded, live, undisturbed
 from spark_audit.errors import InputError, SparkError
 from spark_audit.manifest.file import check_fit, limited, load_manifest, original
@@ -41,24 +42,18 @@ from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.run import manifest_facts
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.gate import Rule, check, parse_rule
+from spark_audit.report.gate import check, parse_rule
 from spark_audit.report.summary_tables import main_rows
 from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable
 from spark_audit.terminal.flags import one_of
 
-if TYPE_CHECKING:
-    from spark_audit.audits.base import Plan
-    from spark_audit.checkpoints.loaded import Loaded
-
-
 SHARE = 0.02
 """Of the time of training, what looks may take where no interval is given."""
 ROWS = 256
 SAME = 0.02
 """Nats a token up to which a model is the one that the manifest was built with."""
-T = TypeVar("T")
 Scores = dict[Pass, TokenTable]
 Part = tuple[str, Any, Mapping[str, Any]]
 
@@ -169,7 +164,14 @@ class AuditCallback(_Base):  # type: ignore[misc]
                 raise InputError(f"{audit.name} looks at series", where="audits")
             self._audits[audit.name] = audit
         texts = [fail_if] if isinstance(fail_if, str) else fail_if
-        self._rules = [_rule(text, [*self._audits]) for text in texts]
+        self._rules = [*map(parse_rule, texts)]
+        for text, rule in zip(texts, self._rules, strict=True):
+            if rule.audit:
+                one_of(rule.audit, f"rule {text!r}", [*self._audits])
+            if rule.checkpoint is not None or rule.but is not None:
+                what = "speaks of checkpoints; here it is of the model that is trained"
+                fix = "leave out for and except"
+                raise InputError(what, where=f"rule {text!r}", fix=fix)
         if not self._audits or rows < 1:
             raise InputError("needs an audit and a row at least", where="AuditCallback")
         whole = self._whole = original(load_manifest(manifest))
@@ -217,7 +219,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
         if step >= state.max_steps:
             self._look(state, control)
         elif step >= self._due:
-            wait = _first(self._pace.wait(step))
+            (wait,) = broadcast_object_list([self._pace.wait(step)])
             if wait:
                 self._due = step + wait
             else:
@@ -233,7 +235,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def _looked(self, step: int, started: float) -> float:
         """Count what was just done, and say when to look again; seconds it took."""
-        self._pace.cost = _first(_now() - started)
+        # Of the first process, so that all decide alike.
+        (self._pace.cost,) = broadcast_object_list([_now() - started])
         self._pace.spent += self._pace.cost
         self._due = step + 1
         return self._pace.cost
@@ -392,7 +395,7 @@ def _now() -> float:
 
 
 def _tell_trainer(told: dict[str, float]) -> None:
-    """Hand figures to the trainer's ``log``; TRL's, which clears its own, is passed over.
+    """Hand figures to the trainer's ``log``; TRL's, which clears its own, is left out.
 
     A trainer hands out no self: it is looked for among those that called.
     """
@@ -411,7 +414,7 @@ def _tell_trainer(told: dict[str, float]) -> None:
 # --- several processes ----------------------------------------------------------------
 
 
-def _together(work: Callable[[], T], *, first: bool = False) -> Any:
+def _together(work: Callable[[], object], *, first: bool = False) -> Any:
     """What all processes come to, as a list; with ``first`` what the first does.
 
     An error of one is raised by all: none waits for another that has given up.
@@ -429,17 +432,10 @@ def _together(work: Callable[[], T], *, first: bool = False) -> Any:
     return found[0] if first else found
 
 
-def _first(value: T) -> T:
-    """The value of the first process, so that all decide alike."""
-    found: T = _together(lambda: value, first=True)
-    return found
-
-
 # --- a look ---------------------------------------------------------------------------
 
 PREFIX = "spark_audit/"
 """What names of logged figures begin with."""
-Tables = Mapping[Pass, TokenTable]
 
 
 @dataclass(frozen=True)
@@ -474,19 +470,17 @@ class Look:
 
     def figures(self) -> dict[str, float]:
         """What is logged: names as rules of the gate write them, figures as shared."""
-        told = {
-            f"{PREFIX}severity": max((f.severity for f in self.findings), default=0)
-        }
+        told = {f"{PREFIX}severity": 0.0}
         for one in self.findings:
-            if one.checkpoint:
-                key = f"{PREFIX}{one.audit}.severity"
-                told[key] = max(told.get(key, 0), one.severity)
+            for of in ("", f"{one.audit}." if one.checkpoint else ""):
+                key = f"{PREFIX}{of}severity"
+                told[key] = max(told.get(key, 0.0), float(one.severity))
         for row in _main(self.shared.report, self.name):
             of = f".{row.of}" if row.of else ""
             for end in ("value", "low", "high"):
                 if (value := getattr(row, end)) is not None:
-                    told[f"{PREFIX}{row.audit}.{row.metric}{of}.{end}"] = value
-        return {key: float(value) for key, value in told.items()}
+                    told[f"{PREFIX}{row.audit}.{row.metric}{of}.{end}"] = float(value)
+        return told
 
 
 def _main(report: Report, name: str) -> Iterator[Row]:
@@ -502,19 +496,6 @@ def _main(report: Report, name: str) -> Iterator[Row]:
                 and (row.audit, row.metric) == own
                 and row.of in metric_of(*own).headline
             )
-
-
-def _rule(text: str, audits: Sequence[str]) -> Rule:
-    rule = parse_rule(text)
-    if rule.audit:
-        one_of(rule.audit, f"rule {text!r}", audits)
-    if rule.checkpoint is not None or rule.but is not None:
-        raise InputError(
-            "speaks of checkpoints; here it is of the model that is trained",
-            where=f"rule {text!r}",
-            fix="leave out for and except",
-        )
-    return rule
 
 
 def chosen(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
