@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import re
+import shlex
 import struct
 from collections import Counter
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from spark_audit.checkpoints.specs import (
     choose_stage,
     exists,
     is_series,
+    read_run,
     split_stage,
 )
 from spark_audit.checkpoints.tokenizer import vocabulary_of
@@ -82,12 +84,12 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
         if read is None:
             stage, notes = choose_stage(path, number)
             made = read_headers(str(stage), loading)
-            shown_as = printable(text) + (f"@{number}" if number else "")
+            name = printable(text) + (f"@{number}" if number else "")
             notes += made.notes
-            return replace(made, source=shown_as, where=source, notes=notes)
+            return replace(made, source=name, where=source, notes=notes)
         if number is not None:
-            what = f"is one checkpoint, not a series: @{number} does not apply"
-            raise CheckpointError(what)
+            what = "is one checkpoint, not a series"
+            raise CheckpointError(f"{what}: @{number} does not apply")
         if place != path:
             check_inside(place)
         made = read(place, loading)
@@ -95,24 +97,24 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
         trained_on, noise_sha256 = written_down(made.folder, made.files)
     given: Any = {"loading": loading, "base": loading.base or made.base}
     given |= {"source": printable(source), "where": source, "format": name}
-    return replace(
-        made,
-        **given,
-        host=made.host and replace(made.host, **given),
-        trained_on=trained_on,
-        noise_sha256=noise_sha256,
-    )
+    given["host"] = made.host and replace(made.host, **given)
+    return replace(made, **given, trained_on=trained_on, noise_sha256=noise_sha256)
 
 
 def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
+    if (run := read_run(path)) and not formats:
+        (start, *_) = run.get("starts") or [None]
+        words = start.get("command") if isinstance(start, dict) else None
+        again = shlex.join(map(str, words)) if isinstance(words, list) else ""
+        what = "is a run of spark-train that has not finished a stage"
+        fix = f"the same command goes on with it: {shown(again, 1000)}"
+        return CheckpointError(what, fix=fix)
     what = f"reads as {' and as '.join(formats)}" if formats else "is no checkpoint"
     children = sorted(path.iterdir()) if path.is_dir() else []
     inside = [one.name for one in children if one.is_dir() and formats_of(one)]
     if inside:
         what += f" (these folders in it are: {', '.join(inside[:5])})"
-    otherwise = (
-        "give a folder with config.json or adapter_config.json, or a weights file"
-    )
+    otherwise = "give a folder with config.json or adapter_config.json, or weights"
     return CheckpointError(what, fix=instead(path, otherwise))
 
 
@@ -155,10 +157,8 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
         wrapped model.
     """
     if (path / "adapter_config.json").exists():
-        raise CheckpointError(
-            "holds full weights and an adapter: which of them is meant?",
-            fix="give the adapter in a separate folder, with --base for the weights",
-        )
+        what = "holds full weights and an adapter: which of them is meant?"
+        raise CheckpointError(what, fix="put the adapter into a folder of its own")
     config = read_config(path, trusted=loading.trust_remote_code)
     files = weight_files(path)
     read = partial(merged, files)
@@ -190,11 +190,9 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
     if loading.base is None:
         # A path only: whoever made the adapter asks no host.
         if named is None or named.startswith(HUB) or not exists(named):
-            what = "the adapter names no base"
-            if named is not None:
-                what = f"the adapter's base {shown(named)} is not here"
+            what = f"'s base {shown(named)} is not here" if named else " names no base"
             fix = f"give --base MODEL (a folder, or {HUB}ORG/NAME)"
-            raise CheckpointError(what, fix=fix)
+            raise CheckpointError(f"the adapter{what}", fix=fix)
         notes.append(f"base: {shown(theirs)}, as the adapter names it")
     elif named is not None and theirs != PurePath(str(loading.base)).name:
         ours = printable(str(loading.base))
@@ -218,11 +216,9 @@ def _beside(folder: Path) -> list[str]:
         check_inside(folder / name)
         for key in sorted(merged((folder / name,))):
             if not _IMAGES.search(key):
-                raise CheckpointError(
-                    f"{name} holds trained weights of the language model "
-                    f"({shown(key)}), which an adapter leaves out",
-                    fix="merge adapter and weights with the tool that trained them",
-                )
+                what = f"{name} holds weights of the language model ({shown(key)})"
+                fix = "merge adapter and weights with the tool that trained them"
+                raise CheckpointError(what, fix=fix)
     return [f"{name} is of images, which are not audited: left out" for name in there]
 
 
@@ -277,33 +273,25 @@ def bare_weights(file: Path, loading: Loading) -> Checkpoint:
     return replace(made, notes=tuple(notes))
 
 
-def _unwrapped(file: Path) -> tuple[State, list[str]]:
-    """The state dictionary inside whatever training saved."""
-    content, notes = read_tensors(file), []
-    # A pickle can hold itself: wrappers are a few deep, never more.
-    for _ in range(_WRAPPERS):
-        held = content if isinstance(content, dict) else {}
-        inside = [key for key in _CONTAINERS if isinstance(held.get(key), dict)]
-        if len(inside) > 1:
-            raise CheckpointError(
-                f"holds several models: {', '.join(inside)}", fix=_ALONE
-            )
-        for key in inside:
-            notes.append(f"taken from {key!r} in the file")
-            content = content[key]
-    # An empty one is none.
-    return only_tensors(content or None, fix="save model.state_dict() alone"), notes
-
-
 def _read(file: Path) -> tuple[State, State, list[str]]:
     """Full weights by the names of the bare module, LoRA's by PEFT's, and notes.
 
     The names of wrappers and adapters are stripped.
     """
-    state, notes = _unwrapped(file)
-    full: State = {}
-    lora: State = {}
-    adapters: set[str] = set()
+    content, notes = read_tensors(file), list[str]()
+    # A pickle can hold itself: wrappers are a few deep, never more.
+    for _ in range(_WRAPPERS):
+        held = content if isinstance(content, dict) else {}
+        inside = [key for key in _CONTAINERS if isinstance(held.get(key), dict)]
+        if len(inside) > 1:
+            what = f"holds several models: {', '.join(inside)}"
+            raise CheckpointError(what, fix=_ALONE)
+        for key in inside:
+            notes.append(f"taken from {key!r} in the file")
+            content = content[key]
+    # An empty one is none.
+    state = only_tensors(content or None, fix="save model.state_dict() alone")
+    full, lora, adapters = State(), State(), set[str]()
     for key, tensor in state.items():
         name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
         name = name.removeprefix(PREFIX)
@@ -340,10 +328,8 @@ def _lora_config(
     if beside.exists():
         return read_json(beside), "LoRA settings: adapter_config.json next to the file"
     if loading.lora_alpha is None:
-        raise CheckpointError(
-            "holds LoRA weights, whose alpha is not in the file",
-            fix="give --lora-alpha, or put adapter_config.json next to the file",
-        )
+        fix = "give --lora-alpha, or put adapter_config.json next to the file"
+        raise CheckpointError("holds LoRA weights without their alpha", fix=fix)
     matches = [(_RANK.fullmatch(key), lora[key].shape) for key in lora]
     parts = [(match, int(shape[0])) for match, shape in matches if match]
     # O-LoRA scales by the rank of its newest part.
@@ -422,7 +408,17 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
     if rounded := ", ".join(sorted({*kinds} - _EXACT)):
         notes.append(f"the conversion lost digits ({rounded}): it is audited as it is")
     words = folder if loading.tokenizer is None else locate(loading.tokenizer)
-    notes += _check_tokens(content["tokenizer"].get("tokens") or [], words)
+    words, tokens = words / "tokenizer.json", content["tokenizer"].get("tokens")
+    if words.exists() and tokens:
+        known = vocabulary_of(read_json(words, most=WORDS_BYTES))
+        # Rows that pad the vocabulary are called otherwise by every converter.
+        other = sum(known.get(token, i) != i for i, token in enumerate(tokens))
+        if other or max(known.values(), default=0) >= len(tokens):
+            what = f"the tokenizer ({len(known)} tokens) is not the file's: of its"
+            what += f" {len(tokens)} tokens {other} have other ids"
+            raise CheckpointError(what, fix=_BASE)
+    else:
+        notes.append("its tokens could not be compared with the tokenizer's")
 
     def read() -> State:
         model = empty(*read_architecture(folder, config, loading.trust_remote_code))
@@ -496,20 +492,3 @@ def _check_header(data: mmap.mmap) -> None:
     for _ in range(number("Q", KEYS)):
         data.seek(number("Q"), os.SEEK_CUR)
         value(number("I"), 1, inner=False)
-
-
-def _check_tokens(tokens: list[str], folder: Path) -> list[str]:
-    """Refuse another tokenizer than the file's; a note where that cannot be told."""
-    file = folder / "tokenizer.json"
-    if not (file.exists() and tokens):
-        return ["its tokens could not be compared with the tokenizer's"]
-    known = vocabulary_of(read_json(file, most=WORDS_BYTES))
-    # Rows that pad the vocabulary are called otherwise by every converter.
-    other = sum(known.get(token, i) != i for i, token in enumerate(tokens))
-    if other or max(known.values(), default=0) >= len(tokens):
-        raise CheckpointError(
-            f"the tokenizer is not the file's: of its {len(tokens)} tokens {other} "
-            f"have other ids, the tokenizer has {len(known)}",
-            fix=_BASE,
-        )
-    return []

@@ -26,12 +26,7 @@ from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server, series
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
-from spark_audit.checkpoints.untrusted import (
-    HUB,
-    locate,
-    printable,
-    quiet,
-)
+from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
 from spark_audit.checkpoints.weight_files import (
     NOISE,
     NOISE_ADDED,

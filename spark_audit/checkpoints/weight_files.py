@@ -65,11 +65,12 @@ def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHT_SUFFIXES)
-        raise CheckpointError(
-            f"has a configuration, but no whole {' or '.join(names)}",
-            fix="copy the weights there, put shards of a distributed run together, or "
-            f"give a weights file itself ({', '.join(others[:1]) or 'none is there'})",
+        fix = "copy the weights there, put shards of a distributed run together, or "
+        fix += (
+            f"give a weights file itself ({', '.join(others[:1]) or 'none is there'})"
         )
+        what = f"has a configuration, but no whole {' or '.join(names)}"
+        raise CheckpointError(what, fix=fix)
     if not path.name.endswith(".index.json"):
         check_inside(path)
         return (path,)
@@ -90,11 +91,9 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
     folder, note = file.parent, "architecture: config.json next to the file"
     if not (folder / "config.json").exists():
         if loading.base is None:
-            raise CheckpointError(
-                "full weights need a configuration, and there is no config.json next "
-                "to the file",
-                fix="give --base MODEL: only its architecture and tokenizer are used",
-            )
+            what = "full weights need a config.json, and none is next to the file"
+            fix = "give --base MODEL: only its architecture and tokenizer are used"
+            raise CheckpointError(what, fix=fix)
         folder = loading.locate(loading.base)
         note = f"architecture: {printable(loading.base)} (none of its weights)"
     return read_config(folder, trusted=loading.trust_remote_code), folder, note
@@ -131,8 +130,8 @@ def read_tensors(path: Path) -> Any:
         except pickle.UnpicklingError as error:
             asked = re.search(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)", str(error))
             what = f"asks for {asked[1]}" if asked else "is none of tensors alone"
-            what = f"is refused: the pickle {what}, which could run code"
-            raise CheckpointError(f"{path.name} {what}", fix=again) from error
+            what = f"{path.name} is refused: the pickle {what}, which could run code"
+            raise CheckpointError(what, fix=again) from error
 
 
 @contextmanager
@@ -154,11 +153,8 @@ def lone_file(
         return path if path.suffix in suffixes and path.is_file() else None
     if any((path / name).exists() for name in configurations):
         return None
-    files = [
-        file
-        for file in path.iterdir()
-        if file.suffix in suffixes and not file.name.startswith(NO_WEIGHTS)
-    ]
+    files = [file for file in path.iterdir() if file.suffix in suffixes]
+    files = [file for file in files if not file.name.startswith(NO_WEIGHTS)]
     return files[0] if len(files) == 1 else None
 
 
@@ -192,20 +188,20 @@ def check_filled(state: Mapping[str, torch.Tensor]) -> None:
     empty = [name for name, tensor in state.items() if tensor.numel() == 0]
     if empty or not state:
         what = f"tensor {shown(empty[0])} is empty" if empty else "holds no tensors"
-        raise CheckpointError(
-            f"{what}: DeepSpeed ZeRO-3 saves that when it does not gather its shards",
-            fix="run zero_to_fp32.py on the training folder and give its result",
-        )
+        what += ": DeepSpeed ZeRO-3 saves that when it does not gather its shards"
+        fix = "run zero_to_fp32.py on the training folder and give its result"
+        raise CheckpointError(what, fix=fix)
 
 
 def check_floats(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse other numbers where floating-point ones belong: a cast would hide them."""
     for name, tensor in state.items():
         if tensor.dtype not in FLOATS:
-            kind = str(tensor.dtype).removeprefix("torch.")
-            what = f"holds {kind}, not floating-point numbers of 16 bits or more"
-            fix = "save it as it was trained"
-            raise CheckpointError(f"tensor {shown(name)} {what}", fix=fix)
+            what = (
+                f"tensor {shown(name)} holds {str(tensor.dtype)[len('torch.') :]}, not"
+            )
+            what += " floating-point numbers of 16 bits or more"
+            raise CheckpointError(what, fix="save it as it was trained")
 
 
 def check_finite(state: Mapping[str, torch.Tensor]) -> None:
@@ -216,11 +212,9 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
         # Either end is NaN where any number is: 20 times as fast as to ask each.
         if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
             kind = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
-            raise CheckpointError(
-                f"tensor {shown(name)} holds {kind}",
-                fix="training diverged, or the dtype is too narrow: leave it out, give "
-                "an earlier checkpoint, or try --dtype float32",
-            )
+            fix = "training diverged, or the dtype is too narrow: leave it out, give "
+            fix += "an earlier checkpoint, or try --dtype float32"
+            raise CheckpointError(f"tensor {shown(name)} holds {kind}", fix=fix)
 
 
 def check_stored(files: Iterable[Path]) -> None:
@@ -273,11 +267,9 @@ def check_whole(folder: Path) -> dict[str, Any]:
     seal, files = intact(read_regular(place)), told.get("files")
     if seal is None and files is None:
         return told
-    faults: dict[str, str | None] = {_TOLD: DAMAGED}
-    if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
-        faults = {name: fault(folder / name, fact) for name, fact in files.items()}
-    for name, what in faults.items():
-        if what is not None:
+    known = seal and isinstance(files, dict) and all(Path(n).name == n for n in files)
+    for name, fact in files.items() if known else [(_TOLD, None)]:
+        if what := fault(folder / name, fact) if known else DAMAGED:
             fix = "copy the adapter's folder again, or train again"
             raise CheckpointError(f"{name} {what}", fix=fix)
     return told
@@ -339,12 +331,9 @@ def frozen_noise(
     state = merged((path,))
     check_floats(state)
     given = {name: tensor.shape for name, tensor in state.items()}
-    refuse_differences(
-        given,
-        {"noise": torch.Size(shape)},
-        tensor=f"{NOISE}: tensor",
-        fix="give the base it was drawn for by --base",
-    )
+    base = "give the base it was drawn for by --base"
+    ours = {"noise": torch.Size(shape)}
+    refuse_differences(given, ours, tensor=f"{NOISE}: tensor", fix=base)
     check_finite(state)
     if sha256 is not None and sha256_file(path) != sha256:
         what = "is not the file that it was trained with"
