@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_audit.checkpoints.formats import read_headers
+from spark_audit.checkpoints.checkpoint import read_headers
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading, check_files

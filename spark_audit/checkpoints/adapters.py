@@ -36,6 +36,7 @@ from spark_audit.checkpoints.loaded import (
 from spark_audit.checkpoints.tokenizer import OTHER_BASE, usable_rows
 from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.checkpoints.weight_files import (
+    PREFIX,
     State,
     check_filled,
     check_finite,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
 
 
-PREFIX = "base_model.model."
 LARGEST = 10**6
 _LAYERS = 1000
 _PATTERNS = 1024

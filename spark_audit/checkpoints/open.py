@@ -15,14 +15,18 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.adapters import AdapterHost, changes_base
-from spark_audit.checkpoints.checkpoint import Checkpoint, pick_device, quantised
+from spark_audit.checkpoints.checkpoint import (
+    Checkpoint,
+    pick_device,
+    quantised,
+    read_headers,
+)
 from spark_audit.checkpoints.derived import (
     Rounded,
     check_kind,
     check_mergeable,
     rounded,
 )
-from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server, series
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer

@@ -40,6 +40,8 @@ from spark_audit.provenance import sha256_json
 
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
+PREFIX = "base_model.model."
+"""In front of the names of PEFT's tensors."""
 FULL = ("model.safetensors", "pytorch_model.bin")
 ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
 AGAIN = "copy or download the checkpoint again"
