@@ -157,13 +157,11 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
     import peft.mapping
 
     types: Any = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
-    kind, merge = str(raw.get("peft_type")), "merge it where it was trained, and give"
+    kind = str(raw.get("peft_type"))
+    merge = "merge it where it was trained, and give the merged folder"
     if kind not in OPENED:
-        raise CheckpointError(
-            f"adapters of the type {shown(kind)!r} are not opened (only "
-            f"{', '.join(OPENED)})",
-            fix=f"{merge} the merged folder",
-        )
+        what = f"adapters of the type {shown(kind)!r} are not opened (only "
+        raise CheckpointError(f"{what}{', '.join(OPENED)})", fix=merge)
     cls = types[kind]
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     kept = {}
@@ -174,11 +172,9 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
         if name in defaults and name in _Opened.model_fields and not without:
             kept[name] = value
         elif value not in (False, "", [], {}, defaults.get(name)):
-            raise CheckpointError(
-                f"adapter_config.json sets {shown(name)}, which is not opened, or "
-                f"unknown to PEFT {peft.__version__}",
-                fix=f"{merge} the merged folder",
-            )
+            what = f"sets {shown(name)}, which is not opened, or unknown to PEFT "
+            what = f"adapter_config.json {what}{peft.__version__}"
+            raise CheckpointError(what, fix=merge)
     try:
         _Opened.model_validate(kept)
     except ValidationError as error:
@@ -217,10 +213,8 @@ def prepared(
         what = "every lora_B is zero: the adapter is untrained, and equals its base"
         raise CheckpointError(what, fix=NOT_TRAINED)
     if raw.get("peft_type") == "VERA" and raw.get("save_projection") is False:
-        notes.append(
-            "VeRA without its projections: they are drawn again from its key, which "
-            "another version of torch or PEFT may do otherwise"
-        )
+        note = "VeRA without its projections: they are drawn again from its key, which "
+        notes.append(f"{note}another version of torch or PEFT may do otherwise")
     return raw, state, notes
 
 
@@ -276,10 +270,8 @@ def fold_olora(
         why += "not of O-LoRA, give its adapter_config.json"
         joined = (rank or 0) > 1
     if not joined or width % rank or alpha is None or raw.get("use_dora"):
-        raise CheckpointError(
-            f"lora_A has rank {width}, adapter_config.json says r={rank}",
-            fix=f"{_SAVED} (that of O-LoRA says r_sum, too)",
-        )
+        what = f"lora_A has rank {width}, adapter_config.json says r={rank}"
+        raise CheckpointError(what, fix=f"{_SAVED} (that of O-LoRA says r_sum, too)")
     times = width // rank
     # rsLoRA scales by the square root of the rank.
     alpha *= math.sqrt(times) if raw.get("use_rslora") else times
@@ -326,9 +318,9 @@ def resolve(config: Any, modules: Sequence[str]) -> None:
         except _FAILURES as error:
             found, what = set(), f"cannot be matched ({type(error).__name__})"
         if not found and field != "exclude_modules":
+            what = f"what {field} gives {what} ({shown(value, 80)})"
             raise CheckpointError(
-                f"adapter_config.json: what {field} gives {what} ({shown(value)[:80]})",
-                fix="list the modules' names",
+                f"adapter_config.json: {what}", fix="list the modules' names"
             )
         setattr(config, field, found)
 

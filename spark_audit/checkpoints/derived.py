@@ -20,7 +20,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,28 +72,11 @@ class Relearning:
             f"rows: LoRA of rank {RANK} on all linear layers, rate {self.lr:g}"
         )
 
-    def weights(
-        self, model: Any, on: str | None, tokenizer: Any, longest: int | None
-    ) -> Callable[[], Rounded]:
-        """Training that starts when its weights are first asked for: see :func:`train`.
-
-        Where all scores are stored already, nobody asks.
-        """
-
-        @cache
-        def made() -> Rounded:
-            most, end = min(longest or LONGEST, LONGEST), tokenizer.eos_token_id
-            own = [] if end is None else [end]
-            rows = [(ids + own)[:most] for ids in token_ids(tokenizer, self.texts)]
-            return train(model, on, rows, self)
-
-        return made
-
 
 def train(
-    model: Any, on: str | None, rows: Sequence[Sequence[int]], how: Relearning
+    model: Any, on: str | None, tokenizer: Any, longest: int | None, how: Relearning
 ) -> Rounded:
-    """The linear layers' weights after training on all tokens of some rows.
+    """The linear layers' weights after training on all tokens of rows ``how.texts``.
 
     The model is used without dropout and as it stands, with the frozen noise of its
     inputs, but for the LoRA adapter ``on``, which is merged first. The result is the
@@ -105,6 +87,9 @@ def train(
     CheckpointError
         If its loss is not finite.
     """
+    most, end = min(longest or LONGEST, LONGEST), tokenizer.eos_token_id
+    own = [] if end is None else [end]
+    rows = [(ids + own)[:most] for ids in token_ids(tokenizer, how.texts)]
     layers = list(merged_weights(model, on))
     rng = torch.Generator().manual_seed(seed_for(how.seed, "relearn") % 2**63)
     low: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -202,9 +187,19 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
     Output head and embeddings stay as they are, as is usual. A LoRA adapter is merged
     first: a quantised model is shipped merged.
     """
+    from torchao.quantization import IntxWeightOnlyConfig, quantize_
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
     found = []
     for module, turned, weight in merged_weights(model, on):
-        value = _round(weight.T if turned else weight, kind)
+        rows = (weight.T if turned else weight).contiguous()
+        grouped = kind == "int4" and rows.shape[1] % GROUP == 0
+        how: Any = PerGroup(GROUP) if grouped else PerAxis(0)
+        layer = torch.nn.Linear(*rows.shape[::-1], bias=False, device="meta")
+        layer.weight = torch.nn.Parameter(rows, requires_grad=False)
+        size = getattr(torch, kind)
+        quantize_(layer, IntxWeightOnlyConfig(weight_dtype=size, granularity=how))
+        value = layer.weight.dequantize()
         value = (value.T if turned else value).to(module.weight)
         found.append((module.weight, value.contiguous()))
     return found
@@ -264,17 +259,3 @@ def check_mergeable(model: Any, config: Any) -> None:
         what = f"{kind} adapter" + (f" with {', '.join(has)}" if has else "")
         fix = "merge it and give the merged folder"
         raise CheckpointError(f"a {what} cannot be merged here", fix=fix)
-
-
-def _round(weight: torch.Tensor, kind: str) -> torch.Tensor:
-    """What each weight ``(out, in)`` stands for after rounding; float32."""
-    from torchao.quantization import IntxWeightOnlyConfig, quantize_
-    from torchao.quantization.granularity import PerAxis, PerGroup
-
-    size = getattr(torch, kind)
-    grouped = kind == "int4" and weight.shape[1] % GROUP == 0
-    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    layer.weight = torch.nn.Parameter(weight.contiguous(), requires_grad=False)
-    granularity = PerGroup(GROUP) if grouped else PerAxis(0)
-    quantize_(layer, IntxWeightOnlyConfig(weight_dtype=size, granularity=granularity))
-    return layer.weight.dequantize()

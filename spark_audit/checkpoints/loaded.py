@@ -147,10 +147,8 @@ def live(
     with at(f"checkpoint {name!r}"):
         parts = [*model.parameters()]
         if any(hasattr(p, "full_tensor") or hasattr(p, "ds_id") for p in parts):
-            raise CheckpointError(
-                "its parameters are shards (FSDP, ZeRO-3, tensor parallel)",
-                fix="audit the checkpoints that are saved",
-            )
+            what = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
+            raise CheckpointError(what, fix="audit the checkpoints that are saved")
         if not getattr(tokenizer, "is_fast", False):
             raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -26,6 +26,7 @@ from spark_audit.checkpoints.derived import (
     check_kind,
     check_mergeable,
     rounded,
+    train,
 )
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server, series
@@ -110,11 +111,9 @@ def check_base(ours: Loaded, base: Loaded) -> None:
         first, *others = differs
         more = f" and {len(others)} facts more" if others else ""
         both = f"{here.get(first)} here, {there.get(first)} in {base.source}"
-        raise CheckpointError(
-            f"does not fit the base: {first} ({both}){more}",
-            where=ours.source,
-            fix="give the one that it was trained from by --base",
-        )
+        what = f"does not fit the base: {first} ({both}){more}"
+        fix = "give the one that it was trained from by --base"
+        raise CheckpointError(what, where=ours.source, fix=fix)
 
 
 class Opening:
@@ -307,16 +306,16 @@ class Opening:
         weights: Callable[[], Rounded] | None = None
         if kind:
             check_mergeable(model, adapter)
+            # Made when it is first scored: what is in the store needs no weights.
             after = self._relearning if kind == RELEARN else None
             if after is None:
                 computed["rounded"], note = kind, f"linear layers rounded to {kind}"
                 note += " by torchao"
-                # Not before it is scored: what is in the store needs no weights.
                 weights = cache(partial(rounded, model, on, kind))
             else:
                 computed["relearned"], note = after.sha256, after.note
                 longest = facts["max_positions"]
-                weights = after.weights(model, on, tokenizer, longest)
+                weights = cache(partial(train, model, on, tokenizer, longest, after))
             notes.append(note)
             on = None  # its adapter is merged: the module is used without any
         own, model_id = item.hashes(raw, **computed)
@@ -364,11 +363,8 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         if len(spec.paths) > 1:
             raise InputError("the base is one model, not several", where="--ckpt base=")
         if loading.base is not None and not same_path(loading.base, spec.sources[0]):
-            raise InputError(
-                f"the base is given twice: {loading.base} and {spec.sources[0]}",
-                where="--ckpt base=",
-                fix="give one of them",
-            )
+            what = f"the base is given twice: {loading.base} and {spec.sources[0]}"
+            raise InputError(what, where="--ckpt base=", fix="give one of them")
         loading = replace(loading, base=spec.sources[0], include_base=True)
     items = [
         replace(read_headers(source, loading), name=name)
@@ -382,20 +378,15 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     given = loading.base or next(iter(bases), None)
     for other in bases:
         if not same_path(str(given), other):
-            raise CheckpointError(
-                f"the adapters name different bases ({given}, {other})",
-                where="--ckpt",
-                fix="give --base if both are one model, else audit them separately",
-            )
+            what = f"the adapters name different bases ({given}, {other})"
+            fix = "give --base if both are one model, else audit them separately"
+            raise CheckpointError(what, where="--ckpt", fix=fix)
     if given is None or not (bases or loading.include_base):
         return items
     base = replace(read_headers(given, loading), name=BASE)
     if base.adapter:
-        raise CheckpointError(
-            "the base is itself an adapter",
-            where=base.where,
-            fix="give the model it was trained on",
-        )
+        what, fix = "the base is itself an adapter", "give the model it was trained on"
+        raise CheckpointError(what, where=base.where, fix=fix)
     return [base, *(_put_on(base, item) for item in items)]
 
 
@@ -412,18 +403,13 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
         return item
     with at(item.where):
         if os.path.lexists(base.folder / NOISE):
-            raise CheckpointError(
-                f"the base has frozen noise of its own ({NOISE}): with an adapter on "
-                "it, neither says whether it holds",
-                fix="give the model without it as the base",
-            )
-        there = base.sha256
-        if item.trained_on not in (None, there):
-            both = f"{str(item.trained_on)[:16]}, not {there[:16]}"
-            raise CheckpointError(
-                f"was trained on another base ({both})",
-                fix="give the one it was trained on by --base",
-            )
+            what = f"the base has frozen noise of its own ({NOISE}): with an adapter on"
+            what += " it, neither says whether it holds"
+            raise CheckpointError(what, fix="give the model without it as the base")
+        if item.trained_on not in (None, there := base.sha256):
+            what = "was trained on another base "
+            what += f"({str(item.trained_on)[:16]}, not {there[:16]})"
+            raise CheckpointError(what, fix="give the one it was trained on by --base")
     return replace(item, host=base)
 
 
@@ -542,10 +528,8 @@ def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
         if len(whole) > 1 and read(whole[1])[1] != sha256:
             note += ", which is not the base's"
         return tokenizer, sha256, [f"tokenizer: {note}", *notes]
-    raise CheckpointError(
-        "has no tokenizer",
-        fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
-    )
+    fix = "give its base by --base, or a folder with tokenizer.json by --tokenizer"
+    raise CheckpointError("has no tokenizer", fix=fix)
 
 
 def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:

@@ -148,8 +148,21 @@ class Server:
             :data:`PAUSES` where waiting may help.
         """
         with at(self.url):
-            answer = self._post(list(map(int, ids)), PAUSES)
-        return _nll(answer, len(ids), self.url)
+            answer, count, what = self._post(list(map(int, ids)), PAUSES), len(ids), ""
+            try:
+                given = answer["choices"][0]["logprobs"]["token_logprobs"]
+                read = (answer.get("usage") or {}).get("prompt_tokens", count)
+                values = [float(one) for one in given[1:count]]
+            except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+                what = "gives no log-probabilities of the prompt"
+            else:
+                if read != count or len(values) != count - 1:
+                    what = f"reads {read} tokens where {count} were meant"
+                elif not all(math.isfinite(one) and one < 1e-3 for one in values):
+                    what = "gives log-probabilities that are none"
+            if what:
+                raise CheckpointError(what, fix=_NEEDS)
+            return -np.array(values)
 
     def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
         """HTTP's status and what is answered; 0 and the reason, where nothing is."""
@@ -200,25 +213,6 @@ class Server:
                 raise CheckpointError(what, fix=fix + resumes)
             time.sleep(pause)
         return None
-
-
-def _nll(answer: Any, count: int, where: str) -> np.ndarray:
-    """The NLL of each token of a prompt but the first, out of an answer."""
-    what = ""
-    try:
-        given = answer["choices"][0]["logprobs"]["token_logprobs"]
-        read = (answer.get("usage") or {}).get("prompt_tokens", count)
-        values = [float(one) for one in given[1:count]]
-    except (TypeError, KeyError, IndexError, ValueError, AttributeError):
-        what = "gives no log-probabilities of the prompt"
-    else:
-        if read != count or len(values) != count - 1:
-            what = f"reads {read} tokens where {count} were meant"
-        elif not all(math.isfinite(one) and one < 1e-3 for one in values):
-            what = "gives log-probabilities that are none"
-    if what:
-        raise CheckpointError(what, where=where, fix=_NEEDS)
-    return -np.array(values)
 
 
 # It follows no redirect: another address is not the one given, nor is the key for it.

@@ -87,10 +87,8 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
     if content:
         _try_apart(folder / "tokenizer.json")
     if settings.get("auto_map") and not trust_remote_code:
-        raise CheckpointError(
-            "the tokenizer brings its own code (auto_map)",
-            fix="read the code, then add --trust-remote-code",
-        )
+        fix = "read the code, then add --trust-remote-code"
+        raise CheckpointError("the tokenizer brings its own code (auto_map)", fix=fix)
     notes: list[str] = []
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
@@ -115,11 +113,13 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
             raise
         raise _unloadable(f"{type(error).__name__}: {error}") from error
     if not fast:
-        raise CheckpointError(
-            f"{type(tokenizer).__name__} is a slow tokenizer without character offsets",
-            fix="convert it (save_pretrained of its fast version writes "
-            "tokenizer.json) and give that folder by --tokenizer",
+        what = (
+            f"{type(tokenizer).__name__} is a slow tokenizer without character offsets"
         )
+        fix = (
+            "give a folder that its fast version saved (tokenizer.json) by --tokenizer"
+        )
+        raise CheckpointError(what, fix=fix)
     return tokenizer, tokenizer_sha256(tokenizer), notes
 
 

@@ -266,14 +266,13 @@ def quiet() -> Iterator[None]:
     hub: Any = huggingface_hub
     dynamic: Any = transformers.dynamic_module_utils
     hf: Any = transformers.utils.logging
-    bars = hf.is_progress_bar_enabled(), not hub.utils.are_progress_bars_disabled()
+    bars = hf.is_progress_bar_enabled()
     was, seconds = hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE
     # PEFT imports what it finds installed, and that may log of kernels it lacks.
     disabled = logging.root.manager.disable
     _before.append(was)
     logging.disable(logging.ERROR)
-    hf.disable_progress_bar()
-    hub.utils.disable_progress_bars()
+    hf.disable_progress_bar()  # the hub's too
     hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = True, 0
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -282,10 +281,8 @@ def quiet() -> Iterator[None]:
         _before.pop()
         hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = was, seconds
         logging.disable(disabled)
-        if bars[0]:
+        if bars:
             hf.enable_progress_bar()
-        if bars[1]:
-            hub.utils.enable_progress_bars()
 
 
 @contextlib.contextmanager
@@ -303,10 +300,8 @@ def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
         raise
     except Exception as error:
         if out_of_memory(error):
-            raise IncompleteError(
-                "does not fit into memory",
-                fix="try --dtype bfloat16, --device-map auto or a larger device",
-            ) from error
+            fix = "try --dtype bfloat16, --device-map auto or a larger device"
+            raise IncompleteError("does not fit into memory", fix=fix) from error
         if isinstance(error, ImportError):
             fix = fix or "install the package that it names"
         raise CheckpointError(f"{what} ({one_line(error)})", fix=fix) from error

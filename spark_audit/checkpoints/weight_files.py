@@ -67,10 +67,9 @@ def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+        own = ", ".join(others[:1]) or "none is there"
         fix = "copy the weights there, put shards of a distributed run together, or "
-        fix += (
-            f"give a weights file itself ({', '.join(others[:1]) or 'none is there'})"
-        )
+        fix += f"give a weights file itself ({own})"
         what = f"has a configuration, but no whole {' or '.join(names)}"
         raise CheckpointError(what, fix=fix)
     if not path.name.endswith(".index.json"):
@@ -126,9 +125,7 @@ def read_tensors(path: Path) -> Any:
                 raise CheckpointError(f"{path.name} is a packed archive", fix=again)
         try:
             # Only the zip format can be mapped; older files are read whole.
-            return torch.load(
-                path, map_location="cpu", weights_only=True, mmap=zipped or None
-            )
+            return torch.load(path, "cpu", weights_only=True, mmap=zipped or None)
         except pickle.UnpicklingError as error:
             asked = re.search(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)", str(error))
             what = f"asks for {asked[1]}" if asked else "is none of tensors alone"

@@ -178,10 +178,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
         self.manifest = limited(whole, chosen(whole, self._plan(whole), rows))
         self.plan = self._plan(self.manifest)
         if not self.plan:
-            raise InputError(
-                f"holds nothing for {', '.join(self._audits)}",
-                where=f"manifest {whole.name!r}",
-            )
+            what = f"holds nothing for {', '.join(self._audits)}"
+            raise InputError(what, where=f"manifest {whole.name!r}")
         self.looks: list[Look] = []
         self._due = 0
 
@@ -196,11 +194,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
         self._pace = Pace(self._every, state.global_step)
         model, tokenizer = given["model"], self._tokenizer or given["processing_class"]
         if getattr(args, "fsdp", None):
-            raise InputError(
-                "parameters are shards under FSDP",
-                where="AuditCallback",
-                fix="audit the checkpoints that are saved",
-            )
+            what, fix = "are shards under FSDP", "audit the checkpoints that are saved"
+            raise InputError(what, where="AuditCallback: parameters", fix=fix)
         self._given, started = (model, tokenizer), _now()
         with _alone(model) as own:
             loaded = live(own, tokenizer, name=BASE)

@@ -178,7 +178,7 @@ def test_alpha_is_never_guessed(tiny_base, make_adapter, tmp_path):
     file.parent.mkdir()
     shutil.copy(folder / "adapter_model.safetensors", file)
     message = (
-        "holds LoRA weights, whose alpha is not in the file; give --lora-alpha, or put "
+        "holds LoRA weights without their alpha; give --lora-alpha, or put "
         "adapter_config.json next to the file"
     )
     refused(file, message, base=tiny_base)
