@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from spark_audit.checkpoints.untrusted import (
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.files import sha256_file
 from spark_audit.provenance import sha256_json
-
-if TYPE_CHECKING:
-    pass
-
 
 Read = tuple[Any, str, list[str]]
 """A tokenizer, its hash, and notes of how it was read."""
@@ -58,9 +54,7 @@ with contextlib.suppress(Exception):
 _tried: set[str] = set()
 """Files of tokenizers that a process of its own has loaded, by their bytes."""
 _TOKEN_FILES = ("special_tokens_map.json", "added_tokens.json")
-_TOKEN = frozenset(
-    "content single_word lstrip rstrip normalized special __type".split()
-)
+_TOKEN = {*"content single_word lstrip rstrip normalized special __type".split()}
 
 
 def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
@@ -113,12 +107,8 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
             raise
         raise _unloadable(f"{type(error).__name__}: {error}") from error
     if not fast:
-        what = (
-            f"{type(tokenizer).__name__} is a slow tokenizer without character offsets"
-        )
-        fix = (
-            "give a folder that its fast version saved (tokenizer.json) by --tokenizer"
-        )
+        what = f"{type(tokenizer).__name__} is slow: it gives no character offsets"
+        fix = "give a folder that its fast version has saved by --tokenizer"
         raise CheckpointError(what, fix=fix)
     return tokenizer, tokenizer_sha256(tokenizer), notes
 
