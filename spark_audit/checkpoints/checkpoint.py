@@ -516,7 +516,8 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
 
 
 def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
-    if (run := read_run(path)) and not formats:
+    run = {} if formats else read_run(path)
+    if run.get("status") == "running":
         (start, *_) = run.get("starts") or [None]
         words = start.get("command") if isinstance(start, dict) else None
         again = shlex.join(map(str, words)) if isinstance(words, list) else ""

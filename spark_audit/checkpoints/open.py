@@ -29,7 +29,14 @@ from spark_audit.checkpoints.derived import (
     train,
 )
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
-from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server, series
+from spark_audit.checkpoints.specs import (
+    Loading,
+    Spec,
+    default_name,
+    is_server,
+    series,
+    stage_names,
+)
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
 from spark_audit.checkpoints.weight_files import (
@@ -480,7 +487,7 @@ def inspect_checkpoint(
         fits = "architecture, vocabulary, tokenizer and sizes are those of "
         notes += [NOT_VERIFIABLE, fits + opening.described[0].source]
     if not source.startswith(HUB) and (stages := series(source)):
-        facts["stages"] = ", ".join(stage.name for stage in stages)
+        facts["stages"] = ", ".join(stage_names(stages))
     facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
     facts["would load"] = "yes, by its headers"
     # What is quantised may open on a GPU only, which others may be using.
