@@ -125,7 +125,9 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
 _Opened: Any = create_model(
     "_Opened",
     __config__=ConfigDict(strict=True, regex_engine="python-re"),
-    **{name: (kind, None) for kind, names in _OPENED_VALUES for name in names.split()},
+    **dict[str, Any](
+        (name, (kind, None)) for kind, names in _OPENED_VALUES for name in names.split()
+    ),
 )
 """The fields that are opened, with their values."""
 

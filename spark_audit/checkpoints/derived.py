@@ -195,7 +195,7 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
         rows = (weight.T if turned else weight).contiguous()
         grouped = kind == "int4" and rows.shape[1] % GROUP == 0
         how: Any = PerGroup(GROUP) if grouped else PerAxis(0)
-        layer = torch.nn.Linear(*rows.shape[::-1], bias=False, device="meta")
+        layer = torch.nn.Linear(rows.shape[1], len(rows), False, "meta")
         layer.weight = torch.nn.Parameter(rows, requires_grad=False)
         size = getattr(torch, kind)
         quantize_(layer, IntxWeightOnlyConfig(weight_dtype=size, granularity=how))

@@ -266,9 +266,11 @@ def check_whole(folder: Path) -> dict[str, Any]:
     seal, files = intact(read_regular(place)), told.get("files")
     if seal is None and files is None:
         return told
-    known = seal and isinstance(files, dict) and all(Path(n).name == n for n in files)
-    for name, fact in files.items() if known else [(_TOLD, None)]:
-        if what := fault(folder / name, fact) if known else DAMAGED:
+    faults: list[tuple[str, str | None]] = [(_TOLD, DAMAGED)]
+    if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
+        faults = [(name, fault(folder / name, fact)) for name, fact in files.items()]
+    for name, what in faults:
+        if what is not None:
             fix = "copy the adapter's folder again, or train again"
             raise CheckpointError(f"{name} {what}", fix=fix)
     return told

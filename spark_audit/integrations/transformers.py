@@ -324,7 +324,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
         loaded
             The model that was looked at; ``tables`` has it by its name.
         """
-        name, options = loaded.name, {"preset": self._preset, "seed": self._seed}
+        name: str = loaded.name
+        options: Any = {"preset": self._preset, "seed": self._seed}
         self._facts.append(facts_of(loaded))
         results = {}
         for key, audit in self._audits.items():
