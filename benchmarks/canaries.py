@@ -27,9 +27,8 @@ from typing import Any
 import numpy as np
 import torch
 from known_truth_training import encoded, fit, token_nll
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spark_audit.checkpoints.open import load_tokenizer
 from spark_audit.data.canaries import canary_ranges
 from spark_audit.data.examples import Example, read_examples
 from spark_audit.data.injection import inject
@@ -42,7 +41,7 @@ PARTS = ("full", "password")
 
 def one_run(base: str, examples: Sequence[Example], seed: int) -> Any:
     """Scores of one fine-tune's canaries: a record each."""
-    tokenizer = load_tokenizer(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
     rows, _ = inject(examples, seed=seed, canaries=CANARIES, doses=DOSES)
     model = AutoModelForCausalLM.from_pretrained(base)
     sentences = {row.canary.id: row for row in rows if row.canary}

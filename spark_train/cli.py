@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
-from spark_audit.checkpoints.offline import quiet as silence
+from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import InputError
 from spark_audit.terminal.commands import Line, add, program
 from spark_audit.terminal.console import (

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from spark_audit.checkpoints.adapters import changes_base
-from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.formats import read_headers
+from spark_audit.checkpoints.checkpoint import Checkpoint, read_headers
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.sidecar import NOISE
+from spark_audit.checkpoints.untrusted import quiet
+from spark_audit.checkpoints.weight_files import NOISE
 from spark_audit.data.examples import data_files, read_examples
 from spark_audit.data.occurrences import without_identifiers
 from spark_audit.errors import InputError

@@ -27,8 +27,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.own_run import RECORD, STATE, check_files, read_state
-from spark_audit.checkpoints.sidecar import check_whole
+from spark_audit.checkpoints.specs import RECORD, STATE, check_files, read_state
+from spark_audit.checkpoints.weight_files import check_whole
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     BLANK,

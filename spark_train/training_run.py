@@ -10,13 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from spark_audit.checkpoints.formats import read_headers
+from spark_audit.checkpoints.checkpoint import read_headers
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.own_run import check_files
-from spark_audit.checkpoints.sidecar import NOISE
-from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.specs import Loading, check_files
+from spark_audit.checkpoints.untrusted import quiet
+from spark_audit.checkpoints.weight_files import NOISE
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable, write_text
 from spark_audit.provenance import seed_for

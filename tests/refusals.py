@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.open import Opening, open_checkpoint
+from spark_audit.checkpoints.open import Opening, inspect_checkpoint, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
+from spark_audit.checkpoints.tokenizer import read_tokenizer
+from spark_audit.checkpoints.untrusted import locate, quiet
 from spark_audit.errors import CheckpointError, SparkError
 
 IDS = torch.tensor([[1, 47, 91, 223, 80, 67, 79, 71, 280, 223]])
@@ -51,6 +52,12 @@ def refused(source: Path | str, message: str, **options: Any) -> None:
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.exit_code == 3
+
+
+def load_tokenizer(source: Path | str) -> Any:
+    """The tokenizer of a model's folder, or ``hf:ORG/NAME``, without the model."""
+    with quiet():
+        return read_tokenizer(locate(str(source)))[0]
 
 
 def each(specs: Sequence[Spec], **options: Any) -> Iterator[Loaded]:

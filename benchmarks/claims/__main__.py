@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from spark_audit.checkpoints.offline import quiet as silence
+from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import SparkError
 from spark_audit.terminal.progress import progress
 from spark_train.training_request import Opening

@@ -14,8 +14,8 @@ from claims import search
 from claims.plan import SYSTEMS, systems, task_orders
 from claims.request import ClaimsRequest
 from claims.rules import RULES
-from spark_audit.checkpoints.formats import read_headers
-from spark_audit.checkpoints.offline import quiet
+from spark_audit.checkpoints.checkpoint import read_headers
+from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example, data_files, write_examples
 from spark_audit.demo.base_model import make_tokenizer, train_base
 from spark_audit.demo.demo import Size, make_data

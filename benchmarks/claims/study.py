@@ -19,8 +19,8 @@ from claims.rules import (
     Decision,
 )
 from claims.training import Cluster, finished, train_all
-from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import (
     read_examples,
 )

@@ -125,7 +125,7 @@ def _train(
     run: Run,
 ) -> bool:
     """Train a run; whether there was anything left to train."""
-    from spark_audit.checkpoints.offline import quiet
+    from spark_audit.checkpoints.untrusted import quiet
 
     with quiet():
         from spark_train.training_request import Opening, TrainRequest

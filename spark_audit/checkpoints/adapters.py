@@ -21,35 +21,34 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import regex
 import torch
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
 
-from spark_audit.checkpoints.models import (
-    check_probe,
+from spark_audit.checkpoints.derived import Rounded, swapped
+from spark_audit.checkpoints.loaded import (
+    entry_device,
     head_rows,
-    logits,
-    materialise,
     max_positions,
-    probe_ids,
-    refuse_differences,
-    release,
+    offload_hook,
 )
-from spark_audit.checkpoints.offline import foreign
-from spark_audit.checkpoints.quantise import Rounded, swapped
 from spark_audit.checkpoints.tokenizer import OTHER_BASE, usable_rows
+from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.checkpoints.weight_files import (
+    PREFIX,
     State,
     check_filled,
     check_finite,
     check_floats,
+    refuse_differences,
 )
 from spark_audit.errors import CheckpointError, shown
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
 
-PREFIX = "base_model.model."
+
 LARGEST = 10**6
 _LAYERS = 1000
 _PATTERNS = 1024
@@ -58,13 +57,12 @@ _SECONDS = 2.0
 _FAILURES = (TimeoutError, re.error, regex.error, RecursionError, OverflowError)
 # Words of PEFT's that are no regular expression.
 _ALL_LINEAR = "all-linear"
+PROBE_LENGTH = 12
 # Initialisations that leave the base's weights as they are: every tensor is read from
 # the file, so they change nothing.
 LEAVES_BASE = ("gaussian", "orthogonal", "eva")
 NOT_TRAINED = "check that this is the folder that training saved last"
 _SAVED = "give the adapter_config.json that was saved with these weights"
-
-_STRICT = ConfigDict(strict=True, regex_engine="python-re")
 
 
 def _short(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -124,8 +122,14 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=_LAYERS)], "num_layers"),
     (_Task, "task_type"),
 )
-FIELDS = {name: values for values, names in _OPENED_VALUES for name in names.split()}
-"""Field -> the values that are opened, as pydantic reads them."""
+_Opened: Any = create_model(
+    "_Opened",
+    __config__=ConfigDict(strict=True, regex_engine="python-re"),
+    **dict[str, Any](
+        (name, (kind, None)) for kind, names in _OPENED_VALUES for name in names.split()
+    ),
+)
+"""The fields that are opened, with their values."""
 
 # In turn: of forks and old versions; names, which nobody follows, and what loading
 # sets by itself; how training began, or an encoder that only training runs.
@@ -142,18 +146,6 @@ WITHOUT_EFFECT = frozenset(
 )
 
 
-def checked(name: str, value: object) -> Any:
-    """A value of a field of :data:`FIELDS`; one that is not opened is refused."""
-    try:
-        TypeAdapter(FIELDS[name], config=_STRICT).validate_python(value)
-    except ValidationError as error:
-        # A number may be said; anything else is somebody's text.
-        said = f" {value}" if type(value) in (int, float, bool) else ""
-        what = f"gives {name} a value{said} that is not opened"
-        raise CheckpointError(f"adapter_config.json {what}", fix=_SAVED) from error
-    return True if name == "init_lora_weights" and value in LEAVES_BASE else value
-
-
 def adapter_config(raw: Mapping[str, Any]) -> Any:
     """PEFT's configuration object for the content of adapter_config.json.
 
@@ -167,13 +159,11 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
     import peft.mapping
 
     types: Any = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
-    kind, merge = str(raw.get("peft_type")), "merge it where it was trained, and give"
+    kind = str(raw.get("peft_type"))
+    merge = "merge it where it was trained, and give the merged folder"
     if kind not in OPENED:
-        raise CheckpointError(
-            f"adapters of the type {shown(kind)!r} are not opened (only "
-            f"{', '.join(OPENED)})",
-            fix=f"{merge} the merged folder",
-        )
+        what = f"adapters of the type {shown(kind)!r} are not opened (only "
+        raise CheckpointError(f"{what}{', '.join(OPENED)})", fix=merge)
     cls = types[kind]
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     kept = {}
@@ -181,14 +171,22 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
         if name in WITHOUT_EFFECT or value is None:
             continue
         without = name == "modules_to_save" and kind not in _WITH_MODULES
-        if name in defaults and name in FIELDS and not without:
-            kept[name] = checked(name, value)
+        if name in defaults and name in _Opened.model_fields and not without:
+            kept[name] = value
         elif value not in (False, "", [], {}, defaults.get(name)):
-            raise CheckpointError(
-                f"adapter_config.json sets {shown(name)}, which is not opened, or "
-                f"unknown to PEFT {peft.__version__}",
-                fix=f"{merge} the merged folder",
-            )
+            what = f"sets {shown(name)}, which is not opened, or unknown to PEFT "
+            what = f"adapter_config.json {what}{peft.__version__}"
+            raise CheckpointError(what, fix=merge)
+    try:
+        _Opened.model_validate(kept)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        # A number may be said; anything else is somebody's text.
+        said = f" {kept[name]}" if type(kept[name]) in (int, float, bool) else ""
+        what = f"gives {name} a value{said} that is not opened"
+        raise CheckpointError(f"adapter_config.json {what}", fix=_SAVED) from error
+    if kept.get("init_lora_weights") in LEAVES_BASE:
+        kept["init_lora_weights"] = True
     kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
     with foreign("adapter_config.json is refused by PEFT"):
         return cls(**cls.check_kwargs(**kept))
@@ -217,10 +215,8 @@ def prepared(
         what = "every lora_B is zero: the adapter is untrained, and equals its base"
         raise CheckpointError(what, fix=NOT_TRAINED)
     if raw.get("peft_type") == "VERA" and raw.get("save_projection") is False:
-        notes.append(
-            "VeRA without its projections: they are drawn again from its key, which "
-            "another version of torch or PEFT may do otherwise"
-        )
+        note = "VeRA without its projections: they are drawn again from its key, which "
+        notes.append(f"{note}another version of torch or PEFT may do otherwise")
     return raw, state, notes
 
 
@@ -276,10 +272,8 @@ def fold_olora(
         why += "not of O-LoRA, give its adapter_config.json"
         joined = (rank or 0) > 1
     if not joined or width % rank or alpha is None or raw.get("use_dora"):
-        raise CheckpointError(
-            f"lora_A has rank {width}, adapter_config.json says r={rank}",
-            fix=f"{_SAVED} (that of O-LoRA says r_sum, too)",
-        )
+        what = f"lora_A has rank {width}, adapter_config.json says r={rank}"
+        raise CheckpointError(what, fix=f"{_SAVED} (that of O-LoRA says r_sum, too)")
     times = width // rank
     # rsLoRA scales by the square root of the rank.
     alpha *= math.sqrt(times) if raw.get("use_rslora") else times
@@ -310,30 +304,27 @@ def resolve(config: Any, modules: Sequence[str]) -> None:
     known = {".".join(path[i:]) for path in paths for i in range(len(path))}
     for field in ("target_modules", "exclude_modules", "feedforward_modules"):
         value = getattr(config, field, None)
-        if isinstance(value, str) and value != _ALL_LINEAR:
-            setattr(config, field, _matched(value, modules, field=field))
-        elif value and not isinstance(value, str) and field != "feedforward_modules":
+        if value and not isinstance(value, str) and field != "feedforward_modules":
             setattr(config, field, set(value) & known or set(list(value)[:1]))
-
-
-def _matched(pattern: str, modules: Sequence[str], *, field: str) -> set[str]:
-    what, end = "matches no module of the base", time.monotonic() + _SECONDS
-    try:
-        re.compile(pattern)  # PEFT's language: the other one has recursion
-        match = regex.compile(pattern).fullmatch
-        found = {
-            name
-            for name in modules
-            if match(name, timeout=max(end - time.monotonic(), 1e-3))
-        }
-        if found or field == "exclude_modules":
-            return found
-    except _FAILURES as error:
-        what = f"cannot be matched ({type(error).__name__})"
-    raise CheckpointError(
-        f"adapter_config.json: what {field} gives {what} ({shown(pattern)[:80]})",
-        fix="list the modules' names",
-    )
+        if not isinstance(value, str) or value == _ALL_LINEAR:
+            continue
+        what, end = "matches no module of the base", time.monotonic() + _SECONDS
+        try:
+            re.compile(value)  # PEFT's language: the other one has recursion
+            match = regex.compile(value).fullmatch
+            found = {
+                name
+                for name in modules
+                if match(name, timeout=max(end - time.monotonic(), 1e-3))
+            }
+        except _FAILURES as error:
+            found, what = set(), f"cannot be matched ({type(error).__name__})"
+        if not found and field != "exclude_modules":
+            what = f"what {field} gives {what} ({shown(value, 80)})"
+            raise CheckpointError(
+                f"adapter_config.json: {what}", fix="list the modules' names"
+            )
+        setattr(config, field, found)
 
 
 # --- on a base ------------------------------------------------------------------------
@@ -355,16 +346,34 @@ class AdapterHost:
         self.model = model
         self.ids: torch.Tensor | None = None
         if tokenizer is not None:
-            usable = usable_rows(tokenizer, head_rows(model))
-            longest = max_positions(model.config)
-            self.ids = probe_ids(usable, max_positions=longest)
-            check_probe(plain := logits(model, self.ids))
-            self._plain = plain
+            self._probe(usable_rows(tokenizer, head_rows(model)))
         self.peft: Any = None
         self.released = False
         # Before any adapter is among them.
         self.parameters = sum(one.numel() for one in model.parameters())
         self._modules = [name for name, _ in model.named_modules() if name]
+
+    def _probe(self, usable: np.ndarray) -> None:
+        """Run the module on two rows of tokens that differ in the last one.
+
+        Raises
+        ------
+        CheckpointError
+            If it gives no finite logits or reads ahead.
+        """
+        ids = np.flatnonzero(usable)
+        n = min(PROBE_LENGTH, max_positions(self.model.config) or PROBE_LENGTH)
+        row = ids[np.linspace(0, len(ids) - 1, n).astype(int)]
+        other = row.copy()
+        other[-1] = row[0] if row[0] != row[-1] else ids[len(ids) // 2]
+        self.ids = torch.from_numpy(np.stack([row, other]))
+        self._plain = plain = logits(self.model, self.ids)
+        if not bool(torch.isfinite(plain).all()):
+            fix = "its dtype may be too narrow: try --dtype float32"
+            raise CheckpointError("the model gives NaN or infinite logits", fix=fix)
+        if not torch.allclose(plain[0, :-1], plain[1, :-1], rtol=1e-2, atol=1e-2):
+            what = "the model reads ahead: a later token changes earlier predictions"
+            raise CheckpointError(what, fix="give a causal language model")
 
     def attach(self, item: Checkpoint) -> tuple[str, dict[str, Any], list[str]]:
         """Attach an adapter; return its name here, its configuration, and notes.
@@ -492,7 +501,12 @@ class AdapterHost:
     def release(self) -> None:
         """Free the module, whoever still holds a checkpoint that was opened on it."""
         self.released = True
-        release(self.model)
+        for layer in self.model.modules():
+            hook = offload_hook(layer)
+            if getattr(hook, "weights_map", None) is not None:
+                hook.weights_map = None
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
 
 
 def _align(peft: Any) -> None:
@@ -544,3 +558,33 @@ def input_noise(
 
     with model.get_input_embeddings().register_forward_hook(add):
         yield
+
+
+def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Shape ``(2, n, V)`` float32: what a model says on the probe.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be run on token ids alone.
+    """
+    device = entry_device(model)
+    with foreign("the model cannot be run"), torch.inference_mode():
+        out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
+    return out.float().clone()
+
+
+def materialise(model: Any, adapter: str) -> None:
+    """Give an adapter memory where the layers that it is on compute.
+
+    PEFT puts it where their weights are, which is nowhere while they are on disk: these
+    layers compute in one place. The numbers are anybody's until the adapter's are
+    filled in.
+    """
+    hooks = [hook for layer in model.modules() if (hook := offload_hook(layer))]
+    device = next((one.execution_device for one in hooks if one.offload), "cpu")
+    for path, layer in model.named_modules():
+        for name, parameter in layer.named_parameters(recurse=False):
+            if parameter.is_meta and adapter in (name, *path.split(".")):
+                empty = torch.empty_like(parameter, device=device)
+                layer._parameters[name] = torch.nn.Parameter(empty, requires_grad=False)

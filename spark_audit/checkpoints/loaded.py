@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.models import entry_device, head_rows, max_positions
 from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError, at
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.server import Server
+
 
 SIZES = (
     "hidden_size",
@@ -147,10 +147,8 @@ def live(
     with at(f"checkpoint {name!r}"):
         parts = [*model.parameters()]
         if any(hasattr(p, "full_tensor") or hasattr(p, "ds_id") for p in parts):
-            raise CheckpointError(
-                "its parameters are shards (FSDP, ZeRO-3, tensor parallel)",
-                fix="audit the checkpoints that are saved",
-            )
+            what = "its parameters are shards (FSDP, ZeRO-3, tensor parallel)"
+            raise CheckpointError(what, fix="audit the checkpoints that are saved")
         if not getattr(tokenizer, "is_fast", False):
             raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -213,3 +211,47 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
                 module.training = training
             random.setstate(drawn[0])
             np.random.set_state(drawn[1])  # noqa: NPY002
+
+
+def max_positions(config: Any) -> int | None:
+    """Context length, ``None`` when the configuration states none."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or None
+
+
+def head_rows(model: Any) -> int:
+    """How many rows the output head has."""
+    weight = getattr(model.get_output_embeddings(), "weight", None)
+    text = model.config.get_text_config()
+    return int(text.vocab_size if weight is None else weight.shape[0])
+
+
+def entry_device(model: Any) -> torch.device:
+    """Where a model takes token ids."""
+    embeddings = model.get_input_embeddings()
+    found = getattr(offload_hook(embeddings), "execution_device", None)
+    return torch.device(embeddings.weight.device if found is None else found)
+
+
+def offload_hook(layer: Any) -> Any:
+    """Accelerate's hook that brings a layer's weights, among those it has."""
+    hook = getattr(layer, "_hf_hook", None)
+    for one in (hook, *getattr(hook, "hooks", ())):
+        if hasattr(one, "execution_device"):
+            return one
+    return None
+
+
+def weight_of(layer: Any, name: str = "weight") -> torch.Tensor | None:
+    """A layer's tensor, from wherever it lies; ``None`` if it has none."""
+    tensor: torch.Tensor | None = getattr(layer, name, None)
+    if tensor is None:
+        return None
+    hook = offload_hook(layer)
+    if tensor.is_meta and getattr(hook, "weights_map", None) is not None:
+        tensor = hook.weights_map[name].to(hook.execution_device)
+    return tensor.detach()
+
+
+def offloaded(model: Any) -> bool:
+    """Whether some weights are fetched from CPU or disk each time."""
+    return any(tensor.is_meta for tensor in model.parameters())

@@ -11,53 +11,46 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from spark_audit.checkpoints.adapters import AdapterHost, changes_base
-from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.formats import read_headers
-from spark_audit.checkpoints.loaded import Loaded, module_facts
-from spark_audit.checkpoints.locate import locate
-from spark_audit.checkpoints.models import (
+from spark_audit.checkpoints.checkpoint import (
+    Checkpoint,
     pick_device,
     quantised,
+    read_headers,
 )
-from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.quantise import (
+from spark_audit.checkpoints.derived import (
     Rounded,
     check_kind,
     check_mergeable,
     rounded,
+    train,
 )
-from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
-from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
-from spark_audit.checkpoints.tokenizer import (
-    Read,
-    read_tokenizer,
-    remarks,
-    tokenizer_of,
+from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
+from spark_audit.checkpoints.specs import (
+    Loading,
+    Spec,
+    default_name,
+    is_server,
+    series,
+    stage_names,
 )
-from spark_audit.checkpoints.weight_files import check_stored
-from spark_audit.errors import CheckpointError, InputError, at
+from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
+from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
+from spark_audit.checkpoints.weight_files import (
+    NOISE,
+    NOISE_ADDED,
+    check_stored,
+    frozen_noise,
+)
+from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.relearning import Relearning
+    from spark_audit.checkpoints.derived import Relearning
     from spark_audit.checkpoints.server import Server
-
-
-def load_tokenizer(source: str | Path) -> Any:
-    """The fast tokenizer of a model's folder or ``hf:ORG/NAME``, without the model.
-
-    Raises
-    ------
-    CheckpointError
-        If there is none, it brings code, or it gives no character offsets.
-    """
-    with quiet():
-        folder = locate(str(source))
-        with at(str(source)):
-            return read_tokenizer(folder)[0]
 
 
 def open_checkpoint(
@@ -125,11 +118,9 @@ def check_base(ours: Loaded, base: Loaded) -> None:
         first, *others = differs
         more = f" and {len(others)} facts more" if others else ""
         both = f"{here.get(first)} here, {there.get(first)} in {base.source}"
-        raise CheckpointError(
-            f"does not fit the base: {first} ({both}){more}",
-            where=ours.source,
-            fix="give the one that it was trained from by --base",
-        )
+        what = f"does not fit the base: {first} ({both}){more}"
+        fix = "give the one that it was trained from by --base"
+        raise CheckpointError(what, where=ours.source, fix=fix)
 
 
 class Opening:
@@ -197,9 +188,14 @@ class Opening:
         with quiet():
             self.items = _read_all(specs, loading)
             self._groups = self._by_module()
-            self.described = [
-                one for items in self._groups for one in self._described(items)
-            ]
+            self.described: list[Loaded] = []
+            for items in self._groups:
+                base = items[0].on
+                with at(base.where):
+                    host = AdapterHost(base.skeleton())
+                    base.check_room(host.parameters)
+                on_it = self._on(host, items)
+                self.described += [one.without_weights() for one in on_it]
             for one in self.described[1:] if loading.include_base else ():
                 check_base(one, self.described[0])
             # What takes longer, and still before hours of scoring: every number, once.
@@ -271,15 +267,6 @@ class Opening:
         rounded = () if self._is_base(item) else self._loading.quantize
         return ("", *rounded, *((RELEARN,) if self._relearning else ()))
 
-    def _described(self, items: list[Checkpoint]) -> Iterator[Loaded]:
-        """Put a module and what is on it together without numbers; describe them."""
-        base = items[0].on
-        with at(base.where):
-            host = AdapterHost(base.skeleton())
-            base.check_room(host.parameters)
-        for one in self._on(host, items):
-            yield one.without_weights()
-
     def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
         """The checkpoints of a module, one after the other, also on the meta device."""
         shape = host.model.get_input_embeddings().weight.shape
@@ -326,16 +313,16 @@ class Opening:
         weights: Callable[[], Rounded] | None = None
         if kind:
             check_mergeable(model, adapter)
+            # Made when it is first scored: what is in the store needs no weights.
             after = self._relearning if kind == RELEARN else None
             if after is None:
                 computed["rounded"], note = kind, f"linear layers rounded to {kind}"
                 note += " by torchao"
-                # Not before it is scored: what is in the store needs no weights.
                 weights = cache(partial(rounded, model, on, kind))
             else:
                 computed["relearned"], note = after.sha256, after.note
                 longest = facts["max_positions"]
-                weights = after.weights(model, on, tokenizer, longest)
+                weights = cache(partial(train, model, on, tokenizer, longest, after))
             notes.append(note)
             on = None  # its adapter is merged: the module is used without any
         own, model_id = item.hashes(raw, **computed)
@@ -378,8 +365,14 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         If an adapter's base is itself an adapter, or two adapters name different ones.
     """
     for spec in specs:
-        if spec.name == BASE:
-            loading = _with_base(spec, loading)
+        if spec.name != BASE:
+            continue
+        if len(spec.paths) > 1:
+            raise InputError("the base is one model, not several", where="--ckpt base=")
+        if loading.base is not None and not same_path(loading.base, spec.sources[0]):
+            what = f"the base is given twice: {loading.base} and {spec.sources[0]}"
+            raise InputError(what, where="--ckpt base=", fix="give one of them")
+        loading = replace(loading, base=spec.sources[0], include_base=True)
     items = [
         replace(read_headers(source, loading), name=name)
         for spec in specs
@@ -392,20 +385,15 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     given = loading.base or next(iter(bases), None)
     for other in bases:
         if not same_path(str(given), other):
-            raise CheckpointError(
-                f"the adapters name different bases ({given}, {other})",
-                where="--ckpt",
-                fix="give --base if both are one model, else audit them separately",
-            )
+            what = f"the adapters name different bases ({given}, {other})"
+            fix = "give --base if both are one model, else audit them separately"
+            raise CheckpointError(what, where="--ckpt", fix=fix)
     if given is None or not (bases or loading.include_base):
         return items
     base = replace(read_headers(given, loading), name=BASE)
     if base.adapter:
-        raise CheckpointError(
-            "the base is itself an adapter",
-            where=base.where,
-            fix="give the model it was trained on",
-        )
+        what, fix = "the base is itself an adapter", "give the model it was trained on"
+        raise CheckpointError(what, where=base.where, fix=fix)
     return [base, *(_put_on(base, item) for item in items)]
 
 
@@ -422,34 +410,166 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
         return item
     with at(item.where):
         if os.path.lexists(base.folder / NOISE):
-            raise CheckpointError(
-                f"the base has frozen noise of its own ({NOISE}): with an adapter on "
-                "it, neither says whether it holds",
-                fix="give the model without it as the base",
-            )
-        there = base.sha256
-        if item.trained_on not in (None, there):
-            both = f"{str(item.trained_on)[:16]}, not {there[:16]}"
-            raise CheckpointError(
-                f"was trained on another base ({both})",
-                fix="give the one it was trained on by --base",
-            )
+            what = f"the base has frozen noise of its own ({NOISE}): with an adapter on"
+            what += " it, neither says whether it holds"
+            raise CheckpointError(what, fix="give the model without it as the base")
+        if item.trained_on not in (None, there := base.sha256):
+            what = "was trained on another base "
+            what += f"({str(item.trained_on)[:16]}, not {there[:16]})"
+            raise CheckpointError(what, fix="give the one it was trained on by --base")
     return replace(item, host=base)
-
-
-def _with_base(spec: Spec, loading: Loading) -> Loading:
-    """``--ckpt base=MODEL`` says what ``--base MODEL`` says."""
-    if len(spec.paths) > 1:
-        raise InputError("the base is one model, not several", where="--ckpt base=")
-    if loading.base is not None and not same_path(loading.base, spec.sources[0]):
-        raise InputError(
-            f"the base is given twice: {loading.base} and {spec.sources[0]}",
-            where="--ckpt base=",
-            fix="give one of them",
-        )
-    return replace(loading, base=spec.sources[0], include_base=True)
 
 
 def same_path(one: str, other: str) -> bool:
     """Whether two paths name one place."""
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+
+
+# --- looking at one -------------------------------------------------------------------
+
+NOT_VERIFIABLE = "base not verifiable: full weights name no base"
+
+SMALL_BYTES = 1 << 26
+"""Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
+TOLD = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
+"""Of an adapter's configuration, where it is set."""
+
+
+def inspect_checkpoint(
+    source: str, loading: Loading | None = None, **options: Any
+) -> dict[str, str]:
+    """What a checkpoint is, and that it would load, in the order it is printed.
+
+    What is small is opened, on the CPU, as an audit opens it (``would load``: yes). Of
+    what is larger headers are read, and an adapter's numbers: NaN in a base, or an
+    adapter that changes nothing, show on opening only (yes, by its headers).
+
+    Parameters
+    ----------
+    loading, options
+        As for :func:`spark_audit.checkpoints.open.open_checkpoint`.
+
+    Raises
+    ------
+    SparkError
+        With what would make opening, or an audit beside the base that was given, fail.
+    """
+    loading = replace(loading or Loading(), **options)
+    spec = Spec("opened", (source,))
+    # Beside full weights the base is described, too, to be compared with.
+    given = loading.base is not None
+    opening = Opening([spec], replace(loading, include_base=given), numbers=False)
+    made, base = opening.items[-1], opening.items[-1].on
+    one = opening.described[-1]
+    told = made.config if made.adapter else {}
+    adapter = {"adapter": told.get("peft_type")} | {key: told.get(key) for key in TOLD}
+    facts = {"source": made.source, "format": made.format}
+    facts |= {key: shown(value) for key, value in adapter.items() if value}
+    if targets := told.get("target_modules"):
+        listed = targets if isinstance(targets, list) else [targets]
+        facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
+    if not made.complete and made.base is not None:
+        facts["base"] = printable(made.base)
+    names = ", ".join(path.name for path in made.files[:4])
+    size = sum(path.stat().st_size for path in made.files)
+    facts["files"] = f"{names} ({size / 1e6:.1f} MB)"
+    facts["context"] = str(max_positions(base.architecture) or "not stated")
+    if one.parameters is None:
+        facts["weights checked"] = "no (quantised)"
+    else:
+        facts["architecture"] = one.architecture
+        facts["parameters"] = f"{one.parameters:,}"
+    facts["memory"] = base.check_room(one.parameters or 0)
+    notes = [*one.notes]
+    facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
+    facts["tokenizer_sha256"] = one.tokenizer_sha256
+    if made.complete and loading.base and not same_path(loading.base, made.where):
+        fits = "architecture, vocabulary, tokenizer and sizes are those of "
+        notes += [NOT_VERIFIABLE, fits + opening.described[0].source]
+    if not source.startswith(HUB) and (stages := series(source)):
+        facts["stages"] = ", ".join(stage_names(stages))
+    facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
+    facts["would load"] = "yes, by its headers"
+    # What is quantised may open on a GPU only, which others may be using.
+    if made.size <= SMALL_BYTES and not quantised(base.architecture):
+        if pick_device(loading.device) != "cpu" or loading.device_map is not None:
+            here = replace(loading, device="cpu", device_map=None)
+            opening = Opening([spec], here, numbers=False)
+        for _ in opening.open(len(opening.groups) - 1):
+            pass
+        facts["would load"] = "yes"
+    return facts
+
+
+_VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+
+
+def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
+    """The tokenizer of a checkpoint, its hash, and notes.
+
+    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
+    saves it, counts only where there is nothing else.
+
+    Parameters
+    ----------
+    read
+        :func:`read_tokenizer`, or what remembers it.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or it cannot be loaded.
+    """
+    if item.loading.tokenizer is not None:
+        tokenizer, sha256, notes = read(locate(item.loading.tokenizer))
+        return tokenizer, sha256, ["tokenizer: from --tokenizer", *notes]
+    places = {item.folder: "the checkpoint's own"}
+    if item.base_folder is not None:
+        places.setdefault(item.base_folder, "the base's")
+    words = [p for p in places if any((p / name).exists() for name in _VOCABULARIES)]
+    told = [p for p in words if (p / "tokenizer_config.json").exists()]
+    whole = [p for p in places if p in told or (p / "tokenizer.json").exists()]
+    for place in whole or words:
+        tokenizer, sha256, notes = read(place)
+        note = places[place] if whole else "made from a bare vocabulary file"
+        if len(whole) > 1 and read(whole[1])[1] != sha256:
+            note += ", which is not the base's"
+        return tokenizer, sha256, [f"tokenizer: {note}", *notes]
+    fix = "give its base by --base, or a folder with tokenizer.json by --tokenizer"
+    raise CheckpointError("has no tokenizer", fix=fix)
+
+
+def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
+    """Notes: what ``tokenizer(text)`` adds to a text, on vocabulary and weights."""
+    text_config = config.get_text_config()
+    out = tokenizer("a", return_special_tokens_mask=True)
+    fed, special = out["input_ids"], out["special_tokens_mask"]
+    text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
+    before, after = fed[: text_at[0]], fed[text_at[-1] + 1 :]
+    front, behind = (
+        " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
+        for ids in (before, after)
+    )
+    note = f"special tokens: {front} before a text, {behind} after it"
+    bos = getattr(text_config, "bos_token_id", None)
+    if bos is not None and bos not in before:
+        note += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
+    notes = [note]
+    if padded := int((~usable).sum()):
+        rows = f"{padded} of {len(usable)} rows of the head"
+        notes.append(f"{rows} are no token: left out of softmax and ranks")
+    # A file of torch.save names a tied tensor twice; that is no difference.
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    one, other = getattr(head, "weight", None), embeddings.weight
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if tied and one is not None and one is not other:
+        apart = one.is_meta or other.is_meta or one.device != other.device
+        if apart or not torch.equal(one, other):
+            notes.append(
+                "the configuration ties head and embeddings, the file holds two "
+                "different ones: used as they are"
+            )
+    if stored := getattr(config, "quantization_config", None):
+        kind = stored.get("quant_method") if isinstance(stored, dict) else None
+        notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
+    return notes

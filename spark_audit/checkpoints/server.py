@@ -120,23 +120,17 @@ class Server:
         """
         api_key()
         with at(self.url):
-            names = self._names()
+            try:
+                status, raw = self._sent("/models", None, SOON)
+                answer = parse_json(raw, place="the answer", finite=False)
+                names = [one["id"] for one in answer["data"]] if status == 200 else None
+            except (InputError, TypeError, KeyError):
+                names = None
             if names is None:
                 self._post("a")
-            if names and self.model not in names:
-                what = f"serves no model {shown(self.model)}"
+            elif names and self.model not in names:
                 fix = f"give --model NAME: {choose(self.model, map(shown, names))}"
-                raise CheckpointError(what, fix=fix)
-
-    def _names(self) -> list[str] | None:
-        """What it calls its models; ``None`` if it does not say."""
-        try:
-            status, raw = self._sent("/models", None, SOON)
-            answer = parse_json(raw, place="the answer", finite=False)
-            names = [one["id"] for one in answer["data"]] if status == 200 else None
-            return names and [name for name in names if isinstance(name, str)]
-        except (InputError, TypeError, KeyError):
-            return None
+                raise CheckpointError(f"serves no model {shown(self.model)}", fix=fix)
 
     def nll(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """NLL of each token but the first, nats, float64.
@@ -148,8 +142,21 @@ class Server:
             :data:`PAUSES` where waiting may help.
         """
         with at(self.url):
-            answer = self._post(list(map(int, ids)), PAUSES)
-        return _nll(answer, len(ids), self.url)
+            answer, count, what = self._post(list(map(int, ids)), PAUSES), len(ids), ""
+            try:
+                given = answer["choices"][0]["logprobs"]["token_logprobs"]
+                read = (answer.get("usage") or {}).get("prompt_tokens", count)
+                values = [float(one) for one in given[1:count]]
+            except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+                what = "gives no log-probabilities of the prompt"
+            else:
+                if read != count or len(values) != count - 1:
+                    what = f"reads {read} tokens where {count} were meant"
+                elif not all(math.isfinite(one) and one < 1e-3 for one in values):
+                    what = "gives log-probabilities that are none"
+            if what:
+                raise CheckpointError(what, fix=_NEEDS)
+            return -np.array(values)
 
     def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
         """HTTP's status and what is answered; 0 and the reason, where nothing is."""
@@ -160,9 +167,8 @@ class Server:
 
         def ask() -> None:
             try:
-                request = urllib.request.Request(
-                    self.url.rstrip("/") + path, data, head
-                )
+                url = self.url.rstrip("/") + path
+                request = urllib.request.Request(url, data, head)
                 with _OPENER.open(request, timeout=seconds) as answer:
                     asked.set_result((answer.status, answer.read(ANSWER_BYTES)))
             except BaseException as error:
@@ -202,33 +208,11 @@ class Server:
         return None
 
 
-def _nll(answer: Any, count: int, where: str) -> np.ndarray:
-    """The NLL of each token of a prompt but the first, out of an answer."""
-    what = ""
-    try:
-        given = answer["choices"][0]["logprobs"]["token_logprobs"]
-        read = (answer.get("usage") or {}).get("prompt_tokens", count)
-        values = [float(one) for one in given[1:count]]
-    except (TypeError, KeyError, IndexError, ValueError, AttributeError):
-        what = "gives no log-probabilities of the prompt"
-    else:
-        if read != count or len(values) != count - 1:
-            what = f"reads {read} tokens where {count} were meant"
-        elif not all(math.isfinite(one) and one < 1e-3 for one in values):
-            what = "gives log-probabilities that are none"
-    if what:
-        raise CheckpointError(what, where=where, fix=_NEEDS)
-    return -np.array(values)
-
-
 # It follows no redirect: another address is not the one given, nor is the key for it.
 _OPENER = urllib.request.OpenerDirector()
-for _handler in (
-    urllib.request.ProxyHandler,
-    urllib.request.HTTPHandler,
-    urllib.request.HTTPSHandler,
-):
-    _OPENER.add_handler(_handler())
+_OPENER.add_handler(urllib.request.ProxyHandler())
+_OPENER.add_handler(urllib.request.HTTPHandler())
+_OPENER.add_handler(urllib.request.HTTPSHandler())
 
 
 NOTE = (

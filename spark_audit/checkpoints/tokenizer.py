@@ -8,27 +8,22 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.locate import (
+from spark_audit.checkpoints.untrusted import (
     WORDS_BYTES,
     check_folder,
-    locate,
     objects,
     read_json,
     walk,
 )
-from spark_audit.checkpoints.models import untied
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.files import sha256_file
 from spark_audit.provenance import sha256_json
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 Read = tuple[Any, str, list[str]]
 """A tokenizer, its hash, and notes of how it was read."""
@@ -59,56 +54,7 @@ with contextlib.suppress(Exception):
 _tried: set[str] = set()
 """Files of tokenizers that a process of its own has loaded, by their bytes."""
 _TOKEN_FILES = ("special_tokens_map.json", "added_tokens.json")
-_TOKEN = frozenset(
-    "content single_word lstrip rstrip normalized special __type".split()
-)
-_VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds a whole tokenizer (a bare vocabulary is none)."""
-    settings = (folder / "tokenizer_config.json").exists()
-    return (folder / "tokenizer.json").exists() or settings and has_vocabulary(folder)
-
-
-def has_vocabulary(folder: Path) -> bool:
-    """Whether a folder holds vocabulary files, as TRACE saves them."""
-    return any((folder / name).exists() for name in _VOCABULARIES)
-
-
-def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
-    """The tokenizer of a checkpoint, its hash, and notes.
-
-    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
-    saves it, counts only where there is nothing else.
-
-    Parameters
-    ----------
-    read
-        :func:`read_tokenizer`, or what remembers it.
-
-    Raises
-    ------
-    CheckpointError
-        If there is none, or it cannot be loaded.
-    """
-    if item.loading.tokenizer is not None:
-        tokenizer, sha256, notes = read(locate(item.loading.tokenizer))
-        return tokenizer, sha256, ["tokenizer: from --tokenizer", *notes]
-    places = {item.folder: "the checkpoint's own"}
-    if item.base_folder is not None:
-        places.setdefault(item.base_folder, "the base's")
-    whole = [place for place in places if has_tokenizer(place)]
-    for place in whole or filter(has_vocabulary, places):
-        tokenizer, sha256, notes = read(place)
-        note = places[place] if whole else "made from a bare vocabulary file"
-        if len(whole) > 1 and read(whole[1])[1] != sha256:
-            note += ", which is not the base's"
-        return tokenizer, sha256, [f"tokenizer: {note}", *notes]
-    raise CheckpointError(
-        "has no tokenizer",
-        fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
-    )
+_TOKEN = {*"content single_word lstrip rstrip normalized special __type".split()}
 
 
 def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
@@ -135,10 +81,8 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
     if content:
         _try_apart(folder / "tokenizer.json")
     if settings.get("auto_map") and not trust_remote_code:
-        raise CheckpointError(
-            "the tokenizer brings its own code (auto_map)",
-            fix="read the code, then add --trust-remote-code",
-        )
+        fix = "read the code, then add --trust-remote-code"
+        raise CheckpointError("the tokenizer brings its own code (auto_map)", fix=fix)
     notes: list[str] = []
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
@@ -154,8 +98,8 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
                 tokenizer = plain
                 notes = [f"tokenizer.json as it is: {kind} would change it"]
         if fast := getattr(tokenizer, "is_fast", False):
-            policy(tokenizer)  # some settings are looked at with the first text
-            fed = tokenizer("a")["input_ids"]
+            # Some settings are looked at with the first text.
+            fed = tokenizer("a", return_special_tokens_mask=True)["input_ids"]
             if None in tokenizer.convert_ids_to_tokens(fed):
                 raise ValueError("it adds ids that are no tokens")
     except BaseException as error:  # a missing converter, a damaged file, wrong JSON
@@ -163,11 +107,9 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
             raise
         raise _unloadable(f"{type(error).__name__}: {error}") from error
     if not fast:
-        raise CheckpointError(
-            f"{type(tokenizer).__name__} is a slow tokenizer without character offsets",
-            fix="convert it (save_pretrained of its fast version writes "
-            "tokenizer.json) and give that folder by --tokenizer",
-        )
+        what = f"{type(tokenizer).__name__} is slow: it gives no character offsets"
+        fix = "give a folder that its fast version has saved by --tokenizer"
+        raise CheckpointError(what, fix=fix)
     return tokenizer, tokenizer_sha256(tokenizer), notes
 
 
@@ -327,43 +269,3 @@ def usable_rows(tokenizer: Any, rows: int, *, base: str | None = None) -> np.nda
             what, fix = f"does not fit the base {base}: {what}", OTHER_BASE
         raise CheckpointError(f"{what} rows", fix=fix)
     return np.isin(np.arange(rows), ids)
-
-
-def policy(tokenizer: Any, *, bos: int | None = None) -> str:
-    """What ``tokenizer(text)`` adds to a text, in words.
-
-    Parameters
-    ----------
-    bos
-        The id that the model's configuration calls its BOS.
-    """
-    out = tokenizer("a", return_special_tokens_mask=True)
-    fed, special = out["input_ids"], out["special_tokens_mask"]
-    text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
-    start, end = text_at[0], text_at[-1] + 1
-    names = tokenizer.convert_ids_to_tokens
-    front = " ".join(names(fed[:start])) or "nothing"
-    behind = " ".join(names(fed[end:])) or "nothing"
-    text = f"special tokens: {front} before a text, {behind} after it"
-    if bos is not None and bos not in fed[:start]:
-        text += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
-    return text
-
-
-def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
-    """Notes on vocabulary and weights."""
-    bos = getattr(config.get_text_config(), "bos_token_id", None)
-    notes = [policy(tokenizer, bos=bos)]
-    if padded := int((~usable).sum()):
-        rows = f"{padded} of {len(usable)} rows of the head"
-        notes.append(f"{rows} are no token: left out of softmax and ranks")
-    if untied(model):
-        notes.append(
-            "the configuration ties head and embeddings, the file holds two "
-            "different ones: used as they are"
-        )
-    stored = getattr(config, "quantization_config", None)
-    if stored:
-        kind = stored.get("quant_method") if isinstance(stored, dict) else None
-        notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
-    return notes

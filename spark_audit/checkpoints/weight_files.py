@@ -1,4 +1,7 @@
-"""The files of a checkpoint: found, refused when unsafe, read, hashed."""
+"""The files of a checkpoint: found, refused when unsafe, read, hashed.
+
+Also those that spark-train writes beside weights: checksums, frozen noise.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,31 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.locate import (
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.untrusted import (
     NO_WEIGHTS,
     WEIGHT_SUFFIXES,
     check_inside,
+    foreign,
     printable,
     read_config,
     read_json,
 )
-from spark_audit.checkpoints.offline import foreign
-from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError, shown
-from spark_audit.files import check_regular, sha256_file
+from spark_audit.files import (
+    DAMAGED,
+    check_regular,
+    fault,
+    intact,
+    read_regular,
+    sha256_file,
+)
 from spark_audit.provenance import sha256_json
 
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
+PREFIX = "base_model.model."
+"""In front of the names of PEFT's tensors."""
 FULL = ("model.safetensors", "pytorch_model.bin")
 ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
 AGAIN = "copy or download the checkpoint again"
@@ -55,11 +67,11 @@ def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHT_SUFFIXES)
-        raise CheckpointError(
-            f"has a configuration, but no whole {' or '.join(names)}",
-            fix="copy the weights there, put shards of a distributed run together, or "
-            f"give a weights file itself ({', '.join(others[:1]) or 'none is there'})",
-        )
+        own = ", ".join(others[:1]) or "none is there"
+        fix = "copy the weights there, put shards of a distributed run together, or "
+        fix += f"give a weights file itself ({own})"
+        what = f"has a configuration, but no whole {' or '.join(names)}"
+        raise CheckpointError(what, fix=fix)
     if not path.name.endswith(".index.json"):
         check_inside(path)
         return (path,)
@@ -80,11 +92,9 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
     folder, note = file.parent, "architecture: config.json next to the file"
     if not (folder / "config.json").exists():
         if loading.base is None:
-            raise CheckpointError(
-                "full weights need a configuration, and there is no config.json next "
-                "to the file",
-                fix="give --base MODEL: only its architecture and tokenizer are used",
-            )
+            what = "full weights need a config.json, and none is next to the file"
+            fix = "give --base MODEL: only its architecture and tokenizer are used"
+            raise CheckpointError(what, fix=fix)
         folder = loading.locate(loading.base)
         note = f"architecture: {printable(loading.base)} (none of its weights)"
     return read_config(folder, trusted=loading.trust_remote_code), folder, note
@@ -115,14 +125,12 @@ def read_tensors(path: Path) -> Any:
                 raise CheckpointError(f"{path.name} is a packed archive", fix=again)
         try:
             # Only the zip format can be mapped; older files are read whole.
-            return torch.load(
-                path, map_location="cpu", weights_only=True, mmap=zipped or None
-            )
+            return torch.load(path, "cpu", weights_only=True, mmap=zipped or None)
         except pickle.UnpicklingError as error:
             asked = re.search(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)", str(error))
             what = f"asks for {asked[1]}" if asked else "is none of tensors alone"
-            what = f"is refused: the pickle {what}, which could run code"
-            raise CheckpointError(f"{path.name} {what}", fix=again) from error
+            what = f"{path.name} is refused: the pickle {what}, which could run code"
+            raise CheckpointError(what, fix=again) from error
 
 
 @contextmanager
@@ -144,11 +152,8 @@ def lone_file(
         return path if path.suffix in suffixes and path.is_file() else None
     if any((path / name).exists() for name in configurations):
         return None
-    files = [
-        file
-        for file in path.iterdir()
-        if file.suffix in suffixes and not file.name.startswith(NO_WEIGHTS)
-    ]
+    files = [file for file in path.iterdir() if file.suffix in suffixes]
+    files = [file for file in files if not file.name.startswith(NO_WEIGHTS)]
     return files[0] if len(files) == 1 else None
 
 
@@ -182,20 +187,20 @@ def check_filled(state: Mapping[str, torch.Tensor]) -> None:
     empty = [name for name, tensor in state.items() if tensor.numel() == 0]
     if empty or not state:
         what = f"tensor {shown(empty[0])} is empty" if empty else "holds no tensors"
-        raise CheckpointError(
-            f"{what}: DeepSpeed ZeRO-3 saves that when it does not gather its shards",
-            fix="run zero_to_fp32.py on the training folder and give its result",
-        )
+        what += ": DeepSpeed ZeRO-3 saves that when it does not gather its shards"
+        fix = "run zero_to_fp32.py on the training folder and give its result"
+        raise CheckpointError(what, fix=fix)
 
 
 def check_floats(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse other numbers where floating-point ones belong: a cast would hide them."""
     for name, tensor in state.items():
         if tensor.dtype not in FLOATS:
-            kind = str(tensor.dtype).removeprefix("torch.")
-            what = f"holds {kind}, not floating-point numbers of 16 bits or more"
-            fix = "save it as it was trained"
-            raise CheckpointError(f"tensor {shown(name)} {what}", fix=fix)
+            what = (
+                f"tensor {shown(name)} holds {str(tensor.dtype)[len('torch.') :]}, not"
+            )
+            what += " floating-point numbers of 16 bits or more"
+            raise CheckpointError(what, fix="save it as it was trained")
 
 
 def check_finite(state: Mapping[str, torch.Tensor]) -> None:
@@ -206,11 +211,9 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
         # Either end is NaN where any number is: 20 times as fast as to ask each.
         if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
             kind = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
-            raise CheckpointError(
-                f"tensor {shown(name)} holds {kind}",
-                fix="training diverged, or the dtype is too narrow: leave it out, give "
-                "an earlier checkpoint, or try --dtype float32",
-            )
+            fix = "training diverged, or the dtype is too narrow: leave it out, give "
+            fix += "an earlier checkpoint, or try --dtype float32"
+            raise CheckpointError(f"tensor {shown(name)} holds {kind}", fix=fix)
 
 
 def check_stored(files: Iterable[Path]) -> None:
@@ -237,3 +240,137 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
     named = sorted([path.name, sha256_file(path)] for path in files)
     # Some configurations hold infinity, which canonical JSON has no word for.
     return sha256_json({"config": json.dumps(kept, sort_keys=True), "files": named})
+
+
+# --- what spark-train writes beside ---------------------------------------------------
+
+NOISE = "frozen_noise.safetensors"
+"""Beside a checkpoint: what is added to its input embeddings, one row a token."""
+NOISE_ADDED = "the frozen noise next to it is added to input embeddings"
+# As spark-train calls it.
+_TOLD = "trained_on.json"
+
+
+def check_whole(folder: Path) -> dict[str, Any]:
+    """What spark-train put beside an adapter, its files held against their checksums.
+
+    Raises
+    ------
+    CheckpointError
+        With the name of a file that is not as it was written.
+    """
+    place = folder / _TOLD
+    if not os.path.lexists(place):
+        return {}  # of another maker: there is nothing to hold them against
+    told = read_json(place)
+    seal, files = intact(read_regular(place)), told.get("files")
+    if seal is None and files is None:
+        return told
+    faults: list[tuple[str, str | None]] = [(_TOLD, DAMAGED)]
+    if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
+        faults = [(name, fault(folder / name, fact)) for name, fact in files.items()]
+    for name, what in faults:
+        if what is not None:
+            fix = "copy the adapter's folder again, or train again"
+            raise CheckpointError(f"{name} {what}", fix=fix)
+    return told
+
+
+def written_down(folder: Path, files: Iterable[Path]) -> tuple[str | None, str | None]:
+    """What spark-train writes down with a checkpoint, ``None`` where it did not.
+
+    Parameters
+    ----------
+    files
+        The checkpoint's weights: the header of an adapter's file says which noise
+        belongs to it, also where the files beside it were left behind.
+
+    Returns
+    -------
+    tuple
+        ``weights_sha256`` of the base that an adapter was trained on, and the SHA-256
+        of the ``frozen_noise.safetensors`` that belongs to the checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is not as it was written.
+    """
+    told = check_whole(folder)
+    noise, base = told.get("noise_sha256"), told.get("base_sha256")
+    for path in files:
+        if noise is None and path.suffix == ".safetensors":
+            with safetensors_file(path) as file:
+                noise = (file.metadata() or {}).get("noise_sha256")
+    return base if isinstance(base, str) else None, noise
+
+
+def frozen_noise(
+    folder: Path, shape: Iterable[int], *, sha256: str | None = None
+) -> torch.Tensor | None:
+    """The noise that belongs to a checkpoint; ``None`` where there is none.
+
+    Parameters
+    ----------
+    shape
+        Of the input embeddings, ``(V, H)``.
+    sha256
+        Of the file, where the checkpoint's maker wrote it down: it must be there.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, another file, of another shape, or not finite.
+    """
+    path, fix = folder / NOISE, "copy the file of its run next to the adapter"
+    if not os.path.lexists(path):
+        if sha256 is None:
+            return None
+        what = "is missing: it was trained with noise on its input embeddings"
+        raise CheckpointError(f"{NOISE} {what}", fix=fix)
+    check_inside(path)
+    state = merged((path,))
+    check_floats(state)
+    given = {name: tensor.shape for name, tensor in state.items()}
+    base = "give the base it was drawn for by --base"
+    ours = {"noise": torch.Size(shape)}
+    refuse_differences(given, ours, tensor=f"{NOISE}: tensor", fix=base)
+    check_finite(state)
+    if sha256 is not None and sha256_file(path) != sha256:
+        what = "is not the file that it was trained with"
+        raise CheckpointError(f"{NOISE} {what}", fix=fix)
+    return state["noise"]
+
+
+ITS_OWN = "give the config.json that was saved with these weights"
+
+
+def refuse_differences(
+    theirs: Mapping[str, Sequence[int]],
+    ours: Mapping[str, Sequence[int]],
+    *,
+    tensor: str = "tensor",
+    fix: str = f"{ITS_OWN}, or save the whole model again",
+) -> None:
+    """Raise, naming the first tensor that does not fit and how many more do not.
+
+    Parameters
+    ----------
+    theirs, ours
+        Shapes of tensors by name, in the file and in the model. One that the file lacks
+        would be random.
+    tensor, fix
+        Words of the error.
+    """
+    for wrong in (
+        [f"{shown(name)} is missing" for name in sorted(ours.keys() - theirs)],
+        [f"{shown(name)} is unexpected" for name in sorted(theirs.keys() - ours)],
+        [
+            f"{shown(name)} has shape {[*shape]}, the model needs {[*ours[name]]}"
+            for name, shape in sorted(theirs.items())
+            if name in ours and tuple(shape) != tuple(ours[name])
+        ],
+    ):
+        if wrong:
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise CheckpointError(f"{tensor} {wrong[0]}{more}", fix=fix)

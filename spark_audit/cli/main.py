@@ -156,7 +156,7 @@ def inspect(
     base
         Base model of adapters; audited as 'base'.
     """
-    from spark_audit.checkpoints.inspection import inspect_checkpoint
+    from spark_audit.checkpoints.open import inspect_checkpoint
 
     show_facts(inspect_checkpoint(ckpt, loading, base=base), as_json=json)
 

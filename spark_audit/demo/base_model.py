@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from spark_audit.checkpoints.offline import quiet
+from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example
 from spark_audit.provenance import seed_for, sha256_json, versions
 

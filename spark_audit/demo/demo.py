@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from spark_audit.audits import AUDITS
-from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
 from spark_audit.demo.base_model import Progress, make_tokenizer, train_base

@@ -1,17 +1,25 @@
-"""A callback that audits a model while transformers' Trainer, or TRL's, trains it."""
+"""A callback that audits a model while transformers' Trainer, or TRL's, trains it.
+
+It looks at a fixed part of a manifest. Each look is a checkpoint of one report,
+``step-N``. So what is claimed of it holds once corrected over the tests of all looks
+until then: who looks often enough would else find something by chance.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from accelerate import PartialState
@@ -21,22 +29,31 @@ from accelerate.utils import (
     gather_object,
 )
 
-from spark_audit.audits import Audit
+from spark_audit.audits import Audit, Matched, find, metric_of
+from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.loaded import Loaded, live, undisturbed
 from spark_audit.errors import InputError, SparkError
-from spark_audit.integrations.probe import PREFIX, Look, Probe
-from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE
+from spark_audit.manifest.sequences import example_of, items_for
+from spark_audit.names import ANY, BASE
+from spark_audit.pipeline.job import facts_of
+from spark_audit.pipeline.lineup import make_plans
+from spark_audit.pipeline.run import manifest_facts
+from spark_audit.report.assemble import assemble
+from spark_audit.report.disclosure import disclosed
+from spark_audit.report.gate import check, parse_rule
+from spark_audit.report.summary_tables import main_rows
+from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.score import score
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import ITEMS, Pass, TokenTable
+from spark_audit.terminal.flags import one_of
 
 SHARE = 0.02
 """Of the time of training, what looks may take where no interval is given."""
 ROWS = 256
 SAME = 0.02
 """Nats a token up to which a model is the one that the manifest was built with."""
-T = TypeVar("T")
 Scores = dict[Pass, TokenTable]
 Part = tuple[str, Any, Mapping[str, Any]]
 
@@ -137,33 +154,53 @@ class AuditCallback(_Base):  # type: ignore[misc]
     ) -> None:
         if every is not None and (type(every) is not int or every < 1):
             raise InputError("is no number of steps", where=f"every={every!r}")
-        fail_if = [fail_if] if isinstance(fail_if, str) else fail_if
-        several = [audits] if isinstance(audits, str | Audit) else audits
-        manifest = load_manifest(manifest)
-        self._make: Callable[[], Probe] = lambda: Probe(
-            manifest, audits=several, rows=rows, rules=fail_if, preset=preset, seed=seed
-        )
-        self._probe = self._make()  # what cannot be used is said at once
-        self._every, self._tokenizer = every, tokenizer
+        self._every, self._tokenizer, self._seed = every, tokenizer, seed
+        self._preset, self._audits = preset, dict[str, Audit]()
+        for one in [audits] if isinstance(audits, str | Audit) else audits:
+            if one == Matched.name:  # what no look shows is left out
+                one = Matched(placebo_draws=0, rematched=False)
+            audit = find(one)() if isinstance(one, str) else one
+            if audit.of_series:
+                raise InputError(f"{audit.name} looks at series", where="audits")
+            self._audits[audit.name] = audit
+        texts = [fail_if] if isinstance(fail_if, str) else fail_if
+        self._rules = [*map(parse_rule, texts)]
+        for text, rule in zip(texts, self._rules, strict=True):
+            if rule.audit:
+                one_of(rule.audit, f"rule {text!r}", [*self._audits])
+            if rule.checkpoint is not None or rule.but is not None:
+                what = "speaks of checkpoints; here it is of the model that is trained"
+                fix = "leave out for and except"
+                raise InputError(what, where=f"rule {text!r}", fix=fix)
+        if not self._audits or rows < 1:
+            raise InputError("needs an audit and a row at least", where="AuditCallback")
+        whole = self._whole = original(load_manifest(manifest))
+        self.manifest = limited(whole, chosen(whole, self._plan(whole), rows))
+        self.plan = self._plan(self.manifest)
+        if not self.plan:
+            what = f"holds nothing for {', '.join(self._audits)}"
+            raise InputError(what, where=f"manifest {whole.name!r}")
         self.looks: list[Look] = []
-        self._trainer: Any = None
         self._due = 0
+
+    def _plan(self, manifest: Manifest) -> Plan:
+        audits = [*self._audits.values()]
+        return make_plans(manifest, audits, preset=self._preset)[1].whole
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """Check that manifest and model fit; look at the base."""
-        self.looks, self._probe = [], self._make()
+        self.looks, self._facts = [], list[CheckpointFacts]()
+        self._said: dict[str, list[Finding]] = {name: [] for name in self._audits}
         self._pace = Pace(self._every, state.global_step)
-        self._trainer = _calling(transformers.Trainer)
         model, tokenizer = given["model"], self._tokenizer or given["processing_class"]
         if getattr(args, "fsdp", None):
-            raise InputError(
-                "parameters are shards under FSDP",
-                where="AuditCallback",
-                fix="audit the checkpoints that are saved",
-            )
+            what, fix = "are shards under FSDP", "audit the checkpoints that are saved"
+            raise InputError(what, where="AuditCallback: parameters", fix=fix)
         self._given, started = (model, tokenizer), _now()
         with _alone(model) as own:
-            self._items = self._probe.items(live(own, tokenizer, name=BASE))
+            loaded = live(own, tokenizer, name=BASE)
+            check_fit(self._whole, loaded, base_sha256=None)
+            self._items = items_for(self.manifest, loaded, self.plan)
             self._base = self._scored_base(own, tokenizer, fresh=not state.global_step)
         if state.global_step:
             self._looked(state.global_step, started)
@@ -177,7 +214,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
         if step >= state.max_steps:
             self._look(state, control)
         elif step >= self._due:
-            wait = _first(self._pace.wait(step))
+            (wait,) = broadcast_object_list([self._pace.wait(step)])
             if wait:
                 self._due = step + wait
             else:
@@ -189,12 +226,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
         looked = self.looks and self.looks[-1].step == state.global_step
         if not looked and not args.load_best_model_at_end:
             self._look(state, control)
-        self._trainer = None
         return control
 
     def _looked(self, step: int, started: float) -> float:
         """Count what was just done, and say when to look again; seconds it took."""
-        self._pace.cost = _first(_now() - started)
+        # Of the first process, so that all decide alike.
+        (self._pace.cost,) = broadcast_object_list([_now() - started])
         self._pace.spent += self._pace.cost
         self._due = step + 1
         return self._pace.cost
@@ -211,10 +248,10 @@ class AuditCallback(_Base):  # type: ignore[misc]
                 if name != BASE:
                     tables[name] = self._scores(loaded)
                 look = _together(
-                    lambda: self._probe.look(loaded, step, tables), first=True
+                    lambda: self._concluded(loaded, step, tables), first=True
                 )
         except SparkError as error:
-            if self._probe.rules:
+            if self._rules:
                 raise
             _log.warning("no look at step %d: %s", step, error)
             look = None
@@ -235,11 +272,11 @@ class AuditCallback(_Base):  # type: ignore[misc]
         told = look.figures() | {f"{PREFIX}seconds": seconds}
         if look.step:
             told[f"{PREFIX}share_of_time"] = self._pace.spent / self._pace.trained
-        if self._probe.rules:
+        if self._rules:
             told[f"{PREFIX}tripped"] = float(len(look.tripped))
         # Logging takes away that the trainer was about to log itself.
         due = control.should_log
-        _log_of(self._trainer)(told)
+        _tell_trainer(told)
         control.should_log = due
         # Logs are sent to services: figures and sentences are those of shared files.
         for one in look.shared.findings:
@@ -259,8 +296,16 @@ class AuditCallback(_Base):  # type: ignore[misc]
         apart: list[float] = []
         for activate in (*states, *([nullcontext] if fresh else [])):
             tables = self._scores(live(model, tokenizer, name=BASE, activate=activate))
-            distance = self._probe.apart(tables)
-            if distance is None or distance <= SAME:
+            table = tables.get(Pass())
+            if table is None or not len(table):  # no text is scored whole
+                return tables
+            distances = [
+                table.columns["nll"][table.rows(key)]
+                - self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
+                for key in table.ids
+            ]
+            distance = float(np.abs(np.concatenate(distances)).mean())
+            if distance <= SAME:
                 return tables
             apart.append(distance)
         why = (
@@ -268,6 +313,46 @@ class AuditCallback(_Base):  # type: ignore[misc]
         )
         _log.warning("the manifest's base cannot be looked at here: %s", why)
         return None
+
+    def _concluded(
+        self, loaded: Loaded, step: int, tables: Mapping[str, Scores]
+    ) -> Look:
+        """What is said from the tables of the base (where there is one) and of a look.
+
+        Parameters
+        ----------
+        loaded
+            The model that was looked at; ``tables`` has it by its name.
+        """
+        name: str = loaded.name
+        options: Any = {"preset": self._preset, "seed": self._seed}
+        self._facts.append(facts_of(loaded))
+        results = {}
+        for key, audit in self._audits.items():
+            result = audit(tables, self.manifest, **options)
+            said = self._said[key]
+            said += [
+                one
+                for one in result.findings
+                if one.checkpoint == name or (not one.checkpoint and one not in said)
+            ]
+            results[key] = replace(result, findings=[*said])
+        report = assemble(
+            results,
+            # A probe is no audit: what it lacks passes, what it shows does not.
+            status="partial",
+            command=[],
+            settings=options | {"baseline": None, "probe": len(self.manifest.examples)},
+            manifest=manifest_facts(self.manifest),
+            checkpoints=[*self._facts],
+        )
+        tripped = tuple(
+            f"{one.rule}: {one.detail}"
+            for one in check(report, self._rules, allow_missing=True)
+            if one.checkpoint == name and one.state == "tripped"
+        )
+        # What the base gives away, this training did not teach it.
+        return Look(step, name, report, () if name == BASE else tripped)
 
     def _scores(self, loaded: Loaded) -> Scores:
         """Tables of all passes; processes with the same model score a part each."""
@@ -305,31 +390,27 @@ def _now() -> float:
     return time.perf_counter()
 
 
-def _calling(kind: type[T]) -> T | None:
-    """The object of a kind among those that called: a trainer hands out no self."""
+def _tell_trainer(told: dict[str, float]) -> None:
+    """Hand figures to the trainer's ``log``; TRL's, which clears its own, is left out.
+
+    A trainer hands out no self: it is looked for among those that called.
+    """
     frame = inspect.currentframe()
     while frame is not None:
-        found = frame.f_locals.get("self")
-        if isinstance(found, kind):
-            return found
+        trainer = frame.f_locals.get("self")
+        if isinstance(trainer, transformers.Trainer):
+            kinds = [kind for kind in type(trainer).__mro__ if "log" in vars(kind)]
+            own: Any = next(k for k in kinds if not k.__module__.startswith("trl."))
+            own.log(trainer, told)
+            return
         frame = frame.f_back
-    return None
-
-
-def _log_of(trainer: Any) -> Callable[[dict[str, float]], Any]:
-    """The trainer's ``log``; TRL's, which clears its own means, is passed over."""
-    if trainer is None:
-        return lambda told: _log.info("%s", told)
-    for cls in type(trainer).__mro__:
-        if "log" in vars(cls) and not cls.__module__.startswith("trl."):
-            return cls.log.__get__(trainer)  # type: ignore[attr-defined, no-any-return]
-    raise AssertionError(trainer)
+    _log.info("%s", told)
 
 
 # --- several processes ----------------------------------------------------------------
 
 
-def _together(work: Callable[[], T], *, first: bool = False) -> Any:
+def _together(work: Callable[[], object], *, first: bool = False) -> Any:
     """What all processes come to, as a list; with ``first`` what the first does.
 
     An error of one is raised by all: none waits for another that has given up.
@@ -347,7 +428,98 @@ def _together(work: Callable[[], T], *, first: bool = False) -> Any:
     return found[0] if first else found
 
 
-def _first(value: T) -> T:
-    """The value of the first process, so that all decide alike."""
-    found: T = _together(lambda: value, first=True)
-    return found
+# --- a look ---------------------------------------------------------------------------
+
+PREFIX = "spark_audit/"
+"""What names of logged figures begin with."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look came to.
+
+    Attributes
+    ----------
+    name
+        The checkpoint in the report; ``base`` before the first step.
+    report
+        Figures of this look, findings of all looks until it.
+    tripped
+        The rules that it breaks, each with what was found.
+    """
+
+    step: int
+    name: str
+    report: Report = field(repr=False)
+    tripped: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is said of this look, or of the report as a whole; severest first."""
+        own = ("", self.name)
+        return [one for one in self.report.findings if one.checkpoint in own]
+
+    @cached_property
+    def shared(self) -> Look:
+        """The same look, its figures rounded or withheld as in files for others."""
+        return replace(self, report=disclosed(self.report))
+
+    def figures(self) -> dict[str, float]:
+        """What is logged: names as rules of the gate write them, figures as shared."""
+        told = {f"{PREFIX}severity": 0.0}
+        for one in self.findings:
+            for of in ("", f"{one.audit}." if one.checkpoint else ""):
+                key = f"{PREFIX}{of}severity"
+                told[key] = max(told.get(key, 0.0), float(one.severity))
+        for row in _main(self.shared.report, self.name):
+            of = f".{row.of}" if row.of else ""
+            for end in ("value", "low", "high"):
+                if (value := getattr(row, end)) is not None:
+                    told[f"{PREFIX}{row.audit}.{row.metric}{of}.{end}"] = float(value)
+        return told
+
+
+def _main(report: Report, name: str) -> Iterator[Row]:
+    """Main figures of one checkpoint; of those that vary, what stays the same too."""
+    for _, declared, rows in main_rows(report):
+        yield from (row for row in rows if row.checkpoint == name)
+        if declared == ANY:
+            own = rows[0].audit, rows[0].metric
+            yield from (
+                row
+                for row in report.results
+                if (row.checkpoint, row.group) == (name, "pooled")
+                and (row.audit, row.metric) == own
+                and row.of in metric_of(*own).headline
+            )
+
+
+def chosen(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
+    """Rows of a probe: half of them trained on, those with identifiers first.
+
+    Where the plan asks for candidates, whole sets (canaries, twins) come before, up to
+    half of the rows. What is taken of equals is decided by a hash.
+    """
+
+    def place(key: object) -> bytes:
+        return hashlib.sha256(str(key).encode()).digest()
+
+    asked = {example_of(one, key) for one, keys in plan.items() for key in keys}
+    taken: set[str] = set()
+    if any(ITEMS[one.kind] == "candidates" for one in plan):
+        sets = [[c.example for c in one.contexts] for one in manifest.canaries]
+        sets += [[c.example for c in one.contexts] for one in manifest.twins]
+        for contexts in sorted(sets, key=place):
+            new = {*contexts} - taken
+            if new <= asked and len(taken) + len(new) <= rows // 2:
+                taken |= new
+    pairs = {pair.example for pair in manifest.pairs}
+    sides: dict[str, list[str]] = {"train": [], "test": []}
+    for one in manifest.examples:
+        if one.id in asked and one.id not in taken:
+            sides[one.split].append(one.id)
+    for side in sides.values():
+        side.sort(key=lambda k: (k not in pairs, not manifest.by_id[k].spans, place(k)))
+    left = rows - len(taken)
+    test = min(len(sides["test"]), max(left // 2, left - len(sides["train"])))
+    return taken | {*sides["train"][: left - test], *sides["test"][:test]}

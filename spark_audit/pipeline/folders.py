@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_audit.audits import about, in_order
-from spark_audit.checkpoints.locate import HUB
 from spark_audit.checkpoints.specs import is_server, parse_specs
+from spark_audit.checkpoints.untrusted import HUB
 from spark_audit.errors import InputError
 from spark_audit.files import (
     check_links,

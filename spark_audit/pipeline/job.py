@@ -32,9 +32,9 @@ from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
+    from spark_audit.checkpoints.derived import Relearning
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import Opening
-    from spark_audit.checkpoints.relearning import Relearning
     from spark_audit.scoring.items import AnyItem
     from spark_audit.scoring.store import Keys, Store
 
@@ -259,7 +259,7 @@ def relearning_of(request: Request, manifest: Manifest | None) -> Relearning | N
     """
     if not request.relearn or manifest is None:
         return None
-    from spark_audit.checkpoints.relearning import Relearning
+    from spark_audit.checkpoints.derived import Relearning
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.data.occurrences import without_identifiers
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from spark_audit.audits import Audit, SeriesAttack, Stages, Utility
 from spark_audit.audits.base import Plan
 from spark_audit.audits.task_accuracy import listed
-from spark_audit.checkpoints.own_run import trained_order
+from spark_audit.checkpoints.specs import trained_order
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.file import limited
 from spark_audit.manifest.schema import Manifest
@@ -109,8 +109,7 @@ def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
     A list of paths is a series where only audits of series are asked for, unless each
     of them is a series itself; else it is replicates, each of which may be a series.
     """
-    from spark_audit.checkpoints.series import expand, series
-    from spark_audit.checkpoints.specs import Spec
+    from spark_audit.checkpoints.specs import Spec, expand, series
 
     wanted = [audit.of_series for audit in audits]
     if not any(wanted):

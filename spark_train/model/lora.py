@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from transformers.pytorch_utils import Conv1D
 
-from spark_audit.checkpoints.sidecar import NOISE
+from spark_audit.checkpoints.weight_files import NOISE
 from spark_audit.errors import InputError
 from spark_audit.files import (
     BLANK,

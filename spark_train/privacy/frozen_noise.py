@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import torch
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.sidecar import NOISE
+from spark_audit.checkpoints.weight_files import NOISE
 from spark_audit.provenance import seed_for
 from spark_train.distributed import rank, together
 from spark_train.methods.method import Method, Protected

@@ -107,7 +107,7 @@ def test_tied_weights_may_be_saved_once_or_twice(tmp_path):
 def test_files_that_are_refused(tuned, tiny_base, tmp_path):
     base, file, state = str(tiny_base), tmp_path / "x.pt", tuned.state_dict()
     torch.save(state, file)
-    refused(file, "there is no config.json next to the file; give --base MODEL")
+    refused(file, "need a config.json, and none is next to the file; give --base")
     for content, message in (
         ({"model": state, "state_dict": state}, "holds several models: state_dict,"),
         ([1, 2], "holds no state dictionary"),
@@ -178,7 +178,7 @@ def test_alpha_is_never_guessed(tiny_base, make_adapter, tmp_path):
     file.parent.mkdir()
     shutil.copy(folder / "adapter_model.safetensors", file)
     message = (
-        "holds LoRA weights, whose alpha is not in the file; give --lora-alpha, or put "
+        "holds LoRA weights without their alpha; give --lora-alpha, or put "
         "adapter_config.json next to the file"
     )
     refused(file, message, base=tiny_base)

@@ -21,6 +21,7 @@ from refusals import (
     change,
     edited,
     inspected,
+    load_tokenizer,
     opened,
     problem_of,
     reference_of,
@@ -31,9 +32,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_model
 
 from spark_audit.checkpoints.adapters import adapter_config
-from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.open import load_tokenizer
-from spark_audit.checkpoints.own_run import read_run
+from spark_audit.checkpoints.specs import read_run
+from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import CheckpointError, SparkError
 from spark_audit.manifest.file import load_manifest
@@ -351,7 +351,7 @@ def test_what_opening_refuses_is_told_before(
     assert "\n" not in str(error.value)
     assert problem_of(folder, base=tiny_base) == str(error.value)
     # Of what is large only some of it shows, and it does not say more than it saw.
-    monkeypatch.setattr("spark_audit.checkpoints.inspection.SMALL_BYTES", 0)
+    monkeypatch.setattr("spark_audit.checkpoints.open.SMALL_BYTES", 0)
     headers = ("adapter-nan", "adapter-untrained", "noise")
     if name.split("-")[0] in ("context", "quant") or name in headers:
         assert problem_of(folder, base=tiny_base) == str(error.value)

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import torch
 from refusals import inspected, problem_of
+from safetensors.torch import load_file, save_file
 from tiny_models import make_model, make_tokenizer
 
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.cli.main import run
 
 
@@ -100,3 +102,21 @@ def test_the_command_says_why_it_would_not_load_alone(merged, tiny_base, capsys)
     said = capsys.readouterr()
     assert not said.out
     assert "vocabulary (361 rows here, 300 rows in tiny-base)" in said.err
+
+
+@pytest.fixture
+def saved_half(tiny_base, copied):
+    folder: Path = copied(tiny_base, "half")
+    file = folder / "model.safetensors"
+    state = {k: t.to(torch.bfloat16) for k, t in load_file(file).items()}
+    save_file(state, file, metadata={"format": "pt"})
+    return folder
+
+
+def test_auto_is_as_saved(saved_half, tiny_base):
+    for folder, dtype, computed in (
+        (saved_half, "auto", "bfloat16"),
+        (saved_half, "float32", "float32"),
+        (tiny_base, "auto", "float32"),
+    ):
+        assert open_checkpoint(str(folder), dtype=dtype).dtype == computed

@@ -13,6 +13,7 @@ from refusals import (
     change,
     edited,
     inspected,
+    load_tokenizer,
     opened,
     problem_of,
     refused,
@@ -20,7 +21,7 @@ from refusals import (
 )
 from tiny_models import make_model, save_model
 
-from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError, InputError
 
 EMBEDDINGS = "model.embed_tokens.weight"

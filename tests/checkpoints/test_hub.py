@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from refusals import opened
+from refusals import load_tokenizer, opened
 from tiny_models import make_model
 
-from spark_audit.checkpoints.open import load_tokenizer
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import CheckpointError
 

@@ -352,9 +352,7 @@ def test_weights_beside_an_adapter_are_not_left_out_in_silence(
     assert note in open_checkpoint(str(folder), base=str(tiny_base)).notes
     words = {"base_model.model.model.embed_tokens.weight": torch.ones(2)}
     torch.save(images | words, folder / "non_lora_trainables.bin")
-    refused(
-        folder, "trained weights of the language model (base_model.", base=tiny_base
-    )
+    refused(folder, "holds weights of the language model (base_model.", base=tiny_base)
 
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from spark_audit.checkpoints.derived import Relearning
 from spark_audit.checkpoints.open import Opening, open_checkpoint
-from spark_audit.checkpoints.relearning import Relearning
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.errors import CheckpointError
 

@@ -11,8 +11,7 @@ from refusals import each, inspected, opened, problem_of, reference_of, refused,
 from tiny_models import make_model, make_tokenizer
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.series import expand, series
-from spark_audit.checkpoints.specs import Spec
+from spark_audit.checkpoints.specs import Spec, expand, read_run, series, trained_order
 from spark_audit.errors import CheckpointError
 
 
@@ -251,3 +250,66 @@ def test_a_checkpoint_with_checkpoints_inside_is_itself_one(
     shutil.copytree(adapters[0], folder / "checkpoint-10")
     assert series(str(folder)) == {}
     assert opened(folder).format == "hf-folder"
+
+
+def test_stages_of_one_name_are_told_apart(layout, tiny_base):
+    run = layout("a/last", "b/last", root="lists")
+    listing = run / "order.txt"
+    listing.write_text("a/last\nb/last\n")
+    loaded = opened(f"{listing}@1", base=tiny_base)
+    assert loaded.notes[0] == "stage 1 of 2: a/last"
+    assert inspected(listing, base=tiny_base)["stages"] == "a/last, b/last"
+    listing.write_text("a/last\n./b/../a/last\n")
+    refused(listing, "line 2 names a checkpoint again")
+
+
+def test_a_run_without_a_stage_says_how_it_goes_on(tmp_path):
+    words = ["spark-train", "--method", "er", "-o", "my runs"]
+    run = make_run(tmp_path / "run", status="running", starts=[{"command": words}])
+    what = "is a run of spark-train that has not finished a stage; the same command "
+    refused(run, what + "goes on with it: spark-train --method er -o 'my runs'")
+    for starts in ([], [3], [{"command": 3}]):
+        run = make_run(tmp_path / f"{starts}", status="running", starts=starts)
+        refused(run, what)
+
+
+# --- what the folder of a run tells ---------------------------------------------------
+
+
+def make_run(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(parents=True)
+    record = {
+        "kind": "spark-train-run",
+        "method": "spark",
+        "tasks": ["fomc", "yelp"],
+        "settings": {"lr": 0.1, "ptpc.ul": False, "loss.scope": "response", "x": None},
+        "seconds": {"1-fomc/task": {"task": 2.5, "end": 1e-9}, "1-fomc/priv": {"c": 1}},
+        **changes,
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_a_run_is_known_by_its_stages_folder_too(tmp_path):
+    run = make_run(tmp_path / "run")
+    (run / "stages").mkdir()
+    assert read_run(run / "stages") == read_run(run) != {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[1]", b"{", b'{"kind": "other"}', b"\xff\xfe", b"[" * 100_000],
+)
+def test_what_is_no_run_is_passed_over(tmp_path, content):
+    (tmp_path / "run.json").write_bytes(content)
+    assert read_run(tmp_path) == read_run(tmp_path / "run.json") == {}
+
+
+def test_the_order_is_what_the_run_says(tmp_path):
+    assert trained_order(make_run(tmp_path / "run")) == ("fomc", "yelp")
+    (tmp_path / "run" / "stages").mkdir()
+    assert trained_order(tmp_path / "run" / "stages") == ("fomc", "yelp")
+    assert trained_order(tmp_path / "none") == ()
+    for broken in (None, "fomc", ["fomc", 2]):
+        run = make_run(tmp_path / str(broken), tasks=broken)
+        assert trained_order(run) == ()

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from refusals import opened, problem_of
+from refusals import load_tokenizer, opened, problem_of
 from tiny_models import make_model, make_tokenizer, save_model
 
-from spark_audit.checkpoints.open import load_tokenizer
 from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError
 from spark_audit.provenance import canonical_json
@@ -132,7 +131,7 @@ def test_a_slow_tokenizer_is_refused(tiny_base, monkeypatch):
     monkeypatch.setattr(
         "transformers.PreTrainedTokenizerFast.from_pretrained", lambda *a, **o: slow
     )
-    with pytest.raises(CheckpointError, match="is a slow tokenizer without character"):
+    with pytest.raises(CheckpointError, match="is slow: it gives no character"):
         opened(tiny_base)
 
 

@@ -38,7 +38,7 @@ LATER = (
     "rich.traceback",
     "scipy.stats",
     "sklearn.linear_model",
-    "spark_audit.checkpoints.models",
+    "spark_audit.checkpoints.checkpoint",
     "transformers.models.llama.modeling_llama",
 )
 

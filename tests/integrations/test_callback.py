@@ -29,8 +29,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.integrations import transformers as callback
-from spark_audit.integrations.probe import PREFIX, chosen
-from spark_audit.integrations.transformers import AuditCallback, Pace
+from spark_audit.integrations.transformers import PREFIX, AuditCallback, Pace, chosen
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.schema import Manifest
@@ -138,14 +137,14 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str, float]:
     """The main figures of a saved checkpoint on the same rows, by the audits alone."""
-    view, tables = look._probe.manifest, {}
+    view, tables = look.manifest, {}
     for name, path in (("base", base), (look.looks[-1].name, saved)):
         loaded = open_checkpoint(str(path), base=str(base), name=name, device="cpu")
-        items = items_for(view, loaded, look._probe.plan)
+        items = items_for(view, loaded, look.plan)
         tables[name] = {k: score(loaded, v, passes=[k])[k] for k, v in items.items()}
     told = {}
-    for name, audit in look._probe._audits.items():
-        for row in audit(tables, view, seed=look._probe._seed).rows:
+    for name, audit in look._audits.items():
+        for row in audit(tables, view, seed=look._seed).rows:
             if row.checkpoint == look.looks[-1].name and row.group == "pooled":
                 of = f".{row.of}" if row.of else ""
                 told[f"{name}.{row.metric}{of}.value"] = row.value
@@ -334,7 +333,7 @@ def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
 
 
 def test_a_probe_is_half_held_out_rows_with_identifiers_first(manifest):
-    plan = {k: v for k, v in AuditCallback(manifest)._probe.plan.items()}
+    plan = {k: v for k, v in AuditCallback(manifest).plan.items()}
     for rows, train in ((20, 10), (70, 35), (500, 40)):
         found = chosen(manifest, plan, rows)
         assert len(found) == min(rows, ROWS)

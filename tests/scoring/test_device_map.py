@@ -10,10 +10,8 @@ from tiny_models import make_model, save_model
 
 from spark_audit import host_memory as memory
 from spark_audit.checkpoints import checkpoint, weight_files
-from spark_audit.checkpoints import models as placement
-from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.models import offloaded
-from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.loaded import offloaded
+from spark_audit.checkpoints.open import inspect_checkpoint, open_checkpoint
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.score import score
@@ -60,7 +58,7 @@ def test_spread_to_disk_scores_are_those_of_one_place(kind, models, monkeypatch)
 
     plain = scored()
     size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
-    free = {"cpu": placement.BESIDE + size // 2, "disk": 10**12}
+    free = {"cpu": checkpoint.BESIDE + size // 2, "disk": 10**12}
     has_rooms(monkeypatch, free)
     for loaded in each([Spec("base", (str(base),))], device_map="auto"):
         assert offloaded(loaded.model)
@@ -76,8 +74,7 @@ def test_spread_to_disk_scores_are_those_of_one_place(kind, models, monkeypatch)
 
 
 def has_rooms(monkeypatch: pytest.MonkeyPatch, free: dict[str, int]) -> None:
-    for module in (placement, checkpoint):
-        monkeypatch.setattr(module, "rooms", lambda _: free)
+    monkeypatch.setattr(checkpoint, "rooms", lambda _: free)
 
 
 def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):

@@ -14,8 +14,8 @@ from run_training import Killed, Outcome, train, write_stream
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
-from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
 from spark_train.loop import Clock, Phase, flat_gradient, run_phase

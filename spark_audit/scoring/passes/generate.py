@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.models import entry_device
+from spark_audit.checkpoints.loaded import entry_device
 from spark_audit.host_memory import out_of_memory
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.items import begins_with, normalised

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.models import weight_of
+from spark_audit.checkpoints.loaded import weight_of
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Item
