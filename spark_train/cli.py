@@ -67,7 +67,7 @@ def train_run(
     from spark_audit.terminal.progress import progress
 
     with silence():  # what is imported has things to say of its own
-        from spark_train.distributed import assemble, rank
+        from spark_train.loop import assemble, rank
         from spark_train.training_run import train
 
     loading = replace(loading, device=assemble(loading.device))

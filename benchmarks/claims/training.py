@@ -16,7 +16,7 @@ from spark_audit.demo.demo import Progress
 from spark_audit.errors import InputError
 from spark_audit.pipeline.engines.cluster import connected
 from spark_audit.pipeline.engines.local import Work, run_jobs
-from spark_train.run_folder import Folder
+from spark_train.training_run import Folder
 
 LOOK = 10.0
 """Seconds that looking at a finished run takes at most."""

@@ -28,9 +28,8 @@ from spark_train.loop import (
     flat_gradient,
     set_gradient,
 )
-from spark_train.methods.method import Method, task_by_task
-from spark_train.phases.task import TASK, covered, learning
-from spark_train.stream import Stream
+from spark_train.phases import TASK, covered, learning
+from spark_train.stream import Method, Stream, task_by_task
 
 
 def memory(stream: Stream, k: int) -> Step:

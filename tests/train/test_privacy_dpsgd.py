@@ -20,13 +20,11 @@ from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
 from spark_train.loop import Clock, Phase, flat_gradient, run_phase
 from spark_train.methods import METHODS
-from spark_train.methods.method import Method
-from spark_train.model.lora import add_lora
-from spark_train.model.student import Student
-from spark_train.privacy.dpsgd import dpsgd, drawn, epsilon, noise_for
-from spark_train.run_folder import Folder
-from spark_train.stream import Stream
+from spark_train.model import Student, add_lora
+from spark_train.privacy import dpsgd, drawn, epsilon, noise_for
+from spark_train.stream import Method, Stream
 from spark_train.training_rows import TrainRow, encode_rows
+from spark_train.training_run import Folder
 from spark_train.training_settings import parse
 
 TASKS = ("yelp", "fomc", "agnews")
@@ -152,7 +150,7 @@ def test_noise_follows_from_seed_run_phase_and_step_alone(monkeypatch):
     # Seeds that are the same to torch's generator, which takes 32 bits.
     found = []
     for seed in (5, 5 + 2**32):
-        monkeypatch.setattr("spark_train.privacy.dpsgd.seed_for", lambda *of, s=seed: s)
+        monkeypatch.setattr("spark_train.privacy.seed_for", lambda *of, s=seed: s)
         found.append(drawn(50, **first))
     assert not found[0].equal(found[1])
 
@@ -380,7 +378,7 @@ def test_a_method_that_says_nothing_has_no_epsilon(stream):
 
 def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monkeypatch):
     def start(sigma: float) -> Outcome:
-        search = "spark_train.privacy.dpsgd.noise_for"
+        search = "spark_train.privacy.noise_for"
         monkeypatch.setattr(search, lambda *_, **__: sigma)
         return quick(tmp_path / "run", tiny_base, data, "dp.target_epsilon=2")
 

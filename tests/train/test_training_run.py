@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.series import series
 from spark_train.cli import run
-from spark_train.corpus import ORDERS
 from spark_train.methods import METHODS, groups
-from spark_train.run_folder import RunRecord
+from spark_train.training_rows import ORDERS
+from spark_train.training_run import RunRecord
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
