@@ -33,8 +33,7 @@ from building import peak
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
-from spark_audit.pipeline.job import Clock, Job, Scored
-from spark_audit.pipeline.lineup import Lineup, make_plans
+from spark_audit.pipeline.job import Clock, Job, Lineup, Scored, make_plans
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import conclude
 from spark_audit.results import CheckpointFacts

@@ -17,7 +17,6 @@ from cyclopts.validators import Number
 
 from spark_audit.checkpoints.offline import quiet as silence
 from spark_audit.errors import InputError
-from spark_audit.terminal.commands import Line, add, program
 from spark_audit.terminal.console import (
     run_command,
     say,
@@ -25,7 +24,15 @@ from spark_audit.terminal.console import (
     show_table,
     tell,
 )
-from spark_audit.terminal.flags import Json, LoraAlpha, Quiet, ShowText
+from spark_audit.terminal.flags import (
+    Json,
+    Line,
+    LoraAlpha,
+    Quiet,
+    ShowText,
+    add,
+    program,
+)
 from spark_train.training_request import (
     Base,
     Opening,
@@ -64,7 +71,7 @@ def train_run(
     quiet: Quiet = False,
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     with silence():  # what is imported has things to say of its own
         from spark_train.loop import assemble, rank
@@ -173,7 +180,7 @@ def relearn(
     ckpt
         Checkpoint to continue from.
     """
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     with silence():
         from spark_train.relearn import relearn as relearned
@@ -228,7 +235,7 @@ def score(
         Examples to print.
     """
     from spark_audit.data.examples import data_files, read_examples
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     examples = read_examples(*data_files(data))
     with silence():

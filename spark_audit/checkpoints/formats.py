@@ -44,7 +44,7 @@ from spark_audit.checkpoints.weight_files import (
     weights_of,
 )
 from spark_audit.errors import CheckpointError, at, shown
-from spark_audit.terminal.suggestions import instead
+from spark_audit.files import instead
 
 
 def read_headers(source: str, loading: Loading) -> Checkpoint:

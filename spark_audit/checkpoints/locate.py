@@ -14,8 +14,14 @@ from typing import Any
 
 from spark_audit.checkpoints.offline import foreign, online
 from spark_audit.errors import CheckpointError, InputError, at, one_line, shown
-from spark_audit.files import SETTINGS_BYTES, lies_inside, parse_json, read_regular
-from spark_audit.terminal.suggestions import elsewhere, nearest
+from spark_audit.files import (
+    SETTINGS_BYTES,
+    elsewhere,
+    lies_inside,
+    nearest,
+    parse_json,
+    read_regular,
+)
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 CONFIGURATIONS = ("config.json", "adapter_config.json")

@@ -12,14 +12,15 @@ from spark_audit.audits import Audit
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
-from spark_audit.terminal.commands import Line, Typed
 from spark_audit.terminal.console import say, tell, tell_json
 from spark_audit.terminal.flags import (
     NO_OPTION,
     OUTPUT,
     WHAT,
     Json,
+    Line,
     Quiet,
+    Typed,
     Verbose,
     fields_in,
     hidden,
@@ -120,7 +121,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
 def _audit(request: Request, way: Way) -> None:
     """Do what is asked."""
     if way.dry_run:
-        from spark_audit.pipeline.dry_run import estimate, told
+        from spark_audit.pipeline.run import estimate, told
 
         estimated = estimate(request)
         if way.json:
@@ -129,7 +130,7 @@ def _audit(request: Request, way: Way) -> None:
             tell("\n".join(told(estimated)))
         return
     from spark_audit.pipeline.run import run
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     with progress(quiet=way.quiet or request.shard[0] > 0) as show:
         outcome = run(request, progress=show)

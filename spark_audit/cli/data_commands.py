@@ -55,7 +55,7 @@ def import_(
         Format of the source.
     """
     from spark_audit.data.importers import import_rows
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     _check_file(output, [Path(source)])
     with progress(quiet=quiet) as show:

@@ -64,7 +64,7 @@ def build(
     from spark_audit.manifest.build import build_manifest
     from spark_audit.manifest.overview import describe
     from spark_audit.scoring.store import Store
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     files = data_files(data)
     keep_apart([output], files)

@@ -18,10 +18,10 @@ from spark_audit.errors import (
 )
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_audit.pipeline.engines import local
-from spark_audit.pipeline.engines import ray as engine
-from spark_audit.pipeline.engines.ray import Driver, without_models
+from spark_audit.pipeline import local_engine as local
+from spark_audit.pipeline import ray_engine as engine
 from spark_audit.pipeline.job import Job
+from spark_audit.pipeline.ray_engine import Driver, without_models
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import versions
 from spark_audit.scoring.store import Store

@@ -8,7 +8,7 @@ from audited import chosen
 from spark_audit.audits import Matched, Utility
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import InputError
-from spark_audit.pipeline.lineup import Plans, check_baseline, lineup, make_plans, union
+from spark_audit.pipeline.job import Plans, check_baseline, lineup, make_plans, union
 from spark_audit.scoring.table import Pass
 
 PLAIN, NOISE, WORDS = Pass(), Pass("noise", 0.1), Pass("generate")

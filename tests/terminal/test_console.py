@@ -14,13 +14,12 @@ import pytest
 from cyclopts import App, Parameter
 
 from spark_audit.errors import CheckpointError, IncompleteError, InputError, OutputError
-from spark_audit.terminal.commands import add, program
 from spark_audit.terminal.console import (
     keep_apart,
     run_command,
     show_facts,
 )
-from spark_audit.terminal.flags import one_of
+from spark_audit.terminal.flags import add, one_of, program
 from spark_audit.terminal.interrupts import SIGNALS
 
 
@@ -170,7 +169,7 @@ def test_the_end_of_memory_is_no_defect(error, capsys):
 def test_a_reader_that_has_enough_is_no_error():
     code = (
         "import sys\n"
-        "from spark_audit.terminal.commands import add, program\n"
+        "from spark_audit.terminal.flags import add, program\n"
         "from spark_audit.terminal.console import run_command\n"
         "def app(words):\n"
         "    made = program('try', words, help='Try.')\n"
@@ -191,7 +190,7 @@ def test_a_reader_that_has_enough_is_no_error():
 def test_what_a_command_came_to_stands_where_nobody_can_be_told(output):
     code = (
         "import sys\n"
-        "from spark_audit.terminal.commands import add, program\n"
+        "from spark_audit.terminal.flags import add, program\n"
         "from spark_audit.terminal.console import run_command\n"
         "def do():\n"
         "    print('found')\n"

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from spark_audit.terminal import progress
+from spark_audit.terminal import console as progress
 
 
 def test_plain_lines_give_rate_and_time_left(monkeypatch, capsys):

@@ -44,7 +44,7 @@ WORTH = 5e11
 needs 6 to begin."""
 GRACE = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
-HELP = "from spark_audit.pipeline.engines import local; local.help_out()"
+HELP = "from spark_audit.pipeline import local_engine as local; local.help_out()"
 
 
 def processes(job: Job, lacking: Lacking) -> int:
