@@ -17,13 +17,7 @@ from cyclopts.validators import Number
 
 from spark_audit.checkpoints.offline import quiet as silence
 from spark_audit.errors import InputError
-from spark_audit.terminal.console import (
-    run_command,
-    say,
-    show_facts,
-    show_table,
-    tell,
-)
+from spark_audit.terminal.console import run_command, say, show_facts, show_table, tell
 from spark_audit.terminal.flags import (
     Json,
     Line,
@@ -33,12 +27,7 @@ from spark_audit.terminal.flags import (
     add,
     program,
 )
-from spark_train.training_request import (
-    Base,
-    Opening,
-    RelearnRequest,
-    TrainRequest,
-)
+from spark_train.training_request import Base, Opening, RelearnRequest, TrainRequest
 
 PROGRAM = "spark-train"
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}

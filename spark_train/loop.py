@@ -24,6 +24,7 @@ from spark_audit.provenance import seed_for
 from spark_train.model import Student
 from spark_train.training_rows import TrainRow, pieces
 
+Rows: TypeAlias = Mapping[str, Sequence[TrainRow]]
 Sums = dict[str, Tensor]
 After = Callable[[dict[str, Any], Callable[[], "State"]], None]
 
@@ -41,13 +42,12 @@ class Term:
 
 @dataclass(frozen=True)
 class Step:
-    """The batch of a step over all processes, by role of its rows, and its terms.
+    """The batch of a step over all processes, by role of its rows.
 
-    ``facts`` are told beside the terms.
+    ``facts`` are told beside its terms.
     """
 
-    rows: Mapping[str, Sequence[TrainRow]]
-    terms: Mapping[str, Term]
+    rows: Rows
     facts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -63,6 +63,8 @@ class Phase:
         Optimizer steps with a fresh AdamW; ``lr`` falls by half a cosine, or stays.
     choose
         ``choose(step)``: a function of the step alone, so that a run can resume.
+    terms
+        ``terms(rows)``: the terms of some rows by role, of which nothing else is read.
     loss
         ``loss(role, rows)``: term -> *sum* over the rows' positions. Sums over parts of
         a batch add up to the batch's, whatever the parts.
@@ -76,18 +78,18 @@ class Phase:
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
         told with the step. All processes see the same gradients, and must leave the
         same; they are clipped afterwards.
-    of_row, size
-        ``of_row(role, row)``: the terms of the row's own loss, by which nothing of
-        another row is told, for whoever needs its own gradient. Over ``size``, the rows
-        of the current task that a step has, as expected, their sum is, as expected, the
-        step's loss.
+    size, shares
+        For whoever needs the gradient of one row's own loss, by which nothing of
+        another row is told: over ``size``, the rows of the current task that a step
+        has, as expected, the sum of all rows' ``terms`` is, as expected, the step's
+        loss, where ``shares`` of a term (a, b) multiply its weight by a / b.
     rates
         Task -> how likely one of its rows is in a step's batch, where batches are drawn
         by Poisson sampling; ``None``: they are not.
     collect
-        ``collect(step, chosen, clock)`` leaves another gradient than the batch's own on
-        the weights, the same in all processes, and gives each term's sum, and by other
-        names what is told beside them.
+        ``collect(step, rows, terms, clock)`` leaves another gradient than the batch's
+        own on the weights, the same in all processes, and gives each term's sum, and by
+        other names what is told beside them.
     tasks
         The tasks whose accuracy is measured after the stage; empty: those of the
         order up to the stage's number.
@@ -98,16 +100,19 @@ class Phase:
     steps: int
     lr: float
     choose: Callable[[int], Step]
+    terms: Callable[[Rows], Mapping[str, Term]]
     loss: Callable[[str, Sequence[TrainRow]], Sums]
     cosine: bool = True
     start: Callable[[], None] = lambda: None
     penalty: Callable[[], Sums] | None = None
     gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
-    of_row: Callable[[str, TrainRow], Mapping[str, Term]] | None = None
     size: float = 0.0
+    shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     rates: Mapping[str, float] | None = None
-    collect: Callable[[int, Step, Clock], dict[str, float]] | None = None
+    collect: (
+        Callable[[int, Rows, Mapping[str, Term], Clock], dict[str, float]] | None
+    ) = None
     tasks: tuple[str, ...] = ()
 
     @property
@@ -179,12 +184,12 @@ def run_phase(
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
+            terms = phase.terms(chosen.rows)
             if phase.collect is not None:
-                sums = phase.collect(step, chosen, clock)
+                sums = phase.collect(step, chosen.rows, terms, clock)
             else:
-                sums = accumulate(student, phase.loss, chosen, clock)
-            penalties = _penalties(phase, clock)
-            record = _record(phase, step, chosen, sums, penalties)
+                sums = accumulate(student, phase.loss, chosen.rows, terms, clock)
+            record = _record(phase, step, chosen.facts, terms, sums, clock)
             # A step without any position still is one: moments decay, alike in one
             # process and in several.
             for weight in weights:
@@ -193,8 +198,14 @@ def run_phase(
                 record |= phase.gradients(step) or {}
             with clock("optimizer"):
                 norm = float(torch.nn.utils.clip_grad_norm_(weights, clip))
-                if not math.isfinite(norm):
-                    raise _diverged(phase, step, "gradient")
+                for what, value in (("loss", record["loss"]), ("gradient", norm)):
+                    if not math.isfinite(value):
+                        raise InputError(
+                            f"the {what} is not finite at step {step + 1} of "
+                            f"{phase.steps}",
+                            where=phase.key,
+                            fix="lower the learning rate",
+                        )
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             state.step = step + 1
@@ -210,7 +221,8 @@ def run_phase(
 def accumulate(
     student: Student,
     loss_of: Callable[[str, Sequence[TrainRow]], Sums],
-    chosen: Step,
+    rows: Rows,
+    terms: Mapping[str, Term],
     clock: Clock,
 ) -> dict[str, float]:
     """Leave the whole batch's gradient on the weights; give each term's sum.
@@ -218,12 +230,12 @@ def accumulate(
     The batch is read in parts of rows of similar length, shared among processes; the
     gradients of sums add up to the batch's. Weights must have no gradient.
     """
-    sums = dict.fromkeys(chosen.terms, 0.0)
-    for role, rows in chosen.rows.items():
+    sums = dict.fromkeys(terms, 0.0)
+    for role, some in rows.items():
         with clock(role):
-            for part in pieces(share(rows), student.tokens):
+            for part in pieces(share(some), student.tokens):
                 summed = loss_of(role, part)
-                backward(chosen.terms, summed)
+                backward(terms, summed)
                 for name, value in summed.items():
                     sums[name] += float(value.detach())
     if world() > 1:
@@ -281,53 +293,39 @@ def _or_zero(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
-def _penalties(phase: Phase, clock: Clock) -> dict[str, float]:
-    """Add the penalties' gradient to the weights'; give their values.
-
-    After the exchange, so that it counts once however many processes there are.
-    """
-    if phase.penalty is None:
-        return {}
-    with clock("penalty"):
-        penalties = phase.penalty()
-        torch.autograd.backward([*penalties.values()])
-    return {name: float(value.detach()) for name, value in penalties.items()}
-
-
 def _record(
     phase: Phase,
     step: int,
-    chosen: Step,
+    facts: Mapping[str, int],
+    terms: Mapping[str, Term],
     sums: dict[str, float],
-    penalties: Mapping[str, float],
+    clock: Clock,
 ) -> dict[str, Any]:
-    """The record of a step: means are nats per position."""
-    terms = chosen.terms
+    """The record of a step: means are nats per position.
+
+    Penalties add their gradient to the weights' here, after the exchange, so that they
+    count once however many processes there are.
+    """
+    penalties: dict[str, float] = {}
+    if phase.penalty is not None:
+        with clock("penalty"):
+            values = phase.penalty()
+            torch.autograd.backward([*values.values()])
+        penalties = {name: float(value.detach()) for name, value in values.items()}
     means = {n: sums[n] / t.count if t.count else 0.0 for n, t in terms.items()}
     parts = [t.weight * means[n] for n, t in terms.items()]
-    loss = math.fsum([*parts, *penalties.values()])
-    if not math.isfinite(loss):
-        raise _diverged(phase, step, "loss")
     return {
         "stage": phase.stage,
         "part": phase.part,
         "step": step + 1,
         "lr": phase.rate(step),
-        "loss": loss,
+        "loss": math.fsum([*parts, *penalties.values()]),
         **means,
         **penalties,
         **{f"n_{name}": term.count for name, term in terms.items()},
-        **chosen.facts,
+        **facts,
         **{name: value for name, value in sums.items() if name not in terms},
     }
-
-
-def _diverged(phase: Phase, step: int, what: str) -> InputError:
-    return InputError(
-        f"the {what} is not finite at step {step + 1} of {phase.steps}",
-        where=phase.key,
-        fix="lower the learning rate",
-    )
 
 
 Timed: TypeAlias = Literal["wall", "processor"]

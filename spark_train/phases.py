@@ -15,15 +15,15 @@ is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from spark_audit.errors import InputError
-from spark_train.loop import Phase, State, Step, Sums, Term, gathered, run_phase
+from spark_train.loop import Phase, Rows, State, Step, Sums, Term, gathered, run_phase
 from spark_train.losses import (
     demoted_kl,
     kl,
@@ -97,7 +97,7 @@ def fit(
 
     def choose(step: int) -> Step:
         chosen = [rows[i] for i in order[step * batch_size :][:batch_size]]
-        return Step({TASK: chosen}, {TASK: Term(covered(chosen, "full"))})
+        return Step({TASK: chosen})
 
     def after(record: dict[str, Any], state: Callable[[], State]) -> None:
         losses.append(record["loss"])
@@ -109,6 +109,7 @@ def fit(
         steps=steps,
         lr=lr,
         choose=choose,
+        terms=lambda rows: {TASK: Term(covered(rows[TASK], "full"))},
         loss=lambda role, some: response_loss(student, some, scope="full"),
     )
     run_phase(student, phase, seed=seed, after=after)
@@ -177,11 +178,12 @@ def learning(
         steps=at_work.steps,
         lr=stream.settings.lr,
         choose=at_work.sample if stream.poisson else at_work.choose,
+        terms=at_work.terms,
         loss=at_work.loss,
         start=lambda: at_work.recall.start(at_work.old, at_work.steps),
         end=at_work.recall.end,
-        of_row=at_work.of_row,
         size=at_work.expected,
+        shares=at_work.shares,
         rates=at_work.rates if stream.poisson else None,
     )
 
@@ -223,13 +225,19 @@ class _Learning:
             self.rates[task] = min(self.n_old / len(self.memory) / len(some), 1.0)
         self.expected = min(self.n_new, len(self.rows))
 
-    def batch(self, current: list[TrainRow], again: Sequence[TrainRow] = ()) -> Step:
-        """Current and replayed rows as a step."""
-        terms = {TASK: Term(covered(current, self.scope))}
-        if not self.old:
-            return Step({TASK: current}, terms)
-        more = self.recall.terms(again)
-        return Step({TASK: current, REPLAY: again}, {**terms, **more})
+    @property
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """Of a replayed row's terms, where each is drawn at its own rate."""
+        replayed = sum(self.rates[t] * len(some) for t, some in self.memory.items())
+        return dict.fromkeys(self.recall.terms([]), (self.expected, replayed))
+
+    def terms(self, rows: Rows) -> dict[str, Term]:
+        """Of current rows' responses, and what is asked of replayed ones."""
+        terms: dict[str, Term] = {}
+        for role, some in rows.items():
+            own = {TASK: Term(covered(some, self.scope))}
+            terms |= self.recall.terms(some) if role == REPLAY else own
+        return terms
 
     def choose(self, step: int) -> Step:
         """The rows of a step, each current one once an epoch."""
@@ -238,14 +246,13 @@ class _Learning:
         order = stream.order(k, epoch, size=len(self.rows), purpose=self.purpose)
         current = [self.rows[i] for i in order[at * n_new : (at + 1) * n_new]]
         if not self.old:
-            return self.batch(current)
+            return Step({TASK: current})
         order = stream.order(k, epoch, size=len(self.old), purpose=REPLAY)
         # The last batch of an epoch is smaller, in both parts alike.
         size = math.ceil(n_old * len(current) / n_new)
         places = range(at * n_old, at * n_old + size)
-        return self.batch(
-            current, [self.old[i] for i in order.take(places, mode="wrap")]
-        )
+        again = [self.old[i] for i in order.take(places, mode="wrap")]
+        return Step({TASK: current, REPLAY: again})
 
     def sample(self, step: int) -> Step:
         """The rows of a step by Poisson sampling."""
@@ -254,17 +261,8 @@ class _Learning:
             self.stream.sampled(step, some, self.rates[task], purpose=f"{label} {task}")
             for task, some in ((self.task, self.rows), *self.memory.items())
         )
-        return self.batch(current, [row for some in earlier for row in some])
-
-    def of_row(self, role: str, row: TrainRow) -> Mapping[str, Term]:
-        """The terms of one row's own loss."""
-        if role != REPLAY:
-            return {TASK: Term(covered([row], self.scope))}
-        replayed = sum(self.rates[t] * len(some) for t, some in self.memory.items())
-        return {
-            name: replace(term, weight=term.weight * self.expected / replayed)
-            for name, term in self.recall.terms([row]).items()
-        }
+        again = {REPLAY: [row for some in earlier for row in some]} if self.old else {}
+        return Step({TASK: current, **again})
 
     def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
         """Sums over current rows' responses, or what is asked of replayed ones."""
@@ -435,10 +433,11 @@ def correction(stream: Stream, k: int) -> Phase:
         lr=settings.lr,
         cosine=settings.schedule == "cosine",
         choose=at_work.choose,
+        terms=at_work.terms,
         loss=at_work.loss,
         start=at_work.start,
-        of_row=at_work.of_row,
         size=settings.batch_size,
+        shares={"old": (settings.batch_size, settings.old_batch_size)},
     )
 
 
@@ -477,32 +476,25 @@ class _Correction:
         """The rows of a step."""
         size, old_size = self.settings.batch_size, self.settings.old_batch_size
         again = self.old[step * old_size :][:old_size]
-        return self.batch(self.current[step * size : (step + 1) * size], again)
-
-    def batch(self, chosen: list[TrainRow], again: list[TrainRow]) -> Step:
-        """Current and replayed rows as a step."""
-        private = sum(map(_identifiers, chosen))
-        counts = {
-            "ul": private,
-            "dkl": private,
-            "anchor": sum(len(row) - 1 for row in chosen) - private,
-            "old": sum(len(row) - 1 - _identifiers(row) for row in again),
-        }
-        terms = {n: Term(counts[n], weight) for n, weight in self.weights.items()}
+        chosen = self.current[step * size : (step + 1) * size]
         facts = {
             "rows": len(chosen),
             "rows_with_identifiers": sum(_identifiers(row) > 0 for row in chosen),
             "rows_replayed": len(again),
         }
-        return Step({ROLE: [*chosen, *again]}, terms, facts)
+        return Step({ROLE: [*chosen, *again]}, facts)
 
-    def of_row(self, role: str, row: TrainRow) -> Mapping[str, Term]:
-        """The terms of one row's own loss."""
-        if row.task == self.task:
-            return self.batch([row], []).terms
-        old = self.batch([], [row]).terms["old"]
-        share = self.settings.batch_size / self.settings.old_batch_size
-        return {"old": replace(old, weight=old.weight * share)}
+    def terms(self, rows: Rows) -> dict[str, Term]:
+        """Of P, Q and Q_old in some rows."""
+        private = other = old = 0
+        for row in rows[ROLE]:
+            named = _identifiers(row)
+            if row.task == self.task:
+                private, other = private + named, other + len(row) - 1 - named
+            else:
+                old += len(row) - 1 - named
+        counts = {"ul": private, "dkl": private, "anchor": other, "old": old}
+        return {n: Term(counts[n], weight) for n, weight in self.weights.items()}
 
     def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
         """Sums over P, Q and Q_old."""

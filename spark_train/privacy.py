@@ -62,7 +62,8 @@ from spark_audit.provenance import seed_for
 from spark_train.loop import (
     Clock,
     Phase,
-    Step,
+    Rows,
+    Term,
     backward,
     exchanged,
     flat_gradient,
@@ -80,6 +81,7 @@ from spark_train.stream import (
     read_tensors,
     write_tensors,
 )
+from spark_train.training_rows import TrainRow
 
 # --- DP-SGD ---------------------------------------------------------------------------
 
@@ -162,14 +164,23 @@ def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
 
 
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
-    assert phase.of_row is not None, f"{phase.key} does not define one row's loss"
-    of_row, student = phase.of_row, stream.student
+    student = stream.student
     bound, seed = stream.settings.dp.max_grad_norm, stream.settings.seed
 
-    def collect(step: int, chosen: Step, clock: Clock) -> dict[str, float]:
+    def of_row(role: str, row: TrainRow) -> dict[str, Term]:
+        terms = dict(phase.terms({role: [row]}))
+        for name in terms.keys() & phase.shares.keys():
+            share, of = phase.shares[name]
+            weight = terms[name].weight * share / of
+            terms[name] = replace(terms[name], weight=weight)
+        return terms
+
+    def collect(
+        step: int, chosen: Rows, terms: Mapping[str, Term], clock: Clock
+    ) -> dict[str, float]:
         total = torch.zeros_like(flat_gradient(student))
-        sums = dict.fromkeys([*chosen.terms, "clipped"], 0.0)
-        for role, rows in chosen.rows.items():
+        sums = dict.fromkeys([*terms, "clipped"], 0.0)
+        for role, rows in chosen.items():
             with clock(role):
                 for row in share(rows):
                     summed = phase.loss(role, [row])

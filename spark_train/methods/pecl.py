@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_train.loop import Phase, Step, Sums, Term, gathered
+from spark_train.loop import Phase, Rows, Sums, Term, gathered
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.ewc import drift, fisher
 from spark_train.phases import TASK, learning
@@ -56,13 +56,9 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         # The first token has no prediction, and a Score of 0.
         return scores[row.id] > settings.theta
 
-    def term(some: Sequence[TrainRow]) -> dict[str, Term]:
-        count = sum(int(unlearned(row).sum()) for row in some)
-        return {"unlearn": Term(count, settings.lambda_unlearn)}
-
-    def choose(step: int) -> Step:
-        chosen = plain.choose(step)
-        return replace(chosen, terms={**chosen.terms, **term(chosen.rows[TASK])})
+    def terms(some: Rows) -> dict[str, Term]:
+        count = sum(int(unlearned(row).sum()) for row in some[TASK])
+        return {**plain.terms(some), "unlearn": Term(count, settings.lambda_unlearn)}
 
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         batch = collate(some, student.device)
@@ -97,12 +93,8 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
             mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
             stream.keep(k, {"importance": mean})
 
-    def of_row(role: str, row: TrainRow) -> dict[str, Term]:
-        assert plain.of_row is not None
-        return {**plain.of_row(role, row), **term([row])}
-
-    phase = replace(plain, start=start, choose=choose, loss=loss, end=end)
-    return [replace(phase, penalty=penalty if k else None, of_row=of_row)]
+    phase = replace(plain, start=start, terms=terms, loss=loss, end=end)
+    return [replace(phase, penalty=penalty if k else None)]
 
 
 PECL = Method(

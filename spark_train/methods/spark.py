@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_train import phases as correction
 from spark_train.loop import Phase
-from spark_train.phases import Distillation, Rehearsal, learning
+from spark_train.phases import Distillation, Rehearsal, correction, learning
 from spark_train.stream import REHEARSAL, Method, Stream, task_by_task
 
 _READS = "the teacher and the sensitivity scores read rows without noise"
