@@ -244,26 +244,6 @@ class Folder:
             raise OutputError(what, where=str(self._run), fix=fix) from error
         return record
 
-    def check(self, old: RunRecord, new: RunRecord) -> None:
-        """Refuse to resume another run's folder, with the differences."""
-        if old.fingerprint() == new.fingerprint():
-            return
-        one, other = (run.identity() | run.settings for run in (old, new))
-        # Settings that only one of the methods has say nothing more.
-        differences = [
-            f"{name} {_brief(one[name])} -> {_brief(other[name])}"
-            for name in sorted(one.keys() & other.keys())
-            if one[name] != other[name] and name not in (*FREE, "data")
-        ]
-        if one["data"] != other["data"]:
-            differences.append("data: other files or contents")
-        told = "; ".join(differences) or "of another version"
-        raise InputError(
-            f"holds a run of other settings: {told}",
-            where=str(self.path),
-            fix="give another -o, or the same settings",
-        )
-
     def write(self, record: RunRecord) -> None:
         """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
         blank = record.model_copy(update={"seal": BLANK})
@@ -290,10 +270,8 @@ class Folder:
         CheckpointError
             If a file of an adapter is not as it was written.
         """
-        for key in done:
+        for key in (key for key in done if not key.endswith("/answers")):
             place = self.stages / key
-            if key.endswith("/answers"):
-                continue
             with at(str(place)):
                 if not check_whole(place):
                     what = f"stages/{key}/{TRAINED_ON} of the run is gone"
@@ -394,11 +372,6 @@ class Folder:
         self._state.unlink(missing_ok=True)
 
 
-def _brief(value: Any) -> str:
-    """A value in a message; of a hash the beginning, enough to see that two differ."""
-    return shown(value[:16] if len(str(value)) == 64 else value)
-
-
 # --- a run ----------------------------------------------------------------------------
 
 Progress = Callable[[str, int, int], None]
@@ -497,8 +470,30 @@ def _open(base: str, loading: Loading) -> Loaded:
 
 
 def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunRecord:
-    """The record of the folder's run, with one start more where it goes on."""
-    folder.check(old, new)
+    """The record of the folder's run, with one start more where it goes on.
+
+    Another run's folder is refused, with the differences.
+    """
+    if old.fingerprint() != new.fingerprint():
+        one, other = (run.identity() | run.settings for run in (old, new))
+        # Settings that only one of the methods has say nothing more.
+        differing = sorted(
+            name
+            for name in (one.keys() & other.keys()) - {*FREE}
+            if one[name] != other[name]
+        )
+        # Of hashes it is enough to see that they differ.
+        told = "; ".join(
+            "data: other files or contents"
+            if name == "data"
+            else f"{name} {shown(one[name]):.40} -> {shown(other[name]):.40}"
+            for name in differing
+        )
+        raise InputError(
+            f"holds a run of other settings: {told or 'of another version'}",
+            where=str(folder.path),
+            fix="give another -o, or the same settings",
+        )
     for text in old.notes:
         tell(text)
     if old.status == "complete":

@@ -167,7 +167,11 @@ def _lost(
     )
     before = {series_of(one.name) for one in old.checkpoints} - {BASE, CONTROL}
     now = {series_of(name) for name in names} - {BASE}
-    others = [one for one in audits_of(old) if one not in request.audit_names]
+    others = [
+        one
+        for one in audits_of(old)
+        if one not in {audit.name for audit in request.audits}
+    ]
     differs = ["checkpoints"] if before != now else []
     settings = request.shared_settings(manifest)
     differs += [key for key in settings if old.settings.get(key) != settings[key]]

@@ -45,6 +45,8 @@ PART_TOKENS = 500_000
 """Of a part of a module's checkpoints, about: what a death may cost."""
 LOOK = 2.0
 """Seconds between two looks at the nodes."""
+FULL = ("ObjectStoreFullError", "OutOfDiskError")
+"""Errors of Ray where neither the memory for objects nor the disk behind it is left."""
 SAME = "install the same spark-audit on all nodes"
 
 
@@ -138,7 +140,8 @@ class Driver:
         # that used a GPU unless it is told otherwise.
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_calls": 0}
         task = self._ray.remote(**options)(work)
-        copied = self._ray.put(pickle.dumps(without_models(job)))
+        with self._errors_told():
+            copied = self._ray.put(pickle.dumps(without_models(job)))
         release = versions()["spark-audit"]
         asked = [
             task.remote(release, copied, group, (part, count))
@@ -187,19 +190,31 @@ class Driver:
             return slots
         return max(slots, -(-left // PART_TOKENS)) if left else 0
 
+    @contextmanager
+    def _errors_told(self) -> Iterator[None]:
+        """Raise what a node raised; what Ray itself says becomes one line."""
+        try:
+            yield
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            place = {"where": "--engine ray"}
+            if type(cause).__name__ in FULL:
+                what = "the object store of the Ray cluster is full"
+                fix = "start Ray with a larger one (--object-store-memory)"
+                raise IncompleteError(what, **place, fix=fix) from error
+            if isinstance(cause, ImportError):
+                what = f"a node cannot begin ({one_line(cause)})"
+                raise InputError(what, **place, fix=SAME) from error
+            if cause is error:
+                raise IncompleteError(
+                    f"Ray says: {one_line(error)}", **place
+                ) from error
+            raise cause from error
+
     def _take_in(self, reference: Any) -> None:
         """Store what came back."""
-        ray = self._ray.exceptions
-        try:
+        with self._errors_told():
             opened, parts = self._ray.get(reference)
-        except ray.RayTaskError as error:
-            if isinstance(error.cause, ImportError):
-                text = f"a node cannot begin ({one_line(error.cause)})"
-                raise InputError(text, where="--engine ray", fix=SAME) from error
-            raise (error.cause or error) from error
-        except ray.RayError as error:
-            text = f"Ray says: {one_line(error)}"
-            raise IncompleteError(text, where="--engine ray") from error
         for one in opened:
             if self._known.setdefault(one.name, one).model_id != one.model_id:
                 raise CheckpointError(

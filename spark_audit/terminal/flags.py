@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import partial
 from pathlib import Path
@@ -80,10 +80,10 @@ def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
         raise InputError(what, where="--show-text", fix="add --format dossier")
 
 
-Quiet: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="No progress.")]
-Verbose: TypeAlias = Annotated[
-    bool, Parameter(group=OUTPUT, help="Print every sentence and table.")
-]
+Quiet: TypeAlias = Annotated[bool, NO_OPTION]
+Verbose: TypeAlias = Annotated[bool, NO_OPTION]
+"""Every command takes ``--quiet`` and ``--verbose``; these parameters hear of it."""
+_QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
 Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to stdout.")]
 BatchSize: TypeAlias = Annotated[
     int | Literal["auto"],
@@ -266,22 +266,26 @@ def program(name: str, words: Sequence[str], *, help: str) -> App:
     def launched(
         *rest: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         config: Config = None,
+        quiet: Annotated[bool, Parameter(group=OUTPUT, help=_QUIET)] = False,
+        verbose: Annotated[bool, Parameter(group=OUTPUT, help=_VERBOSE)] = False,
     ) -> Any:
         typed = Typed((name, *words))
+        given = {"typed": typed, "quiet": quiet, "verbose": verbose}
 
         def read(app: App, commands: Any, found: ArgumentCollection) -> None:
             # Fields that are no options are among them, of the same names.
             found = found.filter_by(parse=True)
             typed.arguments = found
             if config is not None:
-                _from_file(app, commands, found, path=config)
+                content = _content(config)
+                given.update((n, content.pop(n)) for n in given if n in content)
+                _from_file(app, commands, found, content, path=config)
             for one in found:
                 _check(one)
 
         app.config = read
         command, bound, ignored = app.parse_args(rest)
-        if "typed" in ignored:
-            bound.arguments["typed"] = typed
+        bound.arguments |= {n: value for n, value in given.items() if n in ignored}
         left = command(*bound.args, **bound.kwargs)
         if command.__name__ == "help_print" and not {*HELP} & {*words}:
             raise InputError("no command was given", fix=f"see {name} --help")
@@ -339,10 +343,14 @@ def _check(argument: Any) -> None:
 
 
 def _from_file(
-    app: App, commands: tuple[str, ...], arguments: ArgumentCollection, *, path: Path
+    app: App,
+    commands: tuple[str, ...],
+    arguments: ArgumentCollection,
+    content: Mapping[str, Any],
+    *,
+    path: Path,
 ) -> None:
     """Take the options of a file for those that were not typed."""
-    content = {key.replace("_", "-"): value for key, value in _content(path).items()}
     if TRUST in content:
         what, fix = f"{TRUST} is taken from the command line only", "read the code"
         raise InputError(what, where=str(path), fix=f"{fix}, then type --{TRUST}")
@@ -356,7 +364,8 @@ def _from_file(
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_regular(path, follow=True).decode())
+        content = tomllib.loads(read_regular(path, follow=True).decode())
+        return {key.replace("_", "-"): value for key, value in content.items()}
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         raise OutputError(what, where=str(path), fix=nearest(path)) from error

@@ -58,6 +58,10 @@ def test_errors_of_a_node_are_told_in_one_line():
     assert str(other) == "--engine ray: Ray says: RayError: it broke"
     ours = InputError("is wrong", where="row-1")
     assert said("RayTaskError", cause=ours) is ours
+    full = type("ObjectStoreFullError", (Exception,), {})("Failed to put\nobject")
+    told = said("RayTaskError", cause=full)
+    assert isinstance(told, IncompleteError)
+    assert "the object store of the Ray cluster is full; start Ray with" in str(told)
     gone = said("RayTaskError", cause=ModuleNotFoundError("No module named 'x'"))
     assert "cannot begin (ModuleNotFoundError: No module named 'x')" in str(gone)
 
