@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch import Tensor, cuda, distributed
 
 from spark_audit.errors import InputError, SparkError
 from spark_audit.provenance import seed_for
+from spark_audit.terminal.console import Clock
 from spark_train.model import Student
 from spark_train.training_rows import TrainRow, pieces
 
@@ -171,7 +171,7 @@ def run_phase(
     state = state or State()
     weights = list(student.trainable.values())
     optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
-    clock = Clock(state.seconds, timed(str(student.device)))
+    state.seconds = clock = Clock(state.seconds, of=timed(str(student.device)))
     # Dropout draws from the global generator: give it the seed and put it back.
     devices = [student.device] if student.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -328,32 +328,13 @@ def _record(
     }
 
 
-Timed: TypeAlias = Literal["wall", "processor"]
-
-
-def timed(device: str) -> Timed:
+def timed(device: str) -> Literal["wall", "processor"]:
     """What seconds are of: of one thread of a CPU the processor's own.
 
     What else runs there slows the clock on the wall, not the work.
     """
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return "processor" if alone else "wall"
-
-
-class Clock:
-    """Seconds by kind of work, added to those given."""
-
-    def __init__(self, seconds: dict[str, float], timed: Timed = "wall") -> None:
-        self._seconds = seconds
-        self._now = time.process_time if timed == "processor" else time.perf_counter
-
-    @contextmanager
-    def __call__(self, kind: str) -> Iterator[None]:
-        """Count what follows under a name: ``with clock("start"): ...``."""
-        began = self._now()
-        yield
-        spent = self._now() - began
-        self._seconds[kind] = self._seconds.get(kind, 0.0) + spent
 
 
 def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> State:

@@ -59,8 +59,8 @@ from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
+from spark_audit.terminal.console import Clock
 from spark_train.loop import (
-    Clock,
     Phase,
     Rows,
     Term,

@@ -55,12 +55,11 @@ from spark_audit.provenance import now, seed_for, sha256_json, versions
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
+from spark_audit.terminal.console import Clock
 from spark_audit.terminal.flags import one_of
 from spark_train.loop import (
-    Clock,
     Phase,
     State,
-    Timed,
     gathered,
     rank,
     run_phase,
@@ -143,7 +142,7 @@ class RunRecord(BaseModel):
     starts: list[dict[str, Any]]
     privacy: dict[str, Any] = {}
     accuracy: list[list[float | None]] = []
-    clock: Timed = "wall"
+    clock: Literal["wall", "processor"] = "wall"
     seconds: dict[str, dict[str, float]] = {}
     notes: list[str] = []
     files: dict[str, Fact] = {}
@@ -627,11 +626,11 @@ class _Run:
             All stages of the run; each has a line.
         """
         stage, number = phase.stage, stages.index(phase.stage)
-        spent = seconds[f"{stage}/answers"] = {}
         tasks = self.stream.tasks
         asked = phase.tasks or tasks[: number + 1]
         row: list[float | None] = [None] * len(tasks)
-        with Clock(spent, self.record.clock)("answers"):
+        seconds[f"{stage}/answers"] = clock = Clock(of=self.record.clock)
+        with clock("answers"):
             for done, task in enumerate(asked):
                 self.progress(f"{stage} answers, tasks", done, len(asked))
                 if prompts := self.prompts[task]:

@@ -14,13 +14,7 @@ from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_line, tell, tell_json
-from spark_audit.terminal.flags import (
-    BatchSize,
-    Json,
-    Quiet,
-    Verbose,
-    hidden,
-)
+from spark_audit.terminal.flags import BatchSize, Json, Quiet, Verbose, hidden
 
 BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Columns of the balance that fit a terminal; --json has all."""

@@ -8,20 +8,18 @@ see a series as its last stage.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spark_audit.audits import Audit, SeriesAttack, Stages, Utility
 from spark_audit.audits.base import Plan
 from spark_audit.audits.task_accuracy import listed
 from spark_audit.checkpoints.own_run import trained_order
 from spark_audit.checkpoints.specs import Loading, parse_specs
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError
 from spark_audit.files import check_writable
 from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
@@ -35,11 +33,13 @@ from spark_audit.names import (
     seeds_of,
     series_of,
 )
+from spark_audit.names import listed as among
 from spark_audit.pipeline.folders import manifest_for, report_folder
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
+from spark_audit.terminal.console import Clock
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -54,19 +54,6 @@ Lacking: TypeAlias = dict[tuple[str, Pass], list["AnyItem"]]
 """Name of a checkpoint and pass -> items that nobody has scored."""
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
-
-
-class Clock(dict[str, float]):
-    """Seconds by stage."""
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Count the time of the block."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self[stage] = self.get(stage, 0.0) + time.monotonic() - start
 
 
 @dataclass(frozen=True)
@@ -116,7 +103,9 @@ class Job:
         check_formats(request.formats)
         order = lineup(parse_specs(list(request.ckpt)), request.audits)
         learned = learned_order(order, request)
-        check_baseline(request.baseline, order.names)
+        # Adapters bring their base along under this name; it is known after loading.
+        known = [*order.names, *map(entry_of, order.names), BASE]
+        among(request.baseline, known, where="--baseline")
         for audit in request.audits:
             audit.check_names(order.names)
         if not order.stages and all(audit.alone for audit in request.audits):
@@ -132,13 +121,13 @@ class Job:
             folder = report_folder(manifest, order.names, order.specs, request)
         elif request.output is not None:
             check_writable(request.output)
-        loading, after = loading_of(request), relearning_of(request, manifest)
-        opening = Opening(order.specs, loading, relearning=after)
+        loading = loading_of(request)
+        opening = Opening(order.specs, loading)
         if manifest is None:
             manifest = original(manifest_for(opening.described[0], request))
             folder = report_folder(manifest, order.names, order.specs, request)
-            if after := relearning_of(request, manifest):
-                opening = Opening(order.specs, loading, relearning=after)
+        if after := relearning_of(request, manifest):
+            opening = Opening(order.specs, loading, relearning=after)
         for one in opening.described:
             check_fit(manifest, one, base_sha256=one.base_sha256)
         request = with_order(request, learned, manifest)
@@ -159,16 +148,14 @@ class Job:
         # All checkpoints with one tokenizer share what any of them scores.
         items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
         if fresh := [kind for kind in plan if kind not in items]:
-            every = union((self.plans.whole, self.plans.stages))
+            every = union(self.plans)
             with self.clock("tokenising"):
                 made = {kind: every[kind] for kind in fresh}
                 items.update(items_for(self.view, checkpoint, made))
         by_pass = {}
         for kind, keys in plan.items():
-            own = items[kind]
-            if len(keys) < len(own):  # whole checkpoints and stages score others
-                chosen = {*keys}
-                own = [item for item in own if item.key in chosen]
+            chosen = {*keys}  # whole checkpoints and stages score others
+            own = [item for item in items[kind] if item.key in chosen]
             by_pass[kind] = self.store.keys(checkpoint, own, kind)
         return by_pass
 
@@ -254,7 +241,7 @@ def loading_of(request: Request) -> Loading:
     return replace(request.loading, base=request.base, include_base=given)
 
 
-def relearning_of(request: Request, manifest: Manifest | None) -> Relearning | None:
+def relearning_of(request: Request, manifest: Manifest) -> Relearning | None:
     """The short training that a request asks for, once the manifest is known.
 
     Rows of both splits are used, and none that the manifest audits: trained on, its
@@ -265,7 +252,7 @@ def relearning_of(request: Request, manifest: Manifest | None) -> Relearning | N
     InputError
         If no row is left.
     """
-    if not request.relearn or manifest is None:
+    if not request.relearn:
         return None
     from spark_audit.checkpoints.relearning import Relearning
     from spark_audit.data.examples import data_files, read_examples
@@ -345,7 +332,7 @@ class Lineup:
         if name == CONTROL:
             return {kind: keys for kind, keys in plans.whole.items() if kind == Pass()}
         if name in self.both or name == BASE:
-            return union((plans.whole, plans.stages))
+            return union(plans)
         return plans.whole
 
     def scores(self, name: str) -> bool:
@@ -364,8 +351,7 @@ class Lineup:
         return name not in self.stages and (name != CONTROL or audit.name == "matched")
 
 
-@dataclass(frozen=True)
-class Plans:
+class Plans(NamedTuple):
     """What whole checkpoints score, and what stages of a series do."""
 
     whole: Plan
@@ -428,8 +414,8 @@ def make_plans(
     found = plans(manifest)
     if limit is None:
         return manifest, found
-    everything = union((found.whole, found.stages))
-    wanted = {example_of(one, key) for one, keys in everything.items() for key in keys}
+    everything = union(found).items()
+    wanted = {example_of(one, key) for one, keys in everything for key in keys}
     if len(wanted) <= limit:
         return manifest, found
     by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
@@ -444,18 +430,6 @@ def union(plans: Iterable[Plan]) -> Plan:
         for wanted, keys in plan.items():
             found.setdefault(wanted, set()).update(keys)
     return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
-
-
-def check_baseline(baseline: str | None, names: Sequence[str]) -> None:
-    """Refuse a baseline that is none of the checkpoints, nor one with several seeds."""
-    # Adapters bring their base along under this name; it is known after loading.
-    known = dict.fromkeys([*names, *map(entry_of, names), "base"])
-    if baseline is not None and baseline not in known:
-        raise InputError(
-            f"{baseline!r} is none of the checkpoints",
-            where="--baseline",
-            fix=choose(baseline, list(known)),
-        )
 
 
 def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
@@ -476,29 +450,21 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
             # A single stage is that of all tasks, whatever their order.
             if counts[name] > 1 and name not in learned:
                 learned[name] = tuple(trained_order(Path(path).expanduser()))
-    learned = {name: tasks for name, tasks in learned.items() if tasks}
-    fix = "audit runs of one order at a time; --order may be left out"
+    first = next(filter(None, learned.values()), ())
     orders = (one.order for one in request.audits if isinstance(one, _ORDERED))
     asked = next((tuple(listed(order)) for order in orders if order is not None), ())
     for name, tasks in learned.items():
-        if [t for t in asked if t in tasks] != [t for t in tasks if t in asked]:
+        common = [[t for t in asked if t in tasks], [t for t in tasks if t in asked]]
+        if common[0] != common[1] if asked else tasks != first:
+            here = ", ".join(tasks) or "it does not tell which"
             raise InputError(
-                f"{name!r} learned its tasks in another order: {', '.join(tasks)}",
-                where="--order",
-                fix=fix,
+                f"{name!r} learned its tasks in another order ({here}) than "
+                f"{', '.join(asked or first)}",
+                where="--order" if asked else "--ckpt",
+                fix="audit runs of one order at a time; --order may be left out, or "
+                "given where it holds for all",
             )
-    first = next(iter(learned), "")
-    for name in (name for name, n in counts.items() if n > 1):
-        told = learned.get(name)
-        if learned and not asked and told != learned[first]:
-            here = ", ".join(told) if told else "an order that it does not tell"
-            raise InputError(
-                f"{first!r} learned its tasks in another order than {name!r}: "
-                f"{', '.join(learned[first])}; {here}",
-                where="--ckpt",
-                fix="audit them apart, or give --order t1,t2,... if it holds for both",
-            )
-    return learned.get(first, ())
+    return first
 
 
 def with_order(request: Request, learned: Sequence[str], manifest: Manifest) -> Request:

@@ -252,6 +252,24 @@ def show_line(text: str, *, style: str | None = None) -> None:
 
 # --- the progress of long work, on stderr: a bar, or plain lines in a log -------------
 
+
+class Clock(dict[str, float]):
+    """Seconds by kind of work: on the wall, or of the processor alone."""
+
+    def __init__(self, seconds: Mapping[str, float] = {}, *, of: str = "wall") -> None:
+        super().__init__(seconds)
+        self._now = time.process_time if of == "processor" else time.perf_counter
+
+    @contextmanager
+    def __call__(self, kind: str) -> Iterator[None]:
+        """Count what follows under a name: ``with clock("loading"): ...``."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self[kind] = self.get(kind, 0.0) + self._now() - began
+
+
 SETTLED = 2.0
 """Seconds after which a rate says something about the time left."""
 PLAIN_EVERY = 10.0

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from spark_train.loop import Clock, Phase, accumulate, flat_gradient, set_gradient
+from spark_audit.terminal.console import Clock
+from spark_train.loop import Phase, accumulate, flat_gradient, set_gradient
 from spark_train.phases import TASK, learning
 from spark_train.stream import Method, Stream, task_by_task
 from spark_train.training_rows import TrainRow
@@ -47,7 +48,7 @@ def gem(stream: Stream, k: int) -> list[Phase]:
         others = []
         for rows in stored:
             student.model.zero_grad(set_to_none=True)
-            accumulate(student, phase.loss, rows, phase.terms(rows), Clock({}))
+            accumulate(student, phase.loss, rows, phase.terms(rows), Clock())
             others.append(flat_gradient(student))
         table = torch.stack([*others, own])
         products = table @ table.T

@@ -18,7 +18,8 @@ from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
-from spark_train.loop import Clock, Phase, flat_gradient, run_phase
+from spark_audit.terminal.console import Clock
+from spark_train.loop import Phase, Rows, flat_gradient, run_phase
 from spark_train.methods import METHODS
 from spark_train.model import Student, add_lora
 from spark_train.privacy import dpsgd, drawn, epsilon, noise_for
@@ -78,10 +79,15 @@ def phases(stream: Stream, method: str = "er") -> list[Phase]:
     return dpsgd(stream, METHODS[method]).phases
 
 
+def collected(phase: Phase, step: int, rows: Rows) -> dict[str, float]:
+    assert phase.collect is not None
+    return phase.collect(step, rows, phase.terms(rows), Clock())
+
+
 def gradient(stream: Stream, phase: Phase, step: int) -> torch.Tensor:
     """What the optimizer would see of a step: ``(P,)``."""
     phase.start()
-    phase.collect(step, phase.choose(step), Clock({}))
+    collected(phase, step, phase.choose(step).rows)
     return flat_gradient(stream.student)
 
 
@@ -120,7 +126,7 @@ def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
     phase = phases(made)[2]
     step = full(phase)
     chosen = phase.choose(step)
-    told = phase.collect(step, chosen, Clock({}))
+    told = collected(phase, step, chosen.rows)
     found = flat_gradient(made.student)
     total = torch.zeros_like(found)
     cut = 0
@@ -206,8 +212,7 @@ def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(stream):
 def test_an_empty_batch_is_noise_alone(stream):
     made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.5")
     phase = phases(made, "seqft")[0]
-    empty = replace(phase.choose(0), rows={"task": []})
-    assert phase.collect(0, empty, Clock({})) == {"task": 0.0, "clipped": 0}
+    assert collected(phase, 0, {"task": []}) == {"task": 0.0, "clipped": 0}
     noise = drawn(
         len(flat_gradient(made.student)), seed=0, run="", key=phase.key, step=0
     )
