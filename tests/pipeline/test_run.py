@@ -487,9 +487,13 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     assert {row.checkpoint for row in report.results} == {"base", "one", "both"}
     bwt = [row for row in report.results if row.metric == "bwt"]
     assert {row.checkpoint for row in bwt if row.status == "ok"} == {"one"}
-    with pytest.raises(InputError, match="'other' learned .* order .t0, t1. than t1, t0"):
+    with pytest.raises(
+        InputError, match="'other' learned .* order .t0, t1. than t1, t0"
+    ):
         run(replace(request, ckpt=(one, other)))
-    with pytest.raises(InputError, match="'one' learned .* another order .t1, t0. than"):
+    with pytest.raises(
+        InputError, match="'one' learned .* another order .t1, t0. than"
+    ):
         run(replace(request, audits=(Utility(order="t0,t1"),)))
     theirs = trained("theirs", ["t0", "t1"])
     (tmp_path / "theirs" / "run.json").unlink()
