@@ -245,7 +245,6 @@ def scores(row: int, number: int) -> dict[str, np.ndarray]:
         "sd_logp": np.full(len(nll), 2, np.float32),
         "top1_margin": (1 - nll).astype(np.float32),
         "top40_logp": np.full(len(nll), -0.1, np.float32),
-        "top40_cold": np.full(len(nll), -0.2, np.float32),
     }
 
 
