@@ -334,29 +334,22 @@ def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ..
     if not there:
         what, fix = "holds no train row", "see `data import --split train`"
         raise InputError(what, where="--data", fix=fix)
-    listed = ", ".join(there)
     if order in ORDERS:
         by_name = {task.lower(): task for task in there}
-        tasks = tuple(by_name[name] for name in ORDERS[order] if name in by_name)
-        if not tasks:
-            raise InputError(
-                f"has none of the tasks of order {order}; it has: {listed}",
-                where="--data",
-                fix="name them in order: --order t1,t2",
-            )
+        tasks = [by_name[name] for name in ORDERS[order] if name in by_name]
         if missing := [name for name in ORDERS[order] if name not in by_name]:
             note(f"order {order}: not in the data: {', '.join(missing)}")
-    elif not order and len(there) == 1:
-        tasks = (there[0],)
     else:
-        tasks = tuple(filter(None, map(str.strip, order.split(","))))
-        if unknown := [name for name in tasks if name not in there]:
-            what = f"{unknown[0]!r} is no task with train rows; there are: {listed}"
-            fix = f"name some of them, or {', '.join(ORDERS)}"
-            raise InputError(what, where="--order", fix=fix)
-        if len(set(tasks)) < len(tasks) or not tasks:
-            what = f"names no task, or one twice; there are: {listed}"
-            raise InputError(what, where="--order", fix="name each once, in order")
+        named = list(filter(None, map(str.strip, order.split(","))))
+        tasks = named if order or len(there) > 1 else there
+    if unknown := [name for name in tasks if name not in there]:
+        what = f"{unknown[0]!r} is no task with train rows"
+    else:
+        what = "names no task of the data, or one twice"
+    if unknown or not tasks or len({*tasks}) < len(tasks):
+        fix = f"name each once, in order (t1,t2,...), or give {', '.join(ORDERS)}"
+        what = f"{what}; there are: {', '.join(there)}"
+        raise InputError(what, where="--order", fix=fix)
     if left := [task for task in there if task not in tasks]:
         note(f"not trained on, for the order does not name them: {', '.join(left)}")
-    return tasks
+    return tuple(tasks)
