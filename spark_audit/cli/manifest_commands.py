@@ -13,7 +13,13 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.sentences import render
-from spark_audit.terminal.console import keep_apart, show_line, tell, tell_json
+from spark_audit.terminal.console import (
+    keep_apart,
+    show_facts,
+    show_line,
+    tell,
+    tell_json,
+)
 from spark_audit.terminal.flags import BatchSize, Json, Quiet, Verbose, hidden
 
 BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
@@ -108,9 +114,8 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
             names = BALANCE if title == "balance" else (*records[0],)
             show_records([{n: r[n] for n in names} for r in records], title=title)
     tell()
-    for name, value in description.facts.items():
-        shown = f"{value:.4g}" if isinstance(value, float) else value
-        show_line(f"{name.replace('_', ' ')}: {'-' if value is None else shown}")
+    facts = description.facts.items()
+    show_facts({n.replace("_", " "): "-" if v is None else v for n, v in facts})
 
 
 def verify(

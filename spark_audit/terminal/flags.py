@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import partial
 from pathlib import Path
@@ -346,7 +346,7 @@ def _from_file(
     app: App,
     commands: tuple[str, ...],
     arguments: ArgumentCollection,
-    content: Mapping[str, Any],
+    content: dict[str, Any],
     *,
     path: Path,
 ) -> None:

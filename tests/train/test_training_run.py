@@ -265,7 +265,11 @@ def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
         ((), {"data": tmp_path / "nowhere.jsonl"}, "nowhere.jsonl"),
         ((), {"data": tmp_path / "empty"}, "holds no .jsonl file"),
         ((), {"data": held}, "holds no train row"),
-        ((), {"data": other, "order": 1}, "no task of the data, or one twice; there are: mine"),
+        (
+            (),
+            {"data": other, "order": 1},
+            "no task of the data, or one twice; there are: mine",
+        ),
         ((), {"order": "yelp,yelp"}, "names no task of the data, or one twice"),
         ((), {"order": ""}, "or one twice; there are: fomc, yelp"),
         ((), {"order": "yelp,mine"}, "'mine' is no task with train rows"),
