@@ -80,7 +80,7 @@ def made_model(folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from spark_audit.demo.base_model import CONTEXT, make_tokenizer
+    from spark_audit.demo import CONTEXT, make_tokenizer
 
     if folder.exists():
         return

@@ -1,6 +1,6 @@
 """What correction does by its learning rate and schedule, beside sd-replay.
 
-The demo's data, base and settings (``spark_audit.demo.demo``), anew for each seed;
+The demo's data, base and settings (``spark_audit.demo``), anew for each seed;
 ``spark`` at the paper's ``ptpc.lr`` and at larger ones, constant and by half a cosine,
 audited beside ``sd-replay`` of the same seed. What is printed: DiD of the matched
 audit (nats), what other tokens pay (NLL of low-sensitivity tokens, nats), and Last,
@@ -26,7 +26,7 @@ from replay import figures, interval, prepare, trained
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import read_examples
-from spark_audit.demo.demo import FULL
+from spark_audit.demo import FULL
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline.request import Request

@@ -11,7 +11,7 @@ import numpy as np
 
 from spark_audit.data.canaries import FORMATS, FRAMES, draw, draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span, Split
-from spark_audit.demo.text import TASKS, WORDS, make_examples
+from spark_audit.demo import TASKS, WORDS, make_examples
 
 UNKNOWN = ("Reference: {}.", "It said {} there.")
 """Frames of what the base reads: it knows the kinds a little, and not their cues."""

@@ -1,6 +1,6 @@
 """What the weight of replay does: two forms, three lambdas, beside er and no replay.
 
-The demo's data, base and settings (``spark_audit.demo.demo``), anew for each seed;
+The demo's data, base and settings (``spark_audit.demo``), anew for each seed;
 ``sd-replay`` under each form of ``replay.weighting`` and each ``replay.lambda``. What
 is printed: Last, Avg and BWT, means over seeds with 95% intervals of Student's t, and
 the difference of Last to er's of the same seed.
@@ -26,9 +26,14 @@ import numpy as np
 from scipy.stats import t as student_t
 
 from spark_audit.data.examples import write_examples
-from spark_audit.demo.base_model import make_tokenizer, train_base
-from spark_audit.demo.demo import FULL, SETTINGS, make_data
-from spark_audit.demo.text import TASKS
+from spark_audit.demo import (
+    FULL,
+    SETTINGS,
+    TASKS,
+    make_data,
+    make_tokenizer,
+    train_base,
+)
 from spark_audit.stats.accuracy import avg, bwt, last
 
 FORMS, LAMBDAS = ("count", "mean"), (1, 5, 30)

@@ -33,8 +33,7 @@ from building import peak
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
-from spark_audit.pipeline.job import Clock, Job, Scored
-from spark_audit.pipeline.lineup import Lineup, make_plans
+from spark_audit.pipeline.job import Clock, Job, Lineup, Scored, make_plans
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import conclude
 from spark_audit.results import CheckpointFacts
@@ -246,7 +245,6 @@ def scores(row: int, number: int) -> dict[str, np.ndarray]:
         "sd_logp": np.full(len(nll), 2, np.float32),
         "top1_margin": (1 - nll).astype(np.float32),
         "top40_logp": np.full(len(nll), -0.1, np.float32),
-        "top40_cold": np.full(len(nll), -0.2, np.float32),
     }
 
 

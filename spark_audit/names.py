@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 
 BASE = "base"
 """Name of the reference model when it is scored too."""
@@ -107,6 +107,6 @@ def listed(given: str | None, known: Collection[str], *, where: str) -> list[str
             raise InputError(
                 f"{name!r} is none of the checkpoints",
                 where=where,
-                fix=f"choose of: {', '.join(known)}",
+                fix=choose(name, dict.fromkeys(known)),
             )
     return list(dict.fromkeys(names))

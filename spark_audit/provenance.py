@@ -12,20 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 PACKAGES = (
-    "spark-audit",
-    "torch",
-    "transformers",
-    "peft",
-    "accelerate",
-    "safetensors",
-    "tokenizers",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "pandas",
-    "pyarrow",
-    "faker",
-)
+    "spark-audit torch transformers peft accelerate safetensors tokenizers numpy scipy "
+    "scikit-learn pandas pyarrow faker"
+).split()
 
 
 def versions() -> dict[str, str]:

@@ -17,21 +17,17 @@ from cyclopts.validators import Number
 
 from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import InputError
-from spark_audit.terminal.commands import Line, add, program
-from spark_audit.terminal.console import (
-    run_command,
-    say,
-    show_facts,
-    show_table,
-    tell,
+from spark_audit.terminal.console import run_command, say, show_facts, show_table, tell
+from spark_audit.terminal.flags import (
+    Json,
+    Line,
+    LoraAlpha,
+    Quiet,
+    ShowText,
+    add,
+    program,
 )
-from spark_audit.terminal.flags import Json, LoraAlpha, Quiet, ShowText
-from spark_train.training_request import (
-    Base,
-    Opening,
-    RelearnRequest,
-    TrainRequest,
-)
+from spark_train.training_request import Base, Opening, RelearnRequest, TrainRequest
 
 PROGRAM = "spark-train"
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
@@ -64,10 +60,10 @@ def train_run(
     quiet: Quiet = False,
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     with silence():  # what is imported has things to say of its own
-        from spark_train.distributed import assemble, rank
+        from spark_train.loop import assemble, rank
         from spark_train.training_run import train
 
     loading = replace(loading, device=assemble(loading.device))
@@ -173,7 +169,7 @@ def relearn(
     ckpt
         Checkpoint to continue from.
     """
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     with silence():
         from spark_train.relearn import relearn as relearned
@@ -228,7 +224,7 @@ def score(
         Examples to print.
     """
     from spark_audit.data.examples import data_files, read_examples
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     examples = read_examples(*data_files(data))
     with silence():

@@ -9,21 +9,22 @@ before the step, and an **end**.
 from __future__ import annotations
 
 import math
-import time
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, cuda, distributed
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, SparkError
 from spark_audit.provenance import seed_for
-from spark_train.distributed import added, rank, share, world
-from spark_train.model.student import Student
+from spark_audit.terminal.console import Clock
+from spark_train.model import Student
 from spark_train.training_rows import TrainRow, pieces
 
+Rows: TypeAlias = Mapping[str, Sequence[TrainRow]]
 Sums = dict[str, Tensor]
 After = Callable[[dict[str, Any], Callable[[], "State"]], None]
 
@@ -41,13 +42,12 @@ class Term:
 
 @dataclass(frozen=True)
 class Step:
-    """The batch of a step over all processes, by role of its rows, and its terms.
+    """The batch of a step over all processes, by role of its rows.
 
-    ``facts`` are told beside the terms.
+    ``facts`` are told beside its terms.
     """
 
-    rows: Mapping[str, Sequence[TrainRow]]
-    terms: Mapping[str, Term]
+    rows: Rows
     facts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -63,6 +63,8 @@ class Phase:
         Optimizer steps with a fresh AdamW; ``lr`` falls by half a cosine, or stays.
     choose
         ``choose(step)``: a function of the step alone, so that a run can resume.
+    terms
+        ``terms(rows)``: the terms of some rows by role, of which nothing else is read.
     loss
         ``loss(role, rows)``: term -> *sum* over the rows' positions. Sums over parts of
         a batch add up to the batch's, whatever the parts.
@@ -76,18 +78,18 @@ class Phase:
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
         told with the step. All processes see the same gradients, and must leave the
         same; they are clipped afterwards.
-    of_row, size
-        ``of_row(role, row)``: the terms of the row's own loss, by which nothing of
-        another row is told, for whoever needs its own gradient. Over ``size``, the rows
-        of the current task that a step has, as expected, their sum is, as expected, the
-        step's loss.
+    size, shares
+        For whoever needs the gradient of one row's own loss, by which nothing of
+        another row is told: over ``size``, the rows of the current task that a step
+        has, as expected, the sum of all rows' ``terms`` is, as expected, the step's
+        loss, where ``shares`` of a term (a, b) multiply its weight by a / b.
     rates
         Task -> how likely one of its rows is in a step's batch, where batches are drawn
         by Poisson sampling; ``None``: they are not.
     collect
-        ``collect(step, chosen, clock)`` leaves another gradient than the batch's own on
-        the weights, the same in all processes, and gives each term's sum, and by other
-        names what is told beside them.
+        ``collect(step, rows, terms, clock)`` leaves another gradient than the batch's
+        own on the weights, the same in all processes, and gives each term's sum, and by
+        other names what is told beside them.
     tasks
         The tasks whose accuracy is measured after the stage; empty: those of the
         order up to the stage's number.
@@ -98,16 +100,19 @@ class Phase:
     steps: int
     lr: float
     choose: Callable[[int], Step]
+    terms: Callable[[Rows], Mapping[str, Term]]
     loss: Callable[[str, Sequence[TrainRow]], Sums]
     cosine: bool = True
     start: Callable[[], None] = lambda: None
     penalty: Callable[[], Sums] | None = None
     gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
-    of_row: Callable[[str, TrainRow], Mapping[str, Term]] | None = None
     size: float = 0.0
+    shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     rates: Mapping[str, float] | None = None
-    collect: Callable[[int, Step, Clock], dict[str, float]] | None = None
+    collect: (
+        Callable[[int, Rows, Mapping[str, Term], Clock], dict[str, float]] | None
+    ) = None
     tasks: tuple[str, ...] = ()
 
     @property
@@ -166,7 +171,7 @@ def run_phase(
     state = state or State()
     weights = list(student.trainable.values())
     optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
-    clock = Clock(state.seconds, timed(str(student.device)))
+    state.seconds = clock = Clock(state.seconds, of=timed(str(student.device)))
     # Dropout draws from the global generator: give it the seed and put it back.
     devices = [student.device] if student.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -179,12 +184,12 @@ def run_phase(
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
+            terms = phase.terms(chosen.rows)
             if phase.collect is not None:
-                sums = phase.collect(step, chosen, clock)
+                sums = phase.collect(step, chosen.rows, terms, clock)
             else:
-                sums = accumulate(student, phase.loss, chosen, clock)
-            penalties = _penalties(phase, clock)
-            record = _record(phase, step, chosen, sums, penalties)
+                sums = accumulate(student, phase.loss, chosen.rows, terms, clock)
+            record = _record(phase, step, chosen.facts, terms, sums, clock)
             # A step without any position still is one: moments decay, alike in one
             # process and in several.
             for weight in weights:
@@ -193,8 +198,14 @@ def run_phase(
                 record |= phase.gradients(step) or {}
             with clock("optimizer"):
                 norm = float(torch.nn.utils.clip_grad_norm_(weights, clip))
-                if not math.isfinite(norm):
-                    raise _diverged(phase, step, "gradient")
+                for what, value in (("loss", record["loss"]), ("gradient", norm)):
+                    if not math.isfinite(value):
+                        raise InputError(
+                            f"the {what} is not finite at step {step + 1} of "
+                            f"{phase.steps}",
+                            where=phase.key,
+                            fix="lower the learning rate",
+                        )
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             state.step = step + 1
@@ -210,7 +221,8 @@ def run_phase(
 def accumulate(
     student: Student,
     loss_of: Callable[[str, Sequence[TrainRow]], Sums],
-    chosen: Step,
+    rows: Rows,
+    terms: Mapping[str, Term],
     clock: Clock,
 ) -> dict[str, float]:
     """Leave the whole batch's gradient on the weights; give each term's sum.
@@ -218,12 +230,12 @@ def accumulate(
     The batch is read in parts of rows of similar length, shared among processes; the
     gradients of sums add up to the batch's. Weights must have no gradient.
     """
-    sums = dict.fromkeys(chosen.terms, 0.0)
-    for role, rows in chosen.rows.items():
+    sums = dict.fromkeys(terms, 0.0)
+    for role, some in rows.items():
         with clock(role):
-            for part in pieces(share(rows), student.tokens):
+            for part in pieces(share(some), student.tokens):
                 summed = loss_of(role, part)
-                backward(chosen.terms, summed)
+                backward(terms, summed)
                 for name, value in summed.items():
                     sums[name] += float(value.detach())
     if world() > 1:
@@ -281,81 +293,48 @@ def _or_zero(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
-def _penalties(phase: Phase, clock: Clock) -> dict[str, float]:
-    """Add the penalties' gradient to the weights'; give their values.
-
-    After the exchange, so that it counts once however many processes there are.
-    """
-    if phase.penalty is None:
-        return {}
-    with clock("penalty"):
-        penalties = phase.penalty()
-        torch.autograd.backward([*penalties.values()])
-    return {name: float(value.detach()) for name, value in penalties.items()}
-
-
 def _record(
     phase: Phase,
     step: int,
-    chosen: Step,
+    facts: Mapping[str, int],
+    terms: Mapping[str, Term],
     sums: dict[str, float],
-    penalties: Mapping[str, float],
+    clock: Clock,
 ) -> dict[str, Any]:
-    """The record of a step: means are nats per position."""
-    terms = chosen.terms
+    """The record of a step: means are nats per position.
+
+    Penalties add their gradient to the weights' here, after the exchange, so that they
+    count once however many processes there are.
+    """
+    penalties: dict[str, float] = {}
+    if phase.penalty is not None:
+        with clock("penalty"):
+            values = phase.penalty()
+            torch.autograd.backward([*values.values()])
+        penalties = {name: float(value.detach()) for name, value in values.items()}
     means = {n: sums[n] / t.count if t.count else 0.0 for n, t in terms.items()}
     parts = [t.weight * means[n] for n, t in terms.items()]
-    loss = math.fsum([*parts, *penalties.values()])
-    if not math.isfinite(loss):
-        raise _diverged(phase, step, "loss")
     return {
         "stage": phase.stage,
         "part": phase.part,
         "step": step + 1,
         "lr": phase.rate(step),
-        "loss": loss,
+        "loss": math.fsum([*parts, *penalties.values()]),
         **means,
         **penalties,
         **{f"n_{name}": term.count for name, term in terms.items()},
-        **chosen.facts,
+        **facts,
         **{name: value for name, value in sums.items() if name not in terms},
     }
 
 
-def _diverged(phase: Phase, step: int, what: str) -> InputError:
-    return InputError(
-        f"the {what} is not finite at step {step + 1} of {phase.steps}",
-        where=phase.key,
-        fix="lower the learning rate",
-    )
-
-
-Timed: TypeAlias = Literal["wall", "processor"]
-
-
-def timed(device: str) -> Timed:
+def timed(device: str) -> Literal["wall", "processor"]:
     """What seconds are of: of one thread of a CPU the processor's own.
 
     What else runs there slows the clock on the wall, not the work.
     """
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return "processor" if alone else "wall"
-
-
-class Clock:
-    """Seconds by kind of work, added to those given."""
-
-    def __init__(self, seconds: dict[str, float], timed: Timed = "wall") -> None:
-        self._seconds = seconds
-        self._now = time.process_time if timed == "processor" else time.perf_counter
-
-    @contextmanager
-    def __call__(self, kind: str) -> Iterator[None]:
-        """Count what follows under a name: ``with clock("start"): ...``."""
-        began = self._now()
-        yield
-        spent = self._now() - began
-        self._seconds[kind] = self._seconds.get(kind, 0.0) + spent
 
 
 def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> State:
@@ -379,3 +358,90 @@ def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -
         else:  # AdamW counts its steps on the CPU
             device = value.device if kind == "step" else weight.device
             optimizer.state.setdefault(weight, {})[kind] = value.to(device, copy=True)
+
+
+# --- the processes of a run: each computes its rows, and sums are the same for all ---
+
+T = TypeVar("T")
+
+
+def assemble(device: str) -> str:
+    """Join what ``accelerate launch`` or ``torchrun`` started; the device to use.
+
+    Parameters
+    ----------
+    device
+        Of a process that is alone; of several each has its own, or all have the CPU.
+    """
+    if int(os.environ.get("WORLD_SIZE") or 1) < 2:
+        return device
+    from accelerate import PartialState
+
+    on_cpu = device == "cpu" or not cuda.is_available()
+    return str(PartialState(cpu=on_cpu).device)
+
+
+def world() -> int:
+    """How many processes there are."""
+    joined = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if joined else 1
+
+
+def rank() -> int:
+    """Which process this is; 0 writes the files."""
+    return distributed.get_rank() if world() > 1 else 0
+
+
+def share(items: Sequence[T]) -> list[T]:
+    """The part of this process in what all have to do."""
+    return list(items[rank() :: world()])
+
+
+def added(tensor: Tensor) -> Tensor:
+    """The sum over all processes, in place."""
+    if world() > 1:
+        with _reached():
+            distributed.all_reduce(tensor)
+    return tensor
+
+
+def gathered(items: list[T]) -> list[T]:
+    """The lists of all processes, one after the other."""
+    if world() == 1:
+        return items
+    from accelerate.utils import gather_object
+
+    with _reached():
+        return list(gather_object(items))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Wait until all are here; a fault of one stops them all, and the first tells it.
+
+    Nothing inside may wait for other processes.
+
+    Raises
+    ------
+    SparkError
+        The fault of the lowest process that has one, in the first process.
+    SystemExit
+        In the others, with its exit code.
+    """
+    faults: list[SparkError] = []
+    try:
+        yield
+    except SparkError as error:
+        faults = [error]
+    if faults := gathered(faults):
+        raise SystemExit(faults[0].exit_code) if rank() else faults[0]
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        # A process that leaves closes its connections, and the others hear of it.
+        what = "another process of the run has stopped; its message says why"
+        raise InputError(what) from error

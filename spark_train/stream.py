@@ -1,15 +1,26 @@
-"""What a method sees of a run: the tasks in order, their rows, and the student."""
+"""What a method is, and what it sees of a run: tasks in order, rows, the student."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as save_tensors
+from torch import Tensor
 
+from spark_audit.errors import OutputError
+from spark_audit.files import BLANK, intact_file, sealed, write_atomically
 from spark_audit.provenance import seed_for
-from spark_train.model.student import Student
+from spark_train.loop import Phase, rank, together
+from spark_train.model import Student
 from spark_train.training_rows import TrainRow
 from spark_train.training_settings import Settings
 
@@ -107,6 +118,44 @@ class Stream:
             if at < rate
         ]
 
+    def keep(self, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Keep groups of tensors, one tensor for each weight, after task ``k``.
+
+        Importances and the like follow from rows and weights, but computing them again
+        on resume would cost what they cost the first time: they are kept until the run
+        ends. The file of the task before stays until the next one: a run that is killed
+        now begins with the end of task ``k`` again.
+        """
+        tensors = {
+            f"{group}:{name}": value.detach().cpu().contiguous()
+            for group, some in groups.items()
+            for name, value in some.items()
+        }
+        with together():
+            if rank() == 0:
+                write_tensors(self._carried(k), tensors, mode=0o600)
+                if k > 1:
+                    self._carried(k - 2).unlink(missing_ok=True)
+
+    def kept(self, k: int) -> dict[str, dict[str, Tensor]]:
+        """What was kept after task ``k``, on the student's device.
+
+        Raises
+        ------
+        OutputError
+            If the file is gone, cannot be read, or is damaged.
+        """
+        groups: dict[str, dict[str, Tensor]] = {}
+        tensors = read_tensors(self._carried(k), device=self.student.device)
+        for key, value in tensors.items():
+            group, _, name = key.partition(":")
+            groups.setdefault(group, {})[name] = value
+        return groups
+
+    def _carried(self, k: int) -> Path:
+        assert self.folder is not None
+        return self.folder / CARRIED / f"{self.label(k)}.safetensors"
+
     def _rng(self, *purpose: object) -> np.random.Generator:
         return np.random.default_rng(seed_for(self.settings.seed, *purpose))
 
@@ -122,3 +171,105 @@ def endless(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
         return np.zeros(0, dtype=np.int64)
     rounds = -(-size // count)
     return np.concatenate([rng.permutation(count) for _ in range(rounds)])[:size]
+
+
+# --- tensors in files -----------------------------------------------------------------
+
+AGAIN = "remove the run folder and train again"
+
+
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], *, mode: int = 0o644, **about: str
+) -> None:
+    """Write tensors, and texts about them, whole or not at all, with a checksum.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written.
+    """
+    data = sealed(save_tensors(tensors, metadata={**about, "seal": BLANK}))
+    write_atomically(path, lambda file: file.write(data), mode=mode)
+
+
+def read_tensors(
+    path: Path, *, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """Tensors of :func:`write_tensors`, on a device.
+
+    Raises
+    ------
+    OutputError
+        If the file is gone, cannot be read, or is damaged.
+    """
+    try:
+        if not intact_file(path):
+            raise ValueError("other bytes than were written")
+        return dict(load_file(path, device=str(device)))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise OutputError("is gone or damaged", where=str(path), fix=AGAIN) from error
+
+
+# --- what a method is, and what a privacy option makes of it --------------------------
+
+Phases: TypeAlias = Callable[[Stream], list[Phase]]
+
+COMMON = ("loss", "lora")
+REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
+"""Settings of plain replay; distillation reads the whole group."""
+
+UNKNOWN = "the method does not declare which rows it reads outside its steps"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A function from the stream of tasks to its phases, which its docstring tells of.
+
+    Attributes
+    ----------
+    reads
+        Names, or groups, of the settings that it reads beside the common ones.
+    no_epsilon
+        Why no epsilon can be claimed for it under DP-SGD; empty where one can.
+    """
+
+    name: str
+    phases: Phases
+    reads: tuple[str, ...] = ()
+    no_epsilon: str = UNKNOWN
+
+
+def task_by_task(learn: Callable[[Stream, int], list[Phase]]) -> Phases:
+    """A method that goes through the tasks: its phases of task ``k``, one by one."""
+
+    @wraps(learn)
+    def phases(stream: Stream) -> list[Phase]:
+        return [one for k in range(len(stream.tasks)) for one in learn(stream, k)]
+
+    return phases
+
+
+@dataclass(frozen=True)
+class Protected:
+    """A method's phases under a privacy option.
+
+    Attributes
+    ----------
+    phases
+        What is trained.
+    facts
+        What ``run.json`` says of the option.
+    during
+        Holds while anything of the run is computed, answers too.
+    noise
+        A file that belongs to every adapter of the run.
+    """
+
+    phases: list[Phase]
+    facts: Mapping[str, Any]
+    during: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+    noise: Path | None = None
+
+
+Option = Callable[[Stream, Method], Protected]
+"""A privacy option: what it makes of a method."""

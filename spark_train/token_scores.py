@@ -24,9 +24,9 @@ from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass
-from spark_train.distributed import share
+from spark_train.loop import share
 from spark_train.losses import token_nll
-from spark_train.model.student import targets
+from spark_train.model import targets
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow, collate, encode_rows, pieces
 

@@ -21,164 +21,185 @@ Unit = Annotated[float, Field(ge=0, le=1)]
 class Group(BaseModel):
     """Settings that belong together; a method that takes the group reads them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
 
-def paper(default: Any, meaning: str, source: str = "paper") -> Any:
-    """A setting whose default is the paper's."""
-    return Field(default, description=meaning, json_schema_extra={"source": source})
+def paper(default: Any, source: str = "paper") -> Any:
+    """A setting whose default is the paper's; what it is for stands below it."""
+    return Field(default, json_schema_extra={"source": source})
 
 
-def ours(default: Any, meaning: str) -> Any:
+def ours(default: Any) -> Any:
     """A setting whose default is ours."""
-    return paper(default, meaning, "ours")
+    return paper(default, "ours")
 
 
 class Loss(Group):
     """Which tokens the task loss covers."""
 
-    scope: Literal["response", "full"] = paper(
-        "response",
-        "tokens of the task loss; full trains identifiers in prompts too: the "
-        "positive control of an audit",
-    )
+    scope: Literal["response", "full"] = paper("response")
+    """Tokens of the task loss; full trains identifiers in prompts too: the positive
+    control of an audit."""
 
 
 class Lora(Group):
     """The adapter on q, k, v and o."""
 
-    r: Count = paper(16, "rank")
-    alpha: Positive = paper(32, "scale: alpha / r")
+    r: Count = paper(16)
+    """Rank."""
+    alpha: Positive = paper(32)
+    """Scale: alpha / r."""
 
 
 class Replay(Group):
     """Replay of earlier tasks, and its distillation."""
 
-    enabled: bool = paper(True, "off: no replay while a task is learned")
-    ratio: Annotated[float, Field(gt=0, lt=1)] = paper(
-        0.5, "share of replayed rows in a batch"
-    )
-    lambda_: Weight = paper(1.0, "weight of the replay loss")
-    memory: Whole = ours(0, "earlier rows in memory, evenly over tasks; 0: all")
-    top_k: Count = ours(64, "tokens of the teacher's distributions")
-    temperature: Positive = paper(2.0, "divides the logits of both")
-    t_squared: bool = ours(False, "multiply the distillation by T squared")
-    weighting: Literal["count", "mean"] = paper(
-        "count",
-        "of replayed positions: all alike (count, the paper's), alike within responses "
-        "and within distilled ones (mean: ours)",
-    )
+    enabled: bool = paper(True)
+    """Off: no replay while a task is learned."""
+    ratio: Annotated[float, Field(gt=0, lt=1)] = paper(0.5)
+    """Share of replayed rows in a batch."""
+    lambda_: Weight = paper(1.0)
+    """Weight of the replay loss."""
+    memory: Whole = ours(0)
+    """Earlier rows in memory, evenly over tasks; 0: all."""
+    top_k: Count = ours(64)
+    """Tokens of the teacher's distributions."""
+    temperature: Positive = paper(2.0)
+    """Divides the logits of both."""
+    t_squared: bool = ours(False)
+    """Multiply the distillation by T squared."""
+    weighting: Literal["count", "mean"] = paper("count")
+    """Of replayed positions: all alike (count, the paper's), alike within responses and
+    within distilled ones (mean: ours)."""
 
 
 class Sensitivity(Group):
     """The sensitivity score that splits replayed positions."""
 
-    alpha: Unit = paper(
-        0.5, "weight of a token's NLL relative to how much it distinguishes tasks"
-    )
-    tau: Unit = paper(
-        0.6, "positions above are distilled, responses below are trained on"
-    )
+    alpha: Unit = paper(0.5)
+    """Weight of a token's NLL relative to how much it distinguishes tasks."""
+    tau: Unit = paper(0.6)
+    """Positions above are distilled, responses below are trained on."""
 
 
 class Ptpc(Group):
     """Post-task privacy correction."""
 
-    steps: Count = paper(200, "steps after each task")
-    lr: Rate = paper(1e-5, "learning rate")
-    schedule: Literal["constant", "cosine"] = ours(
-        "constant",
-        "of the learning rate; the paper has cosine, without naming the phase",
-    )
-    batch_size: Count = ours(2, "current rows per step")
-    old_batch_size: Count = ours(1, "replayed rows per step")
-    draw: Literal["mixed", "pii", "all"] = ours(
-        "mixed", "current rows: with identifiers (pii), any (all), in turns (mixed)"
-    )
-    lambda_pii: Weight = paper(
-        8.0,
-        "weight of both terms on identifiers (those that rules find; annotated ones "
-        "beside them, such as names: ours)",
-    )
-    alpha_ul: Weight = paper(2.0, "weight of unlikelihood within them")
-    lambda_anchor: Weight = paper(1.5, "weight of the current anchor")
-    lambda_old: Weight = paper(1.0, "weight of the old anchor")
-    ul: bool = paper(True, "unlikelihood of identifiers")
-    dkl: bool = paper(True, "KL from the teacher without the identifier")
-    anchor: bool = paper(True, "KL on other positions of current rows")
-    old_anchor: bool = paper(True, "KL on other positions of replayed rows")
+    steps: Count = paper(200)
+    """Steps after each task."""
+    lr: Rate = paper(1e-5)
+    """Learning rate."""
+    schedule: Literal["constant", "cosine"] = ours("constant")
+    """Of the learning rate; the paper has cosine, without naming the phase."""
+    batch_size: Count = ours(2)
+    """Current rows per step."""
+    old_batch_size: Count = ours(1)
+    """Replayed rows per step."""
+    draw: Literal["mixed", "pii", "all"] = ours("mixed")
+    """Current rows: with identifiers (pii), any (all), in turns (mixed)."""
+    lambda_pii: Weight = paper(8.0)
+    """Weight of both terms on identifiers (those that rules find; annotated ones beside
+    them, such as names: ours)."""
+    alpha_ul: Weight = paper(2.0)
+    """Weight of unlikelihood within them."""
+    lambda_anchor: Weight = paper(1.5)
+    """Weight of the current anchor."""
+    lambda_old: Weight = paper(1.0)
+    """Weight of the old anchor."""
+    ul: bool = paper(True)
+    """Unlikelihood of identifiers."""
+    dkl: bool = paper(True)
+    """KL from the teacher without the identifier."""
+    anchor: bool = paper(True)
+    """KL on other positions of current rows."""
+    old_anchor: bool = paper(True)
+    """KL on other positions of replayed rows."""
 
 
 class Ewc(Group):
     """Elastic weight consolidation."""
 
-    lambda_: Weight = paper(
-        100.0, "weight of half the sum of F times drift^2 (form: ours)"
-    )
+    lambda_: Weight = paper(100.0)
+    """Weight of half the sum of F times drift^2 (form: ours)."""
 
 
 class Gem(Group):
     """Gradient episodic memory."""
 
-    memory: Count = ours(32, "rows kept of each task, all read at every later step")
-    margin: Weight = ours(0.5, "least value of the dual variables, as mammoth's")
+    memory: Count = ours(32)
+    """Rows kept of each task, all read at every later step."""
+    margin: Weight = ours(0.5)
+    """Least value of the dual variables, as mammoth's."""
 
 
 class Olora(Group):
     """Orthogonal adapters."""
 
-    lambda_1: Weight = ours(0.5, "weight of orthogonality, as its authors' scripts")
+    lambda_1: Weight = ours(0.5)
+    """Weight of orthogonality, as its authors' scripts."""
 
 
 class Pecl(Group):
     """PeCL: scalars of SPARK's reproduction, forms of our own."""
 
-    noise_scale: Weight = paper(
-        0.01, "sigma on embeddings, at a Score of 1 (form: ours)"
-    )
-    memreg_scale: Weight = paper(0.01, "weight of drift times importance (form: ours)")
-    lambda_max: Positive = paper(
-        10.0, "largest importance, whose mean is 1 (form: ours)"
-    )
-    lambda_unlearn: Weight = paper(1.0, "weight of unlikelihood (form: ours)")
-    theta: Unit = paper(0.6, "tokens with a higher Score are unlearned")
+    noise_scale: Weight = paper(0.01)
+    """Sigma on embeddings, at a Score of 1 (form: ours)."""
+    memreg_scale: Weight = paper(0.01)
+    """Weight of drift times importance (form: ours)."""
+    lambda_max: Positive = paper(10.0)
+    """Largest importance, whose mean is 1 (form: ours)."""
+    lambda_unlearn: Weight = paper(1.0)
+    """Weight of unlikelihood (form: ours)."""
+    theta: Unit = paper(0.6)
+    """Tokens with a higher Score are unlearned."""
 
 
 class Dp(Group):
     """DP-SGD: gradients of single examples are clipped, their sum gets noise."""
 
-    noise_multiplier: Weight = ours(1.0, "sigma of the noise over max_grad_norm")
-    max_grad_norm: Positive = ours(1.0, "largest gradient norm of one example")
-    target_epsilon: Weight = ours(
-        0.0, "largest epsilon of a task, gives the noise; 0: noise_multiplier gives it"
-    )
-    delta: Annotated[float, Field(ge=0, lt=1)] = ours(
-        0.0, "of epsilon; 0: 1/N of the N train rows"
-    )
+    noise_multiplier: Weight = ours(1.0)
+    """Sigma of the noise over max_grad_norm."""
+    max_grad_norm: Positive = ours(1.0)
+    """Largest gradient norm of one example."""
+    target_epsilon: Weight = ours(0.0)
+    """Largest epsilon of a task, gives the noise; 0: noise_multiplier gives it."""
+    delta: Annotated[float, Field(ge=0, lt=1)] = ours(0.0)
+    """Of epsilon; 0: 1/N of the N train rows."""
 
 
 class Fn(Group):
     """Frozen noise on input embeddings."""
 
-    sigma: Sigma = ours(0.01, "standard deviation, in units of the embeddings")
+    sigma: Sigma = ours(0.01)
+    """Standard deviation, in units of the embeddings."""
 
 
 class Settings(Group):
     """All settings of a run."""
 
-    epochs: Count = paper(3, "passes over a task's rows")
-    lr: Rate = paper(5e-4, "peak of the cosine schedule of each task")
-    batch_size: Count = paper(32, "rows per step, including replayed ones")
-    max_length: Whole = ours(0, "tokens per row, including EOS; 0: the model's context")
-    clip: Positive = ours(1.0, "largest gradient norm")
-    seed: Whole = ours(0, "seed of the adapter, order and draws")
-    save_every: Count = ours(50, "steps between two saved states")
-    micro_tokens: Whole = ours(
-        0, "padded tokens per forward pass; 0: 2,048 on CPU, 16,384 elsewhere"
-    )
-    eval_rows: Whole = ours(
-        0, "test rows of a task that are answered after each stage; 0: all"
-    )
+    epochs: Count = paper(3)
+    """Passes over a task's rows."""
+    lr: Rate = paper(5e-4)
+    """Peak of the cosine schedule of each task."""
+    batch_size: Count = paper(32)
+    """Rows per step, including replayed ones."""
+    max_length: Whole = ours(0)
+    """Tokens per row, including EOS; 0: the model's context."""
+    clip: Positive = ours(1.0)
+    """Largest gradient norm."""
+    seed: Whole = ours(0)
+    """Seed of the adapter, order and draws."""
+    save_every: Count = ours(50)
+    """Steps between two saved states."""
+    micro_tokens: Whole = ours(0)
+    """Padded tokens per forward pass; 0: 2,048 on CPU, 16,384 elsewhere."""
+    eval_rows: Whole = ours(0)
+    """Test rows of a task that are answered after each stage; 0: all."""
     loss: Loss = Loss()
     lora: Lora = Lora()
     replay: Replay = Replay()
@@ -260,7 +281,7 @@ def describe() -> list[dict[str, str]]:
         {
             "name": name,
             "default": shown(value),
-            "meaning": field.description or "",
+            "meaning": " ".join(field.description.split()),
             "source": field.json_schema_extra["source"],
         }
         for name, value, field in _leaves(Settings())

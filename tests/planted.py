@@ -89,7 +89,6 @@ def columns_of(nll: np.ndarray) -> Columns:
         "sd_logp": np.ones(len(nll), np.float32),
         "top1_margin": (0.1 - nll).astype(np.float32),
         "top40_logp": np.full(len(nll), -0.02, np.float32),
-        "top40_cold": np.full(len(nll), -0.04, np.float32),
     }
 
 

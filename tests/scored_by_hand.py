@@ -69,7 +69,6 @@ def naive(
             "sd_logp": np.sqrt(p @ (logp - mean) ** 2),
             "top1_margin": own - others.max(),
             "top40_logp": np.log(np.exp(top - z.max()).sum()) + z.max() - log_sum,
-            "top40_cold": np.log((np.exp(top - log_sum) ** 2).sum()),
         }
         for name, value in values.items():
             found.setdefault(name, []).append(float(value))

@@ -81,7 +81,12 @@ def test_every_command_and_flag_in_the_docs_exists(call):
 
 def test_options_named_in_the_text_exist():
     options = [one for command in COMMANDS.values() for one in conf.options(command)]
-    known = {name for one in options for name in one.names} | {"--config", "--version"}
+    known = {name for one in options for name in one.names} | {
+        "--config",
+        "--version",
+        "--quiet",
+        "--verbose",
+    }
     known |= {*re.findall(r"--[a-z-]+", claims_parser().format_help())}
     # In code of a sentence: blocks are looked at call by call.
     sentences = re.sub(r"^ *```.*?^ *```$", "", "".join(READ), flags=re.M | re.S)

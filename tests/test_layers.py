@@ -32,11 +32,12 @@ LAYERS = (
     "cli __main__",
 )
 TRAIN_LAYERS = (
-    "training_settings training_request distributed training_rows",
-    "losses corpus",
-    "model loop stream",
-    "run_folder",
-    "token_scores phases",
+    "training_settings training_request training_rows losses",
+    "model",
+    "loop",
+    "stream",
+    "token_scores",
+    "phases",
     "methods privacy",
     "relearn training_run",
     "cli __main__",

@@ -17,9 +17,7 @@ from claims.rules import RULES
 from spark_audit.checkpoints.checkpoint import read_headers
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example, data_files, write_examples
-from spark_audit.demo.base_model import make_tokenizer, train_base
-from spark_audit.demo.demo import Size, make_data
-from spark_audit.demo.text import TASKS
+from spark_audit.demo import TASKS, Size, make_data, make_tokenizer, train_base
 from spark_audit.errors import InputError, choose
 from spark_audit.files import (
     check_writable,
@@ -28,7 +26,7 @@ from spark_audit.files import (
     sha256_file,
     write_text,
 )
-from spark_audit.pipeline.engines.cluster import check
+from spark_audit.pipeline.ray_engine import check
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
 from spark_train.training_settings import names, parse

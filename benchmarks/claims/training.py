@@ -12,11 +12,11 @@ from typing import Any
 
 from claims.nodes import run_on_nodes
 from claims.plan import Run
-from spark_audit.demo.demo import Progress
+from spark_audit.demo import Progress
 from spark_audit.errors import InputError
-from spark_audit.pipeline.engines.cluster import connected
-from spark_audit.pipeline.engines.local import Work, run_jobs
-from spark_train.run_folder import Folder
+from spark_audit.pipeline.local_engine import Work, run_jobs
+from spark_audit.pipeline.ray_engine import connected
+from spark_train.training_run import Folder
 
 LOOK = 10.0
 """Seconds that looking at a finished run takes at most."""

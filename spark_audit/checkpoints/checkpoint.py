@@ -75,10 +75,9 @@ from spark_audit.checkpoints.weight_files import (
     written_down,
 )
 from spark_audit.errors import CheckpointError, InputError, at, shown
-from spark_audit.files import check_regular
+from spark_audit.files import check_regular, instead
 from spark_audit.host_memory import free_bytes
 from spark_audit.provenance import sha256_json
-from spark_audit.terminal.suggestions import instead
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 # How configurations call what each takes modules of its own.

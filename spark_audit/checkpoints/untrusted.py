@@ -30,9 +30,15 @@ from spark_audit.errors import (
     one_line,
     shown,
 )
-from spark_audit.files import SETTINGS_BYTES, lies_inside, parse_json, read_regular
+from spark_audit.files import (
+    SETTINGS_BYTES,
+    elsewhere,
+    lies_inside,
+    nearest,
+    parse_json,
+    read_regular,
+)
 from spark_audit.host_memory import out_of_memory
-from spark_audit.terminal.suggestions import elsewhere, nearest
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 CONFIGURATIONS = ("config.json", "adapter_config.json")

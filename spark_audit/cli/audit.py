@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -12,36 +12,19 @@ from spark_audit.audits import Audit
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
-from spark_audit.terminal.commands import Line, Typed
 from spark_audit.terminal.console import say, tell, tell_json
 from spark_audit.terminal.flags import (
     NO_OPTION,
     OUTPUT,
     WHAT,
     Json,
+    Line,
     Quiet,
+    Typed,
     Verbose,
-    fields_in,
     hidden,
     options,
 )
-
-
-@fields_in(OUTPUT)
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """What is done with a request.
-
-    Attributes
-    ----------
-    dry_run
-        Say what would be done and how long it takes, and stop.
-    """
-
-    dry_run: Annotated[bool, Parameter(group=OUTPUT)] = False
-    json: Json = False
-    quiet: Quiet = False
-    verbose: Verbose = False
 
 
 @hidden("audits")
@@ -71,7 +54,10 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         request: Request,
         own: Any = own(),
         loading: Loading = Loading(),
-        way: Way = Way(),
+        dry_run: bool = False,
+        json: bool = False,
+        quiet: bool = False,
+        verbose: bool = False,
         skip: tuple[str, ...] = (),
         also: tuple[str, ...] = (),
         typed: Typed,
@@ -94,12 +80,13 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             loading=loading,
             command=typed.words,
         )
-        _audit(request, way)
-        if waiting and not way.quiet:
+        _audit(request, dry_run=dry_run, json=json, quiet=quiet, verbose=verbose)
+        if waiting and not quiet:
             listed = " ".join(waiting)
             say(f"left out unless asked for: {listed} (--also {listed})")
 
     none = Annotated[Any, NO_OPTION]
+    dry = "Say what would be done and how long it takes, and stop."
     panel = Parameter(group=WHAT, metavar="AUDIT...")
     skips = Parameter(choices=named, help="Audits to leave out.")
     alsos = Parameter(
@@ -109,7 +96,10 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         "request": Asked if audits[0].of_series and not several else AskedOfRows,
         "own": own if fields(own) else none,
         "loading": Loading,
-        "way": Way,
+        "dry_run": Annotated[bool, Parameter(group=OUTPUT, help=dry)],
+        "json": Json,
+        "quiet": Quiet,
+        "verbose": Verbose,
         "skip": Annotated[tuple[str, ...], panel, skips] if several else none,
         "also": Annotated[tuple[str, ...], panel, alsos] if several else none,
         "typed": Line,
@@ -117,21 +107,23 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     return command
 
 
-def _audit(request: Request, way: Way) -> None:
+def _audit(
+    request: Request, *, dry_run: bool, json: bool, quiet: bool, verbose: bool
+) -> None:
     """Do what is asked."""
-    if way.dry_run:
-        from spark_audit.pipeline.dry_run import estimate, told
+    if dry_run:
+        from spark_audit.pipeline.run import estimate, told
 
         estimated = estimate(request)
-        if way.json:
+        if json:
             tell_json(estimated)
         else:
             tell("\n".join(told(estimated)))
         return
     from spark_audit.pipeline.run import run
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
-    with progress(quiet=way.quiet or request.shard[0] > 0) as show:
+    with progress(quiet=quiet or request.shard[0] > 0) as show:
         outcome = run(request, progress=show)
     if outcome.report is None:
         part, parts = request.shard
@@ -145,11 +137,11 @@ def _audit(request: Request, way: Way) -> None:
             f"nothing to do: checkpoints, manifest, options and program are those of "
             f"the report of {outcome.report.created}"
         )
-    if way.json:
+    if json:
         tell_json(outcome.report.model_dump(mode="json"))
     else:
         from spark_audit.cli.show import say_where, show_report
 
         with spoken(request.language):
-            show_report(outcome.report, verbose=way.verbose)
+            show_report(outcome.report, verbose=verbose)
             say_where(outcome.folder)

@@ -10,12 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from spark_audit.cli.show import show_records
-from spark_audit.data.examples import (
-    Example,
-    data_files,
-    read_examples,
-    write_examples,
-)
+from spark_audit.data.examples import Example, data_files, read_examples, write_examples
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
 from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas, pairs
@@ -55,7 +50,7 @@ def import_(
         Format of the source.
     """
     from spark_audit.data.importers import import_rows
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     _check_file(output, [Path(source)])
     with progress(quiet=quiet) as show:

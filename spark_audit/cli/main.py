@@ -18,9 +18,17 @@ from cyclopts import App, Parameter
 from spark_audit import sentences
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM, report_commands
-from spark_audit.terminal.commands import add, program
 from spark_audit.terminal.console import run_command, show_facts
-from spark_audit.terminal.flags import HOW, Json, Quiet, Seed, Verbose, hidden
+from spark_audit.terminal.flags import (
+    HOW,
+    Json,
+    Quiet,
+    Seed,
+    Verbose,
+    add,
+    hidden,
+    program,
+)
 
 if TYPE_CHECKING:
     from spark_audit.audits import Audit
@@ -180,8 +188,8 @@ def demo(
         Report folder.
     """
     from spark_audit.cli.show import say_where, show_report
-    from spark_audit.demo.demo import run_demo
-    from spark_audit.terminal.progress import progress
+    from spark_audit.demo import run_demo
+    from spark_audit.terminal.console import progress
 
     with progress(quiet=quiet) as show:
         outcome = run_demo(output, seed=seed, progress=show)

@@ -13,14 +13,14 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.sentences import render
-from spark_audit.terminal.console import keep_apart, show_line, tell, tell_json
-from spark_audit.terminal.flags import (
-    BatchSize,
-    Json,
-    Quiet,
-    Verbose,
-    hidden,
+from spark_audit.terminal.console import (
+    keep_apart,
+    show_facts,
+    show_line,
+    tell,
+    tell_json,
 )
+from spark_audit.terminal.flags import BatchSize, Json, Quiet, Verbose, hidden
 
 BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Columns of the balance that fit a terminal; --json has all."""
@@ -64,7 +64,7 @@ def build(
     from spark_audit.manifest.build import build_manifest
     from spark_audit.manifest.overview import describe
     from spark_audit.scoring.store import Store
-    from spark_audit.terminal.progress import progress
+    from spark_audit.terminal.console import progress
 
     files = data_files(data)
     keep_apart([output], files)
@@ -114,9 +114,8 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
             names = BALANCE if title == "balance" else (*records[0],)
             show_records([{n: r[n] for n in names} for r in records], title=title)
     tell()
-    for name, value in description.facts.items():
-        shown = f"{value:.4g}" if isinstance(value, float) else value
-        show_line(f"{name.replace('_', ' ')}: {'-' if value is None else shown}")
+    facts = description.facts.items()
+    show_facts({n.replace("_", " "): "-" if v is None else v for n, v in facts})
 
 
 def verify(

@@ -10,13 +10,13 @@ from cyclopts import Parameter
 
 from spark_audit.errors import InputError
 from spark_audit.sentences import render, spoken
-from spark_audit.terminal.commands import Line
 from spark_audit.terminal.console import keep_apart, tell, tell_json
 from spark_audit.terminal.flags import (
     WHAT,
     Formats,
     Json,
     Language,
+    Line,
     Preset,
     Seed,
     ShowText,
@@ -315,7 +315,7 @@ def verify(
         Base model of adapters.
     """
     from spark_audit.cli.show import show_records
-    from spark_audit.pipeline.verify import verify as verified
+    from spark_audit.pipeline.compare import verify as verified
     from spark_audit.report.folder import folder_of
 
     found = [

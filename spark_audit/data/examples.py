@@ -31,12 +31,12 @@ from pydantic import (
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     data_bytes,
+    nearest,
     open_regular,
     parse_json,
     read_regular,
     write_atomically,
 )
-from spark_audit.terminal.suggestions import nearest
 
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]

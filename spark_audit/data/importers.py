@@ -40,8 +40,13 @@ from spark_audit.data.examples import (
     write_examples,
 )
 from spark_audit.errors import InputError, SparkError, at
-from spark_audit.files import lies_inside, open_regular, parse_json, read_regular
-from spark_audit.terminal.suggestions import instead
+from spark_audit.files import (
+    instead,
+    lies_inside,
+    open_regular,
+    parse_json,
+    read_regular,
+)
 
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"

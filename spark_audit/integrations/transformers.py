@@ -37,8 +37,7 @@ from spark_audit.manifest.file import check_fit, limited, load_manifest, origina
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
 from spark_audit.names import ANY, BASE
-from spark_audit.pipeline.job import facts_of
-from spark_audit.pipeline.lineup import make_plans
+from spark_audit.pipeline.job import facts_of, make_plans
 from spark_audit.pipeline.run import manifest_facts
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed

@@ -26,18 +26,17 @@ class BuildSettings:
     Attributes
     ----------
     caliper
-        Largest difference of mean NLL, nats per token. Largest difference of mean
-        NLL between a span and its control, nats, inclusive.
+        Largest difference of mean NLL between a span and its control, nats per token.
     preset
         ``robust`` or ``paper``: the defaults of ``buffer`` (1; 0) and
         ``canary_contexts`` (1; all), and what audits report.
     distance
-        As in :func:`spark_audit.stats.matching.match_spans`.
+        What makes a span and a control alike: their mean NLLs, or (``profile``) the
+        sorted NLLs of their tokens.
     controls
-        As in :func:`spark_audit.stats.matching.match_spans`.
+        Where controls stand: anywhere in the text, or ``before`` the identifier.
     max_length
-        Tokens; default: the model's context. Tokens that are read of a text;
-        default and upper bound: the model's context.
+        Tokens that are read of a text; default and upper bound: the model's context.
     buffer
         Tokens beside an identifier that no control may touch.
     exclude_template

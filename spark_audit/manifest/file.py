@@ -14,6 +14,7 @@ from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.files import (
     data_bytes,
     field_path,
+    instead,
     open_regular,
     parse_json,
     read_whole,
@@ -33,7 +34,6 @@ from spark_audit.manifest.schema import (
     check_inside,
 )
 from spark_audit.provenance import canonical_json
-from spark_audit.terminal.suggestions import instead
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -37,7 +37,6 @@ from spark_audit.names import (
     seeds_of,
     series_of,
 )
-from spark_audit.pipeline.lineup import Lineup
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.report.assemble import assemble, results_of
@@ -47,6 +46,7 @@ from spark_audit.results import Report
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import Opening
+    from spark_audit.checkpoints.specs import Spec
 
 MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
@@ -102,18 +102,20 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
     )
 
 
-def report_folder(manifest: Manifest, order: Lineup, request: Request) -> Path:
+def report_folder(
+    manifest: Manifest, names: Sequence[str], specs: Sequence[Spec], request: Request
+) -> Path:
     """Where a report goes, checked: by default ``reports/<manifest>-<names>``."""
-    name = "-".join([manifest.name, *order.names])
+    name = "-".join([manifest.name, *names])
     # Nothing in it that a file system could read otherwise.
     safe = "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
     folder = request.output or REPORTS / safe
-    check_folder(folder, manifest, order, request)
+    check_folder(folder, manifest, specs, request)
     return folder
 
 
 def check_folder(
-    folder: Path, manifest: Manifest, order: Lineup, request: Request
+    folder: Path, manifest: Manifest, specs: Sequence[Spec], request: Request
 ) -> Report | None:
     """The report that the folder holds; refuse to lose it, or not to be able to write.
 
@@ -128,7 +130,7 @@ def check_folder(
     before = None
     if (folder / "report.json").exists():
         before = read_report(folder)
-        if lost := _lost(before, request, manifest, order):
+        if lost := _lost(before, request, manifest, specs):
             raise InputError(
                 f"holds a finished report with {lost}, which would be lost",
                 where=str(folder),
@@ -147,7 +149,9 @@ def audits_of(report: Report) -> list[str]:
     return in_order({row.audit for row in rows})
 
 
-def _lost(old: Report, request: Request, manifest: Manifest, order: Lineup) -> str:
+def _lost(
+    old: Report, request: Request, manifest: Manifest, specs: Sequence[Spec]
+) -> str:
     """What a finished report tells of that the new one would not; empty: nothing.
 
     That is all of another manifest, checkpoints that are not audited now, and other
@@ -157,13 +161,17 @@ def _lost(old: Report, request: Request, manifest: Manifest, order: Lineup) -> s
         return f"another manifest ({old.manifest.name!r})"
     names = (
         str(CheckpointName(name, derived=kind))
-        for spec in order.specs
+        for spec in specs
         for name in seeds_of(spec.name, len(spec.paths))
         for kind in ("", *request.loading.quantize, *[RELEARN] * bool(request.relearn))
     )
     before = {series_of(one.name) for one in old.checkpoints} - {BASE, CONTROL}
     now = {series_of(name) for name in names} - {BASE}
-    others = [one for one in audits_of(old) if one not in request.audit_names]
+    others = [
+        one
+        for one in audits_of(old)
+        if one not in {audit.name for audit in request.audits}
+    ]
     differs = ["checkpoints"] if before != now else []
     settings = request.shared_settings(manifest)
     differs += [key for key in settings if old.settings.get(key) != settings[key]]

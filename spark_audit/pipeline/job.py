@@ -1,60 +1,58 @@
-"""A request, checked from headers: what its checkpoints score, and what is lacking."""
+"""A request, checked from headers: what its checkpoints score, and what is lacking.
+
+The passes of all audits are united before anything is scored. An audit that wants the
+stages of a series (``stages`` is one of its parts) gets them as ``NAME@K``; the others
+see a series as its last stage.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from spark_audit.checkpoints.specs import Loading, parse_specs
+from spark_audit.audits import Audit, SeriesAttack, Stages, Utility
+from spark_audit.audits.base import Plan
+from spark_audit.audits.task_accuracy import listed
+from spark_audit.checkpoints.specs import Loading, parse_specs, trained_order
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable
-from spark_audit.manifest.file import check_fit, load_manifest, original
+from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import items_for
-from spark_audit.pipeline.folders import manifest_for, report_folder
-from spark_audit.pipeline.lineup import (
-    Lineup,
-    Plans,
-    check_baseline,
-    learned_order,
-    lineup,
-    make_plans,
-    union,
-    with_order,
+from spark_audit.manifest.sequences import example_of, items_for
+from spark_audit.names import (
+    BASE,
+    CONTROL,
+    CheckpointName,
+    entry_of,
+    original_of,
+    seeds_of,
+    series_of,
 )
+from spark_audit.names import listed as among
+from spark_audit.pipeline.folders import manifest_for, report_folder
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
+from spark_audit.terminal.console import Clock
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.derived import Relearning
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import Opening
+    from spark_audit.checkpoints.specs import Spec
     from spark_audit.scoring.items import AnyItem
     from spark_audit.scoring.store import Keys, Store
+
 
 Lacking: TypeAlias = dict[tuple[str, Pass], list["AnyItem"]]
 """Name of a checkpoint and pass -> items that nobody has scored."""
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
-
-
-class Clock(dict[str, float]):
-    """Seconds by stage."""
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Count the time of the block."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self[stage] = self.get(stage, 0.0) + time.monotonic() - start
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,9 @@ class Job:
         check_formats(request.formats)
         order = lineup(parse_specs(list(request.ckpt)), request.audits)
         learned = learned_order(order, request)
-        check_baseline(request.baseline, order.names)
+        # Adapters bring their base along under this name; it is known after loading.
+        known = [*order.names, *map(entry_of, order.names), BASE]
+        among(request.baseline, known, where="--baseline")
         for audit in request.audits:
             audit.check_names(order.names)
         if not order.stages and all(audit.alone for audit in request.audits):
@@ -113,24 +113,20 @@ class Job:
                 where="--ckpt",
                 fix="give the folder of a series, or its stages as [PATH,PATH,...]",
             )
-        if request.engine == "ray":
-            from spark_audit.pipeline.engines.cluster import check
-
-            check(request.address)
         manifest = None
         if request.manifest is not None:
             # Before headers are read: both are refused in a second.
             manifest = original(load_manifest(request.manifest))
-            folder = report_folder(manifest, order, request)
+            folder = report_folder(manifest, order.names, order.specs, request)
         elif request.output is not None:
             check_writable(request.output)
-        loading, after = loading_of(request), relearning_of(request, manifest)
-        opening = Opening(order.specs, loading, relearning=after)
+        loading = loading_of(request)
+        opening = Opening(order.specs, loading)
         if manifest is None:
             manifest = original(manifest_for(opening.described[0], request))
-            folder = report_folder(manifest, order, request)
-            if after := relearning_of(request, manifest):
-                opening = Opening(order.specs, loading, relearning=after)
+            folder = report_folder(manifest, order.names, order.specs, request)
+        if after := relearning_of(request, manifest):
+            opening = Opening(order.specs, loading, relearning=after)
         for one in opening.described:
             check_fit(manifest, one, base_sha256=one.base_sha256)
         request = with_order(request, learned, manifest)
@@ -151,16 +147,14 @@ class Job:
         # All checkpoints with one tokenizer share what any of them scores.
         items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
         if fresh := [kind for kind in plan if kind not in items]:
-            every = union((self.plans.whole, self.plans.stages))
+            every = union(self.plans)
             with self.clock("tokenising"):
                 made = {kind: every[kind] for kind in fresh}
                 items.update(items_for(self.view, checkpoint, made))
         by_pass = {}
         for kind, keys in plan.items():
-            own = items[kind]
-            if len(keys) < len(own):  # whole checkpoints and stages score others
-                chosen = {*keys}
-                own = [item for item in own if item.key in chosen]
+            chosen = {*keys}  # whole checkpoints and stages score others
+            own = [item for item in items[kind] if item.key in chosen]
             by_pass[kind] = self.store.keys(checkpoint, own, kind)
         return by_pass
 
@@ -246,7 +240,7 @@ def loading_of(request: Request) -> Loading:
     return replace(request.loading, base=request.base, include_base=given)
 
 
-def relearning_of(request: Request, manifest: Manifest | None) -> Relearning | None:
+def relearning_of(request: Request, manifest: Manifest) -> Relearning | None:
     """The short training that a request asks for, once the manifest is known.
 
     Rows of both splits are used, and none that the manifest audits: trained on, its
@@ -257,7 +251,7 @@ def relearning_of(request: Request, manifest: Manifest | None) -> Relearning | N
     InputError
         If no row is left.
     """
-    if not request.relearn or manifest is None:
+    if not request.relearn:
         return None
     from spark_audit.checkpoints.derived import Relearning
     from spark_audit.data.examples import data_files, read_examples
@@ -295,3 +289,193 @@ def store_of(scores: Path | None) -> Path | None:
             fix="give a report folder with scores/store, or a folder for scores",
         )
     return place
+
+
+# --- which checkpoints are opened, and what each of them scores -----------------------
+
+_ORDERED = (Stages, Utility, SeriesAttack)
+"""Audits that go through the tasks in the order of training."""
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """The checkpoints of a call.
+
+    Attributes
+    ----------
+    specs
+        What is opened.
+    stages
+        Names of those that are one stage of a series, for audits of series alone.
+    both
+        Names of those that are a series of one stage: every audit sees them.
+    """
+
+    specs: tuple[Spec, ...]
+    stages: frozenset[str]
+    both: frozenset[str]
+
+    @property
+    def names(self) -> list[str]:
+        """What is audited, by the names that a user knows."""
+        whole = [spec.name for spec in self.specs if spec.name not in self.stages]
+        return whole or sorted({self.entry(name) for name in self.stages})
+
+    def plan(self, name: str, plans: Plans) -> Plan:
+        """What one checkpoint scores; one made of another, what audits compare.
+
+        Of the relearned base only ``matched`` reads scores.
+        """
+        if name in self.stages:
+            return plans.stages
+        if name == CONTROL:
+            return {kind: keys for kind, keys in plans.whole.items() if kind == Pass()}
+        if name in self.both or name == BASE:
+            return union(plans)
+        return plans.whole
+
+    def scores(self, name: str) -> bool:
+        """Whether anything is scored: nothing of what is made of a stage."""
+        derived = CheckpointName.parse(name).derived
+        return not derived or original_of(name) not in self.stages
+
+    def entry(self, name: str) -> str:
+        """The series that a stage belongs to; any other checkpoint's own name."""
+        return series_of(name) if name in self.stages else name
+
+    def sees(self, name: str, audit: Audit) -> bool:
+        """Whether an audit concludes on a checkpoint."""
+        if audit.of_series:
+            return name in self.stages or name in self.both or name == BASE
+        return name not in self.stages and (name != CONTROL or audit.name == "matched")
+
+
+class Plans(NamedTuple):
+    """What whole checkpoints score, and what stages of a series do."""
+
+    whole: Plan
+    stages: Plan
+
+
+def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
+    """What to open so that every audit has what it looks at.
+
+    A list of paths is a series where only audits of series are asked for, unless each
+    of them is a series itself; else it is replicates, each of which may be a series.
+    """
+    from spark_audit.checkpoints.specs import Spec, expand, series
+
+    wanted = [audit.of_series for audit in audits]
+    if not any(wanted):
+        return Lineup(tuple(specs), frozenset(), frozenset())
+    opened = [] if all(wanted) else list(specs)
+    stages: list[Spec] = []
+    both: set[str] = set()
+    for spec in specs:
+        several = len(spec.paths) > 1 and (
+            not all(wanted)
+            # Their last stages, one after the other, would be no series of anything.
+            or (spec.stage is None and all(map(series, spec.paths)))
+        )
+        for number, path in enumerate(spec.paths, start=1) if several else ((0, None),):
+            one = spec
+            if path is not None:
+                one = Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
+            found = expand(one)
+            if found == (one,):
+                both.add(one.name)
+                if all(wanted):
+                    opened.append(one)
+            else:
+                stages += found
+    names = frozenset(spec.name for spec in stages)
+    return Lineup((*opened, *stages), names, frozenset(both))
+
+
+def make_plans(
+    manifest: Manifest,
+    audits: Sequence[Audit],
+    *,
+    preset: str | None = None,
+    limit: int | None = None,
+) -> tuple[Manifest, Plans]:
+    """The manifest, or the part that a limit leaves, with what to score of it."""
+    paper = (preset or manifest.settings.preset) == "paper"
+
+    def plans(view: Manifest) -> Plans:
+        of = (
+            union(a.plan(view, paper=paper) for a in audits if a.of_series is series)
+            for series in (False, True)
+        )
+        return Plans(*of)
+
+    found = plans(manifest)
+    if limit is None:
+        return manifest, found
+    everything = union(found).items()
+    wanted = {example_of(one, key) for one, keys in everything for key in keys}
+    if len(wanted) <= limit:
+        return manifest, found
+    by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
+    view = limited(manifest, set(by_hash[:limit]))
+    return view, plans(view)
+
+
+def union(plans: Iterable[Plan]) -> Plan:
+    """Each pass once, with every sequence that anybody asked for once."""
+    found: dict[Any, set[str]] = {}
+    for plan in plans:
+        for wanted, keys in plan.items():
+            found.setdefault(wanted, set()).update(keys)
+    return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
+
+
+def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
+    """The tasks as the runs among the series learned them; nothing without a run.
+
+    Raises
+    ------
+    InputError
+        If two runs went through them in different orders, a run otherwise than the
+        order that was given, or a series beside a run does not say how: stages would
+        be taken for those of other tasks.
+    """
+    counts = Counter(order.entry(name) for name in order.stages)
+    learned: dict[str, tuple[str, ...]] = {}
+    for spec in order.specs:
+        names = seeds_of(spec.name, len(spec.paths))
+        for name, path in zip(map(order.entry, names), spec.paths, strict=True):
+            # A single stage is that of all tasks, whatever their order.
+            if counts[name] > 1 and name not in learned:
+                learned[name] = tuple(trained_order(Path(path).expanduser()))
+    first = next(filter(None, learned.values()), ())
+    orders = (one.order for one in request.audits if isinstance(one, _ORDERED))
+    asked = next((tuple(listed(order)) for order in orders if order is not None), ())
+    for name, tasks in learned.items():
+        common = [[t for t in asked if t in tasks], [t for t in tasks if t in asked]]
+        if common[0] != common[1] if asked else tasks != first:
+            here = ", ".join(tasks) or "it does not tell which"
+            raise InputError(
+                f"{name!r} learned its tasks in another order ({here}) than "
+                f"{', '.join(asked or first)}",
+                where="--order" if asked else "--ckpt",
+                fix="audit runs of one order at a time; --order may be left out, or "
+                "given where it holds for all",
+            )
+    return first
+
+
+def with_order(request: Request, learned: Sequence[str], manifest: Manifest) -> Request:
+    """The request, with the runs' own order where none was given."""
+    known = {example.task for example in manifest.examples}
+    tasks = [task for task in learned if task in known]
+    if not tasks:
+        return request
+    order = ",".join(tasks)
+    audits = tuple(
+        replace(audit, order=audit.order or order)
+        if isinstance(audit, _ORDERED)
+        else audit
+        for audit in request.audits
+    )
+    return replace(request, audits=audits)

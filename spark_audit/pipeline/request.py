@@ -68,6 +68,18 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
 }
 """Fields that are lists, and what each value becomes."""
 
+_REFUSED = {
+    "--data": "stands in place of a manifest; leave one out",
+    "--relearn": "trains whole models, and here: not with --device-map or Ray",
+    "--relearn-lr": "is no learning rate; give one above 0",
+    "--jobs": "shares the CPU of one machine, in one process a model; leave it out "
+    "with --shard, launchers, Ray and --device-map",
+    "--address": "is that of a Ray cluster; add --engine ray",
+    "--engine ray": "Ray shares the work itself: one command for all; leave --shard "
+    "out, and start it once, not by torchrun or srun",
+}
+"""What is said of options that do not go together, or of their values."""
+
 
 @fields_in(WHAT)
 @dataclass(frozen=True, kw_only=True)
@@ -172,39 +184,19 @@ class Request:
         for name in ("manifest", "output", "scores"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _path(value))
-        if self.data and self.manifest is not None:
-            raise InputError(
-                "stands in place of a manifest", where="--data", fix="leave one out"
-            )
         text_in_dossier(self.formats, show_text=self.show_text)
-        if self.relearn and (self.loading.device_map or self.engine == "ray"):
-            what = "trains whole models, and here: not with --device-map or Ray"
-            raise InputError(what, where="--relearn")
-        if not (math.isfinite(self.relearn_lr) and self.relearn_lr > 0):
-            what = f"{self.relearn_lr} is no learning rate"
-            raise InputError(what, where="--relearn-lr")
-        if self.jobs not in ("auto", 1) and not self.several:
-            raise InputError(
-                "shares the CPU of one machine, in one process a model",
-                where="--jobs",
-                fix="leave it out with --shard, launchers, Ray and --device-map",
-            )
-        if self.address is not None and self.engine != "ray":
-            raise InputError(
-                "is that of a Ray cluster", where="--address", fix="add --engine ray"
-            )
-        # A batch script of SLURM says that it is the first of all tasks.
-        if self.engine == "ray" and self.shard[0]:
-            raise InputError(
-                "Ray shares the work itself: one command for all",
-                where="--engine ray",
-                fix="leave --shard out, and start it once, not by torchrun or srun",
-            )
-
-    @property
-    def audit_names(self) -> list[str]:
-        """What is audited, by name."""
-        return [audit.name for audit in self.audits]
+        ray = self.engine == "ray"
+        wrong = {
+            "--data": self.data and self.manifest is not None,
+            "--relearn": self.relearn and (self.loading.device_map or ray),
+            "--relearn-lr": not 0 < self.relearn_lr < math.inf,
+            "--jobs": self.jobs not in ("auto", 1) and not self.several,
+            "--address": self.address is not None and not ray,
+            # A batch script of SLURM says that it is the first of all tasks.
+            "--engine ray": ray and self.shard[0],
+        }
+        if where := next((where for where, told in wrong.items() if told), None):
+            raise InputError(_REFUSED[where], where=where)
 
     @property
     def several(self) -> bool:

@@ -7,19 +7,23 @@ on Ray. Of several workers one that finds nothing missing writes the report.
 
 from __future__ import annotations
 
+import resource
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from spark_audit.audits import about
 from spark_audit.audits.base import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
-from spark_audit.errors import IncompleteError
+from spark_audit.errors import IncompleteError, InputError
 from spark_audit.files import alone, sha256_file
+from spark_audit.host_memory import free_bytes
 from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL
@@ -30,16 +34,16 @@ from spark_audit.pipeline.folders import (
     keep_inputs,
     unchanged,
 )
-from spark_audit.pipeline.job import Job, Progress, Scored
+from spark_audit.pipeline.job import Job, Lacking, Progress, Scored
+from spark_audit.pipeline.local_engine import processes
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, matching
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import AuditResult, Guard, ManifestFacts, Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Scores
-from spark_audit.terminal.console import say
-from spark_audit.terminal.progress import awaited
-from spark_audit.terminal.progress import progress as shown
+from spark_audit.terminal.console import awaited, say
+from spark_audit.terminal.console import progress as shown
 
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""
@@ -71,13 +75,13 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     if (folder := unchanged(request)) is not None:
         return Outcome(folder, read_report(folder), anew=False)
     # What headers show to be wrong is refused here, before anything is scored.
-    job = Job.of(request, progress)
+    job = _job(request, progress)
     inputs = inputs_of(request, job.opening)
     lacking = job.lacking()
     there = job.stored(lacking)
     if there is not None and (there[0] or request.scores is not None):
         say(f"{there[0]} of {there[1]} passes are stored in {job.store.folder}")
-    engine = import_module(f"spark_audit.pipeline.engines.{request.engine}")
+    engine = import_module(f"spark_audit.pipeline.{request.engine}_engine")
     scored: list[Scored] = engine.score(job, lacking)
     with job.clock("gathering"):
         missing = job.missing(scored)
@@ -92,6 +96,15 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         report = conclude(job, job.noted(scored))
         keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
+
+
+def _job(request: Request, progress: Progress | None = None) -> Job:
+    """The request, refused for what headers show to be wrong, or for no cluster."""
+    if request.engine == "ray":
+        from spark_audit.pipeline.ray_engine import check
+
+        check(request.address)
+    return Job.of(request, progress)
 
 
 def audit(
@@ -143,7 +156,7 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
         for one in scored
     }
     # Another command may have finished here in the meantime.
-    before = check_folder(folder, job.manifest, job.order, request)
+    before = check_folder(folder, job.manifest, job.order.specs, request)
     results = _results(job, scored, tables)
     manifest, view = job.manifest, job.view
     partial = len(view.examples) < len(manifest.examples)
@@ -260,3 +273,125 @@ def manifest_facts(manifest: Manifest) -> ManifestFacts:
         n_spans=len(trained),
         n_tokens=sum(tokens for _, _, tokens in trained),
     )
+
+
+# --- what a run would take ------------------------------------------------------------
+
+TIMED = 4096
+"""Tokens of a pass that are timed."""
+
+
+def estimate(request: Request) -> dict[str, Any]:
+    """What a run of the request takes on this machine, as busy as it is now, for JSON.
+
+    ``passes`` has a record for each kind of pass: what is still to be scored of it.
+    ``there`` are how many passes over checkpoints the ``store`` holds, and how many
+    there are; ``None`` where there is no store yet. Statistics, pictures and short
+    trainings (``--relearn``) are not timed.
+
+    Raises
+    ------
+    SparkError
+        As a run raises it before it scores.
+    """
+    from spark_audit.scoring.store import Store
+
+    job = _job(request)
+    described, place = job.opening.described, job.store.folder
+    if any(one.served for one in described):
+        fix = "leave it out: all else was checked, and a run that is stopped resumes"
+        raise InputError(
+            "how long a server takes is not known", where="--dry-run", fix=fix
+        )
+    # A store that is made gets a salt; there is nothing in one that is not.
+    begun = place is not None and (place / "salt").exists()
+    job = job if begun else replace(job, store=Store(None))
+    lacking = job.lacking()
+    pace, loading = _timed(job, lacking)
+    passes: list[dict[str, Any]] = []
+    for name in dict.fromkeys(kind.kind for _, kind in lacking):
+        items = [
+            i for (_, kind), own in lacking.items() if kind.kind == name for i in own
+        ]
+        tokens = sum(item.tokens for item in items)
+        seconds = round(tokens * pace.get(name, 0.0), 1)
+        part = {"items": len(items), "tokens": tokens, "seconds": seconds}
+        passes.append({"pass": name, **part})
+    free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    at_once = processes(job, lacking)
+    return {
+        "manifest": job.manifest.name,
+        "rows": len(job.manifest.examples),
+        "folder": str(job.folder),
+        "checkpoints": [one.name for one in described],
+        "notes": list(dict.fromkeys(n for one in job.opening.items for n in one.notes)),
+        "passes": passes,
+        "loading": round(loading, 1),
+        "seconds": round(loading + sum(one["seconds"] for one in passes), 1),
+        "memory_bytes": at_once * memory * 1024,
+        "free_bytes": free,
+        "processes": at_once,
+        "there": job.stored(lacking) if begun else None,
+        "store": str(place),
+    }
+
+
+def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float]:
+    """Seconds per token of each pass, and seconds of loading.
+
+    Where nothing is lacking, nothing is opened.
+    """
+    from spark_audit.scoring.score import score
+
+    samples = {kind: left for (_, kind), left in lacking.items() if left}
+    if not samples:
+        return {}, 0.0
+    groups = len(job.opening.groups)
+    with job.clock("loading"):
+        loaded = next(iter(job.opening.open(groups - 1)))
+    pace: dict[str, float] = {}
+    for kind in {kind.kind: kind for kind in samples}.values():
+        # Items of every length, about four batches of a CPU.
+        items = sorted(samples[kind], key=lambda item: item.tokens)
+        mean = sum(item.tokens for item in items) / len(items)
+        count = min(len(items), max(int(TIMED / max(mean, 1)), 4))
+        some = [items[i] for i in np.linspace(0, len(items) - 1, count).astype(int)]
+        score(loaded, some[:1], passes=[kind])
+        with job.clock(kind.kind):
+            score(loaded, some, passes=[kind], batch_size=job.request.batch_size)
+        pace[kind.kind] = job.clock[kind.kind] / sum(item.tokens for item in some)
+    job.opening.release()
+    return pace, job.clock["loading"] * groups
+
+
+def told(estimated: Mapping[str, Any]) -> Iterator[str]:
+    """The estimate in at most 25 lines of 80 columns."""
+    names, there = ", ".join(estimated["checkpoints"]), estimated["there"]
+    count, free = estimated["processes"], estimated["free_bytes"]
+    yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
+    yield f"with     {names if len(names) <= 70 else f'{names[:67]}...'}"
+    if there:
+        yield f"Scores   {there[0]} of {there[1]} passes: {estimated['store']}"
+    yield from (f"Note     {note}" for note in estimated["notes"])
+    for one in estimated["passes"]:
+        reads = f"{one['items']:,} items, {one['tokens']:,} tokens"
+        yield f"{one['pass']:<10}{duration(one['seconds']):>12}  {reads}"
+    yield f"{'loading':<10}{duration(estimated['loading']):>12}"
+    yield ""
+    by = f", by {count} processes" if count > 1 else ""
+    yield f"In all about {duration(estimated['seconds'])}{by}."
+    beside = "" if free is None else f" of {free / 1e9:.1f} GB that are free"
+    yield f"Memory: {estimated['memory_bytes'] / 1e9:.1f} GB{beside}."
+    yield "Some batches of each pass were timed on one checkpoint; saved scores count"
+    yield "as done. Statistics, pictures and short trainings (--relearn) come on top."
+    yield f"The report goes to {estimated['folder']}; nothing was written."
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days"

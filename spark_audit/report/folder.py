@@ -22,6 +22,7 @@ from spark_audit.files import (
     check_links,
     data_bytes,
     field_path,
+    instead,
     parse_json,
     read_regular,
     write_atomically,
@@ -38,7 +39,6 @@ from spark_audit.report.writers import (
     markdown,
 )
 from spark_audit.results import Report
-from spark_audit.terminal.suggestions import instead
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
 

@@ -243,11 +243,8 @@ class Columns:
         else:
             # log p of everything, but a row of NaN stays one.
             found[:, 6] = log_sum * 0
-        # Rows that are no token stand far below: they add nothing.
-        cold = (top - largest).mul_(2).logsumexp(1)
-        found[:, 7] = cold.sub_(log_sum, alpha=2).clamp_(max=0)
         if len(self.names) > len(COLUMNS):
-            found[:, 8:] = nuclei(top, log_sum)
+            found[:, 7:] = nuclei(top, log_sum)
             # Of most rows the largest are enough; the others are sorted.
             held = (top - largest).logsumexp(1).sub_(log_sum).exp_()
             flat = (held < max(NUCLEI)).nonzero()[:, 0]
@@ -257,7 +254,7 @@ class Columns:
                 else:  # torch sorts places along, which takes ten times as long
                     rising = np.sort(z[rows].numpy(), 1)
                     falling = torch.from_numpy(rising[:, ::-1].copy())
-                found[rows, 8:] = nuclei(falling, log_sum[rows]).float()
+                found[rows, 7:] = nuclei(falling, log_sum[rows]).float()
 
     def _seen(self, z: torch.Tensor, own: torch.Tensor) -> tuple[Any, ...]:
         """What torch sees of a group; its logits are relative to the largest then.

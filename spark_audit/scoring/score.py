@@ -94,8 +94,8 @@ def score(
         If the store cannot be written; what was stored before stays valid.
     """
     from spark_audit.checkpoints.open import open_checkpoint
-    from spark_audit.terminal.progress import awaited
-    from spark_audit.terminal.progress import progress as shown
+    from spark_audit.terminal.console import awaited
+    from spark_audit.terminal.console import progress as shown
 
     loaded = open_checkpoint(loaded)
     store = Store(None) if store is None else store

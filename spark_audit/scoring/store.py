@@ -292,12 +292,16 @@ _SCHEMAS = [
     for layout in LAYOUTS.values()
 ]
 
+GONE = "top40_cold"
+"""A column of earlier parts that nothing reads."""
+
 
 def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     """The first digits of the keys of a part, and its remarks; damage is an error."""
     data = read_regular(path, most=data_bytes())
     table = pq.read_table(pa.BufferReader(data))
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
+    table = table.drop_columns([n for n in table.column_names if n == GONE])
     keys, *lists = (column.combine_chunks() for column in table.columns)
     # The name fits the bytes of a file that somebody else wrote, too.
     if (

@@ -23,8 +23,8 @@ from spark_audit.files import check_regular, write_atomically
 
 _COLUMNS: Mapping[str, str] = {
     "plain": "nll:f4 rank_lo:i4 ties:i4 mean_logp:f4 sd_logp:f4 top1_margin:f4 "
-    "top40_logp:f4 top40_cold:f4",
-    "prompted": "nll:f4 rank_lo:i4 ties:i4 top40_logp:f4 top40_cold:f4",
+    "top40_logp:f4",
+    "prompted": "nll:f4 rank_lo:i4 ties:i4 top40_logp:f4",
     "nucleus": "nll:f4 rank_lo:i4 top_p90_size:i4 top_p90_logp:f4 top_p95_size:i4 "
     "top_p95_logp:f4",
     "candidates": "nll_sum:f4 nll_mean:f4",

@@ -8,18 +8,27 @@
     def audit(*, loading: Loading = Loading(), seed: Seed = 0) -> None: ...
 
 cyclopts reads ``--device`` and ``--seed``, and what they are for in the docstring.
+
+A program's commands are functions. What is typed wins over the file of ``--config``,
+the file over the environment.
 """
 
 from __future__ import annotations
 
+import os
+import tomllib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import MISSING, dataclass, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
-from cyclopts import Group, Parameter, Token
+from cyclopts import App, ArgumentCollection, Group, Parameter, Token
+from cyclopts.config import Dict
 from cyclopts.types import NonNegativeInt
 
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError, OutputError, choose
+from spark_audit.files import elsewhere, nearest, read_regular
 from spark_audit.sentences import LANGUAGES
 
 T = TypeVar("T")
@@ -71,10 +80,10 @@ def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
         raise InputError(what, where="--show-text", fix="add --format dossier")
 
 
-Quiet: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="No progress.")]
-Verbose: TypeAlias = Annotated[
-    bool, Parameter(group=OUTPUT, help="Print every sentence and table.")
-]
+Quiet: TypeAlias = Annotated[bool, NO_OPTION]
+Verbose: TypeAlias = Annotated[bool, NO_OPTION]
+"""Every command takes ``--quiet`` and ``--verbose``; these parameters hear of it."""
+_QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
 Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to stdout.")]
 BatchSize: TypeAlias = Annotated[
     int | Literal["auto"],
@@ -179,3 +188,187 @@ def one_of(value: Any, where: str, known: Collection[Any]) -> Any:
         fix = choose(str(value), (one for one in known if one is not None))
         raise InputError(f"{value!r} is unknown", where=where, fix=fix)
     return value
+
+
+# --- a program of commands, made of functions -----------------------------------------
+
+TRUST = "trust-remote-code"
+"""An option that is read from no file: one that came with a checkpoint may be named by
+a variable, and would run the checkpoint's code."""
+HELP = ("--help", "-h")
+
+Config: TypeAlias = Annotated[
+    Path | None,
+    Parameter(
+        group=ADVANCED,
+        metavar="FILE",
+        env_var="SPARK_AUDIT_CONFIG",
+        help="TOML with options of this command: base = 'models/base'. Typed options "
+        "override the file, the file overrides the environment.",
+    ),
+]
+
+
+@dataclass
+class Typed:
+    """What was typed, for a command with a parameter ``typed: Line``.
+
+    Attributes
+    ----------
+    words
+        All of it, the program's name first.
+    arguments
+        The command's options.
+    """
+
+    words: tuple[str, ...]
+    arguments: ArgumentCollection = field(default_factory=ArgumentCollection)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Values of options that are not left to their defaults, wherever given."""
+        return {
+            one.name.strip("-").replace("-", "_"): one.value
+            for one in self.arguments
+            if one.tokens
+        }
+
+
+Line: TypeAlias = Annotated[Typed, Parameter(parse=False)]
+
+
+def program(name: str, words: Sequence[str], *, help: str) -> App:
+    """An application without commands yet, which runs what was typed by ``.meta``."""
+    app = App(
+        name=name,
+        help=help,
+        help_flags=HELP,
+        help_format="rst",
+        version=partial(_versions, name),
+        version_format="plaintext",
+        group_parameters=HOW,
+        default_parameter=Parameter(
+            negative=(),
+            consume_multiple=1,
+            allow_repeating=True,
+            show_default=_shown,
+        ),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+
+    app.register_install_completion_command()
+    # Meta applications do not take this one over.
+    app.meta.suppress_keyboard_interrupt = False
+
+    @app.meta.default
+    def launched(
+        *rest: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        config: Config = None,
+        quiet: Annotated[bool, Parameter(group=OUTPUT, help=_QUIET)] = False,
+        verbose: Annotated[bool, Parameter(group=OUTPUT, help=_VERBOSE)] = False,
+    ) -> Any:
+        typed = Typed((name, *words))
+        given = {"typed": typed, "quiet": quiet, "verbose": verbose}
+
+        def read(app: App, commands: Any, found: ArgumentCollection) -> None:
+            # Fields that are no options are among them, of the same names.
+            found = found.filter_by(parse=True)
+            typed.arguments = found
+            if config is not None:
+                content = _content(config)
+                given.update((n, content.pop(n)) for n in given if n in content)
+                _from_file(app, commands, found, content, path=config)
+            for one in found:
+                _check(one)
+
+        app.config = read
+        command, bound, ignored = app.parse_args(rest)
+        bound.arguments |= {n: value for n, value in given.items() if n in ignored}
+        left = command(*bound.args, **bound.kwargs)
+        if command.__name__ == "help_print" and not {*HELP} & {*words}:
+            raise InputError("no command was given", fix=f"see {name} --help")
+        return left
+
+    return app
+
+
+def add(
+    app: App,
+    name: str,
+    function: Callable[..., Any],
+    *,
+    help: str | None = None,
+    examples: Sequence[str] = (),
+) -> None:
+    """Give an application its next command, with examples in its help."""
+    below = "\n\n".join(["Examples", *examples]) if examples else ""
+    place = len([*app])
+    app.command(function, name=name, help=help, help_epilogue=below, sort_key=place)
+
+
+def _shown(usual: Any) -> str | None:
+    """A default as the help shows it: none of what is off or empty."""
+    return None if usual in (None, "", (), (0, 1)) or usual is False else str(usual)
+
+
+def _versions(name: str) -> str:
+    from spark_audit.provenance import versions
+
+    installed = versions()
+    # Both programs are of one distribution: each begins with its own name.
+    own = {name: installed.pop("spark-audit", "not installed")}
+    return "\n".join(f"{k} {v}" for k, v in {**own, **installed}.items())
+
+
+def _check(argument: Any) -> None:
+    """Read ``~`` as a shell would; refuse addresses of elsewhere, and fractions."""
+    name, kinds = argument.name, {argument.hint, *get_args(argument.hint)}
+    tokens = argument.tokens
+    for one in tokens:
+        path = Path(one.value) if Path in kinds else one.value
+        if fix := elsewhere(path):
+            raise InputError("is no path on this machine", where=name, fix=fix)
+        # The library would round it.
+        if int in kinds and float not in kinds and "." in one.value:
+            raise InputError(f"{one.value!r} is no whole number", where=name)
+    if Path in kinds:
+        argument.tokens = [
+            one.evolve(value=os.path.expanduser(one.value)) for one in tokens
+        ]
+
+
+# --- options from a file --------------------------------------------------------------
+
+
+def _from_file(
+    app: App,
+    commands: tuple[str, ...],
+    arguments: ArgumentCollection,
+    content: dict[str, Any],
+    *,
+    path: Path,
+) -> None:
+    """Take the options of a file for those that were not typed."""
+    if TRUST in content:
+        what, fix = f"{TRUST} is taken from the command line only", "read the code"
+        raise InputError(what, where=str(path), fix=f"{fix}, then type --{TRUST}")
+    for one in arguments:
+        if one.name[2:] in content and any(t.source == "env" for t in one.tokens):
+            one.tokens.clear()
+    Dict(content, source=str(path), use_commands_as_keys=False)(
+        app, commands, arguments
+    )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(read_regular(path, follow=True).decode())
+        return {key.replace("_", "-"): value for key, value in content.items()}
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise OutputError(what, where=str(path), fix=nearest(path)) from error
+    except ValueError as error:  # of its bytes, or of its form
+        fix = "write lines like: base = 'models/base'"
+        raise InputError(f"is no TOML ({error})", where=str(path), fix=fix) from error

@@ -14,12 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from spark_train.distributed import added, share
-from spark_train.loop import Phase, Sums, by_weight, flat_gradient
-from spark_train.methods.method import Method, task_by_task
-from spark_train.phases.task import learning, response_loss
-from spark_train.run_folder import keep, kept
-from spark_train.stream import Stream
+from spark_train.loop import Phase, Sums, added, by_weight, flat_gradient, share
+from spark_train.phases import learning, response_loss
+from spark_train.stream import Method, Stream, task_by_task
 
 Weights = Mapping[str, Tensor]
 
@@ -77,7 +74,7 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
-        held.update(kept(stream, k - 1) if k else {})
+        held.update(stream.kept(k - 1) if k else {})
 
     def penalty() -> Sums:
         drifts = [
@@ -89,7 +86,7 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
     def end() -> None:
         if k + 1 < len(stream.tasks):  # else no later task asks for it
             own = {f"fisher {k}": fisher(stream, k)}
-            keep(stream, k, {**held, **own, f"weights {k}": student.trainable})
+            stream.keep(k, {**held, **own, f"weights {k}": student.trainable})
 
     phase = learning(stream, k)
     return [replace(phase, start=start, penalty=penalty if k else None, end=end)]

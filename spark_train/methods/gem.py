@@ -19,27 +19,18 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from spark_train.loop import (
-    Clock,
-    Phase,
-    Step,
-    Term,
-    accumulate,
-    flat_gradient,
-    set_gradient,
-)
-from spark_train.methods.method import Method, task_by_task
-from spark_train.phases.task import TASK, covered, learning
-from spark_train.stream import Stream
+from spark_audit.terminal.console import Clock
+from spark_train.loop import Phase, accumulate, flat_gradient, set_gradient
+from spark_train.phases import TASK, learning
+from spark_train.stream import Method, Stream, task_by_task
+from spark_train.training_rows import TrainRow
 
 
-def memory(stream: Stream, k: int) -> Step:
+def memory(stream: Stream, k: int) -> list[TrainRow]:
     """The rows stored of task ``k``, the same ones for all later tasks."""
     rows = stream.rows[stream.tasks[k]]
     size = min(stream.settings.gem.memory, len(rows))
-    chosen = stream.drawn(k, rows, size, purpose="memory")
-    count = covered(chosen, stream.settings.loss.scope)
-    return Step({TASK: chosen}, {TASK: Term(count)})
+    return stream.drawn(k, rows, size, purpose="memory")
 
 
 @task_by_task
@@ -50,14 +41,14 @@ def gem(stream: Stream, k: int) -> list[Phase]:
     """
     student = stream.student
     phase = learning(stream, k)
-    stored = [memory(stream, earlier) for earlier in range(k)]
+    stored = [{TASK: memory(stream, earlier)} for earlier in range(k)]
 
     def gradients(step: int) -> Mapping[str, float]:
         own = flat_gradient(student)
         others = []
-        for batch in stored:
+        for rows in stored:
             student.model.zero_grad(set_to_none=True)
-            accumulate(student, phase.loss, batch, Clock({}))
+            accumulate(student, phase.loss, rows, phase.terms(rows), Clock())
             others.append(flat_gradient(student))
         table = torch.stack([*others, own])
         products = table @ table.T

@@ -28,14 +28,11 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_train.distributed import gathered
-from spark_train.loop import Phase, Step, Sums, Term
+from spark_train.loop import Phase, Rows, Sums, Term, gathered
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.ewc import drift, fisher
-from spark_train.methods.method import Method, task_by_task
-from spark_train.phases.task import TASK, learning
-from spark_train.run_folder import keep, kept
-from spark_train.stream import Stream
+from spark_train.phases import TASK, learning
+from spark_train.stream import Method, Stream, task_by_task
 from spark_train.token_scores import scored
 from spark_train.training_rows import TrainRow, collate, padded
 
@@ -52,20 +49,16 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         own = [(row.id, score) for row, score, _ in scored(stream, k, rows)]
         scores.update(gathered(own))
         if k:
-            held.update(kept(stream, k - 1))
+            held.update(stream.kept(k - 1))
             held["at"] = {n: w.detach().clone() for n, w in student.trainable.items()}
 
     def unlearned(row: TrainRow) -> np.ndarray:
         # The first token has no prediction, and a Score of 0.
         return scores[row.id] > settings.theta
 
-    def term(some: Sequence[TrainRow]) -> dict[str, Term]:
-        count = sum(int(unlearned(row).sum()) for row in some)
-        return {"unlearn": Term(count, settings.lambda_unlearn)}
-
-    def choose(step: int) -> Step:
-        chosen = plain.choose(step)
-        return replace(chosen, terms={**chosen.terms, **term(chosen.rows[TASK])})
+    def terms(some: Rows) -> dict[str, Term]:
+        count = sum(int(unlearned(row).sum()) for row in some[TASK])
+        return {**plain.terms(some), "unlearn": Term(count, settings.lambda_unlearn)}
 
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         batch = collate(some, student.device)
@@ -98,14 +91,10 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
             new = fisher(stream, k, relative=True)
             old = held["importance"] if k else new
             mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
-            keep(stream, k, {"importance": mean})
+            stream.keep(k, {"importance": mean})
 
-    def of_row(role: str, row: TrainRow) -> dict[str, Term]:
-        assert plain.of_row is not None
-        return {**plain.of_row(role, row), **term([row])}
-
-    phase = replace(plain, start=start, choose=choose, loss=loss, end=end)
-    return [replace(phase, penalty=penalty if k else None, of_row=of_row)]
+    phase = replace(plain, start=start, terms=terms, loss=loss, end=end)
+    return [replace(phase, penalty=penalty if k else None)]
 
 
 PECL = Method(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_train.loop import Phase
-from spark_train.methods.method import REHEARSAL, Method, task_by_task
-from spark_train.phases.correction import correction
-from spark_train.phases.replay import Distillation
-from spark_train.phases.task import Rehearsal, learning
-from spark_train.stream import Stream
+from spark_train.phases import Distillation, Rehearsal, correction, learning
+from spark_train.stream import REHEARSAL, Method, Stream, task_by_task
 
 _READS = "the teacher and the sensitivity scores read rows without noise"
 _DRAWS = "correction draws its rows otherwise than by Poisson sampling"
@@ -66,3 +65,20 @@ SPARK = Method(
     reads=("replay", "sensitivity", "ptpc"),
     no_epsilon=f"{_READS}, and {_DRAWS}",
 )
+
+
+# --- all tasks at once ----------------------------------------------------------------
+
+
+def mtl(stream: Stream) -> list[Phase]:
+    """Multi-task learning: tasks shuffled together; the paper's upper bound, no BWT.
+
+    One task of all rows, ``1-all``; accuracy is measured on each of them.
+    """
+    rows = [row for task in stream.tasks for row in stream.rows[task]]
+    phase = learning(replace(stream, rows={"all": rows}), 0, purpose="all tasks")
+    rates = phase.rates and dict.fromkeys(stream.tasks, phase.rates["all"])
+    return [replace(phase, tasks=stream.tasks, rates=rates)]
+
+
+MTL = Method("mtl", mtl, no_epsilon="")

@@ -62,7 +62,7 @@ MISTAKES = [
     (
         "all --ckpt a --audits nll",
         2,
-        "Unknown option: --audits. Did you mean --quiet? see",
+        "Unknown option: --audits; see",
     ),
     ("gate runs/er", 2, "is a folder without report.json; give a report folder"),
     ("all --ckpt https://h/x", 2, "give --model NAME, and --agree PATH"),

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_audit import demo
 from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
 from spark_audit.data.pii import find_identifiers
-from spark_audit.demo import demo
-from spark_audit.demo.text import TASKS, make_examples
+from spark_audit.demo import TASKS, make_examples
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.file import load_manifest
-from spark_audit.pipeline.engines.local import run_jobs
+from spark_audit.pipeline.local_engine import run_jobs
 from spark_audit.pipeline.run import Outcome
 from spark_audit.report.folder import read_report, write_report
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from gguf_files import written
 
-from spark_audit import Pass, manifest_items, open_checkpoint, score
+from spark_audit import Pass, demo, manifest_items, open_checkpoint, score
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import write_examples
-from spark_audit.demo import demo
 from spark_train.cli import run as train
 
 

@@ -18,10 +18,10 @@ from spark_audit.errors import (
 )
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_audit.pipeline.engines import local
-from spark_audit.pipeline.engines import ray as engine
-from spark_audit.pipeline.engines.ray import Driver, without_models
+from spark_audit.pipeline import local_engine as local
+from spark_audit.pipeline import ray_engine as engine
 from spark_audit.pipeline.job import Job
+from spark_audit.pipeline.ray_engine import Driver, without_models
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import versions
 from spark_audit.scoring.store import Store
@@ -58,6 +58,10 @@ def test_errors_of_a_node_are_told_in_one_line():
     assert str(other) == "--engine ray: Ray says: RayError: it broke"
     ours = InputError("is wrong", where="row-1")
     assert said("RayTaskError", cause=ours) is ours
+    full = type("ObjectStoreFullError", (Exception,), {})("Failed to put\nobject")
+    told = said("RayTaskError", cause=full)
+    assert isinstance(told, IncompleteError)
+    assert "the object store of the Ray cluster is full; start Ray with" in str(told)
     gone = said("RayTaskError", cause=ModuleNotFoundError("No module named 'x'"))
     assert "cannot begin (ModuleNotFoundError: No module named 'x')" in str(gone)
 

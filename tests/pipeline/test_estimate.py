@@ -1,6 +1,6 @@
 """What a run takes, shown beforehand in words that fit a screen."""
 
-from spark_audit.pipeline.dry_run import duration, told
+from spark_audit.pipeline.run import duration, told
 from spark_audit.scoring.table import LAYOUTS
 
 

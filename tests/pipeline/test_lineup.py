@@ -7,8 +7,7 @@ from audited import chosen
 
 from spark_audit.audits import Matched, Utility
 from spark_audit.checkpoints.specs import Spec
-from spark_audit.errors import InputError
-from spark_audit.pipeline.lineup import Plans, check_baseline, lineup, make_plans, union
+from spark_audit.pipeline.job import Plans, lineup, make_plans, union
 from spark_audit.scoring.table import Pass
 
 PLAIN, NOISE, WORDS = Pass(), Pass("noise", 0.1), Pass("generate")
@@ -26,15 +25,6 @@ def folders(tmp_path, make_adapter):
 
 def names(found: Any) -> list[str]:
     return [spec.name for spec in found.specs]
-
-
-def test_a_baseline_may_have_several_seeds():
-    """Its seeds are paired with the others'."""
-    names = ("er[1]", "er[2]", "spark[1]", "spark[2]")
-    for baseline in ("er", "er[1]", "base", None):
-        check_baseline(baseline, names)
-    with pytest.raises(InputError, match="--baseline: 'err' is none"):
-        check_baseline("err", names)
 
 
 def test_a_list_is_a_series_for_utility_alone(folders):

@@ -16,8 +16,8 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.errors import SparkError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
+from spark_audit.pipeline.compare import verify
 from spark_audit.pipeline.run import Request, run
-from spark_audit.pipeline.verify import verify
 from spark_audit.report.attest import differences, read_rules, statement
 from spark_audit.report.folder import read_report
 from spark_audit.report.gate import check, parse_rule

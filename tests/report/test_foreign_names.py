@@ -19,8 +19,7 @@ from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (
     Report,
 )
-from spark_audit.terminal.console import say, show_facts, tell_json
-from spark_audit.terminal.progress import progress
+from spark_audit.terminal.console import progress, say, show_facts, tell_json
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x00\x9b31m\u202egnp\u2066\r"
 MARKUP = "<img src=x onerror=a()>![i](//e/i.png)[click](//e)[r][r] www.e.example @e #1"

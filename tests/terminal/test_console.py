@@ -8,19 +8,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
 from cyclopts import App, Parameter
 
 from spark_audit.errors import CheckpointError, IncompleteError, InputError, OutputError
-from spark_audit.terminal.commands import add, program
+from spark_audit.terminal import console
 from spark_audit.terminal.console import (
     keep_apart,
     run_command,
     show_facts,
 )
-from spark_audit.terminal.flags import one_of
+from spark_audit.terminal.flags import add, one_of, program
 from spark_audit.terminal.interrupts import SIGNALS
 
 
@@ -170,7 +171,7 @@ def test_the_end_of_memory_is_no_defect(error, capsys):
 def test_a_reader_that_has_enough_is_no_error():
     code = (
         "import sys\n"
-        "from spark_audit.terminal.commands import add, program\n"
+        "from spark_audit.terminal.flags import add, program\n"
         "from spark_audit.terminal.console import run_command\n"
         "def app(words):\n"
         "    made = program('try', words, help='Try.')\n"
@@ -191,7 +192,7 @@ def test_a_reader_that_has_enough_is_no_error():
 def test_what_a_command_came_to_stands_where_nobody_can_be_told(output):
     code = (
         "import sys\n"
-        "from spark_audit.terminal.commands import add, program\n"
+        "from spark_audit.terminal.flags import add, program\n"
         "from spark_audit.terminal.console import run_command\n"
         "def do():\n"
         "    print('found')\n"
@@ -255,3 +256,43 @@ start("spark-audit", load)
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert ("will change" in done.stderr) == said
         assert ("Failed to load" in done.stderr) == said
+
+
+# --- progress in a log ----------------------------------------------------------------
+
+
+def test_plain_lines_give_rate_and_time_left(monkeypatch, capsys):
+    clock = iter([100.0, 104.0, 112.0, 120.0])
+    own = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(console, "time", own)
+    with console.progress() as show:
+        show("scoring", 0, 400)
+        show("scoring", 100, 400)  # 4 s after the last line: nothing is said
+        show("scoring", 300, 400)
+        show("scoring", 400, 400)
+    assert capsys.readouterr().err.splitlines() == [
+        "scoring: 0/400",
+        "scoring: 300/400 25/s, 4 s left",
+        "scoring: 400/400 20/s",
+    ]
+
+
+def test_a_stage_that_begins_again_starts_its_clock_again(monkeypatch, capsys):
+    clock = iter([0.0, 10.0, 500.0, 510.0])
+    own = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(console, "time", own)
+    with console.progress() as show:
+        for done in (10, 100, 10, 100):
+            show("scoring", done, 100)
+    assert capsys.readouterr().err.splitlines() == [
+        "scoring: 10/100",
+        "scoring: 100/100 10/s",
+        "scoring: 10/100",
+        "scoring: 100/100 10/s",
+    ]
+
+
+def test_quiet_shows_nothing(capsys):
+    with console.progress(quiet=True) as show:
+        show("scoring", 1, 2)
+    assert capsys.readouterr() == ("", "")

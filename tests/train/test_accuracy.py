@@ -13,8 +13,9 @@ from spark_audit.audits import Utility
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.pipeline.run import Request, run
-from spark_train.corpus import Corpus, accuracy
-from spark_train.model.lora import add_lora
+from spark_train.model import add_lora
+from spark_train.training_rows import Corpus
+from spark_train.training_run import accuracy
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
 LABELS = {

@@ -11,7 +11,7 @@ import pytest
 
 from spark_audit.checkpoints.specs import Loading
 from spark_train.cli import run
-from spark_train.run_folder import RunRecord
+from spark_train.training_run import RunRecord
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]
@@ -127,7 +127,7 @@ def test_every_flag_reaches_training(asked, capsys):
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_the_first_process_prints(rank, monkeypatch, capsys):
-    monkeypatch.setattr("spark_train.distributed.rank", lambda: rank)
+    monkeypatch.setattr("spark_train.loop.rank", lambda: rank)
     assert run(RUN) == 0
     out, err = capsys.readouterr()
     assert ("Last 0.5" in out, "said before" in err) == (rank == 0, rank == 0)

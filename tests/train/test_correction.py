@@ -20,7 +20,7 @@ from plain_training import (
     same,
 )
 
-from spark_train.phases.correction import correction
+from spark_train.phases import correction
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
 
@@ -151,7 +151,7 @@ def test_identifiers_at_the_first_token_alone_are_none():
     phase = correction(stream, 0)
     phase.start()
     assert len(notes) == 1
-    assert phase.choose(0).terms["ul"].count == 0
+    assert phase.terms(phase.choose(0).rows)["ul"].count == 0
 
 
 def test_the_first_task_has_no_old_rows():

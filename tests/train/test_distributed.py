@@ -16,7 +16,7 @@ from run_training import steps, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.errors import CheckpointError, InputError
-from spark_train import distributed
+from spark_train import loop as distributed
 
 # With --cpu accelerate starts one process only (more need MPI); with --multi_gpu it
 # starts as many as it is told, and on a machine without CUDA they speak over gloo.

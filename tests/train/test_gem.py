@@ -32,17 +32,17 @@ def made(*assignments: str) -> tuple[Stream, list[Phase]]:
 def test_each_task_s_memory_is_the_same_at_all_later_tasks():
     stream, _ = made()
     for k, task in enumerate("abc"):
-        (rows,) = memory(stream, k).rows.values()
+        rows = memory(stream, k)
         assert len({row.id for row in rows}) == 5
         assert {row.task for row in rows} == {task}
     # Which rows are kept is drawn from the seed, whatever the file's order.
     drawn = {
-        tuple(row.id for row in memory(made(seed)[0], 0).rows["task"])
+        tuple(row.id for row in memory(made(seed)[0], 0))
         for seed in ("seed=0", "seed=0", "seed=1", "seed=2")
     }
     assert len(drawn) == 3
     stream, _ = made("gem.memory=100")
-    (rows,) = memory(stream, 0).rows.values()
+    rows = memory(stream, 0)
     assert sorted(row.id for row in rows) == sorted(row.id for row in ROWS["a"])
 
 
@@ -52,7 +52,7 @@ def test_the_gradient_is_projected_by_fresh_gradients(margin):
     # Of the first memory's gradient more than the margin is to be undone, and less.
     for seed, share in ((1, 2.0), (2, 0.1)):
         moved(stream.student.model, seed=seed)  # gradients are those of these weights
-        memories = [list(memory(stream, k).rows["task"]) for k in range(2)]
+        memories = [memory(stream, k) for k in range(2)]
         others = np.stack([plain_gradient(stream, rows) for rows in memories])
         rng = np.random.default_rng(seed)
         size = np.linalg.norm(others, axis=1).min() / others.shape[1] ** 0.5
@@ -74,7 +74,7 @@ def test_the_gradient_is_projected_by_fresh_gradients(margin):
 
 def test_a_gradient_that_hurts_no_task_is_left_as_it_is():
     stream, phases = made()
-    memories = [list(memory(stream, k).rows["task"]) for k in range(2)]
+    memories = [memory(stream, k) for k in range(2)]
     others = np.stack([plain_gradient(stream, rows) for rows in memories])
     own = np.linalg.pinv(others) @ np.ones(2)  # <own, g_k> = 1
     set_gradient(stream.student, torch.from_numpy(own))

@@ -14,8 +14,8 @@ from tiny_models import make_model
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_train.loop import Phase, State, Step, Term, run_phase
-from spark_train.model.student import Student
-from spark_train.phases.task import Rehearsal, covered, fit, learning, response_loss
+from spark_train.model import Student
+from spark_train.phases import Rehearsal, covered, fit, learning, response_loss
 from spark_train.training_rows import encode_rows
 
 ROWS = [
@@ -140,7 +140,10 @@ def test_a_step_without_positions_still_is_a_step():
 
         def choose(at: int) -> Step:
             some = rows if at == 0 else []
-            return Step({"task": some}, {"task": Term(covered(some, "response"))})
+            return Step({"task": some})
+
+        def terms(rows: Any) -> dict[str, Term]:
+            return {"task": Term(covered(rows["task"], "response"))}
 
         def loss(role: str, some: Any) -> Any:
             return response_loss(stream.student, some, scope="response", name="task")
@@ -150,7 +153,7 @@ def test_a_step_without_positions_still_is_a_step():
                 for weight in stream.student.trainable.values():
                     weight.grad = torch.zeros_like(weight)
 
-        phase = Phase("1-a", "task", 4, 1e-2, choose, loss, gradients=zeros)
+        phase = Phase("1-a", "task", 4, 1e-2, choose, terms, loss, gradients=zeros)
         run_through(stream, phase)
         return state_of(stream)
 

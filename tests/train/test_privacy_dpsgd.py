@@ -18,15 +18,14 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
-from spark_train.loop import Clock, Phase, flat_gradient, run_phase
+from spark_audit.terminal.console import Clock
+from spark_train.loop import Phase, Rows, flat_gradient, run_phase
 from spark_train.methods import METHODS
-from spark_train.methods.method import Method
-from spark_train.model.lora import add_lora
-from spark_train.model.student import Student
-from spark_train.privacy.dpsgd import dpsgd, drawn, epsilon, noise_for
-from spark_train.run_folder import Folder
-from spark_train.stream import Stream
+from spark_train.model import Student, add_lora
+from spark_train.privacy import dpsgd, drawn, epsilon, noise_for
+from spark_train.stream import Method, Stream
 from spark_train.training_rows import TrainRow, encode_rows
+from spark_train.training_run import Folder
 from spark_train.training_settings import parse
 
 TASKS = ("yelp", "fomc", "agnews")
@@ -80,10 +79,15 @@ def phases(stream: Stream, method: str = "er") -> list[Phase]:
     return dpsgd(stream, METHODS[method]).phases
 
 
+def collected(phase: Phase, step: int, rows: Rows) -> dict[str, float]:
+    assert phase.collect is not None
+    return phase.collect(step, rows, phase.terms(rows), Clock())
+
+
 def gradient(stream: Stream, phase: Phase, step: int) -> torch.Tensor:
     """What the optimizer would see of a step: ``(P,)``."""
     phase.start()
-    phase.collect(step, phase.choose(step), Clock({}))
+    collected(phase, step, phase.choose(step).rows)
     return flat_gradient(stream.student)
 
 
@@ -122,7 +126,7 @@ def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
     phase = phases(made)[2]
     step = full(phase)
     chosen = phase.choose(step)
-    told = phase.collect(step, chosen, Clock({}))
+    told = collected(phase, step, chosen.rows)
     found = flat_gradient(made.student)
     total = torch.zeros_like(found)
     cut = 0
@@ -152,7 +156,7 @@ def test_noise_follows_from_seed_run_phase_and_step_alone(monkeypatch):
     # Seeds that are the same to torch's generator, which takes 32 bits.
     found = []
     for seed in (5, 5 + 2**32):
-        monkeypatch.setattr("spark_train.privacy.dpsgd.seed_for", lambda *of, s=seed: s)
+        monkeypatch.setattr("spark_train.privacy.seed_for", lambda *of, s=seed: s)
         found.append(drawn(50, **first))
     assert not found[0].equal(found[1])
 
@@ -208,8 +212,7 @@ def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(stream):
 def test_an_empty_batch_is_noise_alone(stream):
     made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.5")
     phase = phases(made, "seqft")[0]
-    empty = replace(phase.choose(0), rows={"task": []})
-    assert phase.collect(0, empty, Clock({})) == {"task": 0.0, "clipped": 0}
+    assert collected(phase, 0, {"task": []}) == {"task": 0.0, "clipped": 0}
     noise = drawn(
         len(flat_gradient(made.student)), seed=0, run="", key=phase.key, step=0
     )
@@ -380,7 +383,7 @@ def test_a_method_that_says_nothing_has_no_epsilon(stream):
 
 def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monkeypatch):
     def start(sigma: float) -> Outcome:
-        search = "spark_train.privacy.dpsgd.noise_for"
+        search = "spark_train.privacy.noise_for"
         monkeypatch.setattr(search, lambda *_, **__: sigma)
         return quick(tmp_path / "run", tiny_base, data, "dp.target_epsilon=2")
 

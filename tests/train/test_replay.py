@@ -22,8 +22,7 @@ from plain_training import (
     same,
 )
 
-from spark_train.phases.replay import Distillation
-from spark_train.phases.task import learning
+from spark_train.phases import Distillation, learning
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
 

@@ -15,7 +15,7 @@ from tiny_models import make_model, save_model
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
-from spark_train.run_folder import Folder
+from spark_train.training_run import Folder
 
 SETTINGS = (
     "epochs=1",
@@ -190,7 +190,7 @@ def half(start, tmp_path_factory):
 
     run = tmp_path_factory.mktemp("half") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_train.phases.replay.scored", stop)
+        patch.setattr("spark_train.phases.scored", stop)
         with pytest.raises(Killed):
             start(run)
     return run

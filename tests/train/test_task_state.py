@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import OutputError
 from spark_train.methods import METHODS, groups
-from spark_train.run_folder import keep, kept
 
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
 WATCHED = (
     "spark_train.loop._record",
-    "spark_train.run_folder.write_atomically",
+    "spark_train.stream.write_atomically",
+    "spark_train.training_run.write_atomically",
     "spark_train.training_run.save_adapter",
     "spark_train.training_run.write_text",
 )
@@ -112,14 +112,14 @@ def test_what_is_carried_must_be_there(tmp_path):
     stream = make_stream(adapted(), make_rows(a=1, b=1, c=1))
     stream = replace(stream, folder=tmp_path)
     for k in (0, 1, 2):
-        keep(stream, k, {"a": {"w": torch.full((2,), float(k))}})
+        stream.keep(k, {"a": {"w": torch.full((2,), float(k))}})
     assert sorted(p.name for p in (tmp_path / "carried").iterdir()) == [
         "2-b.safetensors",
         "3-c.safetensors",
     ]
-    assert kept(stream, 1)["a"]["w"].tolist() == [1.0, 1.0]
+    assert stream.kept(1)["a"]["w"].tolist() == [1.0, 1.0]
     last = tmp_path / "carried" / "3-c.safetensors"
     last.write_bytes(last.read_bytes()[:-1] + b"\x01")  # another number
     for k, name in ((0, "1-a"), (2, "3-c")):
         with pytest.raises(OutputError, match=f"{name}.safetensors: is gone or dam"):
-            kept(stream, k)
+            stream.kept(k)

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import series
 from spark_train.cli import run
-from spark_train.corpus import ORDERS
 from spark_train.methods import METHODS, groups
-from spark_train.run_folder import RunRecord
+from spark_train.training_rows import ORDERS
+from spark_train.training_run import RunRecord
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
@@ -265,9 +265,13 @@ def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
         ((), {"data": tmp_path / "nowhere.jsonl"}, "nowhere.jsonl"),
         ((), {"data": tmp_path / "empty"}, "holds no .jsonl file"),
         ((), {"data": held}, "holds no train row"),
-        ((), {"data": other, "order": 1}, "tasks of order 1; it has: mine"),
-        ((), {"order": "yelp,yelp"}, "names no task, or one twice"),
-        ((), {"order": ""}, "no task, or one twice; there are: fomc, yelp"),
+        (
+            (),
+            {"data": other, "order": 1},
+            "no task of the data, or one twice; there are: mine",
+        ),
+        ((), {"order": "yelp,yelp"}, "names no task of the data, or one twice"),
+        ((), {"order": ""}, "or one twice; there are: fomc, yelp"),
         ((), {"order": "yelp,mine"}, "'mine' is no task with train rows"),
         (("--set", "max_length=4"), {}, "max_length 4 leaves too few"),
     ):

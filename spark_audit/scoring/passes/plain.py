@@ -16,9 +16,8 @@ tokens with exactly the target's logit; ``mean_logp`` = E_p[log p] and ``sd_logp
 standard deviation under the model's own next-token distribution; ``top1_margin`` =
 target's logit minus the largest other logit (positive: the model's first guess);
 ``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0);
-``top40_cold`` = log of the sum of squares of their probabilities (<= 0): what sampling
-from them at T = 0.5 divides by; ``top_p90_size`` and ``top_p90_logp`` = number and log
-of the probability (<= 0) of the likeliest tokens that have 0.9 of it together.
+``top_p90_size`` and ``top_p90_logp`` = number and log of the probability (<= 0) of the
+likeliest tokens that have 0.9 of it together.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.scoring.store import Keys
 
 Work: TypeAlias = Callable[[], Any]
 """A function of a module with its arguments bound (``functools.partial``)."""
@@ -44,7 +43,7 @@ WORTH = 5e11
 needs 6 to begin."""
 GRACE = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
-HELP = "from spark_audit.pipeline.engines import local; local.help_out()"
+HELP = "from spark_audit.pipeline import local_engine as local; local.help_out()"
 
 
 def processes(job: Job, lacking: Lacking) -> int:
@@ -131,29 +130,24 @@ def score_part(
         if job.order.scores(checkpoint.name):
             scored.append(job.scored(checkpoint))
             for keys in scored[-1].keys.values():
+                job.store.refresh()
+                if not job.store.left(keys):
+                    continue
+                what = f"scoring {checkpoint.name}, {keys.kind.label}, tokens"
                 with job.clock(f"scoring: {keys.kind.kind}"):
-                    _score(job, checkpoint, keys, shard)
+                    if not shard[0]:
+                        for remark in drift_remarks(checkpoint, keys, job.request.seed):
+                            job.store.remark(remark)
+                    score_keys(
+                        checkpoint,
+                        keys,
+                        store=job.store,
+                        batch_size=job.request.batch_size,
+                        shard=shard,
+                        progress=partial(job.show, what),
+                    )
         # Let go of full weights before the next checkpoint is loaded.
         del checkpoint
-
-
-def _score(job: Job, checkpoint: Loaded, keys: Keys, shard: tuple[int, int]) -> None:
-    """Score one worker's part of a pass."""
-    job.store.refresh()
-    if not job.store.left(keys):
-        return
-    if not shard[0]:
-        for remark in drift_remarks(checkpoint, keys, job.request.seed):
-            job.store.remark(remark)
-    what = f"scoring {checkpoint.name}, {keys.kind.label}, tokens"
-    score_keys(
-        checkpoint,
-        keys,
-        store=job.store,
-        batch_size=job.request.batch_size,
-        shard=shard,
-        progress=partial(job.show, what),
-    )
 
 
 def run_jobs(

@@ -1,4 +1,6 @@
-"""DP-SGD: each example's gradient is clipped, and their sum gets Gaussian noise.
+"""Privacy options of a run, around whatever method is trained.
+
+DP-SGD: each example's gradient is clipped, and their sum gets Gaussian noise.
 
 Abadi et al. 2016, with Opacus's semantics and accountant. An example's gradient is that
 of the *mean* over its own tokens of each term of its loss, by their weights **[ours]**,
@@ -27,13 +29,24 @@ task is learned, and at another in each later task that replays it. Each step is
 Poisson-subsampled Gaussian mechanism; Opacus's accountant composes them over the steps
 that an example can be in (Renyi differential privacy: Mironov 2017; Mironov, Talwar &
 Zhang 2019), for one train row more or less.
+
+**Frozen noise**: one Gaussian draw per vocabulary row, on input embeddings only.
+
+``e~_v = e_v + n_v`` with ``n_v ~ N(0, sigma^2 I)``, drawn once from the run's seed
+**[ours]** and the same for the whole run: training, teachers, scores and answers. It is
+added to what the embedding gives, so that a tied output head does not see it. Each
+stage's folder holds it beside the adapter (``frozen_noise.safetensors``), and
+``spark-audit`` applies it; stock PEFT does not, and gets another model.
+
+No epsilon is claimed: nothing bounds what one row does to the weights.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, TypeAlias
@@ -42,20 +55,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spark_audit.checkpoints.adapters import input_noise
+from spark_audit.checkpoints.weight_files import NOISE
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.distributed import share
+from spark_audit.terminal.console import Clock
 from spark_train.loop import (
-    Clock,
     Phase,
-    Step,
+    Rows,
+    Term,
     backward,
     exchanged,
     flat_gradient,
+    rank,
     set_gradient,
+    share,
+    together,
 )
-from spark_train.methods.method import Method, Protected
-from spark_train.stream import Stream
+from spark_train.stream import (
+    CARRIED,
+    Method,
+    Option,
+    Protected,
+    Stream,
+    read_tensors,
+    write_tensors,
+)
+from spark_train.training_rows import TrainRow
+
+# --- DP-SGD ---------------------------------------------------------------------------
 
 
 def dpsgd(stream: Stream, method: Method) -> Protected:
@@ -136,14 +164,23 @@ def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
 
 
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
-    assert phase.of_row is not None, f"{phase.key} does not define one row's loss"
-    of_row, student = phase.of_row, stream.student
+    student = stream.student
     bound, seed = stream.settings.dp.max_grad_norm, stream.settings.seed
 
-    def collect(step: int, chosen: Step, clock: Clock) -> dict[str, float]:
+    def of_row(role: str, row: TrainRow) -> dict[str, Term]:
+        terms = dict(phase.terms({role: [row]}))
+        for name in terms.keys() & phase.shares.keys():
+            share, of = phase.shares[name]
+            weight = terms[name].weight * share / of
+            terms[name] = replace(terms[name], weight=weight)
+        return terms
+
+    def collect(
+        step: int, chosen: Rows, terms: Mapping[str, Term], clock: Clock
+    ) -> dict[str, float]:
         total = torch.zeros_like(flat_gradient(student))
-        sums = dict.fromkeys([*chosen.terms, "clipped"], 0.0)
-        for role, rows in chosen.rows.items():
+        sums = dict.fromkeys([*terms, "clipped"], 0.0)
+        for role, rows in chosen.items():
             with clock(role):
                 for row in share(rows):
                     summed = phase.loss(role, [row])
@@ -256,3 +293,46 @@ def _accountant() -> Any:
             fix="where spark-audit lies: pip install '.[dp]'",
         ) from error
     return RDPAccountant()
+
+
+# --- frozen noise ---------------------------------------------------------------------
+
+NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
+
+
+def fn(stream: Stream, method: Method) -> Protected:
+    """Frozen noise: one Gaussian draw per vocabulary row, on input embeddings only.
+
+    The method's own phases, under noise.
+    """
+    assert stream.folder is not None
+    model, settings = stream.student.model, stream.settings
+    size = model.get_input_embeddings().weight.shape
+    place = stream.folder / CARRIED / NOISE
+
+    @contextmanager
+    def during() -> Iterator[None]:
+        # What the run began with is kept: another library may draw otherwise.
+        with together():
+            if rank() == 0 and not place.exists():
+                seed = seed_for(settings.seed, "frozen noise")
+                noise = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+                write_tensors(place, {"noise": settings.fn.sigma * noise})
+        noise = read_tensors(place)["noise"]
+        with input_noise(model, noise.to(stream.student.device)):
+            yield
+
+    stream.note(f"no epsilon: {NO_EPSILON}")
+    facts = {"option": "fn", "sigma": settings.fn.sigma, "rows": size[0]}
+    return Protected(
+        method.phases(stream), facts | {"no_epsilon": NO_EPSILON}, during, place
+    )
+
+
+PRIVACY: Mapping[str, Option] = {"dpsgd": dpsgd, "fn": fn}
+"""By the values of ``--dp``."""
+
+
+def groups(name: str) -> tuple[str, ...]:
+    """Groups of the settings that an option reads; ``none`` reads nothing."""
+    return {"dpsgd": ("dp",), "fn": ("fn",)}.get(name, ())

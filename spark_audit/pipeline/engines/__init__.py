@@ -1,1 +1,0 @@
-"""Engines: what runs the passes of a call, and where, one file each."""

@@ -1,1 +1,0 @@
-"""The model in training: a causal LM with LoRA adapters."""
