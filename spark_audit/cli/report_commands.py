@@ -78,7 +78,7 @@ def report(
     # Before anything is written: a name that is unknown leaves the folder as it is.
     beside = []
     if against is not None:
-        from spark_audit.report.comparison import against as compared
+        from spark_audit.report.tables import against as compared
 
         theirs = pairs(named, where="--named", form="NAME=THEIRS")
         _, other = opened(against)
@@ -216,7 +216,7 @@ def gate(
     from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
     from spark_audit.report import gate as rule
-    from spark_audit.report.attest import statement
+    from spark_audit.report.gate import statement
 
     rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT]
     folder, content = opened(folder)

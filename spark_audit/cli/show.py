@@ -8,20 +8,20 @@ from typing import Any
 
 from spark_audit import sentences
 from spark_audit.audits import about
-from spark_audit.report.attacks import attack_table, attacks
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.states import (
     SHAPES,
     Standing,
     advice,
     answer,
+    attack_table,
+    attacks,
     gate,
     level,
     standings,
     state_name,
 )
-from spark_audit.report.summary_tables import glance, tables
-from spark_audit.report.table_cells import Table, records_table
+from spark_audit.report.tables import Table, glance, records_table, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
 

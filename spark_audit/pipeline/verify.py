@@ -15,9 +15,14 @@ from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.pipeline.compare import Part, concluded
 from spark_audit.report.assemble import assemble
-from spark_audit.report.attest import differences, read_rules, statement
 from spark_audit.report.folder import read_report
-from spark_audit.report.gate import check, parse_rule
+from spark_audit.report.gate import (
+    check,
+    differences,
+    parse_rule,
+    read_rules,
+    statement,
+)
 from spark_audit.results import AuditResult, Report
 from spark_audit.results.evidence import Evidence
 

@@ -29,8 +29,7 @@ from spark_audit.results import (
     Row,
     grouped,
 )
-from spark_audit.results.findings import Fact, Power
-from spark_audit.results.rows import BESIDE, FEWEST, WITHHELD
+from spark_audit.results.findings import BESIDE, FEWEST, WITHHELD, Fact, Power
 
 R = TypeVar("R", bound=Row)
 

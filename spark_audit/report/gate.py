@@ -13,6 +13,7 @@ of evidence. Whom a rule leaves out is said.
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import re
@@ -20,19 +21,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import faults
 from spark_audit.errors import InputError, choose, visible
+from spark_audit.files import read_regular, sha256_file
 from spark_audit.names import ANY, BASE, entry_of, series_of
-from spark_audit.report.disclosure import disclosed
+from spark_audit.provenance import canonical_json
+from spark_audit.report.disclosure import KEYED, disclosed, manifest_facts
 from spark_audit.report.states import untested
 from spark_audit.report.writers.template import environment
 from spark_audit.results import Contrast, Report, Row, grouped, number
-from spark_audit.results.findings import SEVERITY
-from spark_audit.results.rows import WITHHELD
+from spark_audit.results.findings import SEVERITY, WITHHELD
 from spark_audit.sentences import render
 
 FIELDS = ("value", "low", "high", "p")
@@ -491,3 +494,106 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
+
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+
+
+def statement(
+    report: Report, folder: Path, found: Sequence[Finding], *, allow_missing: bool
+) -> bytes:
+    """What the rules of a gate came to on the checkpoints of a report, as JSON.
+
+    Parameters
+    ----------
+    folder
+        Of the report: its files are named, each with its digest.
+    found
+        Of :func:`spark_audit.report.gate.check`.
+    """
+    keyed = manifest_facts(report.manifest).digest.removeprefix(KEYED)
+    names = {name for names in report.files.values() for name in names}
+    files = {
+        name: sha256_file(folder / name)
+        for name in sorted({*names, "report.json"})
+        if (folder / name).exists()
+    }
+    tests: dict[str, list[str]] = {"ok": [], "missing": [], "tripped": []}
+    for one in found:
+        tests.setdefault(one.state, []).append(f"{one.whom}: {one.rule}")
+    failed, warned = tests["tripped"], tests["missing"]
+    result = "FAILED" if failed else "WARNED" if warned else "PASSED"
+    return canonical_json(
+        {
+            "_type": STATEMENT,
+            "subject": [
+                {"name": one.name, "digest": {"sha256": one.weights_sha256}}
+                for one in report.checkpoints
+            ],
+            "predicateType": TEST_RESULT,
+            "predicate": {
+                "result": result,
+                "configuration": [
+                    {"name": "manifest", "digest": {"hmacSha256": keyed}},
+                    *({"name": k, "digest": {"sha256": v}} for k, v in files.items()),
+                    {
+                        "name": "gate",
+                        "annotations": {
+                            "rules": list(dict.fromkeys(one.rule for one in found)),
+                            "allowMissing": allow_missing,
+                            "versions": report.versions,
+                        },
+                    },
+                ],
+                "passedTests": tests["ok"],
+                "warnedTests": warned,
+                "failedTests": failed,
+            },
+        }
+    )
+
+
+def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
+    """A statement's bytes, its rules, and whether missing figures pass.
+
+    Raises
+    ------
+    InputError
+        If it is none of ours.
+    """
+    content = read_regular(path)
+    try:
+        whole = json.loads(content)
+        gate = whole["predicate"]["configuration"][-1]["annotations"]
+        rules, allow_missing = gate["rules"], gate["allowMissing"]
+        known = [whole["_type"], whole["predicateType"]] == [STATEMENT, TEST_RESULT]
+    except (ValueError, LookupError, TypeError):
+        known = False
+    if not known or not all(isinstance(one, str) for one in rules):
+        fix = "give what `spark-audit gate --attest` wrote, without its signature"
+        raise InputError("is no statement on a report", where=str(path), fix=fix)
+    return content, rules, bool(allow_missing)
+
+
+def differences(ours: bytes, theirs: bytes) -> list[str]:
+    """What a statement says otherwise than one made now, by name."""
+    if ours == theirs:
+        return []
+    here, there = (_parts(json.loads(one)) for one in (ours, theirs))
+    names = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
+    return names or ["its form"]
+
+
+def _parts(whole: Any) -> dict[str, Any]:
+    """Each part of a statement under the name of the file or model it is of."""
+    parts: dict[str, Any] = {}
+    try:
+        predicate = dict(whole["predicate"])
+        for one in predicate.pop("configuration"):
+            parts[str(one["name"])] = one
+        for one in whole["subject"]:
+            parts[f"weights of {one['name']}"] = one
+        return parts | {str(k): v for k, v in predicate.items()}
+    except (LookupError, TypeError, ValueError):
+        return {"its form": whole}

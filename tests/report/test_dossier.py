@@ -18,12 +18,11 @@ from spark_audit.errors import OutputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.file import write_manifest
 from spark_audit.report.assemble import assemble
-from spark_audit.report.attacks import attacks
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.states import OUTCOMES, SHAPES, standings
-from spark_audit.report.table_cells import Rendering
-from spark_audit.report.writers import dossier as page
-from spark_audit.report.writers.dossier import MOST, exposed
+from spark_audit.report.states import OUTCOMES, SHAPES, attacks, standings
+from spark_audit.report.tables import Rendering
+from spark_audit.report.writers import html_pages as page
+from spark_audit.report.writers.html_pages import MOST, exposed
 from spark_audit.results import (
     AuditResult,
     Finding,
@@ -180,7 +179,7 @@ def test_every_detection_outcome_and_attack_has_its_words():
     keys += [f"residual.{key}" for key in SHAPES]
     for language in sentences.LANGUAGES:
         with sentences.spoken(language):
-            assert all(map(page._words, keys))
+            assert all(map(page._dossier_words, keys))
     for name in all_audits():
         assert sentences.knows(f"audit.{name}.asks") == bool(about(name).covers)
 

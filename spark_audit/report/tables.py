@@ -1,27 +1,184 @@
-"""What a person reads of a report first: the same tables in every format."""
+"""Cells, lines and tables: what every format of a report is written from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_audit import sentences
 from spark_audit.audits import about, in_order, label, metric_of
 from spark_audit.audits.claims import carriers
+from spark_audit.errors import InputError, choose
 from spark_audit.names import ANY, entry_of
-from spark_audit.report.figures.entries import palette
-from spark_audit.report.table_cells import (
-    FURTHER,
-    NONE,
-    Cell,
-    Line,
-    Table,
-    cell,
-    figure,
-    limited,
-    records_table,
-)
-from spark_audit.results import Contrast, Report, Row, grouped, number
+from spark_audit.report.figures.drawing import palette
+from spark_audit.results import Contrast, Report, Row, Status, grouped, number
+from spark_audit.sentences import render
+
+if TYPE_CHECKING:
+    from spark_audit.manifest.schema import Manifest
+    from spark_audit.report.figures.drawing import Drawn
+
+LARGE = 1e6
+"""Values from which powers of ten are shown."""
+MOST = 1e12
+"""Values of which no more is said than that they are beyond it."""
+FURTHER = "further"
+"""Where tables stand that belong to no audit of a report."""
+VOID: tuple[Status, ...] = ("invalid", "insensitive", "not_resolvable")
+"""Statuses of figures that stand in the report but must not be read as found."""
+
+
+def shown(value: float | None) -> str:
+    """A number as every table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return str(value)
+    if abs(value) >= MOST:
+        return "> 1e12" if value > 0 else "< -1e12"
+    if abs(value) >= LARGE:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return number(value)
+
+
+def limited(value: float, low: float | None, high: float | None) -> str:
+    """A number with its interval in brackets."""
+    text = shown(value)
+    if text[0] in "<>" and {shown(low), shown(high)} <= {text, "-"}:
+        return text  # what is beyond all bounds says so once
+    if low is None:
+        return text if high is None else f"{text} [≤ {shown(high)}]"
+    ends = f"≥ {shown(low)}" if high is None else f"{shown(low)}, {shown(high)}"
+    return f"{text} [{ends}]"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a cell, and the figure of the report that it shows.
+
+    ``numeric`` is whether it begins with a number.
+    """
+
+    text: str
+    numeric: bool = False
+    row: Row | None = None
+
+    @property
+    def void(self) -> bool:
+        """Whether nothing can be concluded from its figure."""
+        return self.row is not None and self.row.status in VOID
+
+    @property
+    def missing(self) -> bool:
+        """Whether nothing stands in it, or only that a figure is missing."""
+        return self.text in ("", "-") or bool(self.row and self.row.value is None)
+
+
+NONE = Cell("-")
+"""Stands where there is nothing."""
+
+
+def figure(row: Row, *, before: str = "", after: str = "") -> Cell:
+    """Value and decision interval of a row, or why there is none."""
+    if row.value is None:
+        lacking = "withheld" if row.withheld else "not estimable"
+        return Cell(f"{before}{lacking}{after}", row=row)
+    text = limited(row.value, row.low, row.high)
+    if row.status in VOID:
+        text += f" {row.status.upper().replace('_', ' ')}"
+    return Cell(f"{before}{text}{after}", not before, row)
+
+
+def cell(value: object) -> Cell:
+    """A value of a record: a number, or words."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Cell(shown(value), numeric=True)
+    return NONE if value is None or value == "" else Cell(str(value))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table: its cells, and whose it is."""
+
+    cells: tuple[Cell, ...]
+    checkpoint: str = ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The cells as text."""
+        return tuple(cell.text for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table for a reader; ``remarks`` stand below it.
+
+    Attributes
+    ----------
+    key
+        The name of a table of records; empty of one that is made of rows.
+    section
+        Audit that it is of, or ``manifest``, or where else it stands on the page.
+    title, short
+        By itself, and under the heading of its section.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[Line, ...]
+    remarks: tuple[str, ...] = ()
+    section: str = FURTHER
+    short: str = ""
+    key: str = ""
+
+
+def records_table(records: Iterable[Mapping[str, Any]], **facts: Any) -> Table:
+    """Records as a table, a column a key.
+
+    ``facts`` are the other fields of :class:`Table`, of which ``title`` is needed.
+    """
+    records = list(records)
+    names = list(dict.fromkeys(name for record in records for name in record))
+    rows = [
+        Line(
+            tuple(cell(record.get(name)) for name in names),
+            checkpoint=str(record.get("checkpoint") or ""),
+        )
+        for record in records
+    ]
+    header = tuple(name.replace("_", " ") for name in names)
+    return Table(header=header, rows=tuple(rows), **facts)
+
+
+class File(NamedTuple):
+    """A file of a report's folder; a ``private`` one is for its owner only."""
+
+    name: str
+    content: str | bytes
+    private: bool = False
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a writer is given beside the report.
+
+    Attributes
+    ----------
+    drawn
+        Draws the figures, once for all writers.
+    manifest, show_text
+        For the words of examples; whether identifiers among them may be shown.
+    prepared_by
+        Who hands it over.
+    """
+
+    drawn: Drawn = tuple
+    manifest: Manifest | None = None
+    show_text: bool = False
+    prepared_by: str = ""
+
 
 DRAWN = ("mia_roc",)
 """Further tables that are there to be drawn: no reader is shown them as tables."""
@@ -303,3 +460,100 @@ def methods_of(rows: Iterable[Row]) -> list[str]:
     """What readers see for the methods of the rows' intervals."""
     used = sorted({row.interval for row in rows} - {"none"})
     return [sentences.render(f"interval.{name}") for name in used]
+
+
+OVER = ("both", "sources", "seeds")
+"""Of a method with several seeds the first that there is is shown."""
+
+
+def against(
+    report: Report, other: Report, *, named: Mapping[str, str] | None = None
+) -> Table:
+    """Figures that both reports hold, one per line.
+
+    Parameters
+    ----------
+    named
+        Checkpoint here -> checkpoint there, where their names differ.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, or the reports share no checkpoint or no figure.
+    """
+    ours, theirs = _figures(report), _figures(other)
+    here, there = ({key[0] for key in rows} for rows in (ours, theirs))
+    for name, counterpart in (named or {}).items():
+        for one, known in ((name, here), (counterpart, there)):
+            if one not in known:
+                where, fix = f"--named {name}={counterpart}", choose(one, sorted(known))
+                raise InputError(f"no checkpoint {one!r}", where=where, fix=fix)
+    counterparts = {name: (named or {}).get(name, name) for name in here}
+    if not there & set(counterparts.values()):
+        raise InputError(
+            "no checkpoint has the same name in both reports",
+            where="--against",
+            fix=f"assign names with --named NAME=THEIRS; {choose('', there)}",
+        )
+    pairs = (
+        (row, theirs.get((counterparts[key[0]], *key[1:]))) for key, row in ours.items()
+    )
+    records = [
+        _record(row, match, report, other)
+        for row, match in pairs
+        if match and row.value is not None and match.value is not None
+    ]
+    if not records:
+        raise InputError(
+            "the two reports have no figure in common",
+            where="--against",
+            fix="run the audits that the other report holds",
+        )
+    title = render("against.title", name=other.manifest.name)
+    return records_table(records, title=title, remarks=tuple(other.caveats))
+
+
+def _figures(report: Report) -> dict[tuple[str, ...], Row]:
+    """Rows by checkpoint, audit, metric, variant and group; seeds by their method."""
+    names = {row.checkpoint for row in report.results}
+    rows: dict[tuple[str, ...], Row] = {}
+    for row in report.results:
+        method = entry_of(row.checkpoint)
+        if method != row.checkpoint and method in names:
+            continue
+        key = (row.checkpoint, row.audit, row.metric, row.of, row.group.casefold())
+        if key not in rows or OVER.index(row.over) < OVER.index(rows[key].over):
+            rows[key] = row
+    return rows
+
+
+def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, str]:
+    label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
+    label += "" if row.group == "pooled" else f" {row.group}"
+    source = {one.name: one.source for one in other.checkpoints}.get(match.checkpoint)
+    return {
+        "checkpoint": row.checkpoint,
+        "figure": label,
+        "here": figure(row).text,
+        "there": f"{figure(match).text} ({source or match.checkpoint})",
+        render("against.differences"): "; ".join(
+            _differences(row, match, report, other)
+        ),
+    }
+
+
+def _differences(row: Row, match: Row, report: Report, other: Report) -> Iterator[str]:
+    bases = _base(row, report), _base(match, other)
+    if bases[0] != bases[1]:
+        yield f"base {bases[0]} / {bases[1]}"
+    for name in ("n", "clusters", "interval", "over"):
+        here, there = getattr(row, name), getattr(match, name)
+        if here != there and there != 0:
+            yield f"{name} {here} / {there}"
+    if match.note:
+        yield match.note
+
+
+def _base(row: Row, report: Report) -> str:
+    bases = {entry_of(one.name): one.base for one in report.checkpoints}
+    return bases.get(row.checkpoint) or str(report.settings.get("reference", "unknown"))
