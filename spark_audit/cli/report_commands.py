@@ -47,6 +47,8 @@ def report(
     named: Annotated[
         tuple[str, ...], Parameter(group=WHAT, metavar="NAME=THEIRS...")
     ] = (),
+    json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Render a report folder again from its report.json; needs no model.
 
@@ -61,7 +63,7 @@ def report(
     named
         Name of a checkpoint in --against; default: the same name.
     """
-    from spark_audit.cli.show import show_tables
+    from spark_audit.cli.show import show_report, show_tables
     from spark_audit.report.folder import write_report
 
     if named and against is None:
@@ -92,6 +94,12 @@ def report(
         prepared_by=prepared_by or "",
         language=language,
     )
+    if json:
+        tell_json(content.model_dump(mode="json"))
+        return
+    if verbose:
+        with spoken(language):
+            show_report(content, verbose=True)
     for path in written:
         tell(str(path))
     if beside:
@@ -199,8 +207,10 @@ def gate(
     fail_if
         Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; or
         of all but some, '... except base, X'; or 'claim >= membership', by
-        severity; or since --against, 'matched.memory[type=EMAIL] rose by 0.05'.
-        Default: any claim of membership, memory, or extraction.
+        severity; or since --against, 'matched.memory[type=EMAIL] rose by 0.05':
+        towards more memory, whatever the sign. Of NLL, as in matched.memory.value,
+        lower is more memory, as in report.json. Default: claim >= membership, which
+        covers memory and verbatim.
     against
         An earlier report over the same manifest, for rules on what rose or fell.
     allow_missing

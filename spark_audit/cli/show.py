@@ -28,11 +28,8 @@ from spark_audit.terminal.console import show_line, show_table, stdout, tell, te
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
     """Where each checkpoint stands; of one audit, or if asked for, all there is."""
-    # The first lines' figures are those of the page, rounded alike; what is withheld
-    # there is not from whom the terminal is.
-    by_name = {one.name: one for one in standings(report)}
-    shared = standings(disclosed(report))
-    stand = [by_name[k.name] if k.led_by and k.led_by.withheld else k for k in shared]
+    report = _as_on_pages(report)
+    stand = standings(report)
     single = len({row.audit for row in report.results}) < 2
     if stand:
         _show_standings(report, stand)
@@ -65,6 +62,16 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         audits = {row.audit for row in report.results}
         wide = all(about(audit).wide for audit in audits)
         show_tables(tables(report, brief=not wide))
+
+
+def _as_on_pages(report: Report) -> Report:
+    """The report rounded as every file has it; nothing is withheld from its owner."""
+    shared = disclosed(report)
+    parts = {}
+    for name in ("results", "contrasts", "findings", "guards"):
+        pairs = zip(getattr(report, name), getattr(shared, name), strict=True)
+        parts[name] = [own if told.withheld else told for own, told in pairs]
+    return shared.model_copy(update=parts)
 
 
 WIDE = 120

@@ -144,7 +144,8 @@ def parse_rule(text: str) -> Rule:
     if match.re is _CLAIM:
         claim = match["claim"]
         if claim not in SEVERITY:
-            fix = choose(claim, SEVERITY)
+            known = "verbatim" if claim.startswith("extract") else claim
+            fix = choose(known, SEVERITY)
             raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
         return rule(bound=SEVERITY[claim], claim=claim)
     audit, _, rest = match["figure"].partition(".")
@@ -159,8 +160,9 @@ def parse_rule(text: str) -> Rule:
     else:
         rest, _, field = rest.rpartition(".")
     if field not in FIELDS:
-        fix = f"end the figure with one of: {', '.join(FIELDS)}"
-        raise InputError(f"{field!r} is no field of a figure", where=where, fix=fix)
+        fields = ", ".join(f".{one}" for one in FIELDS)
+        fix = f"end {match['figure']} with one of: {fields}"
+        raise InputError("the rule does not say which number", where=where, fix=fix)
     if not math.isfinite(bound := float(match["bound"])):
         raise InputError("its bound is not finite", where=where, fix=SHAPE)
     metric, of = _named(rest, audit, where)
@@ -176,16 +178,15 @@ def _named(text: str, audit: str, where: str) -> tuple[str, str]:
         of, known = text[len(metric) + 1 :], metrics[metric]
         if of in known or (ANY in known and of):
             return metric, of
-        raise InputError(
-            f"{audit}.{metric} has no variant {of!r}" if of else f"{metric} needs one",
-            where=where,
-            fix=choose(of, (name or "(none)" for name in known)),
-        )
-    raise InputError(
-        f"unknown metric {text!r} of {audit}",
-        where=where,
-        fix=choose(text.partition(".")[0], metrics),
-    )
+        what = f"{audit}.{metric} has no variant {of!r}"
+        fix = choose(of, (name or "(none)" for name in known))
+        if not of:
+            what = f"{audit}.{metric} has several variants"
+            fix = f"write {audit}.{metric}.VARIANT; {fix}"
+        raise InputError(what, where=where, fix=fix)
+    what = f"unknown metric {text!r} of {audit}" if text else f"{audit} needs a metric"
+    fix = choose(text.partition(".")[0], metrics)
+    raise InputError(what, where=where, fix=fix)
 
 
 def check(
@@ -258,7 +259,8 @@ def _check(
         reason = None if name in chosen else render("gate.rule")
         if reason is None and rule.change and name == BASE:
             reason = render("gate.baseline")
-        if reason is None and rule.checkpoint is None and not pairs:
+        measured = any(row.value is not None for row, _ in pairs)
+        if reason is None and rule.checkpoint is None and not measured:
             reason = _impossible(report, rule, rows, name)
         if reason is not None:
             found.append(Finding(rule.text, name, "left_out", reason))
@@ -354,11 +356,13 @@ Pairs: TypeAlias = Sequence[tuple[Row, Row]]
 def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     field = "best_p" if rule.field == "p" else rule.field
     sound = [
-        (value, _part(shown) + _told(shown, getattr(shown, field)))
+        (value, _part(shown) + _number(shown, field))
         for row, shown in pairs
         if row.status == "ok" and (value := getattr(row, field)) is not None
     ]
     words = f"{rule.field} " + ", ".join(told for _, told in sound)
+    if rule.field != "p" and about(rule.audit).metric(rule.metric).learned < 0:
+        words += f" ({render('gate.lower')})"
     # What was measured trips, whatever is missing beside it.
     if any(OPERATORS[rule.operator](value, rule.bound) for value, _ in sound):
         return "tripped", words
@@ -381,16 +385,18 @@ def _moved(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     contrast can detect is no larger.
     """
     states: dict[State, list[str]] = {"tripped": [], "missing": [], "ok": []}
-    sign = about(rule.audit).metric(rule.metric).learned or 1
-    sign *= 1 if rule.operator == "rose" else -1
+    toward = about(rule.audit).metric(rule.metric).learned or 1
+    sign = toward if rule.operator == "rose" else -toward
     for row, shown in pairs:
         part = _part(row)
         if row.value is None or row.ends is None:
             states["missing"].append(f"{part}not estimable: {row.note}")
             continue
         low, high = sorted(sign * end for end in row.ends)
-        value = None if shown.value is None else sign * shown.value
-        words = f"{part}{rule.operator} by {_told(shown, value)}"
+        words = part + shown.note
+        if shown.value is not None:
+            way = "rose" if toward * shown.value >= 0 else "fell"
+            words = f"{part}{way} by {number(abs(shown.value), 4)}"
         if high >= rule.bound and low > 0:
             states["tripped"].append(words)
         elif high >= rule.bound and (row.mde is None or row.mde > rule.bound):
@@ -408,8 +414,8 @@ def _part(row: Row) -> str:
     return "" if row.group == "pooled" else f"{row.grouping[1]} "
 
 
-def _told(told: Row, value: float | None) -> str:
-    return WITHHELD if told.withheld else number(value, 4)
+def _number(shown: Row, field: str) -> str:
+    return WITHHELD if shown.withheld else number(getattr(shown, field), 4)
 
 
 def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:

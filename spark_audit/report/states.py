@@ -220,10 +220,15 @@ def standings(report: Report) -> list[Standing]:
     ran = {row.audit for row in report.results}
     ran |= {one.audit for one in report.findings}
     attacks = attacks_of_audits(ran)
-    if not any(row.audit in attacks for row in report.results):
+    if not ran & {*attacks}:
         return []
     told = grouped(report.findings, lambda one: method_of(one.checkpoint))
-    by_entry = {name: told.get(name, []) for name in [*entries(report), *told]}
+    # Why nothing was tested of anybody is the reason for each.
+    lacking = [
+        f for f in told.pop("", ()) if f.claim == "not_tested" and f.audit in attacks
+    ]
+    names = dict.fromkeys([*entries(report), *told])
+    by_entry = {name: [*told.get(name, ()), *lacking] for name in names}
     scored = {(row.audit, method_of(row.checkpoint)) for row in report.results if row.n}
     scored |= {(row.audit, "") for row in report.results}
     scored |= {(one.audit, "") for one in report.findings}

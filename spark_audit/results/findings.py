@@ -372,6 +372,11 @@ class Rendered(Strict):
         default={}, description="What the sentence is rendered from."
     )
 
+    @property
+    def withheld(self) -> bool:
+        """Whether a figure of its sentence is left out of what can be shared."""
+        return any(isinstance(f, Row) and f.withheld for f in self.facts.values())
+
 
 class Guard(Rendered):
     """A condition that can void a claim; ``passed`` is null when it is a warning."""
@@ -538,11 +543,6 @@ class Finding(Rendered, Figure):
         """Why no effect can be detected; empty where one can."""
         lacking = (one.why for one in self.power if not one.of and one.mde is None)
         return next(lacking, "")
-
-    @property
-    def withheld(self) -> bool:
-        """Whether a figure of its sentence is left out of what can be shared."""
-        return any(isinstance(f, Row) and f.withheld for f in self.facts.values())
 
     @property
     def withdrawn(self) -> bool:
