@@ -21,7 +21,6 @@ from spark_audit.terminal.flags import (
     Seed,
     ShowText,
     Verbose,
-    pairs,
     text_in_dossier,
 )
 
@@ -42,11 +41,7 @@ def report(
     language: Language = "en",
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: ShowText = False,
-    prepared_by: Annotated[str | None, Parameter(metavar="TEXT")] = None,
     against: Annotated[Path | None, Parameter(group=WHAT, metavar="REPORT")] = None,
-    named: Annotated[
-        tuple[str, ...], Parameter(group=WHAT, metavar="NAME=THEIRS...")
-    ] = (),
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -56,25 +51,17 @@ def report(
     ----------
     manifest
         For --show-text, and for the dossier's number of rows.
-    prepared_by
-        Who prepared the dossier.
     against
-        Print another report's figures next to these (reports/paper: SPARK's paper).
-    named
-        Name of a checkpoint in --against; default: the same name.
+        Print the figures of another report's checkpoints of the same names next to
+        these (reports/paper: SPARK's paper).
     """
     from spark_audit.cli.show import show_report, show_tables
     from spark_audit.report.folder import write_report
 
-    if named and against is None:
-        raise InputError("needs --against", where="--named", fix="add it")
     text_in_dossier(formats, show_text=show_text)
     if show_text and manifest is None:
         what = "the text is in the manifest"
         raise InputError(what, where="--show-text", fix="add --manifest")
-    if prepared_by and "dossier" not in formats:
-        what = "is read only for a dossier"
-        raise InputError(what, where="--prepared-by", fix="add --format dossier")
     folder, content = opened(folder)
     source = None if manifest is None else manifest_of(content, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.
@@ -82,16 +69,13 @@ def report(
     if against is not None:
         from spark_audit.report.tables import against as compared
 
-        theirs = pairs(named, where="--named", form="NAME=THEIRS")
-        _, other = opened(against)
-        beside = [compared(content, other, named=theirs)]
+        beside = [compared(content, opened(against)[1])]
     written = write_report(
         content,
         folder,
         formats=formats,
         manifest=source,
         show_text=show_text,
-        prepared_by=prepared_by or "",
         language=language,
     )
     if json:

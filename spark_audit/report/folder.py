@@ -143,7 +143,6 @@ def write_report(
     formats: Sequence[str] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
-    prepared_by: str = "",
     language: str = "en",
 ) -> list[Path]:
     """Write a report in the given formats (default: all that are not only on request).
@@ -159,8 +158,6 @@ def write_report(
     ----------
     manifest
         For the words of examples, in formats that show some.
-    prepared_by
-        Who prepared it, in formats that are handed over.
     language
         Of formats for people; what it lacks is English.
 
@@ -177,7 +174,7 @@ def write_report(
 
     # Drawing takes longest: the page and the files share what is drawn.
     drawn = cache(partial(drawing.drawings, shared))
-    how = Rendering(drawn, manifest, show_text, prepared_by)
+    how = Rendering(drawn, manifest, show_text)
 
     def run(name: str, told: Report) -> list[Path]:
         with sentences.spoken("en" if name in ENGLISH else language):

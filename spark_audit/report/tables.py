@@ -170,14 +170,11 @@ class Rendering:
         Draws the figures, once for all writers.
     manifest, show_text
         For the words of examples; whether identifiers among them may be shown.
-    prepared_by
-        Who hands it over.
     """
 
     drawn: Drawn = tuple
     manifest: Manifest | None = None
     show_text: bool = False
-    prepared_by: str = ""
 
 
 DRAWN = ("mia_roc",)
@@ -466,38 +463,23 @@ OVER = ("both", "sources", "seeds")
 """Of a method with several seeds the first that there is is shown."""
 
 
-def against(
-    report: Report, other: Report, *, named: Mapping[str, str] | None = None
-) -> Table:
-    """Figures that both reports hold, one per line.
-
-    Parameters
-    ----------
-    named
-        Checkpoint here -> checkpoint there, where their names differ.
+def against(report: Report, other: Report) -> Table:
+    """Figures that both reports hold of checkpoints of one name, one per line.
 
     Raises
     ------
     InputError
-        If a name is unknown, or the reports share no checkpoint or no figure.
+        If the reports share no checkpoint or no figure.
     """
     ours, theirs = _figures(report), _figures(other)
-    here, there = ({key[0] for key in rows} for rows in (ours, theirs))
-    for name, counterpart in (named or {}).items():
-        for one, known in ((name, here), (counterpart, there)):
-            if one not in known:
-                where, fix = f"--named {name}={counterpart}", choose(one, sorted(known))
-                raise InputError(f"no checkpoint {one!r}", where=where, fix=fix)
-    counterparts = {name: (named or {}).get(name, name) for name in here}
-    if not there & set(counterparts.values()):
+    names = {key[0] for key in theirs}
+    if names.isdisjoint(key[0] for key in ours):
         raise InputError(
             "no checkpoint has the same name in both reports",
             where="--against",
-            fix=f"assign names with --named NAME=THEIRS; {choose('', there)}",
+            fix=f"audit with --ckpt NAME=PATH; {choose('', names)}",
         )
-    pairs = (
-        (row, theirs.get((counterparts[key[0]], *key[1:]))) for key, row in ours.items()
-    )
+    pairs = ((row, theirs.get(key)) for key, row in ours.items())
     records = [
         _record(row, match, report, other)
         for row, match in pairs

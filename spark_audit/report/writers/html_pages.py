@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.audits import about, metric_of
-from spark_audit.errors import InputError, visible
+from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.report.figures.drawing import (
@@ -155,14 +155,12 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
     found: list[Standing] = shared["standings"]
     by_state = {s: [one.name for one in found if one.state == s] for s in SHAPES}
     named = how.manifest if how.show_text else None
-    prepared_by = visible(how.prepared_by).strip()
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
     lists = []
     with suppress(InputError):  # no audit of membership, or its scores are elsewhere
         lists = named_rows(report, evidence_of(report, folder))
     shared |= {
         "words": _dossier_words,
-        "prepared_by": prepared_by or render("dossier.not_stated"),
         "stages": len(report.checkpoints) - len(shared["checkpoints"]),
         "data": _data(report, how.manifest),
         "by_state": {s: names for s, names in by_state.items() if names},
