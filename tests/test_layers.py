@@ -54,7 +54,7 @@ PATTERNS = {
     "spark_audit.audits.extract.guesses": "parts of identifiers",
     "spark_audit.audits.setup_guards": "parts of identifiers",
     "spark_audit.audits.identifier_facts": "forms of identifiers",
-    "spark_audit.report.figures.forest": "signs of numbers",
+    "spark_audit.report.figures.plots": "signs of numbers",
     "spark_audit.report.figures.picture": "where names of checkpoints break",
     "spark_audit.report.figures.drawing": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",

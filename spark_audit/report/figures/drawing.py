@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIGURES: Mapping[str, tuple[str, str]] = {
-    "memory": ("forest", ""),
-    "selectivity": ("forest", "matched"),
-    "stages": ("curves", "stages_states"),
-    "series": ("curves", "series_stages"),
-    "exposure": ("curves", "canary_by_dose"),
-    "roc": ("curves", "mia_roc"),
-    "accuracy": ("curves", "utility"),
+FIGURES = {
+    "memory": "",
+    "selectivity": "matched",
+    "stages": "stages_states",
+    "series": "series_stages",
+    "exposure": "canary_by_dose",
+    "roc": "mia_roc",
+    "accuracy": "utility",
 }
-"""In the order of reading: the file that has a function of that name, and the audit or
-table that is shown. Of what the report does not have, the file is not imported."""
+"""Functions of ``plots.py`` in the order of reading, and the audit or table that each
+shows: what the report does not have is not drawn."""
 
 MARKERS = "os^DvPX<>ph*d8"
 """Matplotlib's markers in the order in which checkpoints take them."""
@@ -142,10 +142,10 @@ def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing
     _matplotlib()
     drawn = []
     there = {"", *report.tables, *(row.audit for row in report.results)}
-    for name, (file, shown) in FIGURES.items():
+    for name, shown in FIGURES.items():
         if name not in only or shown not in there:
             continue
-        draw = resolve_name(f"spark_audit.report.figures.{file}:{name}")
+        draw = resolve_name(f"spark_audit.report.figures.plots:{name}")
         with styled():
             if (picture := draw(report)) is not None:
                 drawing = picture.drawing(name, report)
