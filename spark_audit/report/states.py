@@ -219,7 +219,11 @@ def standings(report: Report) -> list[Standing]:
     """
     ran = {row.audit for row in report.results}
     ran |= {one.audit for one in report.findings}
-    attacks = attacks_of_audits(ran)
+    attacks = [
+        name
+        for name in all_audits()
+        if about(name).covers and (name in ran or not about(name).on_request)
+    ]
     if not ran & {*attacks}:
         return []
     told = grouped(report.findings, lambda one: method_of(one.checkpoint))
@@ -235,7 +239,7 @@ def standings(report: Report) -> list[Standing]:
     found = [
         _standing(report, name, own, attacks, scored)
         for name, own in by_entry.items()
-        if name and name != CONTROL
+        if name != CONTROL
         if name != BASE or any(one.detected for one in own)
     ]
 
@@ -244,14 +248,6 @@ def standings(report: Report) -> list[Standing]:
         return list(SHAPES).index(one.state), -severest
 
     return sorted(found, key=place)
-
-
-def attacks_of_audits(ran: Collection[str]) -> list[str]:
-    """Audits that attack checkpoints; what runs on request only, where it ran."""
-    known = {name: about(name) for name in all_audits()}
-    return [
-        k for k, one in known.items() if one.covers and (k in ran or not one.on_request)
-    ]
 
 
 def method_of(name: str) -> str:

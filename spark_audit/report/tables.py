@@ -202,7 +202,19 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
     """
     made: list[Table] = []
     for audit, rows in grouped(report.results, lambda row: row.audit).items():
-        made += audit_tables(audit, rows, brief=brief)
+        pooled = [row for row in rows if row.group == "pooled"]
+        wide = about(audit).wide
+        parts = {"": pooled}
+        if wide:
+            parts = grouped(pooled, lambda row: metric_of(row.audit, row.metric).panel)
+        if not brief:
+            kinds = grouped(rows, lambda row: row.grouping[0])
+            parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUPS}
+        for panel, part in parts.items():
+            if part:
+                words = sentences.optional(f"table.{panel}") or about(audit).over
+                words += _units(part) + " (exploratory)" * (not wide)
+                made.append(_table(audit, part, words, panel))
     for audit, contrasts in grouped(report.contrasts, lambda row: row.audit).items():
         if part := [row for row in contrasts if not brief or row.group == "pooled"]:
             primary = any(row.family == "primary" for row in part)
@@ -211,26 +223,6 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
     if not brief and (records := report.tables.get("matching_by_type")):
         title = sentences.render("table.matching")
         made.append(records_table(records, title=title, section="manifest"))
-    return made
-
-
-def audit_tables(
-    audit: str, rows: Sequence[Row], *, brief: bool = False
-) -> list[Table]:
-    """The tables of one audit's rows: pooled, and by type, task and split."""
-    pooled = [row for row in rows if row.group == "pooled"]
-    parts = {"": pooled}
-    if wide := about(audit).wide:
-        parts = grouped(pooled, lambda row: metric_of(audit, row.metric).panel)
-    if not brief:
-        kinds = grouped(rows, lambda row: row.grouping[0])
-        parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUPS}
-    made = []
-    for panel, part in parts.items():
-        if part:
-            words = sentences.optional(f"table.{panel}") or about(audit).over
-            words += _units(part) + " (exploratory)" * (not wide)
-            made.append(_table(audit, part, words, panel))
     return made
 
 
@@ -512,28 +504,19 @@ def _figures(report: Report) -> dict[tuple[str, ...], Row]:
 def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, str]:
     label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
     label += "" if row.group == "pooled" else f" {row.group}"
+    pairs = {"base": (_base(row, report), _base(match, other))}
+    for name in ("n", "clusters", "interval", "over"):
+        pairs[name] = getattr(row, name), getattr(match, name)
+    apart = [f"{k} {a} / {b}" for k, (a, b) in pairs.items() if a != b and b != 0]
+    apart.append(match.note)
     source = {one.name: one.source for one in other.checkpoints}.get(match.checkpoint)
     return {
         "checkpoint": row.checkpoint,
         "figure": label,
         "here": figure(row).text,
         "there": f"{figure(match).text} ({source or match.checkpoint})",
-        render("against.differences"): "; ".join(
-            _differences(row, match, report, other)
-        ),
+        render("against.differences"): "; ".join(filter(None, apart)),
     }
-
-
-def _differences(row: Row, match: Row, report: Report, other: Report) -> Iterator[str]:
-    bases = _base(row, report), _base(match, other)
-    if bases[0] != bases[1]:
-        yield f"base {bases[0]} / {bases[1]}"
-    for name in ("n", "clusters", "interval", "over"):
-        here, there = getattr(row, name), getattr(match, name)
-        if here != there and there != 0:
-            yield f"{name} {here} / {there}"
-    if match.note:
-        yield match.note
 
 
 def _base(row: Row, report: Report) -> str:

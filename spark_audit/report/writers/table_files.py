@@ -215,10 +215,6 @@ def _rows(report: Report) -> dict[tuple[str, ...], dict[str, Row]]:
     return found
 
 
-def _paper(report: Report) -> bool:
-    return bool(report.settings.get("preset") == "paper")
-
-
 def _columns(name: str, report: Report) -> Sequence[Column]:
     """The columns of a layout: of tasks and scores those that the report has."""
     if name == "mia":
@@ -229,7 +225,7 @@ def _columns(name: str, report: Report) -> Sequence[Column]:
             Column(task, "utility", "accuracy", "last", "answers", f"task:{task}")
             for task in filter(None, dict.fromkeys(tasks))
         ] + [*LAYOUTS[name]]
-    if name == "canary_rank" and _paper(report):
+    if name == "canary_rank" and report.settings.get("preset") == "paper":
         # Averaged over annotations, as the paper does.
         own = {"of": "full/annotation", "counted": "annotations"}
         return [column._replace(**own) for column in LAYOUTS[name]]
@@ -271,6 +267,7 @@ def _table(name: str, report: Report, figures: Shown) -> str:
         .format_index(_tex, escape="latex", axis=1)
         .map_index(lambda _: "textbf:--rwrap;", axis=1)
     )
+    paper = report.settings.get("preset") == "paper"
     notes = pd.DataFrame(_notes(report, figures)).style.hide(axis=0).hide(axis=1)
     shape = f"@{{}}l{'c' * len(cells)}@{{}}"
     return (
@@ -278,7 +275,7 @@ def _table(name: str, report: Report, figures: Shown) -> str:
         .get_template("table.tex")
         .render(
             name=name,
-            caption=sentences.render(f"latex.{name}", each=_paper(report)),
+            caption=sentences.render(f"latex.{name}", each=paper),
             tabular=style.to_latex(hrules=True, column_format=shape).strip(),
             notes=notes.format(_tex, escape="latex")
             .to_latex(column_format=r"@{}p{\textwidth}@{}")
