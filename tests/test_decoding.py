@@ -377,7 +377,7 @@ def test_one_pair_tells_nothing_but_that_it_is_there(small, tmp_path):
     (line,) = lines_of(tmp_path / "tables" / "balance.csv")
     assert line["note"] == WITHHELD
     assert line["mean_pii"] == line["mean_control"] == ""
-    assert "Delta_sel is withheld; its" in (tmp_path / "report.md").read_text()
+    assert "Delta_sel is [withheld]; its" in (tmp_path / "report.md").read_text()
 
 
 def test_a_usual_report_loses_nothing_but_digits(make_case, small):

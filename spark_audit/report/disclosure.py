@@ -348,11 +348,12 @@ def _finding(
         default=report.manifest.n_clusters,
     )
     scale = 100 if finding.unit == "points" else 1
-    exact = {name: getattr(finding, name) for name in MEANT}
+    shares: dict[str, Any] = {name: getattr(finding, name) for name in MEANT}
+    shares = {k: None if v is None else v / scale for k, v in shares.items()}
     # What it claims, as a row: the row that it rests on may have other figures.
     whole = Row(
         **{k: getattr(finding, k) for k in ("audit", "checkpoint", "metric")},
-        **{k: None if value is None else value / scale for k, value in exact.items()},
+        **shares,
         unit="" if finding.unit in ("AUC", "points") else finding.unit,
         clusters=clusters,
         status="not_estimable" if finding.value is None else "ok",

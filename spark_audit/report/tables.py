@@ -504,7 +504,8 @@ def _figures(report: Report) -> dict[tuple[str, ...], Row]:
 def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, str]:
     label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
     label += "" if row.group == "pooled" else f" {row.group}"
-    pairs = {"base": (_base(row, report), _base(match, other))}
+    pairs: dict[str, tuple[Any, Any]] = {}
+    pairs["base"] = _base(row, report), _base(match, other)
     for name in ("n", "clusters", "interval", "over"):
         pairs[name] = getattr(row, name), getattr(match, name)
     apart = [f"{k} {a} / {b}" for k, (a, b) in pairs.items() if a != b and b != 0]
