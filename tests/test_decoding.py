@@ -30,8 +30,8 @@ from spark_audit.report.disclosure import (
     disclosed,
 )
 from spark_audit.report.folder import read_report, write_files, write_report
-from spark_audit.report.table_cells import Rendering
-from spark_audit.report.writers import csv_tables
+from spark_audit.report.tables import Rendering
+from spark_audit.report.writers import table_files
 from spark_audit.results import Finding, Report, Row, number
 from spark_audit.results.findings import Hits
 from spark_train.cli import run as training_line
@@ -239,7 +239,7 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(small, tmp_path):
     (ssn,) = spans[(spans["type"] == "SSN") & (spans["role"] == "pii")].itertuples()
     truth = ssn.nll_sum / ssn.n_tokens
     place = tmp_path / "raw"
-    assert write_files(csv_tables.write(report, place, Rendering()), place)
+    assert write_files(table_files.write_csv(report, place, Rendering()), place)
     raw = [row for row in own_rows(tmp_path / "raw") if row["group"] != "type:SSN"]
     found = left_over(raw, "type")
     assert found[0] == pytest.approx(truth, abs=1e-9)  # the attack works
@@ -377,7 +377,7 @@ def test_one_pair_tells_nothing_but_that_it_is_there(small, tmp_path):
     (line,) = lines_of(tmp_path / "tables" / "balance.csv")
     assert line["note"] == WITHHELD
     assert line["mean_pii"] == line["mean_control"] == ""
-    assert "Delta_sel is withheld; its" in (tmp_path / "report.md").read_text()
+    assert "Delta_sel is [withheld]; its" in (tmp_path / "report.md").read_text()
 
 
 def test_a_usual_report_loses_nothing_but_digits(make_case, small):

@@ -25,8 +25,8 @@ from spark_audit.pipeline.run import Request, manifest_facts, run
 from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure import disclosed, step_of
 from spark_audit.report.folder import read_report, write_files, write_report
-from spark_audit.report.table_cells import Rendering
-from spark_audit.report.writers import csv_tables
+from spark_audit.report.tables import Rendering
+from spark_audit.report.writers import table_files
 
 TEXTS = (
     "Ticket {} is still open, and nobody at the office has called back. Label:",
@@ -246,7 +246,7 @@ def test_two_figures_leave_many_numbers_open(
     for i, folder in enumerate(folders):
         report = read_report(folder)
         raw = tmp_path / f"raw-{i}"
-        write_files(csv_tables.write(report, raw, Rendering()), raw)
+        write_files(table_files.write_csv(report, raw, Rendering()), raw)
         write_report(report, tmp_path / f"shared-{i}", formats=("csv",))
     left = {}
     for kind in ("raw", "shared"):

@@ -21,7 +21,6 @@ from spark_audit.terminal.flags import (
     Seed,
     ShowText,
     Verbose,
-    pairs,
     text_in_dossier,
 )
 
@@ -42,11 +41,9 @@ def report(
     language: Language = "en",
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: ShowText = False,
-    prepared_by: Annotated[str | None, Parameter(metavar="TEXT")] = None,
     against: Annotated[Path | None, Parameter(group=WHAT, metavar="REPORT")] = None,
-    named: Annotated[
-        tuple[str, ...], Parameter(group=WHAT, metavar="NAME=THEIRS...")
-    ] = (),
+    json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Render a report folder again from its report.json; needs no model.
 
@@ -54,44 +51,39 @@ def report(
     ----------
     manifest
         For --show-text, and for the dossier's number of rows.
-    prepared_by
-        Who prepared the dossier.
     against
-        Print another report's figures next to these (reports/paper: SPARK's paper).
-    named
-        Name of a checkpoint in --against; default: the same name.
+        Print the figures of another report's checkpoints of the same names next to
+        these (reports/paper: SPARK's paper).
     """
-    from spark_audit.cli.show import show_tables
+    from spark_audit.cli.show import show_report, show_tables
     from spark_audit.report.folder import write_report
 
-    if named and against is None:
-        raise InputError("needs --against", where="--named", fix="add it")
     text_in_dossier(formats, show_text=show_text)
     if show_text and manifest is None:
         what = "the text is in the manifest"
         raise InputError(what, where="--show-text", fix="add --manifest")
-    if prepared_by and "dossier" not in formats:
-        what = "is read only for a dossier"
-        raise InputError(what, where="--prepared-by", fix="add --format dossier")
     folder, content = opened(folder)
     source = None if manifest is None else manifest_of(content, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.
     beside = []
     if against is not None:
-        from spark_audit.report.comparison import against as compared
+        from spark_audit.report.tables import against as compared
 
-        theirs = pairs(named, where="--named", form="NAME=THEIRS")
-        _, other = opened(against)
-        beside = [compared(content, other, named=theirs)]
+        beside = [compared(content, opened(against)[1])]
     written = write_report(
         content,
         folder,
         formats=formats,
         manifest=source,
         show_text=show_text,
-        prepared_by=prepared_by or "",
         language=language,
     )
+    if json:
+        tell_json(content.model_dump(mode="json"))
+        return
+    if verbose:
+        with spoken(language):
+            show_report(content, verbose=True)
     for path in written:
         tell(str(path))
     if beside:
@@ -199,8 +191,10 @@ def gate(
     fail_if
         Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; or
         of all but some, '... except base, X'; or 'claim >= membership', by
-        severity; or since --against, 'matched.memory[type=EMAIL] rose by 0.05'.
-        Default: any claim of membership, memory, or extraction.
+        severity; or since --against, 'matched.memory[type=EMAIL] rose by 0.05':
+        towards more memory, whatever the sign. Of NLL, as in matched.memory.value,
+        lower is more memory, as in report.json. Default: claim >= membership, which
+        covers memory and verbatim.
     against
         An earlier report over the same manifest, for rules on what rose or fell.
     allow_missing
@@ -216,7 +210,7 @@ def gate(
     from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
     from spark_audit.report import gate as rule
-    from spark_audit.report.attest import statement
+    from spark_audit.report.gate import statement
 
     rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT]
     folder, content = opened(folder)

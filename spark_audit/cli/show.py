@@ -8,31 +8,28 @@ from typing import Any
 
 from spark_audit import sentences
 from spark_audit.audits import about
-from spark_audit.report.attacks import attack_table, attacks
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.states import (
     SHAPES,
     Standing,
     advice,
     answer,
+    attack_table,
+    attacks,
     gate,
     level,
     standings,
     state_name,
 )
-from spark_audit.report.summary_tables import glance, tables
-from spark_audit.report.table_cells import Table, records_table
+from spark_audit.report.tables import Table, glance, records_table, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
 
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
     """Where each checkpoint stands; of one audit, or if asked for, all there is."""
-    # The first lines' figures are those of the page, rounded alike; what is withheld
-    # there is not from whom the terminal is.
-    by_name = {one.name: one for one in standings(report)}
-    shared = standings(disclosed(report))
-    stand = [by_name[k.name] if k.led_by and k.led_by.withheld else k for k in shared]
+    report = _as_on_pages(report)
+    stand = standings(report)
     single = len({row.audit for row in report.results}) < 2
     if stand:
         _show_standings(report, stand)
@@ -65,6 +62,16 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         audits = {row.audit for row in report.results}
         wide = all(about(audit).wide for audit in audits)
         show_tables(tables(report, brief=not wide))
+
+
+def _as_on_pages(report: Report) -> Report:
+    """The report rounded as every file has it; nothing is withheld from its owner."""
+    shared = disclosed(report)
+    parts = {}
+    for name in ("results", "contrasts", "findings", "guards"):
+        pairs = zip(getattr(report, name), getattr(shared, name), strict=True)
+        parts[name] = [own if told.withheld else told for own, told in pairs]
+    return shared.model_copy(update=parts)
 
 
 WIDE = 120

@@ -42,7 +42,7 @@ from spark_audit.pipeline.run import manifest_facts
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.gate import check, parse_rule
-from spark_audit.report.summary_tables import main_rows
+from spark_audit.report.tables import main_rows
 from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable

@@ -23,9 +23,14 @@ from spark_audit.files import check_links, sha256_file
 from spark_audit.names import BASE, CheckpointName, entry_of, listed, series_of
 from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.report.assemble import MATCHING, assemble
-from spark_audit.report.attest import differences, read_rules, statement
 from spark_audit.report.folder import FOLDERS, read_report
-from spark_audit.report.gate import check, parse_rule
+from spark_audit.report.gate import (
+    check,
+    differences,
+    parse_rule,
+    read_rules,
+    statement,
+)
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
 

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from spark_audit.audits import about, all_audits
 from spark_audit.results import (
-    CheckpointFacts,
     Contrast,
     Finding,
     Hits,
@@ -29,8 +28,7 @@ from spark_audit.results import (
     Row,
     grouped,
 )
-from spark_audit.results.findings import Fact, Power
-from spark_audit.results.rows import BESIDE, FEWEST, WITHHELD
+from spark_audit.results.findings import BESIDE, FEWEST, WITHHELD, Fact, Power
 
 R = TypeVar("R", bound=Row)
 
@@ -66,7 +64,16 @@ def disclosed(report: Report) -> Report:
         update={
             "command": list(command_line(report.command)),
             "manifest": manifest_facts(report.manifest),
-            "checkpoints": [checkpoint_facts(one) for one in report.checkpoints],
+            # Files are named, not the folders on somebody's machine.
+            "checkpoints": [
+                one.model_copy(
+                    update={
+                        "source": _PATH.sub("", one.source),
+                        "base": one.base and _PATH.sub("", one.base),
+                    }
+                )
+                for one in report.checkpoints
+            ],
             "settings": {k: v for k, v in report.settings.items() if k != "seed"},
             "results": [shown[_key(row)] for row in report.results],
             "contrasts": [shown[_key(row)] for row in report.contrasts],
@@ -74,7 +81,14 @@ def disclosed(report: Report) -> Report:
                 _finding(one, report, shown, by_place) for one in report.findings
             ],
             "guards": [
-                one.model_copy(update={"facts": _facts(one.facts, shown, clusters)})
+                one.model_copy(
+                    update={
+                        "facts": {
+                            k: _fact(fact, shown, clusters)
+                            for k, fact in one.facts.items()
+                        }
+                    }
+                )
                 for one in report.guards
             ],
             "tables": {
@@ -170,14 +184,6 @@ def manifest_facts(facts: ManifestFacts) -> ManifestFacts:
         given = "not shown"
     tokens = count_of(facts.n_tokens, facts.n_clusters)
     return facts.model_copy(update={"digest": given, "key": "", "n_tokens": tokens})
-
-
-def checkpoint_facts(facts: CheckpointFacts) -> CheckpointFacts:
-    """A checkpoint by the names of its files, without their absolute paths."""
-    paths = {"source": facts.source, "base": facts.base}
-    return facts.model_copy(
-        update={name: path and _PATH.sub("", path) for name, path in paths.items()}
-    )
 
 
 def command_line(words: Iterable[str]) -> Iterator[str]:
@@ -294,16 +300,6 @@ def _key(row: Row) -> tuple[object, ...]:
     return (*place, row.metric, row.of, row.group, row.value)
 
 
-def _facts(
-    facts: Mapping[str, Fact],
-    shown: Mapping[Any, Row],
-    clusters: int,
-    *,
-    gone: bool = False,
-) -> dict[str, Fact]:
-    return {k: _fact(one, shown, clusters, gone=gone) for k, one in facts.items()}
-
-
 def _fact(
     fact: Fact, shown: Mapping[Any, Row], clusters: int, *, gone: bool = False
 ) -> Fact:
@@ -314,7 +310,11 @@ def _fact(
     if isinstance(fact, list):
         return [_fact(one, shown, clusters, gone=gone) for one in fact]  # type: ignore[return-value]
     if isinstance(fact, Hits):
-        return _hits(fact, clusters)
+        # A count before and after a row was removed tells of the row.
+        if not fact.count:
+            return fact.model_copy(update={"tied": 0})
+        near = rounded(fact.count, count_step(fact.of, clusters))
+        return Hits(count=round(min(near, fact.of)), of=fact.of, rounded=True)
     if not isinstance(fact, Row):
         return fact
     if (row := shown.get(_key(fact))) is None:
@@ -324,14 +324,6 @@ def _fact(
         names = {*type(fact).model_fields} & {*type(row).model_fields} - {"baseline"}
         made = fact.model_copy(update={name: getattr(row, name) for name in names})
     return _row(made, {id(made): WITHHELD}) if gone else made
-
-
-def _hits(hits: Hits, clusters: int) -> Hits:
-    """About how many: a count before and after a row was removed tells of the row."""
-    if not hits.count:
-        return hits.model_copy(update={"tied": 0})
-    near = rounded(hits.count, count_step(hits.of, clusters))
-    return Hits(count=round(min(near, hits.of)), of=hits.of, rounded=True)
 
 
 def _place(one: Row | Finding) -> tuple[str, ...]:
@@ -355,10 +347,22 @@ def _finding(
         (r.clusters for r in own or alike if r.clusters),
         default=report.manifest.n_clusters,
     )
-    claimed = _row(_claimed(finding, clusters), {})
+    scale = 100 if finding.unit == "points" else 1
+    shares: dict[str, Any] = {name: getattr(finding, name) for name in MEANT}
+    shares = {k: None if v is None else v / scale for k, v in shares.items()}
+    # What it claims, as a row: the row that it rests on may have other figures.
+    whole = Row(
+        **{k: getattr(finding, k) for k in ("audit", "checkpoint", "metric")},
+        **shares,
+        unit="" if finding.unit in ("AUC", "points") else finding.unit,
+        clusters=clusters,
+        status="not_estimable" if finding.value is None else "ok",
+        note="none",
+    )
+    claimed = _row(whole, {})
     kept = claimed if finding.unit in DIFFERENCES and not gone else None
     source = shown[_key(own[0])] if own else kept
-    scale = 1 if own else _scale(finding.unit)
+    scale = 1 if own else scale
     figures: dict[str, Any] = {}
     for name in MEANT:
         value = getattr(source, name, None)
@@ -366,9 +370,11 @@ def _finding(
     if figures["mde"] is None and not gone:
         figures["mde"] = _effect(finding.mde, claimed)
     for name in ("p", "p_adjusted"):
-        exact = getattr(finding, name)
-        figures[name] = None if exact is None else float(f"{exact:.2g}")
-    facts = _facts(finding.facts, shown, clusters, gone=gone)
+        p = getattr(finding, name)
+        figures[name] = None if p is None else float(f"{p:.2g}")
+    facts = {
+        k: _fact(fact, shown, clusters, gone=gone) for k, fact in finding.facts.items()
+    }
     # Standard errors stay here; why nothing can be detected does not.
     power = [
         Power(test=one.test, why=one.why, of=one.of, mde=_effect(one.mde, claimed))
@@ -382,26 +388,6 @@ def _effect(mde: float | None, claimed: Row) -> float | None:
     """A smallest effect, as finely as the figure that is claimed."""
     step = None if mde is None else step_of(claimed)
     return mde if step is None or mde is None else rounded(mde, step)
-
-
-def _scale(unit: str) -> float:
-    """How many of a unit are one share."""
-    return 100 if unit == "points" else 1
-
-
-def _claimed(finding: Finding, clusters: int) -> Row:
-    """The figures that a finding claims, as a row: its row may have others."""
-    figures: dict[str, Any] = {name: getattr(finding, name) for name in MEANT}
-    for name, value in figures.items():
-        figures[name] = None if value is None else value / _scale(finding.unit)
-    return Row(
-        **{k: getattr(finding, k) for k in ("audit", "checkpoint", "metric")},
-        **figures,
-        unit="" if finding.unit in ("AUC", "points") else finding.unit,
-        clusters=clusters,
-        status="not_estimable" if finding.value is None else "ok",
-        note="none",
-    )
 
 
 # --- tables ---------------------------------------------------------------------------

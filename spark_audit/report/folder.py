@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from operator import methodcaller
 from pathlib import Path
 from typing import TypeAlias
@@ -29,15 +29,9 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.figures.drawing import Drawing
-from spark_audit.report.table_cells import File, Rendering
-from spark_audit.report.writers import (
-    csv_tables,
-    dossier,
-    html_page,
-    latex,
-    markdown,
-)
+from spark_audit.report.figures import drawing
+from spark_audit.report.tables import File, Rendering
+from spark_audit.report.writers import html_pages, markdown, table_files
 from spark_audit.results import Report
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
@@ -59,23 +53,22 @@ def _json(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
 
 def _figures(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``figures/``: every figure that the report has data for, alike every time."""
-    for drawing in how.drawn():
-        from spark_audit.report.figures.drawing import FORMATS, rendered
-
-        for form in FORMATS:
-            yield File(f"figures/{drawing.name}.{form}", rendered(drawing, form))
+    for picture in how.drawn():
+        for form in drawing.FORMATS:
+            name = f"figures/{picture.name}.{form}"
+            yield File(name, drawing.rendered(picture, form))
 
 
 WRITERS: Mapping[str, Writer] = {
-    "html": html_page.write,
+    "html": html_pages.write_page,
     "md": markdown.write,
-    "csv": csv_tables.write,
-    "latex": latex.write,
+    "csv": table_files.write_csv,
+    "latex": table_files.write_latex,
     "json": _json,
     "figures": _figures,
-    "dossier": dossier.write,
+    "dossier": html_pages.write_dossier,
     "card": markdown.write_card,
-    "named": csv_tables.write_named,
+    "named": table_files.write_named,
 }
 """Report formats by the names that users give them."""
 ON_REQUEST = ("latex", "figures", "dossier", "card", "named")
@@ -150,7 +143,6 @@ def write_report(
     formats: Sequence[str] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
-    prepared_by: str = "",
     language: str = "en",
 ) -> list[Path]:
     """Write a report in the given formats (default: all that are not only on request).
@@ -166,8 +158,6 @@ def write_report(
     ----------
     manifest
         For the words of examples, in formats that show some.
-    prepared_by
-        Who prepared it, in formats that are handed over.
     language
         Of formats for people; what it lacks is English.
 
@@ -183,13 +173,8 @@ def write_report(
     before = _before(folder)
 
     # Drawing takes longest: the page and the files share what is drawn.
-    @cache
-    def drawn() -> list[Drawing]:
-        from spark_audit.report.figures.drawing import drawings
-
-        return drawings(shared)
-
-    how = Rendering(drawn, manifest, show_text, prepared_by)
+    drawn = cache(partial(drawing.drawings, shared))
+    how = Rendering(drawn, manifest, show_text)
 
     def run(name: str, told: Report) -> list[Path]:
         with sentences.spoken("en" if name in ENGLISH else language):

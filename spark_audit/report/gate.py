@@ -13,6 +13,7 @@ of evidence. Whom a rule leaves out is said.
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import re
@@ -20,19 +21,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, choose, visible
+from spark_audit.files import read_regular, sha256_file
 from spark_audit.names import ANY, BASE, entry_of, series_of
-from spark_audit.report.disclosure import disclosed
+from spark_audit.provenance import canonical_json
+from spark_audit.report.disclosure import KEYED, disclosed, manifest_facts
 from spark_audit.report.states import untested
 from spark_audit.report.writers.template import environment
 from spark_audit.results import Contrast, Report, Row, grouped, number
-from spark_audit.results.findings import SEVERITY
-from spark_audit.results.rows import WITHHELD
+from spark_audit.results.findings import SEVERITY, WITHHELD
 from spark_audit.sentences import render
 
 FIELDS = ("value", "low", "high", "p")
@@ -141,7 +144,8 @@ def parse_rule(text: str) -> Rule:
     if match.re is _CLAIM:
         claim = match["claim"]
         if claim not in SEVERITY:
-            fix = choose(claim, SEVERITY)
+            known = "verbatim" if claim.startswith("extract") else claim
+            fix = choose(known, SEVERITY)
             raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
         return rule(bound=SEVERITY[claim], claim=claim)
     audit, _, rest = match["figure"].partition(".")
@@ -156,8 +160,9 @@ def parse_rule(text: str) -> Rule:
     else:
         rest, _, field = rest.rpartition(".")
     if field not in FIELDS:
-        fix = f"end the figure with one of: {', '.join(FIELDS)}"
-        raise InputError(f"{field!r} is no field of a figure", where=where, fix=fix)
+        fields = ", ".join(f".{one}" for one in FIELDS)
+        fix = f"end {match['figure']} with one of: {fields}"
+        raise InputError("the rule does not say which number", where=where, fix=fix)
     if not math.isfinite(bound := float(match["bound"])):
         raise InputError("its bound is not finite", where=where, fix=SHAPE)
     metric, of = _named(rest, audit, where)
@@ -173,16 +178,15 @@ def _named(text: str, audit: str, where: str) -> tuple[str, str]:
         of, known = text[len(metric) + 1 :], metrics[metric]
         if of in known or (ANY in known and of):
             return metric, of
-        raise InputError(
-            f"{audit}.{metric} has no variant {of!r}" if of else f"{metric} needs one",
-            where=where,
-            fix=choose(of, (name or "(none)" for name in known)),
-        )
-    raise InputError(
-        f"unknown metric {text!r} of {audit}",
-        where=where,
-        fix=choose(text.partition(".")[0], metrics),
-    )
+        what = f"{audit}.{metric} has no variant {of!r}"
+        fix = choose(of, (name or "(none)" for name in known))
+        if not of:
+            what = f"{audit}.{metric} has several variants"
+            fix = f"write {audit}.{metric}.VARIANT; {fix}"
+        raise InputError(what, where=where, fix=fix)
+    what = f"unknown metric {text!r} of {audit}" if text else f"{audit} needs a metric"
+    fix = choose(text.partition(".")[0], metrics)
+    raise InputError(what, where=where, fix=fix)
 
 
 def check(
@@ -255,7 +259,8 @@ def _check(
         reason = None if name in chosen else render("gate.rule")
         if reason is None and rule.change and name == BASE:
             reason = render("gate.baseline")
-        if reason is None and rule.checkpoint is None and not pairs:
+        measured = any(row.value is not None for row, _ in pairs)
+        if reason is None and rule.checkpoint is None and not measured:
             reason = _impossible(report, rule, rows, name)
         if reason is not None:
             found.append(Finding(rule.text, name, "left_out", reason))
@@ -351,11 +356,13 @@ Pairs: TypeAlias = Sequence[tuple[Row, Row]]
 def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     field = "best_p" if rule.field == "p" else rule.field
     sound = [
-        (value, _part(shown) + _told(shown, getattr(shown, field)))
+        (value, _part(shown) + _number(shown, field))
         for row, shown in pairs
         if row.status == "ok" and (value := getattr(row, field)) is not None
     ]
     words = f"{rule.field} " + ", ".join(told for _, told in sound)
+    if rule.field != "p" and about(rule.audit).metric(rule.metric).learned < 0:
+        words += f" ({render('gate.lower')})"
     # What was measured trips, whatever is missing beside it.
     if any(OPERATORS[rule.operator](value, rule.bound) for value, _ in sound):
         return "tripped", words
@@ -378,16 +385,18 @@ def _moved(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     contrast can detect is no larger.
     """
     states: dict[State, list[str]] = {"tripped": [], "missing": [], "ok": []}
-    sign = about(rule.audit).metric(rule.metric).learned or 1
-    sign *= 1 if rule.operator == "rose" else -1
+    toward = about(rule.audit).metric(rule.metric).learned or 1
+    sign = toward if rule.operator == "rose" else -toward
     for row, shown in pairs:
         part = _part(row)
         if row.value is None or row.ends is None:
             states["missing"].append(f"{part}not estimable: {row.note}")
             continue
         low, high = sorted(sign * end for end in row.ends)
-        value = None if shown.value is None else sign * shown.value
-        words = f"{part}{rule.operator} by {_told(shown, value)}"
+        words = part + shown.note
+        if shown.value is not None:
+            way = "rose" if toward * shown.value >= 0 else "fell"
+            words = f"{part}{way} by {number(abs(shown.value), 4)}"
         if high >= rule.bound and low > 0:
             states["tripped"].append(words)
         elif high >= rule.bound and (row.mde is None or row.mde > rule.bound):
@@ -405,8 +414,8 @@ def _part(row: Row) -> str:
     return "" if row.group == "pooled" else f"{row.grouping[1]} "
 
 
-def _told(told: Row, value: float | None) -> str:
-    return WITHHELD if told.withheld else number(value, 4)
+def _number(shown: Row, field: str) -> str:
+    return WITHHELD if shown.withheld else number(getattr(shown, field), 4)
 
 
 def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
@@ -491,3 +500,106 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
+
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+
+
+def statement(
+    report: Report, folder: Path, found: Sequence[Finding], *, allow_missing: bool
+) -> bytes:
+    """What the rules of a gate came to on the checkpoints of a report, as JSON.
+
+    Parameters
+    ----------
+    folder
+        Of the report: its files are named, each with its digest.
+    found
+        Of :func:`spark_audit.report.gate.check`.
+    """
+    keyed = manifest_facts(report.manifest).digest.removeprefix(KEYED)
+    names = {name for names in report.files.values() for name in names}
+    files = {
+        name: sha256_file(folder / name)
+        for name in sorted({*names, "report.json"})
+        if (folder / name).exists()
+    }
+    tests: dict[str, list[str]] = {"ok": [], "missing": [], "tripped": []}
+    for one in found:
+        tests.setdefault(one.state, []).append(f"{one.whom}: {one.rule}")
+    failed, warned = tests["tripped"], tests["missing"]
+    result = "FAILED" if failed else "WARNED" if warned else "PASSED"
+    return canonical_json(
+        {
+            "_type": STATEMENT,
+            "subject": [
+                {"name": one.name, "digest": {"sha256": one.weights_sha256}}
+                for one in report.checkpoints
+            ],
+            "predicateType": TEST_RESULT,
+            "predicate": {
+                "result": result,
+                "configuration": [
+                    {"name": "manifest", "digest": {"hmacSha256": keyed}},
+                    *({"name": k, "digest": {"sha256": v}} for k, v in files.items()),
+                    {
+                        "name": "gate",
+                        "annotations": {
+                            "rules": list(dict.fromkeys(one.rule for one in found)),
+                            "allowMissing": allow_missing,
+                            "versions": report.versions,
+                        },
+                    },
+                ],
+                "passedTests": tests["ok"],
+                "warnedTests": warned,
+                "failedTests": failed,
+            },
+        }
+    )
+
+
+def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
+    """A statement's bytes, its rules, and whether missing figures pass.
+
+    Raises
+    ------
+    InputError
+        If it is none of ours.
+    """
+    content = read_regular(path)
+    try:
+        whole = json.loads(content)
+        gate = whole["predicate"]["configuration"][-1]["annotations"]
+        rules, allow_missing = gate["rules"], gate["allowMissing"]
+        known = [whole["_type"], whole["predicateType"]] == [STATEMENT, TEST_RESULT]
+    except (ValueError, LookupError, TypeError):
+        known = False
+    if not known or not all(isinstance(one, str) for one in rules):
+        fix = "give what `spark-audit gate --attest` wrote, without its signature"
+        raise InputError("is no statement on a report", where=str(path), fix=fix)
+    return content, rules, bool(allow_missing)
+
+
+def differences(ours: bytes, theirs: bytes) -> list[str]:
+    """What a statement says otherwise than one made now, by name."""
+    if ours == theirs:
+        return []
+    here, there = (_parts(json.loads(one)) for one in (ours, theirs))
+    names = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
+    return names or ["its form"]
+
+
+def _parts(whole: Any) -> dict[str, Any]:
+    """Each part of a statement under the name of the file or model it is of."""
+    parts: dict[str, Any] = {}
+    try:
+        predicate = dict(whole["predicate"])
+        for one in predicate.pop("configuration"):
+            parts[str(one["name"])] = one
+        for one in whole["subject"]:
+            parts[f"weights of {one['name']}"] = one
+        return parts | {str(k): v for k, v in predicate.items()}
+    except (LookupError, TypeError, ValueError):
+        return {"its form": whole}

@@ -1,15 +1,16 @@
 """A claim of differential privacy, held against what a report's canaries show.
 
-One test a checkpoint, chosen by the claim and never by what came out: with a delta the
-coin flips between the two canaries of each pair, without one the canaries' places among
-their candidates. Formulas and sources are in :mod:`spark_audit.stats.memorisation`.
+One test per checkpoint, chosen by the claim and never by what came out: with a delta
+the coin flips between the two canaries of each pair, without one the canaries' places
+among their candidates. A claim without a delta is contradicted, too, by the largest
+bound of the report, which is corrected over all doses, parts and numbers of guesses.
+Formulas and sources are in :mod:`spark_audit.stats.memorisation`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.files import read_regular
-from spark_audit.results import Report
+from spark_audit.results import Report, grouped
 from spark_audit.sentences import render
 from spark_audit.stats.memorisation import (
     candidate_guess_bound,
@@ -29,16 +30,11 @@ from spark_audit.stats.memorisation import (
 Unit: TypeAlias = Literal["row", "canary"]
 Relation: TypeAlias = Literal["add-remove", "replace"]
 State: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
+CONTRADICTED: State = "contradicted"
 SIGNIFICANCE = 0.05
 """Over all checkpoints of a report (Bonferroni)."""
 MOST = 1 << 20
 """Canaries up to which it is worked out how many are needed."""
-FIELDS: Mapping[tuple[Unit, Relation], str] = {
-    ("canary", "replace"): "canary",
-    ("row", "replace"): "record",
-    ("canary", "add-remove"): "canary_add_remove",
-    ("row", "add-remove"): "record_add_remove",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +76,20 @@ class Claim:
         """
         facts: dict[str, Any] = {"rows": rows, "significance": level}
         if candidates:
-            found = candidate_guess_bound(
-                right, canaries, n_candidates=candidates, **facts
-            )
+            facts["n_candidates"] = candidates
+            found = candidate_guess_bound(right, canaries, **facts)
         else:
             guesses = declared_guesses(canaries)
             found = one_run_bound(right, guesses, canaries, delta=self.delta, **facts)
-        return float(getattr(found, FIELDS[self.unit, self.relation]))
+        name = {"row": "record", "canary": "canary"}[self.unit]
+        name += "" if self.relation == "replace" else "_add_remove"
+        return float(getattr(found, name))
+
+    @property
+    def column(self) -> str:
+        """Of a report's tables, the bound for this unit and relation, without delta."""
+        kind = "epsilon" if self.relation == "replace" else "add_remove"
+        return f"{kind}_per_{'record' if self.unit == 'row' else 'canary'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +106,8 @@ class Receipt:
         Lower bound of epsilon; ``None`` where there is none.
     attainable
         The bound if all guesses had been right: no claim above it is contradicted.
+    reported
+        The largest bound of the report, where that alone contradicts the claim.
     needed
         Canaries (for coins, pairs) with which it could; ``None``: more than
         :data:`MOST`.
@@ -118,6 +123,7 @@ class Receipt:
     rows: int = 1
     bound: float | None = None
     attainable: float = 0.0
+    reported: float | None = None
     needed: int | None = None
     why: str = ""
 
@@ -135,24 +141,28 @@ def receipts(report: Report, claim: Claim) -> list[Receipt]:
         If the report has no canaries.
     """
     name = "canary_one_run" if claim.delta else "canary_epsilon"
-    table = [r for r in report.tables.get(name, ()) if r["part"] == "full"]
-    if not table:
+    table = report.tables.get(name, [])
+    by_name = grouped(table, lambda record: str(record["checkpoint"]))
+    if not any(record["part"] == "full" for record in table):
         raise InputError(
             "has no canaries that were drawn at random",
             where=name,
             fix="plant them with `spark-audit data inject`, and audit with `canary`",
         )
-    names = list(dict.fromkeys(r["checkpoint"] for r in table))
-    level = SIGNIFICANCE / len(names)
+    level = SIGNIFICANCE / len(by_name)
     found = []
-    for one in names:
-        own = [r for r in table if r["checkpoint"] == one and r.get("k", 1) == 1]
+    for own in by_name.values():
+        whole = [r for r in own if r["part"] == "full" and r.get("k", 1) == 1]
         # A row's epsilon is read best where a canary is one row.
-        rows = {r["rows"] for r in own}
+        rows = {r["rows"] for r in whole}
         least = claim.unit == "row" and min(rows) < max(rows)
         wanted = str(min(rows)) if least else "all"
-        record = next(r for r in own if r["dose"] == wanted)
-        found.append(_receipt(report, record, claim, level))
+        record = next(r for r in whole if r["dose"] == wanted)
+        one = _receipt(report, record, claim, level)
+        reported = max(r.get(claim.column) or 0.0 for r in own)
+        if not claim.delta and reported > claim.epsilon and one.state != CONTRADICTED:
+            one = replace(one, state=CONTRADICTED, reported=reported)
+        found.append(one)
     return found
 
 
@@ -177,7 +187,7 @@ def accounted(run: Path, claim: Claim) -> str:
 
 
 def _receipt(
-    report: Report, record: Mapping[str, Any], claim: Claim, level: float
+    report: Report, record: dict[str, Any], claim: Claim, level: float
 ) -> Receipt:
     coins = ("right", "guesses", "pairs")
     columns = coins if claim.delta else ("hits", "canaries", "canaries")
@@ -191,21 +201,18 @@ def _receipt(
     }
     if record["epsilon_per_record"] is None:
         return Receipt(state="cannot_tell", why=record["says"], **facts)
-    test: dict[str, Any] = {"rows": record["rows"], "level": level}
-    test["candidates"] = 0 if claim.delta else _candidates(report)
+    candidates = 0
+    if not claim.delta:  # the best rank among them has all their bits
+        doses = report.tables.get("canary_by_dose", ())
+        most = next(r["exposure_most"] for r in doses if r["part"] == "full")
+        candidates = int(round(2.0**most))
+    test = {"rows": record["rows"], "level": level, "candidates": candidates}
     shown, most = (claim.bound(n, canaries, **test) for n in (right, guesses))
     state: State = "cannot_tell" if most <= claim.epsilon else "consistent"
     if shown > claim.epsilon:
-        state = "contradicted"
+        state = CONTRADICTED
     facts |= {"bound": shown, "attainable": most}
     return Receipt(state=state, needed=canaries_needed(claim, **test), **facts)
-
-
-def _candidates(report: Report) -> int:
-    """Candidates of a canary: the best rank has all their bits."""
-    doses = report.tables.get("canary_by_dose", ())
-    bits = next(r["exposure_most"] for r in doses if r["part"] == "full")
-    return int(round(2.0**bits))
 
 
 def canaries_needed(

@@ -7,7 +7,8 @@ that all formats give the same answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
@@ -24,7 +25,7 @@ from spark_audit.names import (
     entry_of,
     series_of,
 )
-from spark_audit.report.summary_tables import entries
+from spark_audit.report.tables import Table, entries, records_table
 from spark_audit.results import (
     OF_REPORT,
     Finding,
@@ -35,6 +36,7 @@ from spark_audit.results import (
     grouped,
 )
 from spark_audit.results.findings import DETECTED, SEVERITY
+from spark_audit.sentences import capitalised, knows, optional, render, translated
 
 State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
 SHAPES: dict[State, str] = {
@@ -218,18 +220,27 @@ def standings(report: Report) -> list[Standing]:
     """
     ran = {row.audit for row in report.results}
     ran |= {one.audit for one in report.findings}
-    attacks = attacks_of_audits(ran)
-    if not any(row.audit in attacks for row in report.results):
+    attacks = [
+        name
+        for name in all_audits()
+        if about(name).covers and (name in ran or not about(name).on_request)
+    ]
+    if not ran & {*attacks}:
         return []
     told = grouped(report.findings, lambda one: method_of(one.checkpoint))
-    by_entry = {name: told.get(name, []) for name in [*entries(report), *told]}
+    # Why nothing was tested of anybody is the reason for each.
+    lacking = [
+        f for f in told.pop("", ()) if f.claim == "not_tested" and f.audit in attacks
+    ]
+    names = dict.fromkeys([*entries(report), *told])
+    by_entry = {name: [*told.get(name, ()), *lacking] for name in names}
     scored = {(row.audit, method_of(row.checkpoint)) for row in report.results if row.n}
     scored |= {(row.audit, "") for row in report.results}
     scored |= {(one.audit, "") for one in report.findings}
     found = [
         _standing(report, name, own, attacks, scored)
         for name, own in by_entry.items()
-        if name and name != CONTROL
+        if name != CONTROL
         if name != BASE or any(one.detected for one in own)
     ]
 
@@ -238,14 +249,6 @@ def standings(report: Report) -> list[Standing]:
         return list(SHAPES).index(one.state), -severest
 
     return sorted(found, key=place)
-
-
-def attacks_of_audits(ran: Collection[str]) -> list[str]:
-    """Audits that attack checkpoints; what runs on request only, where it ran."""
-    known = {name: about(name) for name in all_audits()}
-    return [
-        k for k, one in known.items() if one.covers and (k in ran or not one.on_request)
-    ]
 
 
 def method_of(name: str) -> str:
@@ -593,3 +596,147 @@ def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tr
         sound = shown.status == "ok"
         return Tried(audit, "not shown" if sound else "void", shown)
     return Tried(audit, "void" if scored else "not tested", first, ran=ran)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One class of attack over all checkpoints.
+
+    Attributes
+    ----------
+    name, audit, question, frames
+        What it is called, its command, what it asks, where frameworks ask for it.
+    state
+        ``tested``, ``void``, ``not tested`` or ``not applicable``; ``why`` if not: an
+        outcome, or in words.
+    on, null, least
+        On how much, what it finds without a leak, and the smallest effect that would
+        have been detected, in words.
+    open
+        Outcome -> checkpoints without a result of this attack.
+    """
+
+    name: str
+    audit: str
+    question: str
+    frames: str
+    state: str
+    why: str
+    on: str
+    null: str
+    least: str
+    open: Mapping[Outcome, list[str]]
+
+
+def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
+    """Every class of attack, the untried ones too."""
+    made = []
+    for name in (tried.audit for tried in (found[0].tried if found else ())):
+        each = {one.name: t for one in found for t in one.tried if t.audit == name}
+        by_outcome: dict[Outcome, list[str]] = {}
+        for who, tried in each.items():
+            by_outcome.setdefault(tried.outcome, []).append(who)
+        state, why = _state(report, name, by_outcome)
+        open = OUTCOMES[1:4] if state == "tested" else ()
+        made.append(
+            Attack(
+                name=attack_name(name),
+                audit=name,
+                question=optional(f"audit.{name}.asks"),
+                frames=about(name).frameworks,
+                state=state,
+                why=why,
+                on=_on(report, name) if state in ("tested", "void") else "",
+                null=optional(f"audit.{name}.null"),
+                least=_detectable(each, about(name).unit),
+                open={k: by_outcome[k] for k in open if k in by_outcome},
+            )
+        )
+    return made
+
+
+def _on(report: Report, name: str) -> str:
+    """On how much an attack was tried, in words; empty: it came to no figure."""
+    metric, size = about(name).covers or ("", "n")
+    rows = [r for r in report.results if (r.audit, r.metric) == (name, metric) and r.n]
+    rows = [row for row in rows if row.checkpoint != BASE] or rows
+    count = max((getattr(r, size) for r in rows if r.group == "pooled"), default=0)
+    key = f"audit.{name}.covers"
+    if not count or not knows(key):
+        return str(count or "")
+    own = (f for f in report.findings if f.audit == name and f.checkpoint != BASE)
+    guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
+    # Sizes of the two sides stand among them.
+    facts = ChainMap(*(dict(one.facts) for one in (*own, *guards)))
+    types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
+    return render(key, audit=name, count=count, types=len(types), facts=facts)
+
+
+def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, str]:
+    """Whether an attack has a result for any checkpoint; if not, the reason."""
+    if "FOUND" in outcomes or "not shown" in outcomes:
+        return "tested", ""
+    for told in ("confounded", "void"):
+        if told in outcomes:
+            return "void", told
+    rows = [row for row in report.results if row.audit == audit]
+    if not rows:
+        return "not tested", render("dossier.not_run")
+    if all(row.status == "not_estimable" for row in rows):
+        note = next((row.note for row in rows if row.note), "")
+        return "not applicable", translated("reason", note)
+    said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
+    told = next((f.text for f in said), "")
+    return "not tested", told.rstrip(".") or render("dossier.no_test")
+
+
+def _detectable(each: Mapping[str, Tried], unit: str) -> str:
+    """The smallest effects where no leak was found; where all was found, those of it.
+
+    The checkpoints are named where these are not all.
+    """
+    for outcome in ("not shown", "FOUND"):
+        tests = {k: t.finding for k, t in each.items() if t.outcome == outcome}
+        found = {name: one for name, one in tests.items() if one is not None}
+        never = next((one.why for one in found.values() if one.why), "")
+        mdes = {name: one.mde for name, one in found.items() if one.mde is not None}
+        if never and not mdes:
+            return render("dossier.never", why=never)
+        if mdes:
+            unit = next(filter(None, (found[name].unit for name in mdes)), unit)
+            ends = sorted({min(mdes.values()), max(mdes.values())})
+            facts = {"names": [*mdes], "count": len(each)}
+            facts["lacking"] = [name for name in found if name not in mdes]
+            return render("dossier.least", ends=ends, unit=unit, **facts)
+    return ""
+
+
+def attack_table(tried: Sequence[Attack]) -> Table:
+    """One line per attack: what it asks, on how much it was tested, what it detects."""
+    records = [
+        {
+            "attack": f"{one.name} ({one.audit})",
+            "question": one.question,
+            "on": one.on or f"{outcome_name('not tested')}: {one.why}",
+            "null": one.null,
+            "least": one.least if one.state == "tested" else "-",
+        }
+        for one in tried
+    ]
+    shown = [
+        {render(f"attacks.{name}"): capitalised(text) for name, text in one.items()}
+        for one in records
+    ]
+    return records_table(shown, title=render("attacks.title"), key="attacks")
+
+
+def uncovered(tried: Sequence[Attack], found: Sequence[Standing]) -> str:
+    """What was not tested."""
+    return render(
+        "states.uncovered",
+        attacks=tried,
+        untested=[one.name for one in found if one.state == "NOT TESTED"],
+        nothing=all(one.state != "tested" for one in tried),
+        faults=any(one.faults for one in found),
+        relearned=relearned(found),
+    )

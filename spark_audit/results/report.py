@@ -14,16 +14,14 @@ from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.results.findings import (
     LISTS,
-    Finding,
-    Guard,
-    by_severity,
-)
-from spark_audit.results.rows import (
     Contrast,
     Count,
+    Finding,
+    Guard,
     Row,
     Strict,
     Text,
+    by_severity,
     frame,
 )
 

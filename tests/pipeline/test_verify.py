@@ -18,9 +18,14 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline.compare import verify
 from spark_audit.pipeline.run import Request, run
-from spark_audit.report.attest import differences, read_rules, statement
 from spark_audit.report.folder import read_report
-from spark_audit.report.gate import check, parse_rule
+from spark_audit.report.gate import (
+    check,
+    differences,
+    parse_rule,
+    read_rules,
+    statement,
+)
 
 RULE = "nll.nll.pii.low > 99"
 

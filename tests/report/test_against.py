@@ -10,8 +10,8 @@ from made_reports import checkpoint, figure, made_report
 from spark_audit.audits import about
 from spark_audit.cli.main import run
 from spark_audit.errors import InputError
-from spark_audit.report.comparison import against
 from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.tables import against
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 
@@ -38,26 +38,20 @@ def test_what_cannot_be_compared_is_refused():
     ours, theirs = made(row("mine")), made(row("spark"), row("er", "nll_pii"))
     with pytest.raises(InputError, match="no checkpoint has the same name"):
         against(ours, theirs)
-    with pytest.raises(InputError, match="no checkpoint 'x'"):
-        against(ours, theirs, named={"mine": "x"})
     with pytest.raises(InputError, match="no figure in common"):
-        against(ours, theirs, named={"mine": "er"})
+        against(made(row("er")), theirs)
 
 
 def test_the_command_prints_the_papers_figures_and_keeps_nothing(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "200")
-    write_report(made(row("mine"), row("er")), tmp_path, formats=["json", "md"])
+    write_report(made(row("spark"), row("er-ptpc")), tmp_path, formats=["json", "md"])
     call = ["report", str(tmp_path), "--format", "md"]
-    assert run([*call, "--named", "mine=spark"]) == 2
     assert run([*call, "--against", str(tmp_path / "none")]) != 0
-    assert run([*call, "--against", str(tmp_path), "--named", "mine"]) == 2
-    assert "write it as NAME=THEIRS" in capsys.readouterr().err
     before = (tmp_path / "report.md").read_text()
     capsys.readouterr()
-    named = ["--named", "mine=spark", "er=er-ptpc"]
-    assert run([*call, "--against", str(PAPER), *named]) == 0
+    assert run([*call, "--against", str(PAPER)]) == 0
     shown = capsys.readouterr().out
     assert shown.index(render("against.lead")[:40]) < shown.index("ER+PTPC")
     assert "0.746 [0.385, 1.169] (SPARK)" in shown

@@ -74,9 +74,10 @@ def test_rules_are_read(text, figure, operator, bound, checkpoint):
         ("mia.auc.loss.low > nan", "is no rule"),
         ("secrets.auc.loss.low > 1", "choose one of: matched, rank, nll"),
         ("mia.accuracy.loss.low > 1", "choose one of: auc, tpr_at_fpr_5"),
+        ("claim >= extraction", "did you mean 'verbatim'"),
         ("mia.auc.los.low > 1", "did you mean 'loss'. choose one of: loss"),
-        ("mia.auc.loss.median > 1", "end the figure with one of: value"),
-        ("mia.auc.low > 1", "auc needs one"),
+        ("mia.auc.loss.median > 1", "end mia.auc.loss.median with one of: .value"),
+        ("mia.auc.low > 1", "write mia.auc.VARIANT; choose one of: loss"),
     ],
 )
 def test_what_cannot_be_read_lists_what_is_known(text, message):
@@ -114,6 +115,18 @@ def test_a_rounded_baseline_is_judged_too():
     small = checkpoint("er+int4", quantised_from="er")
     found = report(rows, checkpoints=[*map(checkpoint, names), small])
     assert ("er+int4", "tripped") in states(check(found, [parse_rule(RULE)]))
+
+
+def test_the_reference_has_no_change_and_is_left_out():
+    rows = [
+        figure(name, "matched|memory", value)
+        for name, value in (("base", None), ("er", 0.0), ("spark", -0.4))
+    ]
+    found = check(report(rows), [parse_rule("matched.memory.value < -0.3")])
+    assert states(found) == [("base", "left_out"), ("er", "ok"), ("spark", "tripped")]
+    assert found[-1].detail == "value -0.4000 (lower is more memory)"
+    named = check(report(rows), [parse_rule("matched.memory.value < -0.3 for base")])
+    assert states(named)[0] == ("base", "tripped")
 
 
 def test_a_contrast_has_no_figure_of_what_is_held_against_nothing():
@@ -282,6 +295,10 @@ def test_a_change_of_each_type_and_of_the_same_model():
         ]
         assert one.state == state
     assert one.detail.startswith("EMAIL rose by 0.2")
+    fell = parse_rule("matched.memory[type=EMAIL] fell by 0.05 for spark")
+    assert {f.detail[:15] for f in check(report([]), [fell], changed=since)} >= {
+        "EMAIL rose by 0"
+    }
     same = check(report([]), [rule], changed=since, same=["spark"])
     assert ("spark", "ok") in states(same)
     out = parse_rule("matched.memory rose by 0.05 for er")

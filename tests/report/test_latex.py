@@ -10,7 +10,7 @@ import pytest
 from made_reports import checkpoint, figure, made_report, manifest_facts
 
 from spark_audit.report.folder import write_report
-from spark_audit.report.writers.latex import render
+from spark_audit.report.writers.table_files import latex_tables
 from spark_audit.results import (
     Report,
     Row,
@@ -101,7 +101,9 @@ def numbers(cell: str) -> list[float]:
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_table_holds_the_figures_of_its_rows(report, name):
-    shown = {k: list(map(numbers, v)) for k, v in body(render(report)[name]).items()}
+    shown = {
+        k: list(map(numbers, v)) for k, v in body(latex_tables(report)[name]).items()
+    }
     if name == "matched":
         assert shown.pop(SHOWN[1] + ", seeds") == [[], [], [0.5, 0.375, 0.75], []]
     assert list(shown) == list(SHOWN)
@@ -131,7 +133,7 @@ def test_a_void_figure_says_so_and_why(status, word):
         figure("run", place, 0.875, status=status, note="100% of it & more"),
         figure("run2", place, 0.625, status=status),
     ]
-    text = render(a_report(rows))["mia"]
+    text = latex_tables(a_report(rows))["mia"]
     lines = {name: cells[0] for name, cells in body(text).items()}
     assert lines["base"] == "0.500 [0.375, 0.750]"
     assert lines["run"] == f"0.875 [0.750, 1.125] {word.upper()}"

@@ -238,3 +238,21 @@ def test_the_terminal_withholds_nothing_from_its_owner(capsys):
     out = capsys.readouterr().out
     assert "0.123" in out
     assert "withheld" not in out.lower()
+
+
+def test_the_terminal_shows_one_figure_once(capsys):
+    row = figure("a", "matched|memory", 0.5791, unit="nats", clusters=12)
+    moved = Finding.on(row, "nothing_shown", "matched.no_change", facts={"x": row})
+    facts = {"delta_sel": row, "reason": "x"}
+    moved = moved.model_copy(update=FAMILY | {"facts": facts})
+    show_report(made_report("a", results=[row], findings=[moved]), verbose=True)
+    out = capsys.readouterr().out
+    assert "0.600" in out
+    assert "0.579" not in out
+
+
+def test_what_was_tested_of_nobody_is_the_reason_of_each():
+    lacking = Finding.not_tested("matched", "said", text="it has no identifier")
+    (one,) = standings(made_report("base", "mine", findings=[lacking]))
+    assert (one.name, one.state) == ("mine", "NOT TESTED")
+    assert "it has no identifier" in one.lead.lower()

@@ -1,4 +1,4 @@
-"""Figures as drawings: which there are, how they look, and their files.
+"""Figures: which a report has, how they look, and their files.
 
 Colour is never alone: each checkpoint has a marker and dashes of its own, so that a
 print in grey and a colour-blind eye read the same.
@@ -17,28 +17,30 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import pandas as pd
 from markupsafe import Markup, escape
 
 from spark_audit.errors import InputError, choose
-from spark_audit.results import Report
+from spark_audit.names import BASE, entry_of, series_of
+from spark_audit.results import Contrast, Report, Row, grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIGURES: Mapping[str, tuple[str, str]] = {
-    "memory": ("memory_plot:draw", ""),
-    "selectivity": ("forest:selectivity", "matched"),
-    "stages": ("stages_plot:draw", "stages_states"),
-    "series": ("stages_plot:series", "series_stages"),
-    "exposure": ("exposure_plot:draw", "canary_by_dose"),
-    "roc": ("roc_plot:draw", "mia_roc"),
-    "accuracy": ("stages_plot:accuracy", "utility"),
+FIGURES = {
+    "memory": "",
+    "selectivity": "matched",
+    "stages": "stages_states",
+    "series": "series_stages",
+    "exposure": "canary_by_dose",
+    "roc": "mia_roc",
+    "accuracy": "utility",
 }
-"""In the order of reading: file and function, and the audit or table that is shown. Of
-what the report does not have, the file is not imported."""
+"""Functions of ``plots.py`` in the order of reading, and the audit or table that each
+shows: what the report does not have is not drawn."""
 
 MARKERS = "os^DvPX<>ph*d8"
 """Matplotlib's markers in the order in which checkpoints take them."""
@@ -140,10 +142,10 @@ def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing
     _matplotlib()
     drawn = []
     there = {"", *report.tables, *(row.audit for row in report.results)}
-    for name, (place, shown) in FIGURES.items():
+    for name, shown in FIGURES.items():
         if name not in only or shown not in there:
             continue
-        draw = resolve_name(f"spark_audit.report.figures.{place}")
+        draw = resolve_name(f"spark_audit.report.figures.plots:{name}")
         with styled():
             if (picture := draw(report)) is not None:
                 drawing = picture.drawing(name, report)
@@ -236,3 +238,85 @@ def _themed(tag: str, name: str) -> str:
     tag = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", tag)
     short = partial(_NUMBER.sub, lambda m: f"{round(float(m[0]), 2):g}")
     return _PLACED.sub(lambda m: short(m[0]), tag)
+
+
+R = TypeVar("R", bound=Row)
+
+
+def rows_of(
+    report: Report, audit: str, metric: str, *, of: str = "", group: str = "pooled"
+) -> dict[str, Row]:
+    """Checkpoint -> its row; one row an entry, with the widest interval there is."""
+    wanted = (audit, metric, of, group)
+    chosen = _chosen(report, report.results, wanted)
+    return {name: row for (name, _), row in chosen.items()}
+
+
+def contrasts_of(
+    report: Report, audit: str, metric: str
+) -> dict[tuple[str, str], Contrast]:
+    """(checkpoint, baseline) -> its pooled contrast, chosen as in ``rows_of``."""
+    return _chosen(report, report.contrasts, (audit, metric, "", "pooled"))
+
+
+def _chosen(
+    report: Report, rows: Sequence[R], wanted: tuple[str, ...]
+) -> dict[tuple[str, str], R]:
+    asked = (r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted)
+    by_key = grouped(asked, lambda r: (r.checkpoint, getattr(r, "baseline", "")))
+    places, names = palette(report), {name for name, _ in by_key}
+    # Of a method that has a row of its own, its replicates' are left out.
+    kept = [k for k in by_key if not {entry_of(k[0])} & (names - {k[0]})]
+
+    def place(key: tuple[str, str]) -> list[int]:
+        return [places[name] for name in key if name]
+
+    def rank(row: Row) -> tuple[bool, bool, float]:
+        low, high = row.ends or (0.0, -1.0)
+        return row.value is not None, row.over == "both" and high > low, high - low
+
+    return {key: max(by_key[key], key=rank) for key in sorted(kept, key=place)}
+
+
+def frame_of(
+    report: Report, table: str, *columns: str, also: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Records of a table that lack none of the columns, with the ``entry`` of each.
+
+    They stand in the order of checkpoints; ``also`` are columns that may be missing.
+    """
+    needed = ["checkpoint", *columns]
+    frame = pd.DataFrame(report.tables.get(table, []), columns=[*needed, *also])
+    frame = frame.dropna(subset=needed)
+    frame["entry"] = frame["checkpoint"].map(entry_of)
+    places = frame["checkpoint"].map(palette(report))
+    return frame.loc[places.sort_values(kind="stable").index]
+
+
+def palette(report: Report) -> dict[str, int]:
+    """The place of each checkpoint that a report tells of, the reference first.
+
+    Its colour, marker and dashes are those of its place; replicates share that of their
+    entry. From the ninth on, colours come again with another marker, from the
+    fifteenth, markers with another colour. Stages of a series, of which nothing is told
+    but in the series' own rows, have none.
+    """
+    names = [f.name for f in report.checkpoints if series_of(f.name) == f.name]
+    names += [row.checkpoint for row in report.results]
+    names += [n for row in report.contrasts for n in (row.checkpoint, row.baseline)]
+    for records in report.tables.values():
+        names += [r["checkpoint"] for r in records if r.get("checkpoint")]
+    ordered = sorted(dict.fromkeys(names), key=lambda name: name != BASE)
+    entries = {
+        entry: k for k, entry in enumerate(dict.fromkeys(map(entry_of, ordered)))
+    }
+    both = (each for name in ordered for each in (name, entry_of(name)))
+    return {name: entries[entry_of(name)] for name in both}
+
+
+K = TypeVar("K")
+
+
+def estimable(rows: Mapping[K, R]) -> dict[K, R]:
+    """Those of some rows that have a value."""
+    return {key: row for key, row in rows.items() if row.value is not None}

@@ -1,30 +1,362 @@
-"""A figure as its file declares it: panels, their legend, and what is told of them."""
+"""A figure as it is declared: panels of curves on two axes, their legend, and words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.textpath import TextToPath
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
 from spark_audit.names import entry_of
-from spark_audit.report.figures.drawing import Drawing
-from spark_audit.report.figures.entries import palette
-from spark_audit.report.figures.panel import (
-    FONT,
-    Curve,
-    Look,
-    Panel,
-    inches,
-    lines_of,
-    plain,
-    wrapped,
+from spark_audit.report.figures.drawing import (
+    CHECKPOINT,
+    INK,
+    LIGHT,
+    MARKERS,
+    MUTED,
+    PAPER,
+    Drawing,
+    palette,
 )
-from spark_audit.report.table_cells import VOID
-from spark_audit.results import Report
+from spark_audit.report.tables import VOID
+from spark_audit.results import Report, Row, number
 from spark_audit.sentences import optional, render
+
+FONT = 8.0
+SCREEN = 5.0
+"""Inches of a panel from which on its axis stands above it, too."""
+FEW_DECADES = 150.0
+"""Ratio of an axis' ends below which it is labelled at 2 and 5 too."""
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (4, 1, 1, 1)),
+    (0, (7, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (2, 1)),
+)
+Value: TypeAlias = "float | Row | None"
+"""A number, or a row with its interval and status."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How something is drawn, and what stands for it in the legend.
+
+    What has the ``name`` of a checkpoint belongs to it. ``dashes`` of "none" are marks
+    without a line, an ``area`` is a patch. ``size`` and ``width`` are in points.
+    """
+
+    name: str = ""
+    colour: str = MUTED
+    marker: str = "none"
+    dashes: Any = "-"
+    size: float = 5.0
+    width: float = 1.4
+    alpha: float = 1.0
+    hollow: bool = False
+    area: bool = False
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Matplotlib's options of a line."""
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "linestyle": self.dashes,
+            "linewidth": self.width,
+            "markersize": self.size,
+            "markerfacecolor": PAPER if self.hollow else self.colour,
+            "markeredgewidth": 1.2 if self.hollow else 0.6,
+            "alpha": self.alpha,
+        }
+
+    @property
+    def sample(self) -> Artist:
+        """What stands for it in the legend."""
+        if self.area:
+            return Patch(facecolor=self.colour, edgecolor=PAPER, alpha=self.alpha)
+        return Line2D([], [], **self.line)
+
+    def owns(self, *artists: Artist) -> None:
+        """Mark artists as the checkpoint's."""
+        for artist in artists:
+            if self.name:
+                artist.set_gid(CHECKPOINT + self.name)
+
+
+AREA = Look(area=True, alpha=0.25)
+DASHED = Look(colour=INK, dashes="--", width=1.0)
+DOTTED = Look(dashes=":", width=1.0)
+ZERO = Look(colour=INK, width=0.9)
+
+
+def looks(report: Report, **options: Any) -> dict[str, Look]:
+    """Look of every checkpoint, with further fields; replicates have their entry's."""
+    return {
+        name: Look(
+            name,
+            LIGHT[place % len(LIGHT)],
+            MARKERS[place % len(MARKERS)],
+            DASHES[place % len(DASHES)],
+            **options,
+        )
+        for name, place in palette(report).items()
+    }
+
+
+# ------------------------------------------------------------------ text, room
+
+
+def wrapped(name: str, *, width: int = 30, lines: int = 2) -> str:
+    """A long name in several lines, broken after its punctuation where there is any."""
+    if len(name) <= width:
+        return name
+    parts = re.findall(rf"[^-_.+@/ ]{{0,{width - 1}}}[-_.+@/ ]|.{{1,{width}}}", name)
+    found = [""]
+    for part in parts:
+        if found[-1] and len(found[-1] + part) > width:
+            found.append("")
+        found[-1] += part
+    if len(found) > lines:
+        # The end tells variants apart, so the middle is what is left out.
+        found = [*found[: lines - 1], "…" + "".join(found)[-(width - 1) :]]
+    return "\n".join(found)
+
+
+def inches(texts: Iterable[str]) -> float:
+    """Width of the widest line of some texts as they will be drawn."""
+    font = FontProperties(family="DejaVu Sans", size=FONT)
+    lines = {line for text in texts for line in text.split("\n")}
+    measure = TextToPath().get_text_width_height_descent
+    return max((measure(line, font, False)[0] for line in lines), default=0.0) / 72.0
+
+
+def lines_of(texts: Iterable[str]) -> int:
+    """Lines of the longest of some texts."""
+    return max((text.count("\n") + 1 for text in texts if text), default=0)
+
+
+def plain(value: float, digits: int = 3) -> str:
+    """A figure with a true minus."""
+    return number(value, digits).replace("-", "\N{MINUS SIGN}")
+
+
+def spanned(sizes: Iterable[int]) -> str:
+    """A count, or the ends of several."""
+    known = sorted(set(sizes))
+    return "–".join(f"{size}" for size in dict.fromkeys((known[0], known[-1])))
+
+
+# ------------------------------------------------------------------ what is declared
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points in the plane, joined where the look has dashes; a row has its interval.
+
+    Points whose row has no value are left out. The alt text tells its ``words``, or the
+    height of its last point, unless it is not ``told``. Steps have few markers.
+    """
+
+    look: Look
+    x: Sequence[Value]
+    y: Sequence[Value]
+    words: str = ""
+    told: bool = True
+    step: bool = False
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """The rows that it shows."""
+        yield from (at for at in (*self.x, *self.y) if isinstance(at, Row))
+
+    @property
+    def points(self) -> list[tuple[float, float, Value, Value]]:
+        """Coordinates of each point that has both, with what they are made of."""
+        found = []
+        for made in zip(self.x, self.y, strict=True):
+            x, y = (at.value if isinstance(at, Row) else at for at in made)
+            if x is not None and y is not None:
+                found.append((x, y, *made))
+        return found
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A scale (linear, log) with its ends, and ticks (where -> what)."""
+
+    label: str = ""
+    scale: str = "linear"
+    limits: tuple[float, float] | None = None
+    ticks: Mapping[float, str] | None = None
+
+
+@dataclass(frozen=True)
+class Band:
+    """An area between two heights over a range."""
+
+    x: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    step: Any = None
+    look: Look = AREA
+
+
+@dataclass(frozen=True)
+class Label:
+    """Text in a panel: at a share of its width, its upper edge at a height.
+
+    It belongs to the checkpoint that ``look`` names.
+    """
+
+    text: str
+    top: float
+    look: Look
+    at: float = 0.0
+    colour: str = INK
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves on two axes, with bands behind them and lines of reference.
+
+    ``references`` stand at an ``x`` or ``y``; a "diagonal" goes through that point.
+    With ``labels`` there is no axis at the left.
+    """
+
+    curves: Sequence[Curve]
+    title: str = ""
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    bands: Sequence[Band] = ()
+    references: Sequence[tuple[str, float, Look]] = ()
+    labels: Sequence[Label] = ()
+    tall: float = 1.75
+
+    def paint(self, axes: Axes, *, dodge: float) -> None:
+        """Draw it; points of several checkpoints stand side by side in ``dodge``."""
+        axes.set_xscale(self.x.scale)
+        axes.set_yscale(self.y.scale)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(True, linewidth=0.6, zorder=0)
+        axes.set_axisbelow(True)
+        for band in self.bands:
+            area = axes.fill_between(
+                *(band.x, band.low, band.high),
+                step=band.step,
+                color=AREA.colour,
+                alpha=AREA.alpha,
+                linewidth=0,
+                zorder=1,
+            )
+            band.look.owns(area)
+        names = list(dict.fromkeys(curve.look.name for curve in self.curves))
+        for curve in filter(lambda curve: curve.points, self.curves):
+            place = (names.index(curve.look.name) + 0.5) / len(names) - 0.5
+            _curve(axes, curve, self.x.limits, shift=dodge * place)
+        for kind, at, look in self.references:
+            style = look.line | {"zorder": 1.5}
+            if kind == "diagonal":
+                slope = (at * 10 if self.x.scale == "log" else at + 1,) * 2
+                axes.axline((at, at), slope, **style)
+            else:
+                look.owns((axes.axvline if kind == "x" else axes.axhline)(at, **style))
+        axes.set_title(self.title)
+        for axis, own, view in (
+            (axes.xaxis, self.x, axes.set_xlim),
+            (axes.yaxis, self.y, axes.set_ylim),
+        ):
+            axis.set_label_text(own.label)
+            # A page can turn it.
+            axis.label.set_rotation_mode("anchor")
+            if own.limits is not None:
+                view(*own.limits)
+            if own.ticks is not None:
+                axis.set_major_locator(FixedLocator(list(own.ticks)))
+                axis.set_ticklabels(list(own.ticks.values()))
+            elif own.scale == "log":
+                low, high = axis.get_view_interval()
+                subs = (1, 2, 5) if high / low < FEW_DECADES else (1,)
+                axis.set_major_locator(LogLocator(subs=subs, numticks=6))
+                axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_locator(NullLocator())
+        axes.spines["left"].set_visible(not self.labels)
+        if self.labels and self.tall > SCREEN:
+            axes.tick_params(axis="x", top=True, labeltop=True)
+        for label in self.labels:
+            drawn = axes.text(
+                label.at,
+                label.top,
+                label.text,
+                transform=axes.get_yaxis_transform(),
+                ha="right" if label.at == 1.0 else "left",
+                va="top",
+                color=label.colour,
+                # On the ground's own colour, above the grid.
+                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
+                zorder=1.6,
+            )
+            label.look.owns(drawn)
+
+
+def _curve(
+    axes: Axes, curve: Curve, limits: tuple[float, float] | None, *, shift: float
+) -> None:
+    """Its line, its intervals, and hollow marks of what must not be read as found.
+
+    Of what lies beyond the ends of the axis an arrow is shown.
+    """
+    look, points = curve.look, curve.points
+    low, high = limits or (-math.inf, math.inf)
+    at_x = [min(max(x, low), high) + shift for x, _, _, _ in points]
+    apart = [
+        not low <= x <= high
+        or any(isinstance(at, Row) and at.status in VOID for at in made)
+        for x, _, *made in points
+    ]
+    every = max(1, len(points) // 4) if curve.step else 1
+    line = axes.plot(
+        at_x,
+        [y for _, y, _, _ in points],
+        drawstyle="steps-post" if curve.step else "default",
+        markevery=[k for k in range(0, len(points), every) if not apart[k]],
+        clip_on=look.dashes != "none",
+        **look.line,
+    )
+    look.owns(*line)
+
+    def put(x: float, y: float, mark: Look) -> None:
+        style = replace(mark, dashes="none").line
+        look.owns(*axes.plot(x, y, zorder=2.1, clip_on=False, **style))
+
+    bar: dict[str, Any] = {"color": look.colour, "alpha": look.alpha}
+    bar |= {"linewidth": look.width, "zorder": 1.9, "solid_capstyle": "butt"}
+    for shown, (x, y, across, up), hollow in zip(at_x, points, apart, strict=True):
+        if isinstance(across, Row) and across.ends:
+            left, right = across.ends
+            ends = max(left, low), min(right, high)
+            look.owns(*axes.plot(ends, [y, y], **bar))
+            for out, end, marker in ((left < low, low, "<"), (right > high, high, ">")):
+                if out:
+                    put(end, y, replace(look, marker=marker, size=4))
+        if isinstance(up, Row) and up.ends:
+            look.owns(*axes.plot([shown, shown], up.ends, **bar))
+        if hollow:
+            beyond = "<" if x < low else ">" if x > high else look.marker
+            put(shown, y, replace(look, marker=beyond, hollow=low <= x <= high))
+
 
 WIDTH = 3.0
 """Inches: on a page a screen of 390 px, letters as the page's."""

@@ -12,13 +12,14 @@ from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.names import BASE
 from spark_audit.report.states import SHAPES, SIGNS, Standing, reach, state_name
-from spark_audit.report.summary_tables import (
+from spark_audit.report.tables import (
+    File,
+    Rendering,
     further_tables,
     general,
     main_rows,
     tables,
 )
-from spark_audit.report.table_cells import File, Rendering
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import Report
 

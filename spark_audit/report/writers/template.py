@@ -11,9 +11,8 @@ from markupsafe import Markup
 from spark_audit import sentences
 from spark_audit.names import original_of, series_of
 from spark_audit.report import states
-from spark_audit.report.attacks import attack_table, attacks, uncovered
-from spark_audit.report.summary_tables import entries, glance
-from spark_audit.report.table_cells import records_table
+from spark_audit.report.states import attack_table, attacks, uncovered
+from spark_audit.report.tables import entries, glance, records_table
 from spark_audit.results import OF_REPORT, Report, by_severity
 
 TOLD = (

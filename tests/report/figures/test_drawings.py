@@ -26,7 +26,7 @@ from spark_audit.report.figures.drawing import (
     drawings,
     inline_svg,
 )
-from spark_audit.report.figures.panel import looks
+from spark_audit.report.figures.picture import looks
 from spark_audit.results import Report
 
 ALL = {name.replace("-", "_") for name in list(FIGURES)}

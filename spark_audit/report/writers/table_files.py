@@ -1,8 +1,7 @@
-r"""tables/*.tex: the report as booktabs tables in the layouts of the SPARK paper.
+"""tables/*.csv: the rows of the report, tidy, one figure a line; and named rows.
 
-One file per table, made to be read with ``\input`` (packages booktabs and graphicx),
-and ``all.tex``, a document that holds them all. A table is written only where its audit
-gave a figure. Cells are those of every other format; pandas writes them as LaTeX.
+Columns have names that no SQL dialect reserves; a part of the rows ("type:SSN") stands
+in two of them.
 """
 
 from __future__ import annotations
@@ -17,10 +16,108 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.base import carriers
-from spark_audit.report.summary_tables import line_name, methods_of
-from spark_audit.report.table_cells import NONE, File, Rendering, figure
+from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows, numbered
+from spark_audit.report.tables import (
+    NONE,
+    File,
+    Rendering,
+    figure,
+    line_name,
+    methods_of,
+)
 from spark_audit.report.writers.template import environment
 from spark_audit.results import Report, Row
+
+RENAMED = {
+    "of": "metric_of",
+    "null": "no_effect",
+    "null_low": "no_effect_low",
+    "null_high": "no_effect_high",
+    "level": "interval_level",
+    "interval": "interval_method",
+    "over": "interval_over",
+    "rank": "token_rank",
+    "right": "right_guesses",
+    "rows": "scored_rows",
+    "change": "change_value",
+    "variant": "setting",
+}
+"""Columns whose names in ``report.json`` are words of SQL, and what is named alike."""
+
+
+def write_csv(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """Results, contrasts, guards and the report's further tables as CSV."""
+    lists = ("results", "contrasts", "guards")
+    frames = {name: report.to_frame(name) for name in lists}
+    for name, records in report.tables.items():
+        frames[name] = pd.DataFrame(records, dtype=object)
+        if name == "accuracy_matrix":  # a line for each task after each stage
+            places = ["checkpoint", "stage", "after"]
+            tasks = [column for column in frames[name] if column not in places]
+            # Of whole checkpoints there are no stages.
+            wide = frames[name].reindex(columns=[*places, *tasks], fill_value="")
+            long = wide.melt(places, var_name="task", value_name="accuracy")
+            frames[name] = long.dropna(subset="accuracy")
+    for name, frame in frames.items():
+        yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
+
+
+def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table by the columns' names here, with a part of the rows in two."""
+    frame = frame.rename(columns=RENAMED)
+    if "group" in frame:
+        at = [*frame].index("group")
+        parts = [str(group).partition(":") for group in frame.pop("group")]
+        frame.insert(at, "group_kind", [kind for kind, _, _ in parts])
+        frame.insert(at + 1, "group_name", [own for _, _, own in parts])
+    return frame
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Lines below a head, of which no cell is a formula to a spreadsheet."""
+    header = pd.Series(frame.columns, dtype=object)
+    safe, head = (
+        # Text may be somebody else's.
+        one.replace(FORMULA, r"'\1", regex=True)
+        for one in (frame.astype(object), header)
+    )
+    return str(safe.to_csv(index=False, header=[*head], lineterminator="\n"))
+
+
+FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
+"""How a formula begins, in full width too."""
+
+
+# --- who is shown to have been trained on ---------------------------------------------
+
+
+def write_named(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``named_rows.csv`` and ``named_sources.csv``, where they are asked for by name.
+
+    They say of each row or group only whether it is named: how familiar a single one
+    looks stays in ``scores/``. Nothing where the report has no audit of membership.
+    """
+    if not any(row.audit == AUDIT for row in report.results):
+        return
+    evidence = evidence_of(report, folder)
+    lists = named_rows(report, evidence)
+    units = evidence.units
+    for name, field, columns, ids in (
+        ("named_rows", "rows", ["row", "task"], units["example"]),
+        ("named_sources", "groups", ["group", "rows"], units["cluster"]),
+    ):
+        parts = [
+            getattr(one, field).assign(checkpoint=one.checkpoint, false_share=SHARE)
+            for one in lists
+        ]
+        table = pd.concat(parts) if parts else pd.DataFrame()
+        if len(table):
+            table = table.loc[table["named"], ["checkpoint", *columns, "false_share"]]
+            if report.manifest.ids_identify:
+                table[columns[0]] = table[columns[0]].map(numbered(ids))
+            table = table.rename(columns={"group": "source"})
+        yield File(f"tables/{name}.csv", csv_text(table), private=True)
+
 
 INLINE = 4
 """Columns of figures up to which an interval stands beside its value, not below."""
@@ -82,16 +179,16 @@ Shown = Mapping[Column, Mapping[str, Row]]
 """Column -> name of a line -> row."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write_latex(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``tables/*.tex``; no text of an example is ever in them."""
-    tables = render(report)
+    tables = latex_tables(report)
     whole = environment().get_template("all.tex")
     empty = sentences.render("latex.empty")
     tables["all"] = whole.render(names=[*tables], empty=empty)
     yield from (File(f"tables/{name}.tex", text) for name, text in tables.items())
 
 
-def render(report: Report) -> dict[str, str]:
+def latex_tables(report: Report) -> dict[str, str]:
     """Every table that the report holds figures for, as LaTeX, by its file's stem."""
     by_place = _rows(report)
     tables = {}
@@ -118,10 +215,6 @@ def _rows(report: Report) -> dict[tuple[str, ...], dict[str, Row]]:
     return found
 
 
-def _paper(report: Report) -> bool:
-    return bool(report.settings.get("preset") == "paper")
-
-
 def _columns(name: str, report: Report) -> Sequence[Column]:
     """The columns of a layout: of tasks and scores those that the report has."""
     if name == "mia":
@@ -132,7 +225,7 @@ def _columns(name: str, report: Report) -> Sequence[Column]:
             Column(task, "utility", "accuracy", "last", "answers", f"task:{task}")
             for task in filter(None, dict.fromkeys(tasks))
         ] + [*LAYOUTS[name]]
-    if name == "canary_rank" and _paper(report):
+    if name == "canary_rank" and report.settings.get("preset") == "paper":
         # Averaged over annotations, as the paper does.
         own = {"of": "full/annotation", "counted": "annotations"}
         return [column._replace(**own) for column in LAYOUTS[name]]
@@ -174,6 +267,7 @@ def _table(name: str, report: Report, figures: Shown) -> str:
         .format_index(_tex, escape="latex", axis=1)
         .map_index(lambda _: "textbf:--rwrap;", axis=1)
     )
+    paper = report.settings.get("preset") == "paper"
     notes = pd.DataFrame(_notes(report, figures)).style.hide(axis=0).hide(axis=1)
     shape = f"@{{}}l{'c' * len(cells)}@{{}}"
     return (
@@ -181,7 +275,7 @@ def _table(name: str, report: Report, figures: Shown) -> str:
         .get_template("table.tex")
         .render(
             name=name,
-            caption=sentences.render(f"latex.{name}", each=_paper(report)),
+            caption=sentences.render(f"latex.{name}", each=paper),
             tabular=style.to_latex(hrules=True, column_format=shape).strip(),
             notes=notes.format(_tex, escape="latex")
             .to_latex(column_format=r"@{}p{\textwidth}@{}")

@@ -1,29 +1,34 @@
-"""dossier.html: a few sheets for a data-protection officer.
+"""report.html: the report as one page that needs no network and no program beside it.
 
-It is written where it is asked for by name. Its order follows what templates of impact
-assessments ask; like the report's page it needs no network, and it has no script. Named
-are only parts of the frameworks that were looked up: the seven steps of the ICO's
-guidance on DPIAs (ico.org.uk, "How do we do a DPIA?"), the four studies of the CNIL's
-PIA method, the first question of EDPB Opinion 28/2024 as its executive summary puts it,
-requirement v1.0-11.2.5 of the OWASP AISVS (section C11.2), and tests of the OWASP AI
-Testing Guide by their numbers.
-
-Of the most exposed rows it tells the ids, the tasks and the types of their identifiers.
-How far each moved stays in ``scores/``: with the base model it is as good as text.
+Without JavaScript all of it is there; with it, tables sort, checkpoints are switched on
+and off in tables and drawings, and the page's address keeps what was chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
+from spark_audit import sentences
 from spark_audit.audits import about, metric_of
-from spark_audit.errors import InputError, visible
+from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
+from spark_audit.report.figures.drawing import (
+    DARK,
+    LIGHT,
+    Drawing,
+    inline_svg,
+    palette,
+)
 from spark_audit.report.named import SHARE, evidence_of, named_rows, numbered
 from spark_audit.report.states import (
     OF_IDENTIFIERS,
@@ -32,19 +37,103 @@ from spark_audit.report.states import (
     Tried,
     attack_name,
 )
-from spark_audit.report.table_cells import File, Rendering
+from spark_audit.report.tables import (
+    FURTHER,
+    File,
+    Rendering,
+    Table,
+    further_tables,
+    general,
+    tables,
+)
 from spark_audit.report.writers.template import environment, facts
-from spark_audit.results import Report
+from spark_audit.results import Report, by_severity, grouped
 from spark_audit.sentences import DECIMALS, knows, render, under
 
 if TYPE_CHECKING:
     import pandas as pd
 
+FIRST = "memory"
+"""The figure on the first screen."""
+
+
+def write_page(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``report.html``; no text of an example is ever in it."""
+    yield File("report.html", page(report, how))
+
+
+def page(report: Report, how: Rendering) -> str:
+    """The report as one HTML page."""
+    drawn = how.drawn()
+    sections = list(_sections(report, [d for d in drawn if d.name != FIRST]))
+    made = environment(numeric=_numeric, svg=inline_svg)
+    assert made.loader is not None
+    script = made.loader.get_source(made, "page.js")[0]
+    digest = hashlib.sha256(script.encode()).digest()
+    guards = grouped(report.guards, lambda guard: guard.passed)
+    shared = facts(report) | {
+        "script": Markup(script),
+        "script_hash": base64.b64encode(digest).decode(),
+        "series": {"light": LIGHT, "dark": DARK},
+        "guards": {state: guards.get(state, []) for state in (False, None, True)},
+        "general": [*sentences.under("scope.all."), *report.caveats],
+        "looks": {
+            name: (entry_of(name), place % len(LIGHT))
+            for name, place in palette(report).items()
+        },
+        "first": [drawing for drawing in drawn if drawing.name == FIRST],
+        "sections": sections,
+        "places": {
+            section["name"]: f"section-{k}" for k, section in enumerate(sections)
+        },
+    }
+    return made.get_template("page.html").render(shared)
+
+
+# --- sections -------------------------------------------------------------------------
+
+
+def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, Any]]:
+    """What the template writes of each audit, of the matching, and of all else."""
+    rows = (*report.results, *report.contrasts)
+    audits = list(dict.fromkeys(row.audit for row in rows))
+    grids: dict[str, list[Table]] = {k: [] for k in (*audits, "manifest", FURTHER)}
+    pictures: dict[str, list[Drawing]] = {name: [] for name in grids}
+    for k, table in enumerate([*tables(report), *further_tables(report)]):
+        place = table.section if table.section in grids else FURTHER
+        words = table.short if place == table.section else ""
+        title = sentences.capitalised(words) or table.title
+        grids[place].append(replace(table, title=title, key=table.key or str(k)))
+    for one in drawn:
+        pictures[one.audit if one.audit in pictures else FURTHER].append(one)
+    for name in grids:
+        if not grids[name] and not pictures[name]:
+            continue
+        terms = [*sentences.terms(f"definition.{name}"), *general(report)]
+        yield {
+            "name": name,
+            "title": sentences.optional(f"audit.{name}.title") or name,
+            "question": sentences.optional(f"audit.{name}.question"),
+            "said": by_severity(f for f in report.findings if f.audit == name),
+            "pictures": pictures[name],
+            "grids": grids[name],
+            "definitions": terms if name in audits else (),
+            "scope": sentences.under(f"scope.{name}."),
+        }
+
+
+def _numeric(table: Table) -> list[bool]:
+    """Which columns hold numbers, and are aligned at the right."""
+    columns = zip(*(line.cells for line in table.rows), strict=True)
+    told = [[cell for cell in column if not cell.missing] for column in columns]
+    return [bool(one) and all(cell.numeric for cell in one) for one in told]
+
+
 MOST = 10
 """The most exposed rows that are told of each checkpoint."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write_dossier(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``dossier.html``; a browser prints it on A4."""
     # With identifiers it is as private as the manifest.
     private = how.show_text and how.manifest is not None
@@ -66,14 +155,12 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
     found: list[Standing] = shared["standings"]
     by_state = {s: [one.name for one in found if one.state == s] for s in SHAPES}
     named = how.manifest if how.show_text else None
-    prepared_by = visible(how.prepared_by).strip()
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
     lists = []
     with suppress(InputError):  # no audit of membership, or its scores are elsewhere
         lists = named_rows(report, evidence_of(report, folder))
     shared |= {
-        "words": _words,
-        "prepared_by": prepared_by or render("dossier.not_stated"),
+        "words": _dossier_words,
         "stages": len(report.checkpoints) - len(shared["checkpoints"]),
         "data": _data(report, how.manifest),
         "by_state": {s: names for s, names in by_state.items() if names},
@@ -95,11 +182,11 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
             if entry_of(one.checkpoint) in {k.name for k in found if k.detections}
         ],
     }
-    made = environment(figure=_figure, attack=attack_name, words=_words)
+    made = environment(figure=_figure, attack=attack_name, words=_dossier_words)
     return made.get_template("dossier.html").render(shared)
 
 
-def _words(key: str, **facts: Any) -> str:
+def _dossier_words(key: str, **facts: Any) -> str:
     """The words of a key; empty where there are none."""
     key = f"dossier.page.{key.lower().replace(' ', '_')}"
     return render(key, **facts) if knows(key) else ""

@@ -1,27 +1,181 @@
-"""What a person reads of a report first: the same tables in every format."""
+"""Cells, lines and tables: what every format of a report is written from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_audit import sentences
 from spark_audit.audits import about, in_order, label, metric_of
 from spark_audit.audits.base import carriers
+from spark_audit.errors import InputError, choose
 from spark_audit.names import ANY, entry_of
-from spark_audit.report.figures.entries import palette
-from spark_audit.report.table_cells import (
-    FURTHER,
-    NONE,
-    Cell,
-    Line,
-    Table,
-    cell,
-    figure,
-    limited,
-    records_table,
-)
-from spark_audit.results import Contrast, Report, Row, grouped, number
+from spark_audit.report.figures.drawing import palette
+from spark_audit.results import Contrast, Report, Row, Status, grouped, number
+from spark_audit.sentences import render
+
+if TYPE_CHECKING:
+    from spark_audit.manifest.schema import Manifest
+    from spark_audit.report.figures.drawing import Drawn
+
+LARGE = 1e6
+"""Values from which powers of ten are shown."""
+MOST = 1e12
+"""Values of which no more is said than that they are beyond it."""
+FURTHER = "further"
+"""Where tables stand that belong to no audit of a report."""
+VOID: tuple[Status, ...] = ("invalid", "insensitive", "not_resolvable")
+"""Statuses of figures that stand in the report but must not be read as found."""
+
+
+def shown(value: float | None) -> str:
+    """A number as every table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return str(value)
+    if abs(value) >= MOST:
+        return "> 1e12" if value > 0 else "< -1e12"
+    if abs(value) >= LARGE:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return number(value)
+
+
+def limited(value: float, low: float | None, high: float | None) -> str:
+    """A number with its interval in brackets."""
+    text = shown(value)
+    if text[0] in "<>" and {shown(low), shown(high)} <= {text, "-"}:
+        return text  # what is beyond all bounds says so once
+    if low is None:
+        return text if high is None else f"{text} [≤ {shown(high)}]"
+    ends = f"≥ {shown(low)}" if high is None else f"{shown(low)}, {shown(high)}"
+    return f"{text} [{ends}]"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a cell, and the figure of the report that it shows.
+
+    ``numeric`` is whether it begins with a number.
+    """
+
+    text: str
+    numeric: bool = False
+    row: Row | None = None
+
+    @property
+    def void(self) -> bool:
+        """Whether nothing can be concluded from its figure."""
+        return self.row is not None and self.row.status in VOID
+
+    @property
+    def missing(self) -> bool:
+        """Whether nothing stands in it, or only that a figure is missing."""
+        return self.text in ("", "-") or bool(self.row and self.row.value is None)
+
+
+NONE = Cell("-")
+"""Stands where there is nothing."""
+
+
+def figure(row: Row, *, before: str = "", after: str = "") -> Cell:
+    """Value and decision interval of a row, or why there is none."""
+    if row.value is None:
+        lacking = "withheld" if row.withheld else "not estimable"
+        return Cell(f"{before}{lacking}{after}", row=row)
+    text = limited(row.value, row.low, row.high)
+    if row.status in VOID:
+        text += f" {row.status.upper().replace('_', ' ')}"
+    return Cell(f"{before}{text}{after}", not before, row)
+
+
+def cell(value: object) -> Cell:
+    """A value of a record: a number, or words."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Cell(shown(value), numeric=True)
+    return NONE if value is None or value == "" else Cell(str(value))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table: its cells, and whose it is."""
+
+    cells: tuple[Cell, ...]
+    checkpoint: str = ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The cells as text."""
+        return tuple(cell.text for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table for a reader; ``remarks`` stand below it.
+
+    Attributes
+    ----------
+    key
+        The name of a table of records; empty of one that is made of rows.
+    section
+        Audit that it is of, or ``manifest``, or where else it stands on the page.
+    title, short
+        By itself, and under the heading of its section.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[Line, ...]
+    remarks: tuple[str, ...] = ()
+    section: str = FURTHER
+    short: str = ""
+    key: str = ""
+
+
+def records_table(records: Iterable[Mapping[str, Any]], **facts: Any) -> Table:
+    """Records as a table, a column a key.
+
+    ``facts`` are the other fields of :class:`Table`, of which ``title`` is needed.
+    """
+    records = list(records)
+    names = list(dict.fromkeys(name for record in records for name in record))
+    rows = [
+        Line(
+            tuple(cell(record.get(name)) for name in names),
+            checkpoint=str(record.get("checkpoint") or ""),
+        )
+        for record in records
+    ]
+    header = tuple(name.replace("_", " ") for name in names)
+    return Table(header=header, rows=tuple(rows), **facts)
+
+
+class File(NamedTuple):
+    """A file of a report's folder; a ``private`` one is for its owner only."""
+
+    name: str
+    content: str | bytes
+    private: bool = False
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a writer is given beside the report.
+
+    Attributes
+    ----------
+    drawn
+        Draws the figures, once for all writers.
+    manifest, show_text
+        For the words of examples; whether identifiers among them may be shown.
+    """
+
+    drawn: Drawn = tuple
+    manifest: Manifest | None = None
+    show_text: bool = False
+
 
 DRAWN = ("mia_roc",)
 """Further tables that are there to be drawn: no reader is shown them as tables."""
@@ -48,7 +202,19 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
     """
     made: list[Table] = []
     for audit, rows in grouped(report.results, lambda row: row.audit).items():
-        made += audit_tables(audit, rows, brief=brief)
+        pooled = [row for row in rows if row.group == "pooled"]
+        wide = about(audit).wide
+        parts = {"": pooled}
+        if wide:
+            parts = grouped(pooled, lambda row: metric_of(row.audit, row.metric).panel)
+        if not brief:
+            kinds = grouped(rows, lambda row: row.grouping[0])
+            parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUPS}
+        for panel, part in parts.items():
+            if part:
+                words = sentences.optional(f"table.{panel}") or about(audit).over
+                words += _units(part) + " (exploratory)" * (not wide)
+                made.append(_table(audit, part, words, panel))
     for audit, contrasts in grouped(report.contrasts, lambda row: row.audit).items():
         if part := [row for row in contrasts if not brief or row.group == "pooled"]:
             primary = any(row.family == "primary" for row in part)
@@ -57,26 +223,6 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
     if not brief and (records := report.tables.get("matching_by_type")):
         title = sentences.render("table.matching")
         made.append(records_table(records, title=title, section="manifest"))
-    return made
-
-
-def audit_tables(
-    audit: str, rows: Sequence[Row], *, brief: bool = False
-) -> list[Table]:
-    """The tables of one audit's rows: pooled, and by type, task and split."""
-    pooled = [row for row in rows if row.group == "pooled"]
-    parts = {"": pooled}
-    if wide := about(audit).wide:
-        parts = grouped(pooled, lambda row: metric_of(audit, row.metric).panel)
-    if not brief:
-        kinds = grouped(rows, lambda row: row.grouping[0])
-        parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUPS}
-    made = []
-    for panel, part in parts.items():
-        if part:
-            words = sentences.optional(f"table.{panel}") or about(audit).over
-            words += _units(part) + " (exploratory)" * (not wide)
-            made.append(_table(audit, part, words, panel))
     return made
 
 
@@ -303,3 +449,77 @@ def methods_of(rows: Iterable[Row]) -> list[str]:
     """What readers see for the methods of the rows' intervals."""
     used = sorted({row.interval for row in rows} - {"none"})
     return [sentences.render(f"interval.{name}") for name in used]
+
+
+OVER = ("both", "sources", "seeds")
+"""Of a method with several seeds the first that there is is shown."""
+
+
+def against(report: Report, other: Report) -> Table:
+    """Figures that both reports hold of checkpoints of one name, one per line.
+
+    Raises
+    ------
+    InputError
+        If the reports share no checkpoint or no figure.
+    """
+    ours, theirs = _figures(report), _figures(other)
+    names = {key[0] for key in theirs}
+    if names.isdisjoint(key[0] for key in ours):
+        raise InputError(
+            "no checkpoint has the same name in both reports",
+            where="--against",
+            fix=f"audit with --ckpt NAME=PATH; {choose('', names)}",
+        )
+    pairs = ((row, theirs.get(key)) for key, row in ours.items())
+    records = [
+        _record(row, match, report, other)
+        for row, match in pairs
+        if match and row.value is not None and match.value is not None
+    ]
+    if not records:
+        raise InputError(
+            "the two reports have no figure in common",
+            where="--against",
+            fix="run the audits that the other report holds",
+        )
+    title = render("against.title", name=other.manifest.name)
+    return records_table(records, title=title, remarks=tuple(other.caveats))
+
+
+def _figures(report: Report) -> dict[tuple[str, ...], Row]:
+    """Rows by checkpoint, audit, metric, variant and group; seeds by their method."""
+    names = {row.checkpoint for row in report.results}
+    rows: dict[tuple[str, ...], Row] = {}
+    for row in report.results:
+        method = entry_of(row.checkpoint)
+        if method != row.checkpoint and method in names:
+            continue
+        key = (row.checkpoint, row.audit, row.metric, row.of, row.group.casefold())
+        if key not in rows or OVER.index(row.over) < OVER.index(rows[key].over):
+            rows[key] = row
+    return rows
+
+
+def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, str]:
+    label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
+    label += "" if row.group == "pooled" else f" {row.group}"
+    pairs: dict[str, tuple[Any, Any]] = {}
+    pairs["base"] = _base(row, report), _base(match, other)
+    for name in ("n", "clusters", "interval", "over"):
+        pairs[name] = getattr(row, name), getattr(match, name)
+    apart = [f"{k} {a} / {b}" for k, (a, b) in pairs.items() if a != b and b != 0]
+    apart.append(match.note)
+    source = {one.name: one.source for one in other.checkpoints}.get(match.checkpoint)
+    return {
+        "checkpoint": row.checkpoint,
+        "figure": label,
+        "here": figure(row).text,
+        "there": f"{figure(match).text} ({source or match.checkpoint})",
+        render("against.differences"): "; ".join(filter(None, apart)),
+    }
+
+
+def _base(row: Row, report: Report) -> str:
+    bases = {entry_of(one.name): one.base for one in report.checkpoints}
+    return bases.get(row.checkpoint) or str(report.settings.get("reference", "unknown"))
