@@ -62,7 +62,7 @@ _CLOSED = ConfigDict(extra="forbid")
 _UNSAID = Field(exclude_if=lambda value: not value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """An annotated identifier: characters ``start:end`` of ``prompt + response``.
 
@@ -101,7 +101,7 @@ class Canary:
     __pydantic_config__ = _CLOSED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One row: a train row is a member, a test row a non-member.
 

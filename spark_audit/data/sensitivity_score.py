@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -111,11 +115,18 @@ def stop_word_ranges(text: str) -> list[tuple[int, int]]:
     word is none, and a stop word counts however the tokenizer cuts it **[ours]**. Map
     the ranges to tokens by the offsets.
     """
-    # Imported when used: scikit-learn takes a second.
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
     return [
         found.span()
         for found in _WORD.finditer(text)
-        if found[0].lower().replace("'", "").replace("\u2019", "") in ENGLISH_STOP_WORDS
+        if found[0].lower().replace("'", "").replace("\u2019", "") in _stop_words()
     ]
+
+
+@lru_cache(maxsize=1)
+def _stop_words() -> frozenset[str]:
+    # The file alone: with the package around it, it takes a second and 30 MB.
+    package = find_spec("sklearn")
+    assert package is not None and package.origin is not None
+    file = Path(package.origin).parent / "feature_extraction" / "_stop_words.py"
+    words: frozenset[str] = run_path(str(file))["ENGLISH_STOP_WORDS"]
+    return words

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,10 +26,10 @@ from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.covariates import SCORES, Corpus, token_classes
+from spark_audit.manifest.covariates import Corpus, token_classes
 from spark_audit.manifest.drawn_twins import Identifiers, twin_sets
 from spark_audit.manifest.file import PARTS, seal
-from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.layout import SLICE_ROWS, Layout, Rows
 from spark_audit.manifest.schema import Manifest, Settings, Table, packed
 from spark_audit.manifest.selection import (
     CUT_OFF,
@@ -52,6 +52,8 @@ from spark_audit.terminal.flags import BatchSize
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
+READ_ROWS = 16 * SLICE_ROWS
+"""Rows whose scores are read together."""
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
@@ -99,11 +101,15 @@ def build_manifest(
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
     groups = duplicates(rows)
     units = clusters(examples, groups)
-    table, by_task, remarks = _scored(
-        rows, loaded, store or Store(None), batch_size=batch_size, progress=show
+    store = store or Store(None)
+    names, by_task, remarks = _scored(
+        rows, loaded, store, batch_size=batch_size, progress=show
     )
     found = Found(recorded, by_task, units.labels)
     for low, part in rows.slices():
+        if low % READ_ROWS == 0:
+            read = [example.id for example in examples[low : low + READ_ROWS]]
+            table = store.gather({key: names[key] for key in read}, kind=Pass())
         found.add(part, table, first=low)
         show("matching, rows", low + len(part), len(examples))
     del table
@@ -200,8 +206,8 @@ def _scored(
     *,
     batch_size: BatchSize,
     progress: Progress,
-) -> tuple[TokenTable, dict[str, np.ndarray], list[str]]:
-    """The reference model's scores of all rows, and notes.
+) -> tuple[dict[str, str], dict[str, np.ndarray], list[str]]:
+    """What the store calls the reference model's scores of each row, and notes.
 
     Between them: how often each token stands in the rows of each task. Of a store that
     is this command's own no score of other texts or batches is used, of another one
@@ -230,10 +236,7 @@ def _scored(
     del texts, keys
     # Scoring leaves the heap full of holes.
     pa.default_memory_pool().release_unused()
-    table = store.gather(names, kind=Pass())
-    # Read now, and nothing else: matching needs the room.
-    table = replace(table, columns={name: table.columns[name] for name in SCORES})
-    return table, by_task, [f"reference: {note}" for note in remarks]
+    return names, by_task, [f"reference: {note}" for note in remarks]
 
 
 def reference_of(loaded: Loaded) -> Record:
@@ -261,7 +264,7 @@ def example_record(row: Layout, cluster: str) -> Record:
     for span, at in row.spans:
         low, high, cut = at if at and row.within(at) else (None, None, False)
         place = {"token_start": low, "token_end": high, "partial": cut}
-        spans.append({**vars(span), **place})
+        spans.append({**asdict(span), **place})
     return {
         **{name: getattr(example, name) for name in (*REQUIRED, "source_id")},
         "cluster": cluster,
