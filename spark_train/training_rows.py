@@ -13,8 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from spark_audit.data.encoding import Encoding, encode, kept_range
 from spark_audit.data.examples import Example, Ranges, task_templates, template_ranges
-from spark_audit.data.occurrences import identifier_ranges
-from spark_audit.data.sensitivity_score import stop_word_ranges
+from spark_audit.data.occurrences import identifier_ranges, stop_word_ranges
 from spark_audit.errors import InputError, at
 
 

@@ -10,20 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from claims import facts, given, judging, pages, search
-from claims.auditing import (
-    Audited,
-)
+from claims.auditing import Audited
 from claims.plan import Run, runs, systems, task_orders
 from claims.request import ClaimsRequest
-from claims.rules import (
-    Decision,
-)
+from claims.rules import Decision
 from claims.training import Cluster, finished, train_all
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.examples import (
-    read_examples,
-)
+from spark_audit.data.examples import read_examples
 from spark_audit.files import alone, write_text
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest

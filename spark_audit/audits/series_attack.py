@@ -35,8 +35,8 @@ from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.spans import plan_of_identifiers
 from spark_audit.audits.task_accuracy import UNORDERED, check_order, places_of_tasks
 from spark_audit.data.canaries import FORMATS
-from spark_audit.manifest.prompts import coin_key
 from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.manifest.sequences import coin_key
 from spark_audit.names import BASE, CheckpointName, series_of
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Row

@@ -10,12 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from spark_audit.cli.show import show_records
-from spark_audit.data.examples import (
-    Example,
-    data_files,
-    read_examples,
-    write_examples,
-)
+from spark_audit.data.examples import Example, data_files, read_examples, write_examples
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
 from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas, pairs
@@ -147,7 +142,7 @@ def inject(
     doses
         Dose ladder of canaries.
     """
-    from spark_audit.data.injection import inject as injected
+    from spark_audit.data.canaries import inject as injected
 
     files = data_files(data)
     examples = read_examples(*files)

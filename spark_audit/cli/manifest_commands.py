@@ -10,17 +10,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
+from spark_audit.manifest.schema import BuildSettings
 from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_line, tell, tell_json
-from spark_audit.terminal.flags import (
-    BatchSize,
-    Json,
-    Quiet,
-    Verbose,
-    hidden,
-)
+from spark_audit.terminal.flags import BatchSize, Json, Quiet, Verbose, hidden
 
 BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Columns of the balance that fit a terminal; --json has all."""
@@ -160,7 +154,7 @@ def export(
     redact
         Leave text and scores out.
     """
-    from spark_audit.manifest.redaction import redact as redacted
+    from spark_audit.manifest.file import redact as redacted
 
     check_output(output)
     keep_apart([output], [manifest])

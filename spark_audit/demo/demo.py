@@ -32,8 +32,8 @@ from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
+from spark_audit.data.canaries import inject
 from spark_audit.data.examples import Example, read_examples, write_examples
-from spark_audit.data.injection import inject
 from spark_audit.demo.base_model import Progress, make_tokenizer, train_base
 from spark_audit.demo.text import TASKS, make_examples, unlabelled
 from spark_audit.errors import InputError

@@ -24,24 +24,22 @@ from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import REQUIRED, Example, unique
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
-from spark_audit.manifest.build_settings import BuildSettings
-from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.covariates import Corpus, token_classes
-from spark_audit.manifest.drawn_twins import Identifiers, twin_sets
 from spark_audit.manifest.file import PARTS, seal
-from spark_audit.manifest.layout import SLICE_ROWS, Layout, Rows
-from spark_audit.manifest.schema import Manifest, Settings, Table, packed
+from spark_audit.manifest.layout import SLICE_ROWS, Corpus, Layout, Rows, token_classes
+from spark_audit.manifest.schema import BuildSettings, Manifest, Settings, Table, packed
 from spark_audit.manifest.selection import (
     CUT_OFF,
     Balance,
     Record,
     canary_sets,
+    clusters,
     duplicates,
     is_whole,
     low_sensitivity,
     match,
     membership,
 )
+from spark_audit.manifest.twins import Identifiers, twin_sets
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import item, score_keys

@@ -12,10 +12,10 @@ from spark_audit.data.canaries import (
     PARTS,
     canary_ranges,
     draw_parts,
+    inject,
     render,
 )
 from spark_audit.data.examples import Canary, Example, Span, task_templates
-from spark_audit.data.injection import inject
 from spark_audit.errors import InputError
 
 WORDS = "rates rose while growth held firm and prices fell back slowly today".split()

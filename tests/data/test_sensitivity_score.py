@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from spark_audit.data.sensitivity_score import (
+from spark_audit.data.occurrences import (
     score2,
     sensitivity,
     stop_word_ranges,

@@ -7,7 +7,7 @@ import pytest
 
 from spark_audit.data.canaries import draw
 from spark_audit.data.pii import luhn
-from spark_audit.data.twins import Forms
+from spark_audit.manifest.twins import Forms
 
 N = 200
 

@@ -8,10 +8,14 @@ from marked import make_canary_row, make_example
 
 from spark_audit.data.examples import Example
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.clusters import WIDESPREAD_ROWS, Clusters, clusters
 from spark_audit.manifest.layout import Rows
 from spark_audit.manifest.overview import describe
-from spark_audit.manifest.selection import duplicates
+from spark_audit.manifest.selection import (
+    WIDESPREAD_ROWS,
+    Clusters,
+    clusters,
+    duplicates,
+)
 
 Find = Callable[[Sequence[Example]], Clusters]
 

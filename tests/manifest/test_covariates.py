@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from marked import made_corpus, made_table, make_example
 
-from spark_audit.manifest.covariates import (
+from spark_audit.manifest.layout import (
     Corpus,
+    Layout,
+    Rows,
     covariates,
     pool,
     token_classes,
     token_ranges,
 )
-from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.selection import Balance, Pairs
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable

@@ -11,7 +11,8 @@ from marked import made_corpus, made_table, make_example
 from spark_audit.data.canaries import draw
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
-from spark_audit.manifest.drawn_twins import (
+from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.twins import (
     FEWEST,
     HELD_OUT,
     MOST,
@@ -19,7 +20,6 @@ from spark_audit.manifest.drawn_twins import (
     Identifiers,
     twin_sets,
 )
-from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.scoring.score import item
 
 Make = Callable[..., Any]
@@ -141,8 +141,8 @@ def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins):
 
 
 def test_the_end_is_told_once_however_many_are_lost(twins, monkeypatch):
-    monkeypatch.setattr("spark_audit.manifest.drawn_twins.MOST", 2)
-    monkeypatch.setattr("spark_audit.manifest.drawn_twins.FEWEST", 32)
+    monkeypatch.setattr("spark_audit.manifest.twins.MOST", 2)
+    monkeypatch.setattr("spark_audit.manifest.twins.FEWEST", 32)
     told: list[tuple[int, int]] = []
     examples = [row(str(i), x) for i, x in enumerate(numbers(5))]
     _, _, lost = twins(examples, progress=lambda *at: told.append(at))

@@ -7,8 +7,8 @@ import pytest
 from marked import make_example
 
 from spark_audit.errors import InputError
-from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.schema import BuildSettings
 
 
 def chosen(**settings: Any) -> Any:

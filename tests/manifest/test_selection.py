@@ -14,13 +14,12 @@ from marked import (
     make_example,
 )
 
+from spark_audit.data.canaries import inject
 from spark_audit.data.examples import Example
-from spark_audit.data.injection import inject
-from spark_audit.data.sensitivity_score import stop_word_ranges
+from spark_audit.data.occurrences import stop_word_ranges
 from spark_audit.errors import InputError
-from spark_audit.manifest.build_settings import BuildSettings
-from spark_audit.manifest.covariates import Corpus
-from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.layout import Corpus, Layout, Rows
+from spark_audit.manifest.schema import BuildSettings
 from spark_audit.manifest.selection import (
     CUT_OFF,
     NO_TOKEN,

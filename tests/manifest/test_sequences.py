@@ -12,10 +12,11 @@ from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.prompts import canary_key, coin_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import (
     MORE_TOKENS,
+    canary_key,
+    coin_key,
     items_for,
     row_prompts,
 )

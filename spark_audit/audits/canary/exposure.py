@@ -32,8 +32,8 @@ from spark_audit.audits.canary.rank_tests import (
 )
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, marked, ratio_figures
 from spark_audit.data.canaries import RANKED
-from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.manifest.sequences import canary_key
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable

@@ -30,27 +30,24 @@ from spark_audit.audits.ratio_rows import (
     groups_of,
     ratio_figures,
 )
-from spark_audit.manifest.prompts import (
-    PROMPTS,
-    TAILS,
-    asked_key,
-    asked_keys,
-    asked_place,
-)
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestExample,
     ManifestSpan,
     TokenRange,
 )
+from spark_audit.manifest.sequences import (
+    PROMPTS,
+    TAILS,
+    asked_key,
+    asked_keys,
+    asked_place,
+)
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
-from spark_audit.stats.intervals import (
-    median_estimate,
-    percentile_interval,
-)
+from spark_audit.stats.intervals import median_estimate, percentile_interval
 from spark_audit.stats.sampled_extraction import n_p, top_k_logp
 from spark_audit.terminal.flags import one_of
 

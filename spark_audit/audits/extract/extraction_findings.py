@@ -18,16 +18,12 @@ import scipy
 from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
 from spark_audit.audits.identifier_facts import counterparts
-from spark_audit.manifest.prompts import PROMPTS
+from spark_audit.manifest.sequences import PROMPTS
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import holm_by_key, sign_flip
-from spark_audit.stats.intervals import (
-    clopper_pearson,
-    rate_estimate,
-    ratio_estimate,
-)
+from spark_audit.stats.intervals import clopper_pearson, rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
 from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 

@@ -18,9 +18,9 @@ import scipy
 
 from spark_audit.audits.identifier_facts import string_of
 from spark_audit.data.occurrences import finder, folded
-from spark_audit.data.twins import WORDED
-from spark_audit.manifest.clusters import BARE
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.manifest.selection import BARE
+from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE
 from spark_audit.stats.intervals import clopper_pearson
 from spark_audit.stats.memory_contrast import Sides, permutation_p
