@@ -61,7 +61,7 @@ def relearn(
     dict
         What ``relearn.json`` beside the weights says: what was asked for, ``rows`` (how
         many were ``used``, and by reason ``left_out``; see
-        :func:`~spark_audit.data.plain_rows.without_identifiers`), and the ``losses`` of
+        :func:`~spark_audit.data.occurrences.without_identifiers`), and the ``losses`` of
         each step, nats per token.
 
     Raises
