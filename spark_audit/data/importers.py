@@ -40,7 +40,7 @@ from spark_audit.data.examples import (
     write_examples,
 )
 from spark_audit.errors import InputError, SparkError, at
-from spark_audit.files import lies_inside, open_regular, parse_json, read_regular
+from spark_audit.files import open_regular, parse_json
 from spark_audit.terminal.suggestions import instead
 
 Format = Literal[
@@ -400,34 +400,15 @@ def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row
 def _saved(folder: Path) -> list[tuple[Path, Split | None]]:
     """Data files of a folder that `datasets` saved, and their part's split.
 
-    What it left there of an earlier ``map`` is not listed, and no data.
+    What it left there of an earlier ``map`` is no data.
     """
-    parts: list[tuple[Path, Split | None]] = []
-    if (index := folder / "dataset_dict.json").exists():
-        parts = [(part, split_of(part.name)) for part in _named(index, "splits")]
-    elif (folder / "state.json").exists():
-        parts = [(folder, None)]
+    marks = {"dataset_dict.json": "*/*.arrow", "state.json": "*.arrow"}
+    pattern = next((marks[name] for name in marks if (folder / name).exists()), None)
     return [
-        (file, split)
-        for part, split in parts
-        for file in _named(part / "state.json", "_data_files")
+        (file, split_of(file.parent.name) if file.parent != folder else None)
+        for file in sorted(folder.glob(pattern) if pattern else ())
+        if not file.name.startswith(("cache-", "tmp"))
     ]
-
-
-def _named(path: Path, key: str) -> list[Path]:
-    """What a file of `datasets` names under a key: each lies beside it."""
-    with reading(path):
-        raw = read_regular(path)
-    try:
-        listed = parse_json(raw, place=str(path))[key]
-        names = [one["filename"] for one in listed] if key == "_data_files" else listed
-        found = [path.with_name(name) for name in names]  # a ValueError for a path
-        if all(lies_inside(one) for one in found):
-            return found
-    except (AttributeError, LookupError, TypeError, ValueError):
-        pass
-    what = "names no data, or data outside of its folder"
-    raise InputError(what, where=str(path), fix="copy the data into the folder")
 
 
 def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
@@ -435,7 +416,7 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         return _READERS[format]
     with reading(path), open_regular(path, follow=True) as file:
         head = file.read(64)
-    if head.startswith(b"PAR1"):
+    if head.startswith(b"PAR1") or path.suffix == ".parquet":
         return _parquet
     if path.suffix == ".arrow":
         return _stream
@@ -530,6 +511,9 @@ def _stream(path: Path) -> Iterator[tuple[str, Row]]:
     return _rows(batches(), str(path))
 
 
+_ODD = (OSError, ValueError, LookupError, TypeError)
+
+
 def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
     """Rows of Arrow's batches; labels that `datasets` numbers are told by name.
 
@@ -554,34 +538,19 @@ def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
     except SparkError:
         raise
     # Text that is no UTF-8, dates that no calendar has, labels without a name.
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        OverflowError,
-        LookupError,
-    ) as error:
+    except (pa.ArrowException, ArithmeticError, AttributeError, *_ODD) as error:
         raise InputError("is not readable as Parquet or Arrow", where=place) from error
 
 
 def _labels(schema: Any, place: str) -> dict[str, list[str]]:
-    """Column of whole numbers -> what they stand for, as far as `datasets` wrote it."""
-    import pyarrow as pa
-
-    labels = {}
-    told = (schema.metadata or {}).get(b"huggingface", b"{}")
-    match parse_json(told, place=place):
-        case {"info": {"features": dict(features)}}:
-            for column, feature in features.items():
-                index = schema.get_field_index(column)  # -1: none, or several
-                match feature:
-                    case {"_type": "ClassLabel", "names": [*names]} if (
-                        index >= 0
-                        and pa.types.is_integer(schema.field(index).type)
-                        and all(isinstance(name, str) for name in names)
-                    ):
-                        labels[column] = names
-    return labels
+    """Column of whole numbers -> what they stand for, as `datasets` wrote it."""
+    told = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"), place=place)
+    features = told.get("info", {}).get("features", {})
+    return {
+        column: feature["names"]
+        for column, feature in features.items()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+    }
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {

@@ -10,6 +10,7 @@ which can move an NLL by a few micro-nats.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -106,6 +107,7 @@ def build_manifest(
     found = Found(recorded, by_task, units.labels)
     for low, part in rows.slices():
         if low % READ_ROWS == 0:
+            pa.default_memory_pool().release_unused()
             read = [example.id for example in examples[low : low + READ_ROWS]]
             table = store.gather({key: names[key] for key in read}, kind=Pass())
         found.add(part, table, first=low)
@@ -116,9 +118,10 @@ def build_manifest(
     encode, seed = partial(token_ids, loaded.tokenizer), recorded.seed
     stage = partial(show, "drawing canary candidates")
     canaries = canary_sets(found.canary_rows, recorded, encode=encode, progress=stage)
-    known = found.identifiers.known(examples, seed)
     stage = partial(show, "drawing twins of identifiers")
-    twins, lost = twin_sets(rows, known, encode=encode, seed=seed, progress=stage)
+    twins, lost = twin_sets(
+        rows, found.identifiers, encode=encode, seed=seed, progress=stage
+    )
     members, crossing = membership(examples, groups)
     count = {
         **row_numbers(examples),
@@ -142,13 +145,12 @@ def build_manifest(
         **{f"no_{side}": not keys for side, keys in members.items()},
     }
     told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
+    lists = {part: map(_unpacked, chunks) for part, chunks in found.lists.items()}
+    del found, names
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
-            **{
-                part: Table(PARTS[part], chunks, name=part)
-                for part, chunks in found.lists.items()
-            },
+            **{part: Table(PARTS[part], lists[part], name=part) for part in lists},
             "counts": count,
             "canaries": canaries,
             "twins": twins,
@@ -294,7 +296,7 @@ class Found:
     Attributes
     ----------
     lists
-        JSON of the manifest's records, packed, by the name of their list.
+        JSON of the manifest's records, compressed, by the name of their list.
     counted
         Counts by name; those of pairs and spans are over both splits.
     comparable
@@ -312,7 +314,7 @@ class Found:
         self._settings, self._by_task, self._labels = settings, by_task, labels
         self._tokens = np.asarray(sum(by_task.values()))
         self._before: dict[str, float] = {}
-        self.lists: dict[str, list[pa.Array]] = defaultdict(list)
+        self.lists: dict[str, list[bytes]] = defaultdict(list)
         self.balance, self.identifiers = Balance(), Identifiers()
         self.counted: Counter[str] = Counter()
         self.comparable = 0
@@ -328,9 +330,14 @@ class Found:
         pairs = match(texts, eligible, chosen)
         low = low_sensitivity(texts, chosen, counts=self._by_task)
         examples = self._examples(texts, excluded, low, labels)
-        self.lists["examples"] += packed(examples)
-        self.lists["pairs"] += packed(pairs.pairs)
-        self.lists["unmatched"] += packed(pairs.unmatched)
+        for part, records in (
+            ("examples", examples),
+            ("pairs", pairs.pairs),
+            ("unmatched", pairs.unmatched),
+        ):
+            # Its digits take a quarter of their room until all rows are matched.
+            lines = (b"\n".join(chunk.to_pylist()) for chunk in packed(records))
+            self.lists[part] += [zlib.compress(chunk, 1) for chunk in lines]
         spans = [one for row in rows for one in row.spans]
         self.counted.update(
             {
@@ -375,6 +382,10 @@ class Found:
                 "classes": classes[part],
                 "low": np.flatnonzero(low[part]).tolist(),
             }
+
+
+def _unpacked(chunk: bytes) -> pa.Array:
+    return pa.array(zlib.decompress(chunk).split(b"\n"), pa.binary())
 
 
 NOTES = {

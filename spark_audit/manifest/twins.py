@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,11 +50,9 @@ Place = tuple[int, int, int, int, int]
 """A row, and an identifier's characters and tokens in it, from and to."""
 
 
-@dataclass(frozen=True)
-class _Identifier:
+class _Identifier(NamedTuple):
     type: str
     text: str
-    dose: int
     places: list[Place]
 
 
@@ -82,27 +80,34 @@ class Identifiers:
                     place = first + i, span.start, span.end, *at
                     self._places.setdefault(key, array("i")).extend(place)
 
-    def known(self, examples: Sequence[Example], seed: int) -> dict[str, _Identifier]:
-        """Folded string -> identifier, of those that can be read on their side."""
+    def doses(self, examples: Sequence[Example]) -> dict[str, int]:
+        """Folded string -> dose, of those that can be read on their side."""
         texts = (example.text * (example.split == "train") for example in examples)
         counts = doses(texts, map(_own, examples), self._types)
-        found = {}
-        for key in sorted(self._places):
-            side = "train" if counts[key] else "test"
-            first: dict[str, tuple[Place, str]] = {}
-            for place in zip(*[iter(self._places[key])] * 5, strict=True):
-                example = examples[place[0]]
-                if example.split == side:
-                    text = example.text[place[1] : place[2]]
-                    first.setdefault(example.id, (place, text))
-            names = sorted(first, key=lambda name: seed_for(seed, "twins", name))
-            if names:
-                text = first[names[0]][1]
-                alike = [first[name][0] for name in names if first[name][1] == text]
-                found[key] = _Identifier(
-                    self._types[key], text, counts[key], alike[:CONTEXTS]
-                )
-        return found
+        read = {
+            key: {examples[row].split for row in self._places[key][::5]}
+            for key in sorted(self._places)
+        }
+        return {
+            key: counts[key]
+            for key, splits in read.items()
+            if ("train" if counts[key] else "test") in splits
+        }
+
+    def one(
+        self, key: str, examples: Sequence[Example], *, trained: bool, seed: int
+    ) -> _Identifier:
+        """An identifier as it stands in the first row by hash, and where else so."""
+        first: dict[str, tuple[Place, str]] = {}
+        for place in zip(*[iter(self._places[key])] * 5, strict=True):
+            example = examples[place[0]]
+            if (example.split == "train") == trained:
+                text = example.text[place[1] : place[2]]
+                first.setdefault(example.id, (place, text))
+        names = sorted(first, key=lambda name: seed_for(seed, "twins", name))
+        text = first[names[0]][1]
+        alike = [first[name][0] for name in names if first[name][1] == text]
+        return _Identifier(self._types[key], text, alike[:CONTEXTS])
 
 
 def _own(example: Example) -> set[str]:
@@ -116,7 +121,7 @@ def _own(example: Example) -> set[str]:
 
 def twin_sets(
     rows: Rows,
-    known: Mapping[str, _Identifier],
+    identifiers: Identifiers,
     *,
     encode: Encode,
     seed: int,
@@ -128,8 +133,8 @@ def twin_sets(
     ----------
     rows
         All of them.
-    known
-        As :meth:`Identifiers.known` gives them.
+    identifiers
+        Those of all rows.
     encode
         Token ids of texts, special tokens included.
 
@@ -138,39 +143,43 @@ def twin_sets(
     list, int
         The manifest's records; identifiers with fewer than :data:`FEWEST` twins.
     """
-    forms = Forms((one.type, one.text) for one in known.values())
-    sides = [[k for k, x in known.items() if (x.dose > 0) == t] for t in (True, False)]
-    # What one side does not fill is left to the other.
-    bounds = (MOST - min(HELD_OUT, len(sides[1])), MOST)
+    known = identifiers.doses(rows.examples)
+
+    def read(key: str) -> _Identifier:
+        return identifiers.one(key, rows.examples, trained=known[key] > 0, seed=seed)
+
+    forms = Forms((one.type, one.text) for one in map(read, known))
+    trained = {key: dose for key, dose in known.items() if dose}
+    others = {key: dose for key, dose in known.items() if not dose}
     total = min(MOST, len(known))
     records: list[Record] = []
     lost = 0
-    for keys, most in zip(sides, bounds, strict=True):
-        for key in _in_turn({k: known[k].dose for k in keys}, seed):
+    # What one side does not fill is left to the other.
+    for side, most in ((trained, MOST - min(HELD_OUT, len(others))), (others, MOST)):
+        for key in _in_turn(side, seed):
             if len(records) == most:
                 break
-            rng = np.random.default_rng(seed_for(seed, "twins", key))
-            places = [(rows[place[0]], *place[1:]) for place in known[key].places]
-            twins = _fresh(known[key], places, forms, known, encode, rng)
+            rng, one = np.random.default_rng(seed_for(seed, "twins", key)), read(key)
+            places = [(rows[place[0]], *place[1:]) for place in one.places]
+            twins = _fresh(one, places, forms, known, encode, rng)
             if len(twins) < FEWEST:
                 lost += 1
-            else:
-                index = int(rng.integers(len(twins) + 1))
-                twins.insert(index, known[key].text)
-                contexts = [
-                    {"example": row.example.id, "char_start": start, "char_end": end}
-                    for row, start, end, *_ in places
-                ]
-                records.append(
-                    {
-                        "id": str(len(records) + 1),
-                        "type": known[key].type,
-                        "contexts": contexts,
-                        "candidates": twins,
-                        "true_index": index,
-                        "dose": known[key].dose,
-                    }
-                )
+                continue
+            index = int(rng.integers(len(twins) + 1))
+            twins.insert(index, one.text)
+            records.append(
+                {
+                    "id": str(len(records) + 1),
+                    "type": one.type,
+                    "contexts": [
+                        {"example": row.example.id, "char_start": low, "char_end": high}
+                        for row, low, high, *_ in places
+                    ],
+                    "candidates": twins,
+                    "true_index": index,
+                    "dose": known[key],
+                }
+            )
             if len(records) < total:
                 progress(len(records), total)
     if total:
@@ -193,7 +202,7 @@ def _fresh(
     one: _Identifier,
     places: Sequence[tuple[Layout, int, int, int, int]],
     forms: Forms,
-    known: Mapping[str, _Identifier],
+    known: Mapping[str, int],
     encode: Encode,
     rng: np.random.Generator,
 ) -> list[str]:

@@ -51,7 +51,7 @@ def twins(tiny_tokenizer) -> Make:
         found.add(made_corpus(rows, table), first=0)
         sets, lost = twin_sets(
             laid,
-            found.known(examples, seed),
+            found,
             encode=lambda strings: token_ids(tiny_tokenizer, strings),
             seed=seed,
             progress=progress,
