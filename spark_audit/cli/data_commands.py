@@ -144,6 +144,9 @@ def inject(
     """
     from spark_audit.data.canaries import inject as injected
 
+    if output.is_file():
+        fix = "name a folder: it holds a file per task"
+        raise InputError("is a file", where=str(output), fix=fix)
     files = data_files(data)
     examples = read_examples(*files)
     outputs = {row.task: output / f"{row.task}.jsonl" for row in examples}

@@ -214,7 +214,7 @@ class _Import:
         if self.pieces is None:
             prompt = _value(row, column["prompt"])
         else:
-            prompt, template, spans = _filled(self.pieces, row, spans)
+            prompt, template, spans = _worded(self.pieces, row, spans)
         if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
             response = f" {response}"
             n = len(prompt)  # where the blank stands
@@ -335,7 +335,7 @@ def parse_template(template: str) -> list[tuple[str, str | None]]:
         ) from error
 
 
-def _filled(
+def _worded(
     pieces: list[tuple[str, str | None]], row: Row, spans: tuple[Span, ...]
 ) -> tuple[str, Ranges, tuple[Span, ...]]:
     """The prompt, where the fixed wording stands in it, and the only column's spans."""
@@ -491,7 +491,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         file = pq.ParquetFile(io.BytesIO(raw))
         if file.metadata.num_rows > len(raw):  # rows that differ take more
             raise ValueError
-        yield from file.iter_batches(batch_size=1024)
+        yield from file.iter_batches(1024, columns=_filled_columns(file.schema_arrow))
 
     return _rows(batches(), str(path))
 
@@ -503,12 +503,20 @@ def _stream(path: Path) -> Iterator[tuple[str, Row]]:
         with reading(path), open_regular(path) as file:
             left = path.stat().st_size
             for batch in pa.ipc.open_stream(file):
+                batch = batch.select(_filled_columns(batch.schema))
                 left -= batch.num_rows
                 if left < 0:  # as of Parquet
                     raise ValueError
                 yield batch
 
     return _rows(batches(), str(path))
+
+
+def _filled_columns(schema: Any) -> list[str]:
+    """All but lists of nothing, which may be of any length and take no room."""
+    return [
+        one.name for one in schema if not re.search(r"list.*<\w+: null", str(one.type))
+    ]
 
 
 _ODD = (OSError, ValueError, LookupError, TypeError)

@@ -129,6 +129,7 @@ def _summary(
     yield render(
         "overview.trained" if types else "overview.no_identifier",
         name=manifest.name,
+        membership=all(manifest.membership.model_dump().values()),
         few=bool(few),
         rows=few[:3] or [{"type": "", **counted}],
     )
