@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os.path import commonprefix
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -229,26 +229,13 @@ def redrawn(
 MAX_DRAWS = 200_000
 """Where so many strings hold too few candidates, a canary's part has none."""
 
+NO_CANDIDATES = {"candidates": [], "true_index": None}
 SETTLED = 6.0
 """Standard deviations by which a count must lack to give a search up."""
 
 
-@dataclass(frozen=True)
-class Context:
-    """A text, and the characters of it that candidates replace."""
-
-    text: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """The true string among candidates, or none and the reason."""
-
-    strings: tuple[str, ...]
-    true_index: int | None
-    reason: str = ""
+Context = tuple[str, int, int]
+"""A text, and the characters of it that candidates replace, from and to."""
 
 
 def candidates(
@@ -260,7 +247,7 @@ def candidates(
     contexts: Sequence[Context],
     seed: int,
     n: int = 512,
-) -> Candidates:
+) -> dict[str, Any]:
     """Strings that a canary's part could as well have been, the true one among them.
 
     They are drawn uniformly from the true one's generator and kept when they are new,
@@ -288,6 +275,12 @@ def candidates(
         Size of the set, the true one included. Where :data:`MAX_DRAWS` draws do not
         give it, the set is empty and says why; a search ends before where those made
         leave no hope of it.
+
+    Returns
+    -------
+    dict
+        ``candidates``, the ``true_index`` among them, and the ``reason`` if there are
+        none.
     """
     true = render(format, parts)[0] if part == "full" else parts[part]
     rng, length = np.random.default_rng(seed), len(encode([true])[0])
@@ -316,10 +309,10 @@ def candidates(
             break
     if len(strings) < n - 1:
         reason = f"{draws} draws gave {len(strings) + 1} of {n} candidates"
-        return Candidates((), None, f"{reason} of {length} tokens")
+        return NO_CANDIDATES | {"reason": f"{reason} of {length} tokens"}
     index = int(rng.integers(n))
     strings[index:] = [true, *strings[index : n - 1]]
-    return Candidates(tuple(strings), index)
+    return {"candidates": strings, "true_index": index, "reason": None}
 
 
 def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
@@ -329,14 +322,15 @@ def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
     tokenisation of what stands before and behind it: a blank before the string that one
     string takes into its first token and another does not is a change.
     """
-    before, after = context.text[: context.start], context.text[context.end :]
+    whole, start, end = context
+    before, after = whole[:start], whole[end:]
     head, tail = (encode([text])[0] for text in (before, after))
 
     def shape(ids: list[int]) -> tuple[int, int, int]:
         ends = commonprefix([ids[::-1], tail[::-1]])
         return len(ids), len(commonprefix([ids, head])), len(ends)
 
-    true = shape(encode([context.text])[0])
+    true = shape(encode([whole])[0])
 
     def keep(strings: list[str]) -> list[str]:
         rows = encode([before + text + after for text in strings]) if strings else []
@@ -459,17 +453,13 @@ def inject(
 def _check(
     examples: Sequence[Example], rate: float, canaries: int, doses: Sequence[int] | None
 ) -> None:
-    for fits, what, option in (
-        (0 <= rate <= 1, f"{rate} is not between 0 and 1", "rate"),
-        (canaries >= 0, f"{canaries} is negative", "canaries"),
-        (
-            doses is None or min(doses, default=0) > 0,
-            "needs numbers from 1 on",
-            "doses",
-        ),
+    for option, value, fits, what in (
+        ("rate", rate, 0 <= rate <= 1, "is not between 0 and 1"),
+        ("canaries", canaries, canaries >= 0, "is negative"),
+        ("doses", doses, doses is None or min(doses, default=0) > 0, "are below 1"),
     ):
         if not fits:
-            raise InputError(what, where=f"option --{option}")
+            raise InputError(f"{value} {what}", where=f"option --{option}")
     for example in examples:
         injected = any(span.origin == "injected" for span in example.spans)
         if example.canary or example.frames or injected:

@@ -444,14 +444,13 @@ def task_manifest(
         "model_id": base,
         "shape": None,
     }
-    nothing = BuildSettings(caliper=0, buffer=0, tau=0, alpha=0, canary_contexts="all")
-    settings = nothing.recorded(max_positions=loaded.max_positions)
+    usual = BuildSettings().recorded(max_positions=loaded.max_positions)
+    nothing = dict.fromkeys(("caliper", "tau", "alpha"), 0.0)
+    nothing |= {"buffer": 0, "n_candidates": 0, "canary_contexts": None}
     note = "made of data alone, for `utility` only: it holds no reference scores"
     return seal(
         {
-            **heading(
-                name, reference, settings.model_copy(update={"n_candidates": 0}), ()
-            ),
+            **heading(name, reference, usual.model_copy(update=nothing), ()),
             "counts": {
                 **row_numbers(examples),
                 **units.counts,

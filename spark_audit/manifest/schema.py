@@ -204,7 +204,14 @@ class Reference(_Part):
 
 
 class Settings(_Part):
-    """What decided the pairs; audits take their preset from here."""
+    """What decided the pairs; audits take their preset from here.
+
+    ``buffer`` tokens beside an identifier are no part of a control, and with
+    ``exclude_template`` the tasks' fixed wording is not. ``canary_contexts`` rows, the
+    first by id, are what a canary is ranked in; null: all. A token is of low
+    sensitivity up to the Score ``tau``, and ``alpha`` weights its two terms (see
+    :mod:`spark_audit.data.occurrences`).
+    """
 
     preset: Preset
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -551,6 +558,8 @@ class Manifest(_Part):
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
+FIXED = {"exclude_template": True, "tau": 0.6, "alpha": 0.5}
+"""What every manifest is built with."""
 
 
 @fields_in(HOW)
@@ -573,20 +582,8 @@ class BuildSettings:
     max_length
         Tokens; default: the model's context. Tokens that are read of a text;
         default and upper bound: the model's context.
-    buffer
-        Tokens beside an identifier that no control may touch.
-    exclude_template
-        Controls stay out of the tasks' fixed wording.
-    canary_contexts
-        Rows that a canary is ranked in, the first by id; ``"all"``: every one.
     n_candidates
         Strings that a canary is ranked among, itself included.
-    tau
-        A token is of low sensitivity up to the Score ``tau``; ``alpha`` weights its
-        two terms (see :mod:`spark_audit.data.occurrences`).
-    alpha
-        A token is of low sensitivity up to the Score ``tau``; ``alpha`` weights its
-        two terms (see :mod:`spark_audit.data.occurrences`).
 
     Raises
     ------
@@ -600,12 +597,7 @@ class BuildSettings:
     controls: Literal["any", "before"] = "any"
     max_length: Annotated[int | None, Parameter(validator=Number(gte=2))] = None
     seed: Seed = 0
-    buffer: Annotated[int | None, NO_OPTION] = None
-    exclude_template: Annotated[bool, NO_OPTION] = True
-    canary_contexts: Annotated[int | Literal["all"] | None, NO_OPTION] = None
     n_candidates: Annotated[int, NO_OPTION] = 512
-    tau: Annotated[float, NO_OPTION] = 0.6
-    alpha: Annotated[float, NO_OPTION] = 0.5
 
     def __post_init__(self) -> None:
         self.recorded()
@@ -621,9 +613,6 @@ class BuildSettings:
         buffer, contexts = PRESETS[one_of(self.preset, "preset", PRESETS)]
         if self.n_candidates < 2:
             raise InputError(f"{self.n_candidates} is below 2", where="n_candidates")
-        if self.canary_contexts is not None:
-            whole = self.canary_contexts == "all"
-            contexts = None if whole else int(self.canary_contexts)
         length = max_positions if self.max_length is None else self.max_length
         if max_positions is not None and length is not None and length > max_positions:
             raise InputError(
@@ -632,13 +621,9 @@ class BuildSettings:
                 where="max_length",
                 fix=f"give at most {max_positions}",
             )
-        values = vars(self) | {
-            "buffer": buffer if self.buffer is None else self.buffer,
-            "max_length": length,
-            "canary_contexts": contexts,
-        }
+        resolved = {"buffer": buffer, "canary_contexts": contexts, "max_length": length}
         try:
-            return Settings.model_validate(values)
+            return Settings.model_validate({**vars(self), **FIXED, **resolved})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             what = f"{first['input']!r}: {first['msg'].lower()}"

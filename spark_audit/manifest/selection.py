@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from spark_audit.data.canaries import (
+    NO_CANDIDATES,
     RANKED,
-    Candidates,
-    Context,
     Encode,
     canary_ranges,
     candidates,
@@ -295,7 +294,7 @@ def canary_sets(
         whole = [row for row, scored in held if scored][: settings.canary_contexts]
         for part in RANKED:
             places = [(row, *canary_ranges(row.example)[part]) for row in whole]
-            tokens, found = None, Candidates((), None, CUT_OFF)
+            tokens, found = None, NO_CANDIDATES | {"reason": CUT_OFF}
             if places:
                 tokens = whole[0].encoding.span(*places[0][1:])
                 found = candidates(
@@ -303,7 +302,7 @@ def canary_sets(
                     parts,
                     part,
                     encode=encode,
-                    contexts=[Context(row.example.text, *at) for row, *at in places],
+                    contexts=[(row.example.text, *at) for row, *at in places],
                     seed=seed_for(settings.seed, canary.id, part),
                     n=settings.n_candidates,
                 )
@@ -314,9 +313,7 @@ def canary_sets(
                     {"example": row.example.id, "char_start": start, "char_end": end}
                     for row, start, end in places
                 ],
-                "candidates": list(found.strings),
-                "true_index": found.true_index,
-                "reason": found.reason or None,
+                **found,
                 "n_tokens": tokens.end - tokens.start if tokens else None,
                 "format": canary.format,
                 "dose": canary.dose,

@@ -14,7 +14,6 @@ from spark_audit.data.canaries import (
     FRAMES,
     PARTS,
     RANKED,
-    Context,
     canary_ranges,
     candidates,
     draw,
@@ -52,7 +51,7 @@ def context(part, *, before="It rose. ", after=" Then fell.", format="login"):
     start, end = (
         (0, len(text)) if part == "full" else (spans[part].start, spans[part].end)
     )
-    return Context(before + text + after, len(before) + start, len(before) + end)
+    return (before + text + after, len(before) + start, len(before) + end)
 
 
 # --- drawing --------------------------------------------------------------------------
@@ -176,10 +175,10 @@ def test_candidates_are_what_they_must_be(part):
     places = [context(part), context(part, before="(", after=")")]
     got = found(part, contexts=places, seed=3)
     true = sentence() if part == "full" else PARTS_OF[part]
-    assert got.reason == ""
-    assert len(set(got.strings)) == len(got.strings) == 512
-    assert got.strings[got.true_index] == true
-    assert {len(ids) for ids in encode(got.strings)} == {len(encode([true])[0])}
+    assert got["reason"] is None
+    assert len(set(got["candidates"])) == len(got["candidates"]) == 512
+    assert got["candidates"][got["true_index"]] == true
+    assert {len(ids) for ids in encode(got["candidates"])} == {len(encode([true])[0])}
     for place in places:
         before, after = place.text[: place.start], place.text[place.end :]
         (whole,), (head,), (tail,) = (
@@ -190,7 +189,7 @@ def test_candidates_are_what_they_must_be(part):
         first = 0
         while first < len(head) and head[first] == whole[first]:
             first += 1
-        for ids in encode([before + text + after for text in got.strings]):
+        for ids in encode([before + text + after for text in got["candidates"]]):
             assert len(ids) == len(whole)
             assert ids[:first] == whole[:first]
             assert ids[-len(tail) :] == whole[-len(tail) :]
@@ -205,7 +204,7 @@ def test_full_candidates_are_the_frame_with_new_parts():
         ("ssn", r"[\d-]{11}"),
     ):
         frame = frame.replace(re.escape(f"{{{part}}}"), form)
-    assert all(re.fullmatch(frame, text) for text in got.strings)
+    assert all(re.fullmatch(frame, text) for text in got["candidates"])
 
 
 def test_a_blank_that_changes_hands_is_a_change():
@@ -222,17 +221,17 @@ def test_a_blank_that_changes_hands_is_a_change():
 
     parts = {**PARTS_OF, "password": "abcdefghij"}
     text = "is abcdefghij."
-    place = [Context(text, 3, 13)]
+    place = [(text, 3, 13)]
     got = found("password", parts=parts, encode=by_letter, contexts=place)
-    assert {s[0].isalpha() and s[0].lower() <= "m" for s in got.strings} == {True}
+    assert {s[0].isalpha() and s[0].lower() <= "m" for s in got["candidates"]} == {True}
 
 
 def test_where_draws_run_out_the_reason_is_told(monkeypatch):
     monkeypatch.setattr(canaries, "MAX_DRAWS", 300)
     got = found("full")
-    assert (got.strings, got.true_index) == ((), None)
+    assert (got["candidates"], got["true_index"]) == ([], None)
     assert re.fullmatch(
-        r"300 draws gave \d+ of 512 candidates of \d+ tokens", got.reason
+        r"300 draws gave \d+ of 512 candidates of \d+ tokens", got["reason"]
     )
 
 
@@ -244,7 +243,7 @@ def test_a_class_of_one_ends(monkeypatch):
 
     got = found("password", encode=lonely)
     # Far fewer than a set needs by then: the rest of the draws is not made.
-    assert got.reason == "2048 draws gave 1 of 512 candidates of 1 tokens"
+    assert got["reason"] == "2048 draws gave 1 of 512 candidates of 1 tokens"
 
 
 @pytest.mark.parametrize("part", RANKED)
@@ -261,12 +260,12 @@ def test_true_and_candidates_are_exchangeable(part):
         format = list(FORMATS)[seed % 3]
         text, spans = render(format, parts)
         span = Span(0, len(text), "OTHER") if part == "full" else spans[part]
-        places = [Context(f"So: {text} Bye", 4 + span.start, 4 + span.end)]
+        places = [(f"So: {text} Bye", 4 + span.start, 4 + span.end)]
         given = {"format": format, "parts": parts, "contexts": places}
         got = found(part, **given, seed=seed, n=16)
-        true = got.strings[got.true_index]
+        true = got["candidates"][got["true_index"]]
         for score in scores:
-            ranks[score].append(sorted(got.strings, key=score).index(true))
+            ranks[score].append(sorted(got["candidates"], key=score).index(true))
     for values in ranks.values():
         counts = np.bincount(values, minlength=16)
         assert stats.chisquare(counts).pvalue > 1e-3
@@ -580,8 +579,8 @@ def test_nothing_is_put_into_spans_wording_or_response(
         ({"rate": 1.1}, "option --rate: 1.1 is not between 0 and 1"),
         ({"rate": float("nan")}, "option --rate: nan is not between 0 and 1"),
         ({"canaries": -1}, "option --canaries: -1 is negative"),
-        ({"doses": []}, "option --doses: needs numbers from 1"),
-        ({"doses": [0, 1]}, "option --doses: needs numbers from 1"),
+        ({"doses": []}, "option --doses: [] are below 1"),
+        ({"doses": [0, 1]}, "option --doses: [0, 1] are below 1"),
     ],
 )
 def test_bad_options(options, message):

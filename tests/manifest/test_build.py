@@ -146,7 +146,7 @@ def test_a_line_break_is_no_control(build):
         make_example(f"e{i}", f"a\n a {'read ' * i}\n the\n food\nA", pii={"A": "NAME"})
         for i in range(12)
     ]
-    manifest = build(rows, caliper=20.0, buffer=0)
+    manifest = build(rows, caliper=20.0, preset="paper")
     assert len(manifest.pairs) > 4
     for pair in manifest.pairs:
         text = manifest.by_id[pair.example].text
@@ -173,9 +173,9 @@ def test_the_seed_decides_candidates_and_nothing_else(build):
 
 @pytest.mark.parametrize("size", [1, 7])
 def test_slices_of_any_size_give_the_same_manifest(build, monkeypatch, size):
-    whole = build(canary_contexts="all")
+    whole = build(preset="paper")
     monkeypatch.setattr("spark_audit.manifest.layout.SLICE_ROWS", size)
-    assert content(build(canary_contexts="all")) == content(whole)
+    assert content(build(preset="paper")) == content(whole)
     assert whole.balance
     assert whole.twins
 
@@ -204,10 +204,6 @@ def test_an_adapter_is_no_reference(build, reference):
     [
         ({"caliper": float("nan")}, "caliper: nan: input should be a finite number"),
         ({"n_candidates": 1}, "n_candidates: 1 is below 2"),
-        (
-            {"canary_contexts": 0},
-            "canary_contexts: 0: input should be greater than or equal to 1",
-        ),
         (
             {"preset": "fast"},
             "preset: 'fast' is unknown; choose one of: robust, paper",

@@ -25,7 +25,7 @@ from spark_audit.scoring.table import TokenTable
 
 
 def chosen(**settings: Any) -> Any:
-    return BuildSettings(**settings).recorded()
+    return BuildSettings().recorded().model_copy(update=settings)
 
 
 def laid_out(examples: Any, tokenizer: Any, *, max_length: int | None) -> list[Layout]:

@@ -61,7 +61,7 @@ def lay(tiny_tokenizer) -> Lay:
 
 
 def chosen(**settings: Any) -> Any:
-    return BuildSettings(buffer=1, **settings).recorded()
+    return BuildSettings().recorded().model_copy(update=settings)
 
 
 def free(rows: Sequence[Layout], texts: Corpus) -> np.ndarray:
@@ -86,7 +86,7 @@ def sets_of(
     ]
     records = canary_sets(
         held,
-        chosen(canary_contexts=contexts or "all", n_candidates=n, seed=3),
+        chosen(canary_contexts=contexts, n_candidates=n, seed=3),
         encode=lambda strings: tokenizer(strings)["input_ids"],
         **options,
     )

@@ -60,7 +60,7 @@ def case(request, tmp_path_factory, make_model, make_tokenizer) -> Case:
         name="small",
         caliper=2.0,
         n_candidates=N,
-        canary_contexts="all",
+        preset="paper",
         max_length=90,  # cuts the beginning of some rows
     )
     return manifest, loaded
