@@ -22,9 +22,8 @@ import scipy
 
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
-from spark_audit.audits.identifier_facts import string_of
 from spark_audit.audits.spans import REPRODUCED
-from spark_audit.data.occurrences import doses
+from spark_audit.data.occurrences import doses, string_of
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestExample,
@@ -137,9 +136,8 @@ def setup_guards(
 def _units(manifest: Manifest) -> Units:
     rows = [row for row in manifest.examples if row.canary_id is None]
     strings = [[row.text[s.start : s.end] for s in row.spans] for row in rows]
-    named = [[string_of(row, span) for span in row.spans] for row in rows]
     # What stands in a trained row is not held out, whatever row it is read in.
-    trained = doses([row.text * (row.split == "train") for row in rows], named)
+    trained = doses(rows)
     stems = Counter(d[:-LAST] for d in {_digits(t) for each in strings for t in each})
 
     def known(row: ManifestExample, span: ManifestSpan) -> tuple[bool, bool]:

@@ -18,11 +18,11 @@ import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.claims import LEVEL
-from spark_audit.audits.identifier_facts import identifier_facts, sides_of, string_of
+from spark_audit.audits.identifier_facts import identifier_facts, sides_of
 from spark_audit.audits.matched.changes import unequal
 from spark_audit.audits.spans import Sums, audited_spans, plan_of_identifiers
 from spark_audit.audits.task_accuracy import UNORDERED, check_order, places_of_tasks
-from spark_audit.data.occurrences import finder, folded
+from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, CheckpointName
 from spark_audit.results import AuditResult, Claim, Finding, Guard, Row

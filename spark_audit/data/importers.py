@@ -12,7 +12,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -53,14 +53,13 @@ T = TypeVar("T")
 _EVERY = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
-_LAYOUTS = {
-    "own": {"prompt": "prompt", "response": "response"},
-    "trace": {"prompt": "prompt", "response": "answer"},
-    "olora": {"prompt": "sentence", "response": "label"},
-    "simple": {"prompt": "text", "response": "label"},
-}
+_USUAL = (
+    {"prompt": "prompt", "response": "response"},
+    {"prompt": "prompt", "response": "answer"},  # TRACE
+    {"prompt": "sentence", "response": "label"},  # O-LoRA
+    {"prompt": "text", "response": "label"},
+)
 """Usual column names of prompt and response."""
-_ALL_LAYOUTS = [*_LAYOUTS.values()]
 
 
 def import_rows(
@@ -125,7 +124,7 @@ def import_rows(
     OutputError
         If a file cannot be read.
     """
-    rows = _Import(str(source), task, format, split, template, dict(columns or {}))
+    rows = _Import(str(source), task, format, split, template, columns or {})
     counts = Counter[Split]()
     if rows.pieces is not None:
         read = _counted(rows.read(), "rows read", progress)
@@ -149,34 +148,32 @@ def _counted(
             progress(what, done, 0)
 
 
+@dataclass
 class _Import:
     """A source, and how its rows become examples."""
 
-    def __init__(
-        self,
-        source: str,
-        task: str,
-        format: Format,
-        split: Split | None,
-        template: str | None,
-        columns: dict[str, str],
-    ) -> None:
-        check_task(task)
-        if split not in (None, *get_args(Split)):
-            raise InputError(
-                "is neither train nor test", where="option --split", fix=SPLIT_FIX
-            )
-        for field in columns:
-            if field not in _IMPORTED or (field == "prompt" and template is not None):
-                what = f"{field!r} is no field, or the template makes it"
-                fix = f"use one of: {', '.join(_IMPORTED)}"
-                raise InputError(what, where="option --map", fix=fix)
-        self.source, self.task, self.format, self.split = source, task, format, split
-        self.columns, path = columns, Path(source)
+    source: str
+    task: str
+    format: Format
+    split: Split | None
+    template: str | None
+    columns: Mapping[str, str]
+    common: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_task(self.task)
+        if self.split not in (None, *get_args(Split)):
+            what = "is neither train nor test"
+            raise InputError(what, where="option --split", fix=SPLIT_FIX)
+        made = () if self.template is None else ("prompt",)
+        if unknown := [*self.columns.keys() - ({*_IMPORTED} - {*made})]:
+            what = f"{unknown[0]!r} is no field, or the template makes it"
+            fix = f"use one of: {', '.join(_IMPORTED)}"
+            raise InputError(what, where="option --map", fix=fix)
+        path = Path(self.source)
         # As a file's in a folder; a folder's own name says nothing.
         self.by_name = split_of(path.stem) if path.is_file() else None
-        self.pieces = None if template is None else parse_template(template)
-        self.common: dict[str, tuple[int, int]] = {}
+        self.pieces = None if self.template is None else parse_template(self.template)
 
     def worded(self, example: Example) -> Example:
         """The example of a template, with what all prompts share as fixed wording."""
@@ -258,21 +255,20 @@ class _Import:
         found |= self.columns
         made = ["prompt"] if self.pieces else []  # by the template
         needed = {"prompt", "response"}.difference(found, made)
-        layouts = [_LAYOUTS[self.format]] if self.format in _LAYOUTS else _ALL_LAYOUTS
-        for names in layouts:
+        for names in _USUAL:
             if all(names[field] in row for field in needed):
                 return found | {field: names[field] for field in needed}
-        absent = {f for f in needed if not any(names[f] in row for names in layouts)}
-        field = min(absent or needed)
-        other = " or `--template`" if field == "prompt" else ", or `--map response=`"
-        fix = f"give `--map {field}=COLUMN`{other}"
+        absent = {f for f in needed if not any(names[f] in row for names in _USUAL)}
+        lacks = min(absent or needed)
+        other = " or `--template`" if lacks == "prompt" else ", or `--map response=`"
+        fix = f"give `--map {lacks}=COLUMN`{other}"
         what = f"has no column of a usual name ({_listed(row)})"
-        raise bad_field(field, what, fix=fix)
+        raise bad_field(lacks, what, fix=fix)
 
 
 def _listed(row: Row) -> str:
     """The row's columns, unless they may be text: a CSV may lack its line of names."""
-    usual = dict.fromkeys(name for names in _ALL_LAYOUTS for name in names.values())
+    usual = dict.fromkeys(name for names in _USUAL for name in names.values())
     columns = [str(name) for name in row]
     if not usual.keys().isdisjoint(columns) or all(
         re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns

@@ -51,6 +51,11 @@ def folded(text: str) -> str:
     return _folded(text)[0]
 
 
+def string_of(row: Any, span: Any) -> str:
+    """An identifier as identifiers are compared: but for case and blanks around it."""
+    return folded(row.text[span.start : span.end].strip())
+
+
 def dose_group(dose: int) -> str:
     """Name of the group of a dose from 1 on: ``1``, ``2-3``, ... ``16+``."""
     low = max(each for each in DOSES if each <= dose)
@@ -87,28 +92,26 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
     return lambda text: set(held(text))
 
 
-def doses(
-    texts: Iterable[str],
-    annotated: Iterable[Collection[str]],
-    known: Collection[str] | None = None,
-) -> Counter[str]:
+def doses(rows: Iterable[Any], known: Collection[str] | None = None) -> Counter[str]:
     """In how many trained rows each identifier stands, annotated there or not.
 
     Parameters
     ----------
-    texts
-        Of all rows; of one that is not trained on, an empty one.
-    annotated
-        The identifiers that are annotated in each row, as :func:`folded` gives them.
+    rows
+        Of data or a manifest, of either split.
     known
-        All of them, if they are known: then rows are gone through once.
+        All identifiers, if they are known: then no row is kept.
     """
+    read: Iterable[tuple[bool, str, set[str]]] = (
+        (row.split == "train", row.text, {string_of(row, span) for span in row.spans})
+        for row in rows
+    )
     if known is None:
-        annotated = [*annotated]
-        known = set[str]().union(*annotated)
+        read = [*read]
+        known = set[str]().union(*(own for _, _, own in read))
     find, found = finder(known), Counter[str]()
-    for text, own in zip(texts, annotated, strict=True):
-        if text:
+    for trained, text, own in read:
+        if trained:
             found.update(find(folded(text)).union(own) - {""})
     return found
 
@@ -159,8 +162,7 @@ def annotated_strings(examples: Iterable[Any]) -> dict[str, str]:
     types: dict[str, str] = {}
     for example in examples:
         for span in example.spans:
-            string = folded(example.text[span.start : span.end].strip())
-            types.setdefault(string, span.type)
+            types.setdefault(string_of(example, span), span.type)
     types.pop("", None)
     return types
 

@@ -35,6 +35,7 @@ from spark_audit.data.occurrences import (
     score2,
     sensitivity,
     stop_word_ranges,
+    string_of,
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.layout import (
@@ -497,7 +498,7 @@ def _annotated(example: Example) -> set[tuple[str, bool]]:
     """The strings that are annotated in a row, and whether each tells who it is."""
     found = set()
     for span in example.spans:
-        string = folded(example.text[span.start : span.end]).strip()
+        string = string_of(example, span)
         word = len(string.split()) == 1 and not any(map(str.isdigit, string))
         bare = word and span.type in BARE
         found.add((string, len(string) >= SHORT and not bare))

@@ -25,7 +25,7 @@ import numpy as np
 
 from spark_audit.data.encoding import TOGETHER, Encoding, encode, token_ids
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import folded
+from spark_audit.data.occurrences import folded, string_of
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import (
@@ -464,7 +464,7 @@ def _all_asked(manifest: Manifest) -> list[Asked]:
         for span, _ in row.identifiers:
             if span.part is not None:
                 continue
-            own = folded(row.text[span.start : span.end].strip())
+            own = string_of(row, span)
             others = (
                 other
                 for other in (*pool[turn:], *pool[:turn])

@@ -17,7 +17,6 @@ import unicodedata
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ import numpy as np
 
 from spark_audit.data.canaries import HOSTS, Encode, pick
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import dose_group, doses, folded
+from spark_audit.data.occurrences import dose_group, doses, folded, string_of
 from spark_audit.data.pii import luhn, providers, strings
 from spark_audit.manifest.layout import Corpus, Layout, Rows
 from spark_audit.manifest.selection import Record
@@ -68,7 +67,7 @@ class Identifiers:
         for i, row in enumerate(texts.rows):
             scored = texts.unll[texts.of(i)] >= 0
             for span, tokens in row.spans:
-                key = folded(row.example.text[span.start : span.end].strip())
+                key = string_of(row.example, span)
                 if span.part is not None or not key:
                     continue
                 self._types.setdefault(key, span.type)
@@ -82,8 +81,7 @@ class Identifiers:
 
     def doses(self, examples: Sequence[Example]) -> dict[str, int]:
         """Folded string -> dose, of those that can be read on their side."""
-        texts = (example.text * (example.split == "train") for example in examples)
-        counts = doses(texts, map(_own, examples), self._types)
+        counts = doses(examples, self._types)
         read = {
             key: {examples[row].split for row in self._places[key][::5]}
             for key in sorted(self._places)
@@ -108,15 +106,6 @@ class Identifiers:
         text = first[names[0]][1]
         alike = [first[name][0] for name in names if first[name][1] == text]
         return _Identifier(self._types[key], text, alike[:CONTEXTS])
-
-
-def _own(example: Example) -> set[str]:
-    """The strings annotated in a row that are no part of a canary, folded."""
-    return {
-        folded(example.text[span.start : span.end].strip())
-        for span in example.spans
-        if span.part is None
-    }
 
 
 def twin_sets(
@@ -269,22 +258,17 @@ _PLACES = frozenset(
 Words = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Locale:
-    """Faker's first and last names of one locale, each once."""
+class _Locale(NamedTuple):
+    """Faker's first and last names of one locale, each once, and both folded."""
 
     first: Words
     last: Words
-
-    @cached_property
-    def known(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Both, folded."""
-        first, last = (frozenset(map(str.casefold, x)) for x in (self.first, self.last))
-        return first, last
+    given: frozenset[str]
+    family: frozenset[str]
 
     def holds(self, word: str) -> bool:
         """Whether one of the lists has the word."""
-        return any(word.casefold() in names for names in self.known)
+        return word.casefold() in self.given or word.casefold() in self.family
 
 
 @lru_cache(maxsize=1)
@@ -301,7 +285,8 @@ def _locales() -> dict[str, _Locale]:
     for locale, provider in providers().items():
         first, last = names(provider, *both), names(provider, "last_names")
         if first and last:
-            found[locale] = _Locale(first, last)
+            lower = (frozenset(map(str.casefold, held)) for held in (first, last))
+            found[locale] = _Locale(first, last, *lower)
     return found
 
 
@@ -449,8 +434,7 @@ def _parts(
     type: str, word: str, locale: _Locale, *, alone: bool, last: bool
 ) -> list[Sequence[str]]:
     """The lists that a word is put together from."""
-    first, family = locale.known
-    low = word.casefold()
+    first, family, low = locale.given, locale.family, word.casefold()
     if type == "ADDRESS":
         ends = (x for x in _fixed()[1] if low.endswith(x) and len(low) > len(x) + 1)
         end = "" if low in family else next(ends, "")

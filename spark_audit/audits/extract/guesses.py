@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.identifier_facts import string_of
-from spark_audit.data.occurrences import finder, folded
+from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.manifest.selection import BARE
 from spark_audit.manifest.twins import WORDED
