@@ -20,6 +20,7 @@ from spark_audit.data.canaries import (
     canary_ranges,
     candidates,
 )
+from spark_audit.data.encoding import TokenSpan
 from spark_audit.data.examples import (
     Canary,
     Example,
@@ -88,20 +89,16 @@ def match(texts: Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
         unll = texts.unll[texts.of(i)]
         spans = [(span, at) for span, at in row.spans if span.part is None]
         reasons = {
-            k: CUT_OFF if at else NO_TOKEN
-            for k, (_, at) in enumerate(spans)
+            span: CUT_OFF if at else NO_TOKEN
+            for span, at in spans
             if not row.within(at)
         }
-        placed = [
-            (k, at.start, at.end)
-            for k, (_, at) in enumerate(spans)
-            if at is not None and k not in reasons
-        ]
+        placed = [(span, at) for span, at in spans if at and span not in reasons]
         if placed:
             matching = match_spans(
                 unll,
                 eligible[texts.of(i)],
-                [(start, end) for _, start, end in placed],
+                [(at.start, at.end) for _, at in placed],
                 caliper_u=round(1e6 * settings.caliper),
                 distance=settings.distance,
                 controls=settings.controls,
@@ -109,35 +106,35 @@ def match(texts: Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
             )
             reasons |= {placed[n][0]: why for n, why in matching.unmatched.items()}
             for pair in matching.pairs:
-                k, start, end = placed[pair.span]
-                length = end - start
-                record = _pair(row, spans[k][0], start, pair.start, length, unll)
-                found.pairs.append(record)
-                found.matched.append((i, start, length))
-                found.controls.append((i, pair.start, length))
+                span, at = placed[pair.span]
+                found.pairs.append(_pair(row, span, at, pair.start, unll))
+                found.matched.append((i, at.start, at.end - at.start))
+                found.controls.append((i, pair.start, at.end - at.start))
         found.scored.extend(
-            (i, start, end - start)
-            for _, start, end in placed
-            if (unll[start:end] >= 0).all()
+            (i, at.start, at.end - at.start)
+            for _, at in placed
+            if (unll[at.start : at.end] >= 0).all()
         )
-        for k in sorted(reasons):
-            span, _ = spans[k]
-            found.unmatched.append(
-                {
-                    "example": row.example.id,
-                    "char_start": span.start,
-                    "char_end": span.end,
-                    "type": span.type,
-                    "reason": reasons[k],
-                }
-            )
+        found.unmatched.extend(
+            {
+                "example": row.example.id,
+                "char_start": span.start,
+                "char_end": span.end,
+                "type": span.type,
+                "reason": reasons[span],
+            }
+            for span, _ in spans
+            if span in reasons
+        )
     return found
 
 
 def _pair(
-    row: Layout, span: Span, start: int, control: int, length: int, unll: np.ndarray
+    row: Layout, span: Span, tokens: TokenSpan, control: int, unll: np.ndarray
 ) -> Record:
-    """The record of a span and its control, by the first token of each."""
+    """The record of a span and its control, which begins at a token."""
+    start, end, _ = tokens
+    length = end - start
 
     def side(at: int, char_start: int, char_end: int) -> Record:
         return {
@@ -148,7 +145,7 @@ def _pair(
             "nll": int(unll[at : at + length].sum()) / (1e6 * length),
         }
 
-    apart = int((unll[start : start + length] - unll[control : control + length]).sum())
+    apart = int((unll[start:end] - unll[control : control + length]).sum())
     edges = row.encoding.start[control], row.encoding.end[control + length - 1]
     return {
         "example": row.example.id,
@@ -375,16 +372,17 @@ def membership(
     splits: dict[int, set[str]] = defaultdict(set)
     for example, group in zip(examples, groups.tolist(), strict=True):
         splits[group].add(example.split)
-    crossing, found = 0, {"members": list[str](), "non_members": list[str]()}
-    for example, group in zip(examples, groups.tolist(), strict=True):
-        if example.canary is not None:
-            continue
-        if len(splits[group]) > 1:
-            crossing += 1
-        else:
-            side = "members" if example.split == "train" else "non_members"
-            found[side].append(example.id)
-    return found, crossing
+    crosses = [len(splits[group]) > 1 for group in groups.tolist()]
+    plain = [
+        (example, both)
+        for example, both in zip(examples, crosses, strict=True)
+        if example.canary is None
+    ]
+    sides = {
+        side: [one.id for one, both in plain if one.split == split and not both]
+        for side, split in (("members", "train"), ("non_members", "test"))
+    }
+    return sides, sum(both for _, both in plain)
 
 
 # --- clusters -------------------------------------------------------------------------
