@@ -529,8 +529,8 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
         if names := plan.take(tasks, "train"):
             planted[i] = names
             turn += dose
-    taken = {i: plan.take(test, "test") for i in planted} if test else {}
-    held_out = {i: names for i, names in taken.items() if names}
+    taken = ((i, plan.take(test, "test")) for i in planted)
+    held_out = {i: names for i, names in taken if names}
     for out, rows in ((False, planted), (True, held_out)):
         for i, names in rows.items():
             canary = Canary(

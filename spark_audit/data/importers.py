@@ -268,16 +268,12 @@ class _Import:
 
 def _listed(row: Row) -> str:
     """The row's columns, unless they may be text: a CSV may lack its line of names."""
-    usual = dict.fromkeys(name for names in _USUAL for name in names.values())
-    columns = [str(name) for name in row]
-    if not usual.keys().isdisjoint(columns) or all(
-        re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns
-    ):
-        shown = (name[:40] for name in columns[:20] if name.isprintable())
-        return f"columns: {', '.join(shown)}"
+    columns = [str(name)[:40] for name in row]
+    if all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns):
+        return f"columns: {', '.join(columns[:20])}"
     return (
-        f"its {len(columns)} columns are not shown, as they may be data, and are none "
-        f"of {', '.join(usual)}: does the first line hold names?"
+        f"its {len(columns)} columns are not shown, as they may be data: does the "
+        "first line hold names?"
     )
 
 

@@ -147,6 +147,7 @@ def build_manifest(
     told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
     lists = {part: map(_unpacked, chunks) for part, chunks in found.lists.items()}
     del found, names
+    pa.default_memory_pool().release_unused()
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),

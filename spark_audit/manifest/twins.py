@@ -82,14 +82,13 @@ class Identifiers:
     def doses(self, examples: Sequence[Example]) -> dict[str, int]:
         """Folded string -> dose, of those that can be read on their side."""
         counts = doses(examples, self._types)
-        read = {
-            key: {examples[row].split for row in self._places[key][::5]}
-            for key in sorted(self._places)
-        }
         return {
             key: counts[key]
-            for key, splits in read.items()
-            if ("train" if counts[key] else "test") in splits
+            for key in sorted(self._places)
+            if any(
+                (examples[row].split == "train") == (counts[key] > 0)
+                for row in self._places[key][::5]
+            )
         }
 
     def one(

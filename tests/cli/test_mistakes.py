@@ -37,7 +37,7 @@ MISTAKES = [
     ("inspect runs/err", 3, "no such file or folder; did you mean runs/er?"),
     ("all --ckpt runs/err --dry-run", 3, "did you mean runs/er?"),
     ("all --ckpt a=runs/er a=runs/er@1", 2, "name each checkpoint differently"),
-    ("data inject d.jsonl -o rep.sh", 4, "rep.sh/t.jsonl: cannot be written ("),
+    ("data inject d.jsonl -o rep.sh", 2, "rep.sh: is a file; name a folder"),
     ("all --ckpt 'm/i=runs/er'", 2, "'m/i' is no name for a checkpoint; write a nam"),
     ("all --ckpt runs/er runs/er", 2, "given twice; leave one out"),
     ("all --ckpt a=runs/er b=./runs/er", 2, "the same checkpoint is given twice"),

@@ -179,13 +179,9 @@ def test_candidates_are_what_they_must_be(part):
     assert len(set(got["candidates"])) == len(got["candidates"]) == 512
     assert got["candidates"][got["true_index"]] == true
     assert {len(ids) for ids in encode(got["candidates"])} == {len(encode([true])[0])}
-    for place in places:
-        before, after = place.text[: place.start], place.text[place.end :]
-        (whole,), (head,), (tail,) = (
-            encode([place.text]),
-            encode([before]),
-            encode([after]),
-        )
+    for written, start, end in places:
+        before, after = written[:start], written[end:]
+        whole, head, tail = encode([written, before, after])
         first = 0
         while first < len(head) and head[first] == whole[first]:
             first += 1

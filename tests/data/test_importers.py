@@ -71,8 +71,20 @@ def test_parquet(tmp_path):
     check_two(import_examples(source, task="t", split="train", template=TEMPLATE))
 
 
+def test_lists_of_nothing_are_left_out_whatever_their_length(tmp_path):
+    nothing = pa.ListArray.from_arrays([0, 2 * 10**9], pa.nulls(2 * 10**9))
+    row = {"prompt": ["a"], "response": ["b"]}
+    source = stream(tmp_path / "x.arrow", row | {"x": nothing})
+    assert len(import_examples(source, task="t", split="train")) == 1
+    few = pa.table(row | {"spans": pa.array([[]], pa.list_(pa.null()))})
+    pq.write_table(few, tmp_path / "x.parquet")
+    assert len(import_examples(tmp_path / "x.parquet", task="t", split="train")) == 1
+
+
 def test_parquet_that_grows_or_holds_no_text(tmp_path):
     source = tmp_path / "x.parquet"
+    source.write_bytes(b"12345678")
+    assert "SOURCE: is not readable as Parquet" in refusal(source, split="train")
     code = pa.array(np.zeros(300_000, np.int32))
     many = pa.DictionaryArray.from_arrays(code, ["x" * 99])
     raw = pa.array([b"\xff"], pa.binary()).buffers()
