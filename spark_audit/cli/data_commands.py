@@ -37,7 +37,7 @@ def import_(
     Parameters
     ----------
     source
-        File, folder, or hf:OWNER/NAME.
+        File or folder.
     task
         Name of the task.
     split

@@ -47,7 +47,6 @@ Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"
 ]
 Row: TypeAlias = dict[str, Any]
-HUB = "hf:"
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 T = TypeVar("T")
 _EVERY = 1000
@@ -88,7 +87,7 @@ def import_rows(
     ----------
     source
         A file; a folder with files train*, test*, eval*, dev* or val*; a folder that
-        ``datasets`` saved; a data set on the hub, ``hf:OWNER/NAME[:CONFIG]``.
+        ``datasets`` saved.
     output
         The JSONL to write.
     task
@@ -361,13 +360,9 @@ def split_of(name: str) -> Split | None:
 
 def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
     """Each row with its place, and the split that its file or part is named for."""
-    if source.startswith(HUB):
-        yield from _hub(source)
-        return
     path = Path(source)
     if not path.exists():
         fix = instead(path, "give a file or a folder")
-        fix += f" (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])"
         raise InputError("does not exist", where=source, fix=fix)
     files: list[tuple[Path, Split | None]] = [(path, None)]
     if path.is_dir():
@@ -562,24 +557,3 @@ _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
     "trace": _json_list,
     "olora": _json_list,
 }
-
-
-def _hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
-    try:
-        import datasets
-
-        hub_id, _, config = source.removeprefix(HUB).partition(":")
-        found = datasets.load_dataset(hub_id, config or None)
-    except Exception as error:  # its own kinds, the hub's, and the network's
-        raise InputError(
-            f"is nothing that `datasets` can load ({type(error).__name__})",
-            where=source,
-            fix=f"give {HUB}OWNER/NAME[:CONFIG]; the package comes, where spark-audit "
-            "lies, by pip install '.[hub]'",
-        ) from error
-    parts = dict(found) if isinstance(found, Mapping) else {"": found}
-    # Not an "unsupervised" part beside train and test.
-    for name in [name for name in parts if split_of(name)] or parts:
-        batches = iter(parts[name].data.to_batches())
-        for place, row in _rows(batches, f"{source} ({name})"):
-            yield place, split_of(name), row

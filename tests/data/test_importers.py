@@ -123,7 +123,7 @@ def test_olora(tmp_path):
 
 
 def saved(folder, *, parts):
-    datasets = pytest.importorskip("datasets", reason="the extra `hub`")
+    datasets = pytest.importorskip("datasets")
     features = datasets.Features(
         {
             "text": datasets.Value("string"),
@@ -151,7 +151,7 @@ def test_datasets_folder(tmp_path, format):
 
 
 def test_datasets_missing_label_is_refused(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="the extra `hub`")
+    datasets = pytest.importorskip("datasets")
     features = datasets.Features(
         {
             "text": datasets.Value("string"),
@@ -472,8 +472,7 @@ def test_bad_files(tmp_path, content, message):
 
 def test_source_and_options(tmp_path):
     assert refusal(tmp_path / "no") == (
-        "SOURCE: does not exist; give a file or a folder (a data set on the hub is"
-        " written hf:OWNER/NAME[:CONFIG])"
+        "SOURCE: does not exist; give a file or a folder"
     )
     assert refusal(tmp_path).startswith("SOURCE: has no data file named train*")
     source = lines(tmp_path / "x.jsonl")
