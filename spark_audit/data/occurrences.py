@@ -231,16 +231,6 @@ FREQUENT = 0.2
 _LETTERS = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 
 
-def token_counts(
-    sequences: Iterable[Sequence[int] | np.ndarray], *, vocab_size: int
-) -> np.ndarray:
-    """How often each token occurs in one task's sequences: shape ``(V,)``, int64."""
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for ids in sequences:
-        counts += np.bincount(np.asarray(ids, dtype=np.int64), minlength=vocab_size)
-    return counts
-
-
 def score2(counts: ArrayLike) -> np.ndarray:
     """Cross-task discriminativeness of every token of the vocabulary.
 

@@ -15,7 +15,6 @@ from spark_audit.data.occurrences import (
     score2,
     sensitivity,
     stop_word_ranges,
-    token_counts,
 )
 from spark_audit.errors import InputError
 
@@ -110,11 +109,6 @@ def test_score2_threshold_is_inclusive():
     at, below = score2([[5, 1], [1, 0]]), score2([[1000, 199], [1, 0]])
     assert at[1] == pytest.approx(0.0)  # d = 1: log(2 / 2)
     assert below[1] == pytest.approx(0.199 / 2 * math.log(2))
-
-
-def test_token_counts():
-    got = token_counts([[0, 2, 2], np.array([3], dtype=np.int32), []], vocab_size=5)
-    assert got.tolist() == [1, 0, 2, 1, 0]
 
 
 def test_sensitivity_is_the_equation():
