@@ -76,23 +76,6 @@ def items_for(
     return found
 
 
-def manifest_items(
-    manifest: Manifest | str | Path, loaded: Loaded | str | Path
-) -> list[Item]:
-    """What a checkpoint reads of all of a manifest's examples in the plain pass.
-
-    Raises
-    ------
-    InputError
-        If the manifest was redacted, or the tokenizer cuts its texts otherwise.
-    """
-    from spark_audit.checkpoints.open import open_checkpoint
-
-    manifest, loaded = load_manifest(manifest), open_checkpoint(loaded)
-    keys = [example.id for example in manifest.examples]
-    return plain_items(Encodings(manifest, loaded), keys)
-
-
 def score(
     loaded: Loaded | str | Path, texts: Manifest | str | Path | Any, **options: Any
 ) -> Scored:
@@ -111,7 +94,8 @@ def score(
 
     loaded = open_checkpoint(loaded)
     if isinstance(texts, Manifest | str | Path):
-        texts = manifest_items(texts, loaded)
+        manifest = load_manifest(texts)
+        texts = items_for(manifest, loaded, {Pass(): [*manifest.by_id]})[Pass()]
     return scoring.score(loaded, texts, **options)
 
 
@@ -318,7 +302,7 @@ class Asked:
         identifiers of other types.
         """
         row, own = self.example, folded(self.text)
-        if self.span.type not in NOUNS or self.span.part is not None:
+        if self.span.type not in NOUNS:
             return ""
         near = sorted(row.spans, key=lambda one: abs(one.start - self.span.start))
         told: dict[str, str] = {}
@@ -415,7 +399,7 @@ def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
             start = len(question)
             tokens = text.span(start, start + len(one.text))
             assert tokens is not None  # it is annotated, and so it shows something
-            first, last = tokens.start, tokens.end
+            first, last, _ = tokens
             before = text.ids[:first]
         else:
             text, start = texts[example], place

@@ -18,9 +18,9 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import redact
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import manifest_items
+from spark_audit.manifest.sequences import items_for, score
 from spark_audit.provenance import canonical_json
-from spark_audit.scoring.score import item, score
+from spark_audit.scoring.score import item
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.matching import micro_nats
 
@@ -228,7 +228,7 @@ def test_settings_out_of_range_are_refused(build, options, message):
 def test_a_redacted_manifest_has_no_items(build, reference):
     manifest = build()
     with pytest.raises(InputError) as caught:
-        manifest_items(redact(manifest), reference)
+        items_for(redact(manifest), reference, {})
     assert str(caught.value) == (
         "manifest 'small': was redacted: it has no text and no scores to audit with; "
         "give the original that it was made from"
@@ -238,7 +238,7 @@ def test_a_redacted_manifest_has_no_items(build, reference):
 def test_another_tokenizer_is_refused(build, reference, make_tokenizer):
     other = with_fields(reference, tokenizer=make_tokenizer(bos=False))
     with pytest.raises(InputError) as caught:
-        manifest_items(build(), other)
+        items_for(build(), other, {Pass(): ["canary-a"]})
     assert str(caught.value).startswith("checkpoint 'base': example 'canary-a' has ")
     assert "give the tokenizer that the manifest was built with" in str(caught.value)
 
@@ -254,7 +254,7 @@ def tiny(tiny_base, rows) -> tuple[Any, Manifest, list[Example]]:
 
 def test_reference_scores_are_those_of_the_items(tiny):
     loaded, manifest, _ = tiny
-    table = score(loaded, manifest_items(manifest, loaded))[Pass()]
+    table = score(loaded, manifest)[Pass()]
     for example in manifest.examples:
         rows = table.rows(example.id)
         unll = micro_nats(table.columns["nll"][rows])
