@@ -62,7 +62,8 @@ def build(
 
     files = data_files(data)
     keep_apart([output], files)
-    examples = read_examples(*files)
+    # Handed over, not kept: they would take room while the manifest is sealed.
+    examples = [read_examples(*files)]
     check_output(output)
     check_writable(output.parent)
     reference = open_checkpoint(base, loading, name="base")
@@ -71,7 +72,7 @@ def build(
     store = Store(kept, own=scores is None)
     with progress(quiet=quiet) as show:
         manifest = build_manifest(
-            examples,
+            examples.pop(),
             reference,
             name=output.stem,
             settings=settings,
