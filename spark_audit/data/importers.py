@@ -11,11 +11,11 @@ import io
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from spark_audit.data.examples import (
     EMPTY_FIX,
@@ -48,7 +48,7 @@ Format = Literal[
 ]
 Row: TypeAlias = dict[str, Any]
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
-T = TypeVar("T")
+Progress: TypeAlias = Callable[[str, int, int], object]
 _EVERY = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
@@ -70,7 +70,7 @@ def import_rows(
     split: Split | None = None,
     template: str | None = None,
     columns: Mapping[str, str] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[Split, int]:
     r"""Read somebody else's data and write it as JSON lines, row by row.
 
@@ -123,28 +123,19 @@ def import_rows(
     OutputError
         If a file cannot be read.
     """
-    rows = _Import(str(source), task, format, split, template, columns or {})
+    show = progress or (lambda what, done, total: None)
+    rows = _Import(str(source), task, format, split, template, columns or {}, show)
     counts = Counter[Split]()
     if rows.pieces is not None:
-        read = _counted(rows.read(), "rows read", progress)
-        rows.common = task_templates(example for _, example in read)
+        rows.common = task_templates(example for _, example in rows.read("rows read"))
 
     def examples() -> Iterator[Example]:
-        for example in unique(_counted(rows.read(), "rows written", progress)):
+        for example in unique(rows.read("rows written")):
             counts[example.split] += 1
             yield rows.worded(example)
 
     write_examples(output, examples())
     return dict(counts)
-
-
-def _counted(
-    rows: Iterable[T], what: str, progress: Callable[[str, int, int], None] | None
-) -> Iterator[T]:
-    for done, row in enumerate(rows, start=1):
-        yield row
-        if progress is not None and done % _EVERY == 0:
-            progress(what, done, 0)
 
 
 @dataclass
@@ -157,6 +148,7 @@ class _Import:
     split: Split | None
     template: str | None
     columns: Mapping[str, str]
+    progress: Progress
     common: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -186,13 +178,16 @@ class _Import:
         ranges = tuple(found.span() for found in re.finditer(b"\1+", fixed))
         return replace(example, template=ranges)
 
-    def read(self) -> Iterator[tuple[str, Example]]:
+    def read(self, stage: str) -> Iterator[tuple[str, Example]]:
         """The examples with their places; at least one."""
         counts: Counter[Split] = Counter()
-        for place, named, row in read_rows(self.source, self.format):
+        read = read_rows(self.source, self.format)
+        for done, (place, named, row) in enumerate(read, start=1):
             with at(place):
                 example = self._example(named, row, counts, place)
             yield place, example
+            if done % _EVERY == 0:
+                self.progress(stage, done, 0)
         if not counts:
             raise InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
 
