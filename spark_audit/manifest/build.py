@@ -146,7 +146,7 @@ def build_manifest(
     }
     told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
     lists = {part: map(_unpacked, chunks) for part, chunks in found.lists.items()}
-    del examples, rows, found, names
+    del examples, rows, part, found, names
     pa.default_memory_pool().release_unused()
     return seal(
         {

@@ -132,12 +132,14 @@ def check_joined(manifest: Manifest) -> None:
     whole = manifest.redacted_from is None
     # Letters, tokens (0 where redacted) and split: an example itself takes 10 KB.
     sizes: dict[str, tuple[int, int, str]] = {}
-    seen: set[tuple[object, ...]] = set()
+    seen: dict[str, set[object]] = {}
 
-    def once(part: str, i: int, *key: object) -> None:
-        if (part, *key) in seen:
+    def once(part: str, i: int, key: object) -> None:
+        if part not in seen:
+            seen.clear()  # of parts before
+        if key in seen.setdefault(part, set()):
             raise ValueError(f"{part}.{i} stands twice")
-        seen.add((part, *key))
+        seen[part].add(key)
 
     def inside(field: str, key: str, place: Any) -> None:
         if key not in sizes:
@@ -160,12 +162,12 @@ def check_joined(manifest: Manifest) -> None:
             check_inside(f"pairs.{i}", [at], sizes[pair.example][1] or MOST)
             if whole and (side.nll is None or pair.distance is None):
                 raise ValueError(f"pairs.{i} has no nll or no distance")
-        once("pairs", i, pair.example, pair.pii.token_start, pair.pii.token_end)
+        once("pairs", i, (pair.example, pair.pii.token_start, pair.pii.token_end))
     for i, span in enumerate(manifest.unmatched):
         inside(f"unmatched.{i}", span.example, span)
     for part, key in (("canaries", ("canary_id", "part")), ("twins", ("id",))):
         for i, held in enumerate(getattr(manifest, part)):
-            once(part, i, *(getattr(held, name) for name in key))
+            once(part, i, tuple(getattr(held, name) for name in key))
             for one in held.contexts:
                 inside(f"{part}.{i}.contexts", one.example, one)
     for part, split in (("members", "train"), ("non_members", "test")):

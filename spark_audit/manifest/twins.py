@@ -270,7 +270,6 @@ class _Locale(NamedTuple):
         return word.casefold() in self.given or word.casefold() in self.family
 
 
-@lru_cache(maxsize=1)
 def _locales() -> dict[str, _Locale]:
     """Every locale whose names have a first and a last list."""
 
@@ -421,12 +420,14 @@ class Forms:
 
     @cached_property
     def _ranked(self) -> list[_Locale]:
-        def share(name: str) -> tuple[int, bool]:
-            held = _locales()[name]
-            count = sum(n for word, n in self._names.items() if held.holds(word))
-            return -count, name != ENGLISH
+        # Kept as long as this is: 10 MB.
+        known = _locales()
 
-        return [_locales()[name] for name in sorted(_locales(), key=share)]
+        def share(name: str) -> tuple[int, bool]:
+            held = (n for word, n in self._names.items() if known[name].holds(word))
+            return -sum(held), name != ENGLISH
+
+        return [known[name] for name in sorted(known, key=share)]
 
 
 def _parts(
