@@ -10,7 +10,6 @@ which can move an NLL by a few micro-nats.
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -25,7 +24,7 @@ from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import REQUIRED, Example, unique
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
-from spark_audit.manifest.file import PARTS, seal
+from spark_audit.manifest.file import BATCH, as_batch, seal, tables_of
 from spark_audit.manifest.layout import SLICE_ROWS, Corpus, Layout, Rows, token_classes
 from spark_audit.manifest.schema import BuildSettings, Manifest, Settings, Table, packed
 from spark_audit.manifest.selection import (
@@ -145,13 +144,13 @@ def build_manifest(
         **{f"no_{side}": not keys for side, keys in members.items()},
     }
     told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
-    lists = {part: map(_unpacked, chunks) for part, chunks in found.lists.items()}
+    lists = found.lists()
     del examples, rows, part, found, names
     pa.default_memory_pool().release_unused()
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
-            **{part: Table(PARTS[part], lists[part], name=part) for part in lists},
+            **{"pairs": (), "unmatched": (), **lists},
             "counts": count,
             "canaries": canaries,
             "twins": twins,
@@ -296,8 +295,6 @@ class Found:
 
     Attributes
     ----------
-    lists
-        JSON of the manifest's records, compressed, by the name of their list.
     counted
         Counts by name; those of pairs and spans are over both splits.
     comparable
@@ -315,7 +312,10 @@ class Found:
         self._settings, self._by_task, self._labels = settings, by_task, labels
         self._tokens = np.asarray(sum(by_task.values()))
         self._before: dict[str, float] = {}
-        self.lists: dict[str, list[bytes]] = defaultdict(list)
+        # Digits take a quarter of their room until all rows are matched.
+        small = pa.ipc.IpcWriteOptions(compression="zstd")
+        self._sink = pa.BufferOutputStream()
+        self._packed = pa.ipc.new_stream(self._sink, BATCH, options=small)
         self.balance, self.identifiers = Balance(), Identifiers()
         self.counted: Counter[str] = Counter()
         self.comparable = 0
@@ -336,9 +336,8 @@ class Found:
             ("pairs", pairs.pairs),
             ("unmatched", pairs.unmatched),
         ):
-            # Its digits take a quarter of their room until all rows are matched.
-            lines = (b"\n".join(chunk.to_pylist()) for chunk in packed(records))
-            self.lists[part] += [zlib.compress(chunk, 1) for chunk in lines]
+            for chunk in packed(records):
+                self._packed.write_batch(as_batch(part, chunk))
         spans = [one for row in rows for one in row.spans]
         self.counted.update(
             {
@@ -362,6 +361,11 @@ class Found:
             if row.example.canary is not None
         ]
 
+    def lists(self) -> dict[str, Table[Any]]:
+        """The manifest's records of the rows taken, by the name of their list."""
+        self._packed.close()
+        return tables_of(pa.ipc.open_stream(self._sink.getvalue()))
+
     def _examples(
         self,
         texts: Corpus,
@@ -383,10 +387,6 @@ class Found:
                 "classes": classes[part],
                 "low": np.flatnonzero(low[part]).tolist(),
             }
-
-
-def _unpacked(chunk: bytes) -> pa.Array:
-    return pa.array(zlib.decompress(chunk).split(b"\n"), pa.binary())
 
 
 NOTES = {

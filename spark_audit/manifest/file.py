@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"ARROW1"
 """How an Arrow file begins."""
-_SCHEMA = pa.schema([("part", pa.string()), ("json", pa.binary())])
+BATCH = pa.schema([("part", pa.string()), ("json", pa.binary())])
+"""Records of one list as an Arrow file has them."""
 MANIFEST = "give a file of `spark-audit manifest build`"
 FIX = "build it again, or get the original file"
 PARTS: Mapping[str, type[Any]] = {
@@ -372,14 +373,13 @@ def write_arrow(content: Mapping[str, Any], path: Path) -> None:
     tables = {k: v for k, v in content.items() if isinstance(v, Table)}
     # A table without a record has no row that could name it.
     head = {k: [] if k in tables else v for k, v in content.items()}
-    schema = _SCHEMA.with_metadata({"manifest": canonical_json(head)})
+    schema = BATCH.with_metadata({"manifest": canonical_json(head)})
 
     def write(file: IO[bytes]) -> None:
         with pa.ipc.new_file(file, schema) as writer:
             for name, table in tables.items():
                 for chunk in table.json.chunks:
-                    columns = [pa.repeat(name, len(chunk)), chunk]
-                    writer.write_batch(pa.record_batch(columns, schema=schema))
+                    writer.write_batch(as_batch(name, chunk))
 
     write_atomically(path, write, mode=0o600)
 
@@ -396,15 +396,23 @@ def read_arrow(path: Path) -> Any:
     """
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     table.validate(full=True)
-    if not table.schema.equals(_SCHEMA):
+    if not table.schema.equals(BATCH):
         raise KeyError
-    chunks: dict[str, list[pa.Array]] = {}
-    for batch in table.to_batches():
-        chunks.setdefault(batch["part"][0].as_py(), []).append(batch["json"])
     content = parse_json(table.schema.metadata[b"manifest"], place=str(path))
-    for name, own in chunks.items():
-        content[name] = Table(PARTS[name], own, name=name)
-    return content
+    return {**content, **tables_of(table.to_batches())}
+
+
+def as_batch(part: str, chunk: pa.Array) -> pa.RecordBatch:
+    """Some records' JSON with the name of their list."""
+    return pa.record_batch([pa.repeat(part, len(chunk)), chunk], schema=BATCH)
+
+
+def tables_of(batches: Iterable[pa.RecordBatch]) -> dict[str, Table[Any]]:
+    """The lists whose records stand in batches; another's name is a ``KeyError``."""
+    chunks: dict[str, list[pa.Array]] = {}
+    for batch in batches:
+        chunks.setdefault(batch["part"][0].as_py(), []).append(batch["json"])
+    return {part: Table(PARTS[part], own, name=part) for part, own in chunks.items()}
 
 
 # --- a manifest without text ----------------------------------------------------------
