@@ -229,7 +229,7 @@ def redrawn(
 MAX_DRAWS = 200_000
 """Where so many strings hold too few candidates, a canary's part has none."""
 
-NO_CANDIDATES = {"candidates": [], "true_index": None}
+NO_CANDIDATES: dict[str, Any] = {"candidates": [], "true_index": None}
 SETTLED = 6.0
 """Standard deviations by which a count must lack to give a search up."""
 

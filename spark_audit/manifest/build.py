@@ -446,7 +446,7 @@ def task_manifest(
         "shape": None,
     }
     usual = BuildSettings().recorded(max_positions=loaded.max_positions)
-    nothing = dict.fromkeys(("caliper", "tau", "alpha"), 0.0)
+    nothing: dict[str, Any] = dict.fromkeys(("caliper", "tau", "alpha"), 0.0)
     nothing |= {"buffer": 0, "n_candidates": 0, "canary_contexts": None}
     note = "made of data alone, for `utility` only: it holds no reference scores"
     return seal(

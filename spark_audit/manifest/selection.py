@@ -300,7 +300,9 @@ def canary_sets(
                     parts,
                     part,
                     encode=encode,
-                    contexts=[(row.example.text, *at) for row, *at in places],
+                    contexts=[
+                        (row.example.text, low, high) for row, low, high in places
+                    ],
                     seed=seed_for(settings.seed, canary.id, part),
                     n=settings.n_candidates,
                 )

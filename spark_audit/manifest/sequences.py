@@ -95,8 +95,10 @@ def score(
     loaded = open_checkpoint(loaded)
     if isinstance(texts, Manifest | str | Path):
         manifest = load_manifest(texts)
-        texts = items_for(manifest, loaded, {Pass(): [*manifest.by_id]})[Pass()]
-    return scoring.score(loaded, texts, **options)
+        found = items_for(manifest, loaded, {Pass(): [*manifest.by_id]})[Pass()]
+    else:
+        found = texts
+    return scoring.score(loaded, found, **options)
 
 
 def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
