@@ -26,7 +26,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.file import BATCH, as_batch, seal, tables_of
 from spark_audit.manifest.layout import SLICE_ROWS, Corpus, Layout, Rows, token_classes
-from spark_audit.manifest.schema import BuildSettings, Manifest, Settings, Table, packed
+from spark_audit.manifest.schema import BuildSettings, Manifest, Settings, packed
 from spark_audit.manifest.selection import (
     CUT_OFF,
     Balance,
@@ -144,13 +144,15 @@ def build_manifest(
         **{f"no_{side}": not keys for side, keys in members.items()},
     }
     told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
-    lists = found.lists()
+    records = found.records()
+    # Unpacked, they take 2 KB a row: what is over makes room.
     del examples, rows, part, found, names
     pa.default_memory_pool().release_unused()
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
-            **{"pairs": (), "unmatched": (), **lists},
+            **{"pairs": (), "unmatched": ()},
+            **tables_of(pa.ipc.open_stream(records)),
             "counts": count,
             "canaries": canaries,
             "twins": twins,
@@ -361,10 +363,10 @@ class Found:
             if row.example.canary is not None
         ]
 
-    def lists(self) -> dict[str, Table[Any]]:
-        """The manifest's records of the rows taken, by the name of their list."""
+    def records(self) -> pa.Buffer:
+        """The manifest's records of the rows taken, as a compressed Arrow stream."""
         self._packed.close()
-        return tables_of(pa.ipc.open_stream(self._sink.getvalue()))
+        return self._sink.getvalue()
 
     def _examples(
         self,
