@@ -50,7 +50,7 @@ from spark_audit.terminal.flags import BatchSize
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
-READ_ROWS = 16 * SLICE_ROWS
+READ_ROWS = 8 * SLICE_ROWS
 """Rows whose scores are read together."""
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
