@@ -12,12 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from spark_audit.stats.bootstrap import (
-    Weights,
-    draw_weights,
-    max_t,
-    median_replicates,
-)
+from spark_audit.stats.bootstrap import Weights, draw_weights, max_t, median_replicates
 from spark_audit.stats.intervals import ratio_estimate
 
 CLUSTERS, STATISTICS, REPLICATES, TOKENS = 51, 20, 9999, 261

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -103,32 +104,32 @@ def built(folder: Path, rows: int) -> None:
     from spark_audit.cli.main import run as command_line
     from spark_audit.manifest import build
     from spark_audit.manifest.file import load_manifest
+    from spark_audit.terminal.console import progress
 
-    inner, start = build.build_manifest, [0.0]
+    checked, start, last = build.checked, [0.0], [""]
 
-    def watched(*args: Any, progress: Any, **options: Any) -> Any:
-        start[0], last = peak(), [""]
-
-        def show(what: str, done: int, total: int) -> None:
-            if what != last[0]:
-                told(f"before {what}")
-            last[0] = what
-            progress(what, done, total)
-
+    def watched(examples: Any) -> Any:
+        start[0] = peak()
         told("with the model")
-        found = inner(*args, progress=show, **options)
-        told("built")
-        return found
+        return checked(examples)
+
+    def show(what: str, done: int, total: int) -> None:
+        if what != last[0]:
+            told(f"before {what}")
+        last[0] = what
 
     def told(what: str) -> None:
         print(f"{peak():.0f} MB {what}", file=sys.stderr, flush=True)
 
-    build.build_manifest = watched
+    # Nothing may hold the rows that the command hands over.
+    replaced: Any = progress
+    build.checked, replaced.progress = watched, lambda quiet: nullcontext(show)
     output = folder / f"manifest-{rows}.arrow"
     arguments = ["manifest", "build", "--base", str(folder / "base"), "--quiet"]
     arguments += ["--data", str(folder / f"{rows}.jsonl"), "-o", str(output)]
     sys.stdout, real = sys.stderr, sys.stdout
     code = command_line(arguments)
+    told("built and written")
     sys.stdout, most = real, peak()
     spent = time.process_time()
     if code:

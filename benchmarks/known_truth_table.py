@@ -12,14 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from known_truth_scenarios import (
-    CLAIMS,
-    FORMERLY,
-    GUARDS,
-    SCENARIOS,
-    TITLES,
-    Scenario,
-)
+from known_truth_scenarios import CLAIMS, FORMERLY, GUARDS, SCENARIOS, TITLES, Scenario
 from scipy.stats import beta
 
 Line = dict[str, Any]

@@ -12,7 +12,6 @@ from .manifest.file import load_manifest as load_manifest
 from .manifest.file import write_manifest as write_manifest
 from .manifest.schema import Manifest as Manifest
 from .manifest.sequences import items_for as items_for
-from .manifest.sequences import manifest_items as manifest_items
 from .manifest.sequences import score as score
 from .pipeline.compare import compare as compare
 from .pipeline.request import Request as Request

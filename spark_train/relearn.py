@@ -60,8 +60,8 @@ def relearn(
     dict
         What ``relearn.json`` beside the weights says: what was asked for, ``rows`` (how
         many were ``used``, and by reason ``left_out``; see
-        :func:`~spark_audit.data.plain_rows.without_identifiers`), and the ``losses`` of
-        each step, nats per token.
+        :func:`~spark_audit.data.occurrences.without_identifiers`), and the ``losses``
+        of each step, nats per token.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Sensitivity scores of training rows: which tokens are replayed, which distilled.
 
-The score itself is :mod:`spark_audit.data.sensitivity_score`'s. Which tokens are
+The score itself is :mod:`spark_audit.data.occurrences`'s. Which tokens are
 identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula rounds to
 1 for unlikely tokens of plain text, too.
 """
@@ -17,9 +17,13 @@ from torch import Tensor
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import annotated_strings, found_in
+from spark_audit.data.occurrences import (
+    annotated_strings,
+    found_in,
+    score2,
+    sensitivity,
+)
 from spark_audit.data.pii import find_identifiers
-from spark_audit.data.sensitivity_score import score2, sensitivity, token_counts
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
@@ -37,8 +41,10 @@ def task_counts(rows: Iterable[TrainRow], *, vocab_size: int) -> np.ndarray:
     Special tokens (a BOS, EOS) are left out: every row has them, so that they would
     count as the most frequent token of short texts.
     """
-    texts = (np.delete(row.ids, row.special) for row in rows)
-    return token_counts(texts, vocab_size=vocab_size)
+    counts = np.zeros(vocab_size, np.int64)
+    for row in rows:
+        np.add.at(counts, np.delete(row.ids, row.special), 1)
+    return counts
 
 
 def row_scores(

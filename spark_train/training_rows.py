@@ -24,8 +24,7 @@ from spark_audit.data.examples import (
     task_templates,
     template_ranges,
 )
-from spark_audit.data.occurrences import identifier_ranges
-from spark_audit.data.sensitivity_score import stop_word_ranges
+from spark_audit.data.occurrences import identifier_ranges, stop_word_ranges
 from spark_audit.errors import InputError, at
 from spark_audit.files import sha256_file
 from spark_audit.manifest.sequences import row_prompts

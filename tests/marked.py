@@ -8,8 +8,7 @@ import numpy as np
 
 from spark_audit.data.canaries import draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span
-from spark_audit.manifest.covariates import Corpus
-from spark_audit.manifest.layout import Layout
+from spark_audit.manifest.layout import Corpus, Layout
 from spark_audit.scoring.table import TokenTable
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.prompts import asked_place, place_of, slots
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import asked_place, place_of, slots
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.table import LAYOUTS, Pass
 

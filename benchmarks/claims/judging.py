@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from claims.auditing import (
-    TIME,
-    Audited,
-    over_orders,
-    time_figure,
-    unmet,
-)
+from claims.auditing import TIME, Audited, over_orders, time_figure, unmet
 from claims.plan import Order
 from claims.rules import Claim, Decision, Figure, claims, decide, figure_of
 from spark_audit.results import Report

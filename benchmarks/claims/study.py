@@ -10,14 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from claims import facts, given, judging, pages, search
-from claims.auditing import (
-    Audited,
-)
+from claims.auditing import Audited
 from claims.plan import Run, runs, systems, task_orders
 from claims.request import ClaimsRequest
-from claims.rules import (
-    Decision,
-)
+from claims.rules import Decision
 from claims.training import Cluster, finished, train_all
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet

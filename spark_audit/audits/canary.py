@@ -26,8 +26,8 @@ from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary_ranks import Judged, Tested
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, marked, ratio_figures
 from spark_audit.data.canaries import RANKED
-from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.manifest.sequences import canary_key
 from spark_audit.names import BASE
 from spark_audit.results import (
     AuditResult,

@@ -29,18 +29,18 @@ from spark_audit.audits.ratio_rows import (
     groups_of,
     ratio_figures,
 )
-from spark_audit.manifest.prompts import (
-    PROMPTS,
-    TAILS,
-    asked_key,
-    asked_keys,
-    asked_place,
-)
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestExample,
     ManifestSpan,
     TokenRange,
+)
+from spark_audit.manifest.sequences import (
+    PROMPTS,
+    TAILS,
+    asked_key,
+    asked_keys,
+    asked_place,
 )
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured

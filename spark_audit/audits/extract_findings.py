@@ -22,10 +22,10 @@ import scipy
 from spark_audit.audits.base import guard
 from spark_audit.audits.identifiers import counterparts, string_of
 from spark_audit.data.occurrences import finder, folded
-from spark_audit.data.twins import WORDED
-from spark_audit.manifest.clusters import BARE
-from spark_audit.manifest.prompts import PROMPTS
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.manifest.selection import BARE
+from spark_audit.manifest.sequences import PROMPTS
+from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import Fact, Power

@@ -29,7 +29,7 @@ from spark_audit.audits.mia.texts import (
     word_features,
 )
 from spark_audit.data.canaries import FRAMES
-from spark_audit.data.occurrences import doses, folded
+from spark_audit.data.occurrences import doses, string_of
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.provenance import seed_for
@@ -66,21 +66,15 @@ class Facts:
     text_auc: float = np.nan
 
 
-def string_of(row: ManifestExample, span: ManifestSpan) -> str:
-    """An identifier as identifiers are compared: but for case and blanks around it."""
-    return folded(row.text[span.start : span.end].strip())
-
-
 def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
     """Facts of every annotated span, by example and first and last character."""
-    rows = manifest.examples
-    annotated = [[string_of(row, span) for span in row.spans] for row in rows]
-    known = doses([row.text * (row.split == "train") for row in rows], annotated)
+    known = doses(manifest.examples)
     forms: dict[str, int] = {}
     found, natural = {}, []
-    for row, strings in zip(rows, annotated, strict=True):
+    for row in manifest.examples:
         trained = row.split == "train"
-        for span, string in zip(row.spans, strings, strict=True):
+        for span in row.spans:
+            string = string_of(row, span)
             key = row.id, span.start, span.end
             # What is trained on stands in one trained row at least.
             dose = max(known[string], int(trained))

@@ -33,9 +33,9 @@ from spark_audit.audits.ratio_rows import (
     ratio_figures,
 )
 from spark_audit.data.occurrences import DOSES, dose_group
-from spark_audit.data.twins import WORDED
-from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest, ManifestTwins
+from spark_audit.manifest.sequences import twins_key
+from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import (
     AuditResult,

@@ -162,9 +162,8 @@ def _units(manifest: Manifest) -> Units:
     rows = [row for row in manifest.examples if row.canary_id is None]
     texts = {row.text[s.start : s.end] for row in rows for s in row.spans}
     stems = Counter(digits[:-LAST] for digits in {*map(_digits, texts)})
-    named = [[string_of(row, span) for span in row.spans] for row in rows]
     # What stands in a trained row is not held out, whatever row it is read in.
-    trained = doses([row.text * (row.split == "train") for row in rows], named)
+    trained = doses(rows)
 
     def known(row: ManifestExample, span: ManifestSpan) -> tuple[bool, bool]:
         text = row.text[span.start : span.end]

@@ -49,8 +49,8 @@ from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.task_accuracy import UNORDERED, OfSeries
 from spark_audit.data.canaries import FORMATS
 from spark_audit.data.occurrences import finder, folded
-from spark_audit.manifest.prompts import coin_key
 from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.manifest.sequences import coin_key
 from spark_audit.names import ANY, BASE, CheckpointName, series_of
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row

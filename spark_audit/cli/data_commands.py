@@ -37,7 +37,7 @@ def import_(
     Parameters
     ----------
     source
-        File, folder, or hf:OWNER/NAME.
+        File or folder.
     task
         Name of the task.
     split
@@ -142,8 +142,11 @@ def inject(
     doses
         Dose ladder of canaries.
     """
-    from spark_audit.data.injection import inject as injected
+    from spark_audit.data.canaries import inject as injected
 
+    if output.is_file():
+        fix = "name a folder: it holds a file per task"
+        raise InputError("is a file", where=str(output), fix=fix)
     files = data_files(data)
     examples = read_examples(*files)
     outputs = {row.task: output / f"{row.task}.jsonl" for row in examples}

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
+from spark_audit.manifest.schema import BuildSettings
 from spark_audit.sentences import render
 from spark_audit.terminal.console import (
     keep_apart,
@@ -68,7 +68,8 @@ def build(
 
     files = data_files(data)
     keep_apart([output], files)
-    examples = read_examples(*files)
+    # Handed over, not kept: they would take room while the manifest is sealed.
+    examples = [read_examples(*files)]
     check_output(output)
     check_writable(output.parent)
     reference = open_checkpoint(base, loading, name="base")
@@ -77,7 +78,7 @@ def build(
     store = Store(kept, own=scores is None)
     with progress(quiet=quiet) as show:
         manifest = build_manifest(
-            examples,
+            examples.pop(),
             reference,
             name=output.stem,
             settings=settings,
@@ -159,7 +160,7 @@ def export(
     redact
         Leave text and scores out.
     """
-    from spark_audit.manifest.redaction import redact as redacted
+    from spark_audit.manifest.file import redact as redacted
 
     check_output(output)
     keep_apart([output], [manifest])

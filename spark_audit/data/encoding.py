@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,11 +101,19 @@ class Encoding:
         no prediction.
         """
         start, end = kept
-        positions = np.arange(max(start, 0), end, dtype=np.int32)
+        positions = _from_0(end)[start:]
         if start > 0:
             lead = np.arange(self.leading, dtype=np.int32)
             positions = np.concatenate([lead[lead < start], positions])
         return self.ids[positions], positions
+
+
+@lru_cache(maxsize=1024)
+def _from_0(end: int) -> np.ndarray:
+    """Positions up to one, which texts of a length share: they are most of an item."""
+    positions = np.arange(end, dtype=np.int32)
+    positions.flags.writeable = False
+    return positions
 
 
 class TokenSpan(NamedTuple):

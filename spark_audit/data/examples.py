@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -42,6 +44,8 @@ Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
 Part = Literal["name", "password", "ssn"]
 Ranges = tuple[tuple[StrictInt, StrictInt], ...]
+# Of a million spans a few words are the types: each is kept once.
+Word = Annotated[StrictStr, AfterValidator(sys.intern)]
 T = TypeVar("T")
 PII_TYPES = tuple("NAME EMAIL PHONE SSN PASSWORD CREDIT_CARD ADDRESS ID OTHER".split())
 TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
@@ -62,7 +66,7 @@ _CLOSED = ConfigDict(extra="forbid")
 _UNSAID = Field(exclude_if=lambda value: not value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """An annotated identifier: characters ``start:end`` of ``prompt + response``.
 
@@ -71,7 +75,7 @@ class Span:
 
     start: StrictInt
     end: StrictInt
-    type: StrictStr
+    type: Word
     origin: Origin = "natural"
     part: Part | None = None
 
@@ -101,7 +105,7 @@ class Canary:
     __pydantic_config__ = _CLOSED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One row: a train row is a member, a test row a non-member.
 
@@ -118,7 +122,7 @@ class Example:
     """
 
     id: StrictStr
-    task: StrictStr
+    task: Word
     prompt: StrictStr = dataclasses.field(repr=False)
     response: StrictStr = dataclasses.field(repr=False)
     split: Split

@@ -1,8 +1,13 @@
-"""Which characters belong to an identifier, and which rows hold none.
+"""Which characters belong to an identifier, and how sensitive the other tokens are.
 
-Audits leave them out of controls and of plain text, and training corrects them, so
-both ask here. An identifier is often annotated in one row and stands in others, where
-nobody marked it: such a row is no plain text, and must not be shown as such.
+Audits leave identifiers out of controls and of plain text, and training corrects them,
+so both ask here. An identifier is often annotated in one row and stands in others,
+where nobody marked it: such a row is no plain text, and must not be shown as such.
+
+The sensitivity score is SPARK's (Eq. "sensitivity"), numpy in float64: ``Score = 1 -
+exp(-(alpha * Score_1 + (1 - alpha) * Score_2))`` with ``Score_1`` the token's negative
+log-likelihood and ``Score_2`` how much the token tells tasks apart. Annotated and
+rule-matched identifiers are 1, template tokens and stop words 0.
 """
 
 from __future__ import annotations
@@ -10,9 +15,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from spark_audit.data.examples import Example, Split
 from spark_audit.data.pii import find_identifiers
@@ -39,6 +49,11 @@ def identifier_ranges(example: Example) -> list[tuple[int, int]]:
 def folded(text: str) -> str:
     """What two strings have in common that are the same identifier: all but case."""
     return _folded(text)[0]
+
+
+def string_of(row: Any, span: Any) -> str:
+    """An identifier as identifiers are compared: but for case and blanks around it."""
+    return folded(row.text[span.start : span.end].strip())
 
 
 def dose_group(dose: int) -> str:
@@ -77,28 +92,26 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
     return lambda text: set(held(text))
 
 
-def doses(
-    texts: Iterable[str],
-    annotated: Iterable[Collection[str]],
-    known: Collection[str] | None = None,
-) -> Counter[str]:
+def doses(rows: Iterable[Any], known: Collection[str] | None = None) -> Counter[str]:
     """In how many trained rows each identifier stands, annotated there or not.
 
     Parameters
     ----------
-    texts
-        Of all rows; of one that is not trained on, an empty one.
-    annotated
-        The identifiers that are annotated in each row, as :func:`folded` gives them.
+    rows
+        Of data or a manifest, of either split.
     known
-        All of them, if they are known: then rows are gone through once.
+        All identifiers, if they are known: then no row is kept.
     """
+    read: Iterable[tuple[bool, str, set[str]]] = (
+        (row.split == "train", row.text, {string_of(row, span) for span in row.spans})
+        for row in rows
+    )
     if known is None:
-        annotated = [*annotated]
-        known = set[str]().union(*annotated)
+        read = [*read]
+        known = set[str]().union(*(own for _, _, own in read))
     find, found = finder(known), Counter[str]()
-    for text, own in zip(texts, annotated, strict=True):
-        if text:
+    for trained, text, own in read:
+        if trained:
             found.update(find(folded(text)).union(own) - {""})
     return found
 
@@ -149,8 +162,7 @@ def annotated_strings(examples: Iterable[Any]) -> dict[str, str]:
     types: dict[str, str] = {}
     for example in examples:
         for span in example.spans:
-            string = folded(example.text[span.start : span.end].strip())
-            types.setdefault(string, span.type)
+            types.setdefault(string_of(example, span), span.type)
     types.pop("", None)
     return types
 
@@ -208,3 +220,108 @@ def without_identifiers(
             fix=f"give rows from before injection, or of another task{own}",
         )
     return kept, left_out
+
+
+# --- the sensitivity score ------------------------------------------------------------
+
+
+FREQUENT = 0.2
+"""A token counts as present in a task from this share of its most frequent token."""
+
+_LETTERS = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+
+
+def score2(counts: ArrayLike) -> np.ndarray:
+    """Cross-task discriminativeness of every token of the vocabulary.
+
+    ``Score_2(t) = 1/N sum_n p_n(t) log(N / (1 + d(t)))`` with ``p_n = f_n / f_n^max``
+    and ``d(t)`` the number of tasks with ``p_n(t) >= 0.2`` (SPARK, appendix,
+    "Sensitivity score"). It is negative for tokens that are frequent in all tasks, and
+    with a single task for each frequent one.
+
+    Parameters
+    ----------
+    counts
+        Shape ``(N, V)``: token counts by task; each task has a token.
+
+    Returns
+    -------
+    np.ndarray
+        Shape ``(V,)``, float64, natural logarithms.
+    """
+    table = np.asarray(counts, dtype=np.float64)
+    share = table / table.max(axis=1, keepdims=True)
+    present = (share >= FREQUENT).sum(axis=0)
+    return np.asarray(share.mean(axis=0) * (np.log(len(table)) - np.log1p(present)))
+
+
+def sensitivity(
+    nll: ArrayLike,
+    token_score2: ArrayLike,
+    *,
+    alpha: float = 0.5,
+    pii_mask: ArrayLike = False,
+    zero_mask: ArrayLike = False,
+) -> np.ndarray:
+    """Sensitivity score of each token, with the rule overrides.
+
+    Which tokens are identifiers is the mask's to say, never ``score == 1``: the formula
+    itself rounds to 1 for unlikely tokens, in bfloat16 from an NLL of 12.5 nats on
+    (alpha 0.5, Score_2 0), in float64 from 74.
+
+    Parameters
+    ----------
+    nll
+        Shape ``(T,)``: Score_1 in nats, of tokens that have a prediction.
+    token_score2
+        Shape ``(T,)``: Score_2 of the same tokens, ``score2(counts)[ids]``.
+    alpha
+        Weight of Score_1, 0 to 1.
+    pii_mask
+        Shape ``(T,)``, bool: identifiers, set to 1. They win over ``zero_mask``.
+    zero_mask
+        Shape ``(T,)``, bool: template tokens and stop words, set to 0.
+
+    Returns
+    -------
+    np.ndarray
+        Shape ``(T,)``, float64 in ``[0, 1]`` (a negative Score_2 can push the formula
+        below 0, where it is clamped **[ours]**).
+
+    Raises
+    ------
+    InputError
+        If an NLL is NaN.
+    """
+    first = np.asarray(nll, dtype=np.float64)
+    if np.isnan(first).any():
+        raise InputError("a token has no NLL", where="sensitivity")
+    # 0 * inf: an alpha of 0 must not turn an impossible token into NaN.
+    second = (1 - alpha) * np.asarray(token_score2)
+    weighted = (alpha * first if alpha else 0.0) + second
+    score = np.clip(-np.expm1(-weighted), 0.0, 1.0)
+    return np.where(pii_mask, 1.0, np.where(zero_mask, 0.0, score))
+
+
+def stop_word_ranges(text: str) -> list[tuple[int, int]]:
+    """Character ranges of the text's stop words (scikit-learn's English list).
+
+    Whole words are looked up, lower-cased and without apostrophes (``it's`` is in the
+    list as ``its``), so that a piece of a longer word that happens to read like a stop
+    word is none, and a stop word counts however the tokenizer cuts it **[ours]**. Map
+    the ranges to tokens by the offsets.
+    """
+    return [
+        found.span()
+        for found in _LETTERS.finditer(text)
+        if found[0].lower().replace("'", "").replace("\u2019", "") in _stop_words()
+    ]
+
+
+@lru_cache(maxsize=1)
+def _stop_words() -> frozenset[str]:
+    # The file alone: with the package around it, it takes a second and 30 MB.
+    package: Any = find_spec("sklearn")
+    file = Path(package.origin).with_name("feature_extraction") / "_stop_words.py"
+    words: frozenset[str] = run_path(str(file))["ENGLISH_STOP_WORDS"]
+    return words

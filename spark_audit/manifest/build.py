@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,24 +24,22 @@ from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import REQUIRED, Example, unique
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
-from spark_audit.manifest.build_settings import BuildSettings
-from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.covariates import SCORES, Corpus, token_classes
-from spark_audit.manifest.drawn_twins import Identifiers, twin_sets
-from spark_audit.manifest.file import PARTS, seal
-from spark_audit.manifest.layout import Layout, Rows
-from spark_audit.manifest.schema import Manifest, Settings, Table, packed
+from spark_audit.manifest.file import BATCH, as_batch, seal, tables_of
+from spark_audit.manifest.layout import SLICE_ROWS, Corpus, Layout, Rows, token_classes
+from spark_audit.manifest.schema import BuildSettings, Manifest, Settings, packed
 from spark_audit.manifest.selection import (
     CUT_OFF,
     Balance,
     Record,
     canary_sets,
+    clusters,
     duplicates,
     is_whole,
     low_sensitivity,
     match,
     membership,
 )
+from spark_audit.manifest.twins import Identifiers, twin_sets
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import item, score_keys
@@ -52,6 +50,8 @@ from spark_audit.terminal.flags import BatchSize
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
+READ_ROWS = 8 * SLICE_ROWS
+"""Rows whose scores are read together."""
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
@@ -99,11 +99,16 @@ def build_manifest(
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
     groups = duplicates(rows)
     units = clusters(examples, groups)
-    table, by_task, remarks = _scored(
-        rows, loaded, store or Store(None), batch_size=batch_size, progress=show
+    store = store or Store(None)
+    names, by_task, remarks = _scored(
+        rows, loaded, store, batch_size=batch_size, progress=show
     )
     found = Found(recorded, by_task, units.labels)
     for low, part in rows.slices():
+        if low % READ_ROWS == 0:
+            pa.default_memory_pool().release_unused()
+            read = [example.id for example in examples[low : low + READ_ROWS]]
+            table = store.gather({key: names[key] for key in read}, kind=Pass())
         found.add(part, table, first=low)
         show("matching, rows", low + len(part), len(examples))
     del table
@@ -112,9 +117,10 @@ def build_manifest(
     encode, seed = partial(token_ids, loaded.tokenizer), recorded.seed
     stage = partial(show, "drawing canary candidates")
     canaries = canary_sets(found.canary_rows, recorded, encode=encode, progress=stage)
-    known = found.identifiers.known(examples, seed)
     stage = partial(show, "drawing twins of identifiers")
-    twins, lost = twin_sets(rows, known, encode=encode, seed=seed, progress=stage)
+    twins, lost = twin_sets(
+        rows, found.identifiers, encode=encode, seed=seed, progress=stage
+    )
     members, crossing = membership(examples, groups)
     count = {
         **row_numbers(examples),
@@ -138,13 +144,15 @@ def build_manifest(
         **{f"no_{side}": not keys for side, keys in members.items()},
     }
     told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
+    records = found.records()
+    # Unpacked, they take 2 KB a row: what is over makes room.
+    del examples, rows, part, found, names
+    pa.default_memory_pool().release_unused()
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
-            **{
-                part: Table(PARTS[part], chunks, name=part)
-                for part, chunks in found.lists.items()
-            },
+            **{"pairs": (), "unmatched": ()},
+            **tables_of(pa.ipc.open_stream(records)),
             "counts": count,
             "canaries": canaries,
             "twins": twins,
@@ -200,8 +208,8 @@ def _scored(
     *,
     batch_size: BatchSize,
     progress: Progress,
-) -> tuple[TokenTable, dict[str, np.ndarray], list[str]]:
-    """The reference model's scores of all rows, and notes.
+) -> tuple[dict[str, str], dict[str, np.ndarray], list[str]]:
+    """What the store calls the reference model's scores of each row, and notes.
 
     Between them: how often each token stands in the rows of each task. Of a store that
     is this command's own no score of other texts or batches is used, of another one
@@ -230,10 +238,7 @@ def _scored(
     del texts, keys
     # Scoring leaves the heap full of holes.
     pa.default_memory_pool().release_unused()
-    table = store.gather(names, kind=Pass())
-    # Read now, and nothing else: matching needs the room.
-    table = replace(table, columns={name: table.columns[name] for name in SCORES})
-    return table, by_task, [f"reference: {note}" for note in remarks]
+    return names, by_task, [f"reference: {note}" for note in remarks]
 
 
 def reference_of(loaded: Loaded) -> Record:
@@ -261,7 +266,7 @@ def example_record(row: Layout, cluster: str) -> Record:
     for span, at in row.spans:
         low, high, cut = at if at and row.within(at) else (None, None, False)
         place = {"token_start": low, "token_end": high, "partial": cut}
-        spans.append({**vars(span), **place})
+        spans.append({**asdict(span), **place})
     return {
         **{name: getattr(example, name) for name in (*REQUIRED, "source_id")},
         "cluster": cluster,
@@ -292,8 +297,6 @@ class Found:
 
     Attributes
     ----------
-    lists
-        JSON of the manifest's records, packed, by the name of their list.
     counted
         Counts by name; those of pairs and spans are over both splits.
     comparable
@@ -311,7 +314,10 @@ class Found:
         self._settings, self._by_task, self._labels = settings, by_task, labels
         self._tokens = np.asarray(sum(by_task.values()))
         self._before: dict[str, float] = {}
-        self.lists: dict[str, list[pa.Array]] = defaultdict(list)
+        # Digits take a quarter of their room until all rows are matched.
+        small = pa.ipc.IpcWriteOptions(compression="zstd")
+        self._sink = pa.BufferOutputStream()
+        self._packed = pa.ipc.new_stream(self._sink, BATCH, options=small)
         self.balance, self.identifiers = Balance(), Identifiers()
         self.counted: Counter[str] = Counter()
         self.comparable = 0
@@ -327,9 +333,13 @@ class Found:
         pairs = match(texts, eligible, chosen)
         low = low_sensitivity(texts, chosen, counts=self._by_task)
         examples = self._examples(texts, excluded, low, labels)
-        self.lists["examples"] += packed(examples)
-        self.lists["pairs"] += packed(pairs.pairs)
-        self.lists["unmatched"] += packed(pairs.unmatched)
+        for part, records in (
+            ("examples", examples),
+            ("pairs", pairs.pairs),
+            ("unmatched", pairs.unmatched),
+        ):
+            for chunk in packed(records):
+                self._packed.write_batch(as_batch(part, chunk))
         spans = [one for row in rows for one in row.spans]
         self.counted.update(
             {
@@ -352,6 +362,11 @@ class Found:
             for i, row in enumerate(rows)
             if row.example.canary is not None
         ]
+
+    def records(self) -> pa.Buffer:
+        """The manifest's records of the rows taken, as a compressed Arrow stream."""
+        self._packed.close()
+        return self._sink.getvalue()
 
     def _examples(
         self,
@@ -432,14 +447,13 @@ def task_manifest(
         "model_id": base,
         "shape": None,
     }
-    nothing = BuildSettings(caliper=0, buffer=0, tau=0, alpha=0, canary_contexts="all")
-    settings = nothing.recorded(max_positions=loaded.max_positions)
+    usual = BuildSettings().recorded(max_positions=loaded.max_positions)
+    nothing: dict[str, Any] = dict.fromkeys(("caliper", "tau", "alpha"), 0.0)
+    nothing |= {"buffer": 0, "n_candidates": 0, "canary_contexts": None}
     note = "made of data alone, for `utility` only: it holds no reference scores"
     return seal(
         {
-            **heading(
-                name, reference, settings.model_copy(update={"n_candidates": 0}), ()
-            ),
+            **heading(name, reference, usual.model_copy(update=nothing), ()),
             "counts": {
                 **row_numbers(examples),
                 **units.counts,

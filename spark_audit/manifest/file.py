@@ -1,8 +1,10 @@
-"""The manifest as a file: sealed, checked, written, read, fitted to a checkpoint."""
+"""The manifest as a file: sealed, checked, written, read, redacted, held to a model."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"ARROW1"
 """How an Arrow file begins."""
-_SCHEMA = pa.schema([("part", pa.string()), ("json", pa.binary())])
+BATCH = pa.schema([("part", pa.string()), ("json", pa.binary())])
+"""Records of one list as an Arrow file has them."""
 MANIFEST = "give a file of `spark-audit manifest build`"
 FIX = "build it again, or get the original file"
 PARTS: Mapping[str, type[Any]] = {
@@ -130,12 +133,14 @@ def check_joined(manifest: Manifest) -> None:
     whole = manifest.redacted_from is None
     # Letters, tokens (0 where redacted) and split: an example itself takes 10 KB.
     sizes: dict[str, tuple[int, int, str]] = {}
-    seen: set[tuple[object, ...]] = set()
+    seen: dict[str, set[object]] = {}
 
-    def once(part: str, i: int, *key: object) -> None:
-        if (part, *key) in seen:
+    def once(part: str, i: int, key: object) -> None:
+        if part not in seen:
+            seen.clear()  # of parts before
+        if key in seen.setdefault(part, set()):
             raise ValueError(f"{part}.{i} stands twice")
-        seen.add((part, *key))
+        seen[part].add(key)
 
     def inside(field: str, key: str, place: Any) -> None:
         if key not in sizes:
@@ -158,12 +163,12 @@ def check_joined(manifest: Manifest) -> None:
             check_inside(f"pairs.{i}", [at], sizes[pair.example][1] or MOST)
             if whole and (side.nll is None or pair.distance is None):
                 raise ValueError(f"pairs.{i} has no nll or no distance")
-        once("pairs", i, pair.example, pair.pii.token_start, pair.pii.token_end)
+        once("pairs", i, (pair.example, pair.pii.token_start, pair.pii.token_end))
     for i, span in enumerate(manifest.unmatched):
         inside(f"unmatched.{i}", span.example, span)
     for part, key in (("canaries", ("canary_id", "part")), ("twins", ("id",))):
         for i, held in enumerate(getattr(manifest, part)):
-            once(part, i, *(getattr(held, name) for name in key))
+            once(part, i, tuple(getattr(held, name) for name in key))
             for one in held.contexts:
                 inside(f"{part}.{i}.contexts", one.example, one)
     for part, split in (("members", "train"), ("non_members", "test")):
@@ -368,14 +373,13 @@ def write_arrow(content: Mapping[str, Any], path: Path) -> None:
     tables = {k: v for k, v in content.items() if isinstance(v, Table)}
     # A table without a record has no row that could name it.
     head = {k: [] if k in tables else v for k, v in content.items()}
-    schema = _SCHEMA.with_metadata({"manifest": canonical_json(head)})
+    schema = BATCH.with_metadata({"manifest": canonical_json(head)})
 
     def write(file: IO[bytes]) -> None:
         with pa.ipc.new_file(file, schema) as writer:
             for name, table in tables.items():
                 for chunk in table.json.chunks:
-                    columns = [pa.repeat(name, len(chunk)), chunk]
-                    writer.write_batch(pa.record_batch(columns, schema=schema))
+                    writer.write_batch(as_batch(name, chunk))
 
     write_atomically(path, write, mode=0o600)
 
@@ -392,12 +396,133 @@ def read_arrow(path: Path) -> Any:
     """
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     table.validate(full=True)
-    if not table.schema.equals(_SCHEMA):
+    if not table.schema.equals(BATCH):
         raise KeyError
-    chunks: dict[str, list[pa.Array]] = {}
-    for batch in table.to_batches():
-        chunks.setdefault(batch["part"][0].as_py(), []).append(batch["json"])
     content = parse_json(table.schema.metadata[b"manifest"], place=str(path))
-    for name, own in chunks.items():
-        content[name] = Table(PARTS[name], own, name=name)
-    return content
+    return {**content, **tables_of(table.to_batches())}
+
+
+def as_batch(part: str, chunk: pa.Array) -> pa.RecordBatch:
+    """Some records' JSON with the name of their list."""
+    return pa.record_batch([pa.repeat(part, len(chunk)), chunk], schema=BATCH)
+
+
+def tables_of(batches: Iterable[pa.RecordBatch]) -> dict[str, Table[Any]]:
+    """The lists whose records stand in batches; another's name is a ``KeyError``."""
+    chunks: dict[str, list[pa.Array]] = {}
+    for batch in batches:
+        chunks.setdefault(batch["part"][0].as_py(), []).append(batch["json"])
+    return {part: Table(PARTS[part], own, name=part) for part, own in chunks.items()}
+
+
+# --- a manifest without text ----------------------------------------------------------
+
+
+NOT_SHOWN = "not shown"
+"""Stands in a redacted copy for the digest of its original."""
+REDACTED = (
+    "redacted: prompts, responses, canary candidates, the scores of tokens and spans, "
+    "and checksums of data files were left out, and with the text the forms by which "
+    "audits compare identifiers: it can be read, not audited with"
+)
+
+
+_WORD = re.compile(r"\w+")
+_LEAST = 4
+"""Letters and digits from which an identifier counts."""
+
+
+def ids_identify(manifest: Manifest) -> bool:
+    """Whether the id of a row or source holds an identifier, annotated or by rule.
+
+    An annotated string of :data:`_LEAST` letters and digits counts where the id's words
+    make it up (``maria.jones`` holds "Maria Jones"), and so does a word of a name.
+    """
+    ids = {key for one in manifest.examples for key in (one.id, one.source_id)}
+    known = set[str]()
+    for one in manifest.examples:
+        for span in one.spans:
+            string = one.text[span.start : span.end]
+            known.add(_squeezed(string))
+            if span.type == "NAME":
+                known |= {*_WORD.findall(string.casefold())}
+    known = {one for one in known if len(one) >= _LEAST}
+    # Imported when used: its rules and lists are no matter to who reads a manifest.
+    from spark_audit.data.pii import find_identifiers
+
+    return any(
+        find_identifiers(key) or not known.isdisjoint(_joins(key)) for key in ids
+    )
+
+
+def _joins(key: str) -> Iterator[str]:
+    """The words of an id, and those that stand side by side as one."""
+    words = [_squeezed(word) for word in re.findall(r"[^\W\d_]+|\d+", key)]
+    for at in range(len(words)):
+        yield from ("".join(words[at:end]) for end in range(at + 1, at + 9))
+
+
+def _squeezed(text: str) -> str:
+    """Letters and digits alone, without case and accents."""
+    folded = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(filter(str.isalnum, folded))
+
+
+_BLANK: Mapping[str, Any] = {
+    **dict.fromkeys(("prompt", "response", "classes"), ""),
+    **dict.fromkeys(("reference_unll", "low", "candidates"), []),
+    **dict.fromkeys(("nll", "distance", "true_index"), None),
+}
+"""Fields of records that are left out, and what stands in their place."""
+
+
+def redact(manifest: Manifest) -> Manifest:
+    """The manifest without text: it can be read and shown, but not audited with.
+
+    Prompts, responses, candidates, twins and what is said of single tokens and spans
+    are left out, and so is the balance: with the reference model, scores are as good as
+    text. Offsets and token counts stay, and so do ids, unless one holds an identifier:
+    then rows, sources and clusters are numbered. The original's digest is left out,
+    since a guess of the text could be tried out against it.
+    """
+    notes, numbers = [REDACTED], dict[str, dict[str, str]]()
+    if ids_identify(manifest):
+        notes.append("rows, sources and clusters are numbered: ids held identifiers")
+        for field, word in (("id", "row"), ("source_id", "source"), ("cluster",) * 2):
+            names = dict.fromkeys(getattr(one, field) for one in manifest.examples)
+            numbers[field] = {name: f"{word} {i}" for i, name in enumerate(names, 1)}
+        numbers |= dict.fromkeys(("example", "members", "non_members"), numbers["id"])
+
+    def redacted(value: Any, field: str = "") -> Any:
+        if field in _BLANK:
+            return _BLANK[field]
+        if isinstance(value, dict):
+            return {name: redacted(held, name) for name, held in value.items()}
+        if isinstance(value, list):
+            return [redacted(held, field) for held in value]
+        return numbers[field].get(value, value) if field in numbers else value
+
+    def records(part: str) -> Iterator[Any]:
+        for one in getattr(manifest, part):
+            yield redacted(one.model_dump(mode="json"))
+
+    return seal(
+        {
+            **content_of(manifest),
+            **{part: records(part) for part in ("examples", "pairs", "unmatched")},
+            "canaries": (
+                {**canary, "reason": canary["reason"] or "redacted"}
+                for canary in records("canaries")
+            ),
+            "membership": redacted(manifest.membership.model_dump()),
+            "redacted_from": NOT_SHOWN,
+            # With a pair or two their mean is a span's score.
+            "balance": [],
+            # Of few rows a guess could be held against their checksum.
+            "data": [
+                {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
+            ],
+            "twins": [],
+            "notes": [*dict.fromkeys((*manifest.notes, *notes))],
+        }
+    )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from typing import Any, NamedTuple
 
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
@@ -48,7 +47,7 @@ class Description:
 def describe(manifest: Manifest) -> Description:
     """Describe a manifest; of a redacted one all but the balance."""
     spans = _spans(manifest)
-    reasons: Any = spans[~spans["matched"]].groupby(["reason", "type"]).size()
+    reasons = Counter((one.reason, one.type) for one in spans if not one.matched)
     judged = _judged(spans)
     # None is no missing figure here.
     unset = {"canary_contexts": "all", "max_length": "no limit"}
@@ -65,7 +64,10 @@ def describe(manifest: Manifest) -> Description:
         },
         tables={
             "what can be judged": judged,
-            "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
+            "unmatched spans": [
+                {"reason": reason, "type": kind, "spans": count}
+                for (reason, kind), count in sorted(reasons.items())
+            ],
             "balance": [row.model_dump() for row in manifest.balance],
             "effects to expect": [*_effects(manifest, _groups(spans))],
         },
@@ -74,41 +76,50 @@ def describe(manifest: Manifest) -> Description:
     )
 
 
-def _spans(manifest: Manifest) -> pd.DataFrame:
+class _Span(NamedTuple):
+    trained: bool
+    cluster: str
+    type: str
+    matched: bool
+    reason: str
+
+
+def _spans(manifest: Manifest) -> list[_Span]:
     """Spans that are no part of a canary, matched or not."""
 
-    def row(key: str, *facts: object) -> tuple[object, ...]:
+    def one(key: str, *facts: Any) -> _Span:
         example = manifest.by_id[key]  # takes 10 KB: it is not kept
-        return example.split == "train", example.cluster, *facts
+        return _Span(example.split == "train", example.cluster, *facts)
 
-    rows = [row(pair.example, pair.pii.type, True, "") for pair in manifest.pairs]
+    found = [one(pair.example, pair.pii.type, True, "") for pair in manifest.pairs]
     for span in manifest.unmatched:
         short = span.reason.startswith(NO_WINDOW.format(""))
         reason = TOO_SHORT if short else span.reason
-        rows.append(row(span.example, span.type, False, reason))
-    columns = ["trained", "cluster", "type", "matched", "reason"]
-    types = {"trained": bool, "matched": bool}
-    return pd.DataFrame(rows, columns=columns).astype(types)
+        found.append(one(span.example, span.type, False, reason))
+    return found
 
 
-def _groups(spans: pd.DataFrame) -> int:
+def _groups(spans: list[_Span]) -> int:
     """Clusters of trained identifiers with a control."""
-    return int(spans["cluster"][spans["trained"] & spans["matched"]].nunique())
+    return len({one.cluster for one in spans if one.trained and one.matched})
 
 
-def _judged(spans: pd.DataFrame) -> list[Record]:
+def _judged(spans: list[_Span]) -> list[Record]:
     """By type, what can be judged of trained identifiers."""
-    return [
-        {
-            "type": kind,
-            "trained": int(of["trained"].sum()),
-            "held out": int((~of["trained"]).sum()),
-            "with control": int((of["trained"] & of["matched"]).sum()),
-            "clusters": _groups(of),
-            "smallest effect, nats": _change(_groups(of)),
-        }
-        for kind, of in spans.groupby("type")
-    ]
+    found = []
+    for kind in sorted({one.type for one in spans}):
+        of = [one for one in spans if one.type == kind]
+        found.append(
+            {
+                "type": kind,
+                "trained": sum(one.trained for one in of),
+                "held out": sum(not one.trained for one in of),
+                "with control": sum(one.trained and one.matched for one in of),
+                "clusters": _groups(of),
+                "smallest effect, nats": _change(_groups(of)),
+            }
+        )
+    return found
 
 
 def _change(clusters: int) -> float | None:
@@ -119,7 +130,7 @@ def _change(clusters: int) -> float | None:
 
 
 def _summary(
-    manifest: Manifest, spans: pd.DataFrame, judged: list[Record]
+    manifest: Manifest, spans: list[_Span], judged: list[Record]
 ) -> Iterator[str]:
     """What can be judged of each type, then what to change."""
     types = [row for row in judged if row["trained"]]
@@ -129,6 +140,7 @@ def _summary(
     yield render(
         "overview.trained" if types else "overview.no_identifier",
         name=manifest.name,
+        membership=all(manifest.membership.model_dump().values()),
         few=bool(few),
         rows=few[:3] or [{"type": "", **counted}],
     )
@@ -138,9 +150,10 @@ def _summary(
         yield render("overview.type", row=row, effect=row["smallest effect, nats"])
     if types:
         yield render("overview.legend")
-    lost = spans[spans["trained"] & ~spans["matched"]]
+    lost = [one for one in spans if one.trained and not one.matched]
     for row in few:
-        short = (lost["reason"][lost["type"] == row["type"]] == TOO_SHORT).mean() > HALF
+        own = [one.reason for one in lost if one.type == row["type"]]
+        short = own.count(TOO_SHORT) > HALF * len(own)
         why, caliper = "window" if short else "caliper", manifest.settings.caliper
         yield render(f"overview.{why}", type=row["type"], caliper=f"{caliper:g}")
     held_out = {c.canary_id: c.held_out for c in manifest.canaries}

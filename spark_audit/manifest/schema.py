@@ -14,7 +14,8 @@ holds the JSON of each record rather than its values.
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import islice, pairwise
 from operator import eq
@@ -22,6 +23,8 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -32,7 +35,9 @@ from pydantic import (
     model_validator,
 )
 
+from spark_audit.errors import InputError
 from spark_audit.provenance import canonical_json
+from spark_audit.terminal.flags import HOW, NO_OPTION, Seed, fields_in, one_of
 
 P = TypeVar("P")
 
@@ -199,7 +204,14 @@ class Reference(_Part):
 
 
 class Settings(_Part):
-    """What decided the pairs; audits take their preset from here."""
+    """What decided the pairs; audits take their preset from here.
+
+    ``buffer`` tokens beside an identifier are no part of a control, and with
+    ``exclude_template`` the tasks' fixed wording is not. ``canary_contexts`` rows, the
+    first by id, are what a canary is ranked in; null: all. A token is of low
+    sensitivity up to the Score ``tau``, and ``alpha`` weights its two terms (see
+    :mod:`spark_audit.data.occurrences`).
+    """
 
     preset: Preset
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -539,3 +551,79 @@ class Manifest(_Part):
     def by_id(self) -> ById:
         """Examples by id, in their order."""
         return ById(self.examples, (example.id for example in self.examples))
+
+
+# --- what decides a manifest besides its data and its reference model -----------------
+
+
+PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
+"""``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
+FIXED = {"exclude_template": True, "tau": 0.6, "alpha": 0.5}
+"""What every manifest is built with."""
+
+
+@fields_in(HOW)
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """How identifiers are matched, and canaries ranked.
+
+    Attributes
+    ----------
+    caliper
+        Largest difference of mean NLL between a span and its control, nats per token.
+    preset
+        ``robust`` or ``paper``: the defaults of ``buffer`` (1; 0) and
+        ``canary_contexts`` (1; all), and what audits report.
+    distance
+        What makes a span and a control alike: their mean NLLs, or (``profile``) the
+        sorted NLLs of their tokens.
+    controls
+        Where controls stand: anywhere in the text, or ``before`` the identifier.
+    max_length
+        Tokens that are read of a text; default and upper bound: the model's context.
+    n_candidates
+        Strings that a canary is ranked among, itself included.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown or a number out of range.
+    """
+
+    caliper: float = 0.5
+    preset: Annotated[str, Parameter(choices=tuple(PRESETS))] = "robust"
+    distance: Literal["mean", "profile"] = "mean"
+    controls: Literal["any", "before"] = "any"
+    max_length: Annotated[int | None, Parameter(validator=Number(gte=2))] = None
+    seed: Seed = 0
+    n_candidates: Annotated[int, NO_OPTION] = 512
+
+    def __post_init__(self) -> None:
+        self.recorded()
+
+    def recorded(self, *, max_positions: int | None = None) -> Settings:
+        """What a manifest says of them: presets resolved, the model's context applied.
+
+        Raises
+        ------
+        InputError
+            If ``max_length`` does not fit into the model's context.
+        """
+        buffer, contexts = PRESETS[one_of(self.preset, "preset", PRESETS)]
+        if self.n_candidates < 2:
+            raise InputError(f"{self.n_candidates} is below 2", where="n_candidates")
+        length = max_positions if self.max_length is None else self.max_length
+        if max_positions is not None and length is not None and length > max_positions:
+            raise InputError(
+                f"{length} tokens do not fit into the model's context of "
+                f"{max_positions}",
+                where="max_length",
+                fix=f"give at most {max_positions}",
+            )
+        resolved = {"buffer": buffer, "canary_contexts": contexts, "max_length": length}
+        try:
+            return Settings.model_validate({**vars(self), **FIXED, **resolved})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            what = f"{first['input']!r}: {first['msg'].lower()}"
+            raise InputError(what, where=str(first["loc"][0])) from error

@@ -1,4 +1,4 @@
-"""What a manifest selects: pairs, tokens of low sensitivity, canaries, members.
+"""What a manifest selects: pairs, low sensitivity, canaries, members, clusters.
 
 Everything follows from the layouts and the reference model's micro-nats; no checkpoint
 is looked at.
@@ -6,21 +6,21 @@ is looked at.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from spark_audit.data.canaries import (
+    NO_CANDIDATES,
     RANKED,
-    Candidates,
-    Context,
     Encode,
     canary_ranges,
     candidates,
 )
+from spark_audit.data.encoding import TokenSpan
 from spark_audit.data.examples import (
     Canary,
     Example,
@@ -29,17 +29,27 @@ from spark_audit.data.examples import (
     parts_outside,
     template_ranges,
 )
-from spark_audit.data.sensitivity_score import (
+from spark_audit.data.occurrences import (
+    SHORT,
+    finder,
+    folded,
     score2,
     sensitivity,
     stop_word_ranges,
+    string_of,
 )
 from spark_audit.errors import InputError
-from spark_audit.manifest.covariates import Corpus, covariates, pool, token_ranges
-from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.layout import (
+    Corpus,
+    Layout,
+    Rows,
+    covariates,
+    pool,
+    token_ranges,
+)
 from spark_audit.manifest.schema import Settings
 from spark_audit.provenance import seed_for
-from spark_audit.stats.duplicates import duplicate_groups
+from spark_audit.stats.duplicates import cluster_labels, duplicate_groups
 from spark_audit.stats.matching import balance_rows, match_spans
 
 CUT_OFF = "cut off: text longer than the context"
@@ -79,20 +89,16 @@ def match(texts: Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
         unll = texts.unll[texts.of(i)]
         spans = [(span, at) for span, at in row.spans if span.part is None]
         reasons = {
-            k: CUT_OFF if at else NO_TOKEN
-            for k, (_, at) in enumerate(spans)
+            span: CUT_OFF if at else NO_TOKEN
+            for span, at in spans
             if not row.within(at)
         }
-        placed = [
-            (k, at.start, at.end)
-            for k, (_, at) in enumerate(spans)
-            if at is not None and k not in reasons
-        ]
+        placed = [(span, at) for span, at in spans if at and span not in reasons]
         if placed:
             matching = match_spans(
                 unll,
                 eligible[texts.of(i)],
-                [(start, end) for _, start, end in placed],
+                [(at.start, at.end) for _, at in placed],
                 caliper_u=round(1e6 * settings.caliper),
                 distance=settings.distance,
                 controls=settings.controls,
@@ -100,35 +106,35 @@ def match(texts: Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
             )
             reasons |= {placed[n][0]: why for n, why in matching.unmatched.items()}
             for pair in matching.pairs:
-                k, start, end = placed[pair.span]
-                length = end - start
-                record = _pair(row, spans[k][0], start, pair.start, length, unll)
-                found.pairs.append(record)
-                found.matched.append((i, start, length))
-                found.controls.append((i, pair.start, length))
+                span, at = placed[pair.span]
+                found.pairs.append(_pair(row, span, at, pair.start, unll))
+                found.matched.append((i, at.start, at.end - at.start))
+                found.controls.append((i, pair.start, at.end - at.start))
         found.scored.extend(
-            (i, start, end - start)
-            for _, start, end in placed
-            if (unll[start:end] >= 0).all()
+            (i, at.start, at.end - at.start)
+            for _, at in placed
+            if (unll[at.start : at.end] >= 0).all()
         )
-        for k in sorted(reasons):
-            span, _ = spans[k]
-            found.unmatched.append(
-                {
-                    "example": row.example.id,
-                    "char_start": span.start,
-                    "char_end": span.end,
-                    "type": span.type,
-                    "reason": reasons[k],
-                }
-            )
+        found.unmatched.extend(
+            {
+                "example": row.example.id,
+                "char_start": span.start,
+                "char_end": span.end,
+                "type": span.type,
+                "reason": reasons[span],
+            }
+            for span, _ in spans
+            if span in reasons
+        )
     return found
 
 
 def _pair(
-    row: Layout, span: Span, start: int, control: int, length: int, unll: np.ndarray
+    row: Layout, span: Span, tokens: TokenSpan, control: int, unll: np.ndarray
 ) -> Record:
-    """The record of a span and its control, by the first token of each."""
+    """The record of a span and its control, which begins at a token."""
+    start, end, _ = tokens
+    length = end - start
 
     def side(at: int, char_start: int, char_end: int) -> Record:
         return {
@@ -139,7 +145,7 @@ def _pair(
             "nll": int(unll[at : at + length].sum()) / (1e6 * length),
         }
 
-    apart = int((unll[start : start + length] - unll[control : control + length]).sum())
+    apart = int((unll[start:end] - unll[control : control + length]).sum())
     edges = row.encoding.start[control], row.encoding.end[control + length - 1]
     return {
         "example": row.example.id,
@@ -286,7 +292,7 @@ def canary_sets(
         whole = [row for row, scored in held if scored][: settings.canary_contexts]
         for part in RANKED:
             places = [(row, *canary_ranges(row.example)[part]) for row in whole]
-            tokens, found = None, Candidates((), None, CUT_OFF)
+            tokens, found = None, NO_CANDIDATES | {"reason": CUT_OFF}
             if places:
                 tokens = whole[0].encoding.span(*places[0][1:])
                 found = candidates(
@@ -294,7 +300,9 @@ def canary_sets(
                     parts,
                     part,
                     encode=encode,
-                    contexts=[Context(row.example.text, *at) for row, *at in places],
+                    contexts=[
+                        (row.example.text, low, high) for row, low, high in places
+                    ],
                     seed=seed_for(settings.seed, canary.id, part),
                     n=settings.n_candidates,
                 )
@@ -305,9 +313,7 @@ def canary_sets(
                     {"example": row.example.id, "char_start": start, "char_end": end}
                     for row, start, end in places
                 ],
-                "candidates": list(found.strings),
-                "true_index": found.true_index,
-                "reason": found.reason or None,
+                **found,
                 "n_tokens": tokens.end - tokens.start if tokens else None,
                 "format": canary.format,
                 "dose": canary.dose,
@@ -368,13 +374,138 @@ def membership(
     splits: dict[int, set[str]] = defaultdict(set)
     for example, group in zip(examples, groups.tolist(), strict=True):
         splits[group].add(example.split)
-    crossing, found = 0, {"members": list[str](), "non_members": list[str]()}
-    for example, group in zip(examples, groups.tolist(), strict=True):
-        if example.canary is not None:
-            continue
-        if len(splits[group]) > 1:
-            crossing += 1
-        else:
-            side = "members" if example.split == "train" else "non_members"
-            found[side].append(example.id)
-    return found, crossing
+    crosses = [len(splits[group]) > 1 for group in groups.tolist()]
+    plain = [
+        (example, both)
+        for example, both in zip(examples, crosses, strict=True)
+        if example.canary is None
+    ]
+    sides = {
+        side: [one.id for one, both in plain if one.split == split and not both]
+        for side, split in (("members", "train"), ("non_members", "test"))
+    }
+    return sides, sum(both for _, both in plain)
+
+
+# --- clusters -------------------------------------------------------------------------
+
+
+WIDESPREAD_ROWS, WIDESPREAD_SHARE = 100, 0.1
+"""A string in more than so many rows, and in more than this share of all, joins none.
+
+It is nobody's, like a shop's own telephone number, and would make a tenth of the data
+and whatever hangs on it one unit **[ours]**. No fewer rows: sixteen of sixty that hold
+the same number are one person's sixteen, and a dose of 64 is one string.
+"""
+
+BARE = ("NAME", "ADDRESS")
+"""Types whose strings of one word ("Anna", "Berlin") many share: they join no rows, or
+they would chain people together who have nothing to do with each other. Nor do strings
+of one or two characters, whatever their type **[ours]**."""
+
+LARGE = 0.25
+"""A cluster with more than this share of the rows is told of in a note."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The cluster of each row, and for people how they came about."""
+
+    labels: list[str]
+    counts: dict[str, int]
+    notes: list[str]
+
+
+def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
+    """Clusters of rows: joined by source, canary, identifier and near-duplicate text.
+
+    An identifier joins the rows that it stands in, annotated there or not; one of a
+    single word that may be many people's, and one that stands nearly everywhere, join
+    none (:data:`BARE`, :data:`WIDESPREAD_SHARE`).
+
+    Parameters
+    ----------
+    groups
+        Near-duplicate group of each row, shape ``(n,)``.
+    """
+    strings, notes = _strings(examples)
+    sources = [example.source_id for example in examples]
+    canaries = [row.canary.id if row.canary else None for row in examples]
+    labels = cluster_labels(sources, canaries, groups, strings)
+    sizes = Counter(labels)
+    largest = max(sizes.values(), default=0)
+    if largest > max(LARGE * len(examples), 2):
+        apart = Counter(cluster_labels(sources, canaries, groups))
+        notes.append(
+            f"one cluster holds {largest} of {len(examples)} rows "
+            f"({max(apart.values())} if shared identifiers joined none): intervals "
+            f"over {len(sizes)} clusters are wide, or there are none. If a value that "
+            "belongs to no person joins them, remove its annotations"
+        )
+    return Clusters(
+        labels,
+        {
+            "clusters": len(sizes),
+            "largest_cluster": largest,
+            "rows_joined": sum(n for n in sizes.values() if n > 1),
+            "joined_by_source": _sharing([[key] for key in sources]),
+            "joined_by_canary": _sharing([[key] if key else [] for key in canaries]),
+            "joined_by_string": _sharing(strings),
+            "joined_by_near_duplicate": _sharing([[key] for key in groups.tolist()]),
+        },
+        notes,
+    )
+
+
+def _strings(examples: Sequence[Example]) -> tuple[list[list[int]], list[str]]:
+    """Numbers of the identifiers in each row that join it to others, and notes."""
+    number: dict[str, int] = {}
+    bare: Counter[str] = Counter()
+    for example in examples:
+        own = _annotated(example)
+        telling = {string for string, tells in own if tells}
+        for string in telling:
+            number.setdefault(string, len(number))
+        bare.update({string for string, _ in own} - telling)
+    # A password may be a plain word: it is one only where it is annotated.
+    find = finder({string for string in number if not string.isalpha()})
+    held = []
+    for example in examples:
+        told = {string for string, _ in _annotated(example)} & number.keys()
+        stands = find(folded(example.text)) | told
+        held.append(sorted(number[string] for string in stands))
+    most = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(examples))
+    spread = Counter(one for own in held for one in own)
+    wide = {one for one, count in spread.items() if count > most}
+    notes = []
+    if wide:
+        notes.append(
+            f"{len(wide)} annotated strings stand in more than {most:g} of "
+            f"{len(examples)} rows, up to {max(spread.values())}: they are "
+            "not counted as personal and join no rows into a cluster"
+        )
+        held = [[one for one in own if one not in wide] for own in held]
+    if shared := sum(n > 1 for string, n in bare.items() if string not in number):
+        notes.append(
+            f"{shared} annotated strings occur in several rows and are too short to "
+            "identify a person (a name or place of one word, one or two characters): "
+            "they join no rows into a cluster"
+        )
+    return held, notes
+
+
+def _annotated(example: Example) -> set[tuple[str, bool]]:
+    """The strings that are annotated in a row, and whether each tells who it is."""
+    found = set()
+    for span in example.spans:
+        string = string_of(example, span)
+        word = len(string.split()) == 1 and not any(map(str.isdigit, string))
+        bare = word and span.type in BARE
+        found.add((string, len(string) >= SHORT and not bare))
+    return found
+
+
+def _sharing(keys: Sequence[Collection[Hashable]]) -> int:
+    """How many rows have a key that another row has too."""
+    count = Counter(key for own in keys for key in own)
+    return sum(any(count[key] > 1 for key in own) for own in keys)

@@ -24,7 +24,7 @@ from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.files import alone, sha256_file
 from spark_audit.host_memory import free_bytes
-from spark_audit.manifest.redaction import ids_identify
+from spark_audit.manifest.file import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL
 from spark_audit.pipeline.folders import (

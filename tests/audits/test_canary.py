@@ -14,8 +14,8 @@ from audited import canary, claims, evidence, plan, said, the_one
 from spark_audit.audits.canary_ranks import TIED, Judged, one_run_table, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import canary_key
 from spark_audit.results import AuditResult, Contrast
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.memorisation import (

@@ -10,8 +10,8 @@ from audited import evidence, extract, natural, plan
 from spark_audit.audits.extract import PROMPTED, graded, listed
 from spark_audit.audits.extract_findings import NOT_ASKED, prompt_table
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.prompts import asked_place
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import asked_place
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 Known = Callable[[str, int], bool]

@@ -18,8 +18,7 @@ from spark_audit.audits.mia.membership import APART, TEXTS, UNGUARDED
 from spark_audit.audits.mia.referee import peer_rows
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import seal, write_manifest
-from spark_audit.manifest.redaction import redact
+from spark_audit.manifest.file import redact, seal, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable

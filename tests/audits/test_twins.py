@@ -12,9 +12,8 @@ from audited import claims, plan, twins
 
 from spark_audit.audits.base import Context
 from spark_audit.manifest.file import limited, seal
-from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import example_of
+from spark_audit.manifest.sequences import example_of, twins_key
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass, TokenTable
 

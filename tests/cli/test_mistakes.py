@@ -37,7 +37,7 @@ MISTAKES = [
     ("inspect runs/err", 3, "no such file or folder; did you mean runs/er?"),
     ("all --ckpt runs/err --dry-run", 3, "did you mean runs/er?"),
     ("all --ckpt a=runs/er a=runs/er@1", 2, "name each checkpoint differently"),
-    ("data inject d.jsonl -o rep.sh", 4, "rep.sh/t.jsonl: cannot be written ("),
+    ("data inject d.jsonl -o rep.sh", 2, "rep.sh: is a file; name a folder"),
     ("all --ckpt 'm/i=runs/er'", 2, "'m/i' is no name for a checkpoint; write a nam"),
     ("all --ckpt runs/er runs/er", 2, "given twice; leave one out"),
     ("all --ckpt a=runs/er b=./runs/er", 2, "the same checkpoint is given twice"),
@@ -79,7 +79,7 @@ MISTAKES = [
     ("gate reports/one --fail-if 'nll.nll.pii.low < 1 for err'", 2, "mean 'er'?"),
     ("gate reports/one --fail-if 'mia auc > 0.5'", 2, "is no rule; write AUDIT.METRIC"),
     # data
-    ("data import tt.csv --task t -o x.jsonl", 2, "did you mean t.csv? (a data set on"),
+    ("data import tt.csv --task t -o x.jsonl", 2, "did you mean t.csv?"),
     ("data import t.csv --task t -o x.jsonl --format cvs", 2, 'Did you mean "csv"?'),
     (
         "data import t.csv --task t -o x.jsonl --map prompt=text response=label",

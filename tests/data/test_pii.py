@@ -9,8 +9,7 @@ from importing import import_examples
 from spark_audit.cli.main import run
 from spark_audit.data import pii
 from spark_audit.data.examples import Example, Span, write_examples
-from spark_audit.data.person_names import names
-from spark_audit.data.pii import annotate, find_identifiers, unjudged
+from spark_audit.data.pii import annotate, find_identifiers, names, unjudged
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gguf_files import written
 
-from spark_audit import Pass, demo, manifest_items, open_checkpoint, score
+from spark_audit import Pass, demo, open_checkpoint, score
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import write_examples
 from spark_train.cli import run as train
@@ -127,7 +127,7 @@ def make_scene(folder: Path, base: Path, make_adapter: Callable[..., Path]) -> S
     )
     for name, path in (("base", folder / "base"), ("ours", folder / "lora")):
         loaded = open_checkpoint(str(path), base=str(base), device="cpu")
-        scores = score(loaded, manifest_items(folder / "m.json", loaded))
+        scores = score(loaded, folder / "m.json")
         scores[Pass()].write(folder / f"{name}.parquet")
     return Scene(folder, folder / "room")
 

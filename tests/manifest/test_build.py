@@ -16,11 +16,11 @@ from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.redaction import redact
+from spark_audit.manifest.file import redact
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import manifest_items
+from spark_audit.manifest.sequences import items_for, score
 from spark_audit.provenance import canonical_json
-from spark_audit.scoring.score import item, score
+from spark_audit.scoring.score import item
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.matching import micro_nats
 
@@ -146,7 +146,7 @@ def test_a_line_break_is_no_control(build):
         make_example(f"e{i}", f"a\n a {'read ' * i}\n the\n food\nA", pii={"A": "NAME"})
         for i in range(12)
     ]
-    manifest = build(rows, caliper=20.0, buffer=0)
+    manifest = build(rows, caliper=20.0, preset="paper")
     assert len(manifest.pairs) > 4
     for pair in manifest.pairs:
         text = manifest.by_id[pair.example].text
@@ -173,9 +173,9 @@ def test_the_seed_decides_candidates_and_nothing_else(build):
 
 @pytest.mark.parametrize("size", [1, 7])
 def test_slices_of_any_size_give_the_same_manifest(build, monkeypatch, size):
-    whole = build(canary_contexts="all")
+    whole = build(preset="paper")
     monkeypatch.setattr("spark_audit.manifest.layout.SLICE_ROWS", size)
-    assert content(build(canary_contexts="all")) == content(whole)
+    assert content(build(preset="paper")) == content(whole)
     assert whole.balance
     assert whole.twins
 
@@ -205,10 +205,6 @@ def test_an_adapter_is_no_reference(build, reference):
         ({"caliper": float("nan")}, "caliper: nan: input should be a finite number"),
         ({"n_candidates": 1}, "n_candidates: 1 is below 2"),
         (
-            {"canary_contexts": 0},
-            "canary_contexts: 0: input should be greater than or equal to 1",
-        ),
-        (
             {"preset": "fast"},
             "preset: 'fast' is unknown; choose one of: robust, paper",
         ),
@@ -232,7 +228,7 @@ def test_settings_out_of_range_are_refused(build, options, message):
 def test_a_redacted_manifest_has_no_items(build, reference):
     manifest = build()
     with pytest.raises(InputError) as caught:
-        manifest_items(redact(manifest), reference)
+        items_for(redact(manifest), reference, {})
     assert str(caught.value) == (
         "manifest 'small': was redacted: it has no text and no scores to audit with; "
         "give the original that it was made from"
@@ -242,7 +238,7 @@ def test_a_redacted_manifest_has_no_items(build, reference):
 def test_another_tokenizer_is_refused(build, reference, make_tokenizer):
     other = with_fields(reference, tokenizer=make_tokenizer(bos=False))
     with pytest.raises(InputError) as caught:
-        manifest_items(build(), other)
+        items_for(build(), other, {Pass(): ["canary-a"]})
     assert str(caught.value).startswith("checkpoint 'base': example 'canary-a' has ")
     assert "give the tokenizer that the manifest was built with" in str(caught.value)
 
@@ -258,7 +254,7 @@ def tiny(tiny_base, rows) -> tuple[Any, Manifest, list[Example]]:
 
 def test_reference_scores_are_those_of_the_items(tiny):
     loaded, manifest, _ = tiny
-    table = score(loaded, manifest_items(manifest, loaded))[Pass()]
+    table = score(loaded, manifest)[Pass()]
     for example in manifest.examples:
         rows = table.rows(example.id)
         unll = micro_nats(table.columns["nll"][rows])

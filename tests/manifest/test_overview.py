@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.file import redact
 from spark_audit.manifest.overview import describe
-from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 
 
@@ -70,3 +70,10 @@ def test_the_first_line_names_the_types_that_are_hardly_matched(manifest):
     assert "only 17 of 220 EMAIL (8%) in trained rows" in first
     assert "NAME" not in first
     assert any(line.startswith("EMAIL: fewer than half") for line in found.summary)
+
+
+def test_without_identifiers_membership_takes_held_out_rows(manifest):
+    plain = manifest.having(pairs=[], unmatched=[])
+    assert "only membership and accuracy" in describe(plain).summary[0]
+    alone = plain.membership.model_copy(update={"non_members": []})
+    assert "only accuracy" in describe(plain.having(membership=alone)).summary[0]

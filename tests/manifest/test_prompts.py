@@ -9,16 +9,17 @@ from marked import make_example
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.prompts import (
+from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import (
     CONTEXT,
     CUE,
     PROMPTS,
     Asked,
     asked_keys,
     asked_place,
+    example_of,
+    items_for,
 )
-from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import example_of, items_for
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.store import Store

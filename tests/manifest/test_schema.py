@@ -19,10 +19,10 @@ from spark_audit.manifest.file import (
     digest,
     limited,
     load_manifest,
+    redact,
     seal,
     write_manifest,
 )
-from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 
 REGENERATE = """run, from the repository root:

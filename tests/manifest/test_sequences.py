@@ -12,10 +12,11 @@ from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.prompts import canary_key, coin_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import (
     MORE_TOKENS,
+    canary_key,
+    coin_key,
     items_for,
     row_prompts,
 )
@@ -59,7 +60,7 @@ def case(request, tmp_path_factory, make_model, make_tokenizer) -> Case:
         name="small",
         caliper=2.0,
         n_candidates=N,
-        canary_contexts="all",
+        preset="paper",
         max_length=90,  # cuts the beginning of some rows
     )
     return manifest, loaded

@@ -585,7 +585,7 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
     import spark_audit as sa
 
     path = workshop / "manifests" / "m.json"
-    scores = sa.score(str(tiny_base), sa.manifest_items(str(path), str(tiny_base)))
+    scores = sa.score(str(tiny_base), str(path))
     result = sa.audits.Matched(placebo_draws=5)({"mine": scores}, str(path))
     same = sa.audits.Matched(placebo_draws=5)({"mine": scores}, load_manifest(path))
     assert result.rows == same.rows

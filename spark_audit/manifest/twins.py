@@ -1,0 +1,481 @@
+"""Twins of the identifiers that nobody planted: which are drawn, and fresh strings.
+
+Each drawn identifier stands among fresh strings of its type and format that take as
+many tokens in its place and change no other token of its rows. Names and the words of
+e-mail and postal addresses come from Faker's lists of the locale that the name is from;
+digits stay digits, and where many identifiers share a format each character is one that
+stands in its place there, so that what they all begin with does not give a twin away
+**[ours]**.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+import unicodedata
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spark_audit.data.canaries import HOSTS, Encode, pick
+from spark_audit.data.examples import Example
+from spark_audit.data.occurrences import dose_group, doses, folded, string_of
+from spark_audit.data.pii import luhn, providers, strings
+from spark_audit.manifest.layout import Corpus, Layout, Rows
+from spark_audit.manifest.selection import Record
+from spark_audit.provenance import seed_for
+
+MOST, HELD_OUT = 200, 50
+"""Identifiers that are drawn, at most, and how many of them are kept for those never
+trained on, where there are as many."""
+TWINS, FEWEST = 31, 8
+"""Twins of an identifier; one that finds fewer than the second is left out."""
+CONTEXTS = 2
+"""Rows that an identifier is read in, at most."""
+DRAWS, LOT = 1024, 128
+"""Strings that are drawn for an identifier, and how many at once."""
+NEAR = 48
+"""Characters beside the identifier that a string must fit between before whole texts
+are tokenised, which takes longer."""
+
+
+Place = tuple[int, int, int, int, int]
+"""A row, and an identifier's characters and tokens in it, from and to."""
+
+
+class _Identifier(NamedTuple):
+    type: str
+    text: str
+    places: list[Place]
+
+
+class Identifiers:
+    """Where identifiers stand that can be read in their rows, in 20 bytes per place."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, str] = {}
+        self._places: dict[str, array[int]] = {}
+
+    def add(self, texts: Corpus, *, first: int) -> None:
+        """Take a slice of rows, of which the first has this number among all."""
+        for i, row in enumerate(texts.rows):
+            scored = texts.unll[texts.of(i)] >= 0
+            for span, tokens in row.spans:
+                key = string_of(row.example, span)
+                if span.part is not None or not key:
+                    continue
+                self._types.setdefault(key, span.type)
+                # Canaries are audited by themselves, and some rows are repeated.
+                if tokens is None or row.example.canary is not None:
+                    continue
+                at = tokens.start, tokens.end
+                if scored[slice(*at)].all():
+                    place = first + i, span.start, span.end, *at
+                    self._places.setdefault(key, array("i")).extend(place)
+
+    def doses(self, examples: Sequence[Example]) -> dict[str, int]:
+        """Folded string -> dose, of those that can be read on their side."""
+        counts = doses(examples, self._types)
+        return {
+            key: counts[key]
+            for key in sorted(self._places)
+            if any(
+                (examples[row].split == "train") == (counts[key] > 0)
+                for row in self._places[key][::5]
+            )
+        }
+
+    def one(
+        self, key: str, examples: Sequence[Example], *, trained: bool, seed: int
+    ) -> _Identifier:
+        """An identifier as it stands in the first row by hash, and where else so."""
+        first: dict[str, tuple[Place, str]] = {}
+        for place in zip(*[iter(self._places[key])] * 5, strict=True):
+            example = examples[place[0]]
+            if (example.split == "train") == trained:
+                text = example.text[place[1] : place[2]]
+                first.setdefault(example.id, (place, text))
+        names = sorted(first, key=lambda name: seed_for(seed, "twins", name))
+        text = first[names[0]][1]
+        alike = [first[name][0] for name in names if first[name][1] == text]
+        return _Identifier(self._types[key], text, alike[:CONTEXTS])
+
+
+def twin_sets(
+    rows: Rows,
+    identifiers: Identifiers,
+    *,
+    encode: Encode,
+    seed: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[list[Record], int]:
+    """Identifiers with their twins, and how many had to be left out.
+
+    Parameters
+    ----------
+    rows
+        All of them.
+    identifiers
+        Those of all rows.
+    encode
+        Token ids of texts, special tokens included.
+
+    Returns
+    -------
+    list, int
+        The manifest's records; identifiers with fewer than :data:`FEWEST` twins.
+    """
+    known = identifiers.doses(rows.examples)
+
+    def read(key: str) -> _Identifier:
+        return identifiers.one(key, rows.examples, trained=known[key] > 0, seed=seed)
+
+    forms = Forms((one.type, one.text) for one in map(read, known))
+    trained = {key: dose for key, dose in known.items() if dose}
+    others = {key: dose for key, dose in known.items() if not dose}
+    total = min(MOST, len(known))
+    records: list[Record] = []
+    lost = 0
+    # What one side does not fill is left to the other.
+    for side, most in ((trained, MOST - min(HELD_OUT, len(others))), (others, MOST)):
+        for key in _in_turn(side, seed):
+            if len(records) == most:
+                break
+            rng, one = np.random.default_rng(seed_for(seed, "twins", key)), read(key)
+            places = [(rows[place[0]], *place[1:]) for place in one.places]
+            twins = _fresh(one, places, forms, known, encode, rng)
+            if len(twins) < FEWEST:
+                lost += 1
+                continue
+            index = int(rng.integers(len(twins) + 1))
+            twins.insert(index, one.text)
+            records.append(
+                {
+                    "id": str(len(records) + 1),
+                    "type": one.type,
+                    "contexts": [
+                        {"example": row.example.id, "char_start": low, "char_end": high}
+                        for row, low, high, *_ in places
+                    ],
+                    "candidates": twins,
+                    "true_index": index,
+                    "dose": known[key],
+                }
+            )
+            if len(records) < total:
+                progress(len(records), total)
+    if total:
+        progress(total, total)
+    return records, lost
+
+
+def _in_turn(doses: Mapping[str, int], seed: int) -> Iterator[str]:
+    """By hash, from each band of doses in turn, the highest first: none is lost."""
+    bands: dict[str, list[str]] = defaultdict(list)
+    for key in sorted(doses, key=lambda key: (-doses[key], key)):
+        bands[dose_group(doses[key]) if doses[key] else "0"].append(key)
+    for held in bands.values():
+        held.sort(key=lambda key: seed_for(seed, "twins", key))
+    for row in zip_longest(*bands.values()):
+        yield from (key for key in row if key is not None)
+
+
+def _fresh(
+    one: _Identifier,
+    places: Sequence[tuple[Layout, int, int, int, int]],
+    forms: Forms,
+    known: Mapping[str, int],
+    encode: Encode,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Strings of its kind that fit in all of its places, :data:`TWINS` at most."""
+    found: list[str] = []
+    seen = {one.text}
+    near = [
+        (text[max(start - NEAR, 0) : start], text[end : end + NEAR])
+        for row, start, end, *_ in places
+        for text in (row.example.text,)
+    ]
+    sizes = [len(encode([before + one.text + after])[0]) for before, after in near]
+
+    def read(strings: list[str], before: str, after: str) -> list[list[int]]:
+        return encode([before + x + after for x in strings]) if strings else []
+
+    for drawn in range(0, DRAWS, LOT):
+        # Where hardly one in a hundred fits, the rest of the draws gives no set.
+        if drawn >= DRAWS // 4 and len(found) < FEWEST // 4:
+            break
+        lot = dict.fromkeys(forms.draw(one.type, one.text, rng, LOT))
+        fresh = [x for x in lot if x not in seen and folded(x.strip()) not in known]
+        seen.update(fresh)
+        # As many tokens between the text beside it, which is quickly read; then no
+        # other token of the whole text may change.
+        for edges, size in zip(near, sizes, strict=True):
+            ids = read(fresh, *edges)
+            fresh = [x for x, y in zip(fresh, ids, strict=True) if len(y) == size]
+        fresh = fresh[: TWINS - len(found)]
+        for row, start, end, low, high in places:
+            text, own = row.example.text, row.encoding.ids.tolist()
+            size, others = len(own), (own[:low], own[high:])
+            ids = read(fresh, text[:start], text[end:])
+            fresh = [
+                x
+                for x, y in zip(fresh, ids, strict=True)
+                if len(y) == size and (y[:low], y[high:]) == others
+            ]
+        found += fresh
+        if len(found) == TWINS:
+            break
+    return found
+
+
+# --- strings of an identifier's kind --------------------------------------------------
+
+
+SHARED = 8
+"""Identifiers of one type and format from which on their characters tell what the
+format demands, as an area code that all begin with **[ours]**."""
+WIDE = 1000
+"""Strings that must be left where characters are told so."""
+WORDED = ("NAME", "EMAIL", "ADDRESS")
+"""Types that are made of words; of all others letters are drawn one by one."""
+ENGLISH = "en_US"
+
+_CLASSES = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+_PIECE = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*|\d+|.", re.DOTALL)
+_TITLES = frozenset("mr mrs ms mx miss dr prof jr sr ii iii iv md dds dvm phd".split())
+_PLACES = frozenset(
+    "st ave rd blvd ln dr ct pl sq ter pkwy hwy cir apt apartment suite ste unit floor"
+    " po box p o n s e w ne nw se sw north south east west new port lake".split()
+)
+Words = tuple[str, ...]
+
+
+class _Locale(NamedTuple):
+    """Faker's first and last names of one locale, each once, and both folded."""
+
+    first: Words
+    last: Words
+    given: frozenset[str]
+    family: frozenset[str]
+
+    def holds(self, word: str) -> bool:
+        """Whether one of the lists has the word."""
+        return word.casefold() in self.given or word.casefold() in self.family
+
+
+def _locales() -> dict[str, _Locale]:
+    """Every locale whose names have a first and a last list."""
+
+    def names(provider: Any, *fields: str) -> Words:
+        held = {name for x in fields for name in strings(getattr(provider, x, ()))}
+        plain = {n for n in held if len(n) > 1 and _PIECE.fullmatch(n)}
+        return tuple(sorted(n for n in plain if n[0].isalpha()))
+
+    both = ("first_names", "first_names_male", "first_names_female")
+    found = {}
+    for locale, provider in providers().items():
+        first, last = names(provider, *both), names(provider, "last_names")
+        if first and last:
+            lower = (frozenset(map(str.casefold, held)) for held in (first, last))
+            found[locale] = _Locale(first, last, *lower)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _fixed() -> tuple[frozenset[str], Words]:
+    """Words of postal addresses that stay, and endings of towns, longest first."""
+    from faker.providers.address.en_US import Provider
+
+    lists = (Provider.street_suffixes, Provider.states_abbr, Provider.states)
+    words = {word.casefold() for held in lists for x in held for word in x.split()}
+    suffixes = sorted(Provider.city_suffixes, key=lambda x: (-len(x), x))
+    return frozenset(words | _PLACES), tuple(suffixes)
+
+
+def _script(word: str) -> str:
+    return unicodedata.name(word[0], "").partition(" ")[0]
+
+
+class Forms:
+    """What the identifiers of some data have in common, to draw others like them.
+
+    Parameters
+    ----------
+    identifiers
+        Type and string of each distinct one.
+    """
+
+    def __init__(self, identifiers: Iterable[tuple[str, str]]) -> None:
+        known = list(identifiers)
+        seen: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for type, text in known:
+            drawn = r"[0-9]" if type in WORDED else r"[0-9a-zA-Z]"
+            single = re.findall(drawn, _body(type, text))
+            seen[type, _shape(type, text)].append("".join(single))
+        self._seen = {
+            form: [sorted(set(column)) for column in zip(*held, strict=True)]
+            for form, held in seen.items()
+            if len(held) >= SHARED
+        }
+        self._hosts = Counter(
+            text.rpartition("@")[2].casefold()
+            for type, text in known
+            if type == "EMAIL"
+        )
+        self._names = Counter(
+            word
+            for type, text in known
+            if type == "NAME"
+            for word in _PIECE.findall(text)
+            if word[0].isalpha()
+        )
+
+    def draw(self, type: str, text: str, rng: np.random.Generator, n: int) -> list[str]:
+        """``n`` strings of an identifier's kind; they may repeat, or be itself."""
+        singles = iter(self._characters(type, text))
+        body, at, host = text.rpartition("@") if type == "EMAIL" else (text, "", "")
+        pieces = _PIECE.findall(body)
+        words = self._words(type, [p for p in pieces if p[0].isalpha()])
+        if words is None:
+            return []
+        columns: list[list[str]] = []
+        for piece in pieces:
+            if piece[0].isalpha() and type in WORDED:
+                drawn = _joined([pick(rng, part, n) for part in next(words)])
+                # In the case of the word that they stand for.
+                cased = str.lower if piece.islower() else str.upper
+                as_drawn = not (piece.islower() or piece.isupper())
+                columns.append(drawn if as_drawn else [*map(cased, drawn)])
+                continue
+            for char in piece:
+                one = any(char in known for known in _CLASSES)
+                columns.append(pick(rng, next(singles) if one else char, n))
+        if at:
+            # Digits of a host that stays are no digits of the person.
+            columns += [["@"] * n, pick(rng, self._others(host), n)]
+        drawn = _joined(columns)
+        card = type == "CREDIT_CARD" and luhn(re.sub(r"\D", "", text))
+        return _checked(drawn) if card else drawn
+
+    def _characters(self, type: str, text: str) -> list[Sequence[str]]:
+        """What may stand for each character that is drawn by itself."""
+        found: list[Sequence[str]] = []
+        body = _body(type, text)
+        for i, char in enumerate(body):
+            for held in _CLASSES:
+                if char not in held or (type in WORDED and held != string.digits):
+                    continue
+                # A number of several digits does not begin with 0 unless it does.
+                begins = held == string.digits and not body[i - 1 : i].isdigit()
+                long = begins and body[i + 1 : i + 2].isdigit() and char != "0"
+                found.append(held[1:] if long else held)
+        seen = self._seen.get((type, _shape(type, text)), found)
+        if math.prod(map(len, seen)) >= WIDE:
+            return list(seen)
+        # Numbers in a row, such as 0100 to 0130: what they all share is the format.
+        pairs = zip(seen, found, strict=True)
+        return [own if len(own) == 1 else every for own, every in pairs]
+
+    def _others(self, host: str) -> list[str]:
+        """The host, if others have it too: else what does not tell whose it is."""
+        if self._hosts[host.casefold()] > 1:
+            return [host]
+        others = sorted(set(self._hosts) - {host.casefold()})
+        return others if len(others) >= len(HOSTS) else [*others, *HOSTS]
+
+    def _words(
+        self, type: str, words: list[str]
+    ) -> Iterator[Sequence[Sequence[str]]] | None:
+        """What each word is put together from; nothing if no list is of its script."""
+        if type not in WORDED or not words:
+            return iter(())
+        stay = _TITLES if type == "NAME" else _fixed()[0] if type == "ADDRESS" else ()
+        # "Maria de la Cruz": words in another case than the rest are particles.
+        lower = all(word.islower() for word in words)
+        own = [
+            i
+            for i, word in enumerate(words)
+            if word.casefold() not in stay and (lower or not word.islower())
+        ]
+        # The first locale by what it has of all the data's names that has most.
+        told = [words[i] for i in own] or words
+        fitting = [x for x in self._ranked if _script(x.first[0]) == _script(told[0])]
+        locale = max(fitting, key=lambda x: sum(map(x.holds, told)), default=None)
+        if locale is None:
+            return None
+        found: list[Sequence[Sequence[str]]] = [[[word]] for word in words]
+        for i in own:
+            alone, last = len(own) == 1, i == own[-1]
+            found[i] = [_CLASSES[2]]
+            if len(words[i]) > 1:
+                found[i] = _parts(type, words[i], locale, alone=alone, last=last)
+        return iter(found)
+
+    @cached_property
+    def _ranked(self) -> list[_Locale]:
+        # Kept as long as this is: 10 MB.
+        known = _locales()
+
+        def share(name: str) -> tuple[int, bool]:
+            held = (n for word, n in self._names.items() if known[name].holds(word))
+            return -sum(held), name != ENGLISH
+
+        return [known[name] for name in sorted(known, key=share)]
+
+
+def _parts(
+    type: str, word: str, locale: _Locale, *, alone: bool, last: bool
+) -> list[Sequence[str]]:
+    """The lists that a word is put together from."""
+    first, family, low = locale.given, locale.family, word.casefold()
+    if type == "ADDRESS":
+        ends = (x for x in _fixed()[1] if low.endswith(x) and len(low) > len(x) + 1)
+        end = "" if low in family else next(ends, "")
+        return [locale.last, [end]]
+    if alone and type == "EMAIL" and low not in first and low not in family:
+        # One word of two: "jsmith", "mariajones", "smithj".
+        for at in range(1, len(low)):
+            head, tail = low[:at], low[at:]
+            if head in first and tail in family:
+                return [locale.first, locale.last]
+            if head in family and tail in first:
+                return [locale.last, locale.first]
+        if low[1:] in family:
+            return [_CLASSES[1], locale.last]
+        if low[:-1] in family:
+            return [locale.last, _CLASSES[1]]
+    if (low in first) != (low in family):
+        return [locale.first if low in first else locale.last]
+    return [locale.last if last and not (alone and type == "NAME") else locale.first]
+
+
+def _body(type: str, text: str) -> str:
+    """What is drawn anew: all but the host of an e-mail address."""
+    return text.rpartition("@")[0] if type == "EMAIL" else text
+
+
+def _shape(type: str, text: str) -> str:
+    """The format: digits as 0, letters as a and A, or words as a."""
+    text = re.sub("[0-9]", "0", _body(type, text))
+    if type in WORDED:
+        return re.sub(r"[^\W\d_]+", "a", text)
+    return re.sub("[A-Z]", "A", re.sub("[a-z]", "a", text))
+
+
+def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
+    return ["".join(row) for row in zip(*columns, strict=True)]
+
+
+def _checked(drawn: Iterable[str]) -> list[str]:
+    """Card numbers with their last digit as check digit."""
+    from faker.utils.checksums import calculate_luhn
+
+    bodies = [text[:-1] for text in drawn]
+    return [b + str(calculate_luhn(int(re.sub(r"\D", "", b)))) for b in bodies]
