@@ -20,8 +20,8 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import guard
-from spark_audit.audits.identifiers import counterparts, string_of
-from spark_audit.data.occurrences import finder, folded
+from spark_audit.audits.identifiers import counterparts
+from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.manifest.selection import BARE
 from spark_audit.manifest.sequences import PROMPTS

@@ -20,8 +20,8 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Tables, guard
-from spark_audit.audits.identifiers import REPRODUCED, string_of
-from spark_audit.data.occurrences import doses
+from spark_audit.audits.identifiers import REPRODUCED
+from spark_audit.data.occurrences import doses, string_of
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.names import (
     ANY,

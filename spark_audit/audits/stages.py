@@ -40,7 +40,6 @@ from spark_audit.audits.identifiers import (
     identifier_facts,
     plan_of_identifiers,
     sides_of,
-    string_of,
 )
 from spark_audit.audits.matched_changes import unequal
 from spark_audit.audits.mia.estimates import Group, Known
@@ -48,7 +47,7 @@ from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
 from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.task_accuracy import UNORDERED, OfSeries
 from spark_audit.data.canaries import FORMATS
-from spark_audit.data.occurrences import finder, folded
+from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.manifest.sequences import coin_key
 from spark_audit.names import ANY, BASE, CheckpointName, series_of
