@@ -40,6 +40,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from spark_audit import files
 from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
@@ -47,13 +48,6 @@ from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.canaries import inject
 from spark_audit.data.examples import Example, Split, read_examples, write_examples
 from spark_audit.errors import InputError
-from spark_audit.files import (
-    check_links,
-    check_writable,
-    parse_json,
-    read_regular,
-    write_text,
-)
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.pipeline.local_engine import run_jobs
@@ -272,17 +266,17 @@ def _files(out: Path, size: Size) -> list[Path]:
 
 def _claim(out: Path, seed: int, size: Size) -> None:
     """Claim the folder: training takes most of the time and must not be in vain."""
-    check_links(out, "data", "manifest", "runs", "runs/*")
-    check_writable(out)
+    files.check_links(out, "data", "manifest", "runs", "runs/*")
+    files.check_writable(out)
     mine = {"seed": seed, "size": json.loads(json.dumps(asdict(size)))}
     state = out / STATE
     others = sorted(p.name for p in out.glob("[!.]*"))
     if not others:
         # As run.json it tells the seed.
-        write_text(state, json.dumps(mine, indent=1) + "\n", mode=0o600)
+        files.write_text(state, json.dumps(mine, indent=1) + "\n", mode=0o600)
         return
     try:
-        found = parse_json(read_regular(state), place=str(state))
+        found = files.parse_json(files.read_regular(state), place=str(state))
     except (OSError, InputError):
         found = None
     if found != mine:

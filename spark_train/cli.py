@@ -17,16 +17,8 @@ from cyclopts.validators import Number
 
 from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import InputError
+from spark_audit.terminal import flags
 from spark_audit.terminal.console import run_command, say, show_facts, show_table, tell
-from spark_audit.terminal.flags import (
-    Json,
-    Line,
-    LoraAlpha,
-    Quiet,
-    ShowText,
-    add,
-    program,
-)
 from spark_train.training_request import Base, Opening, RelearnRequest, TrainRequest
 
 PROGRAM = "spark-train"
@@ -40,14 +32,16 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _app(argv: Sequence[str]) -> App:
-    app = program(
+    app = flags.program(
         PROGRAM,
         argv,
         help="Fine-tune a language model on a sequence of tasks, with or without "
         "privacy correction.",
     )
     for name, (function, *examples) in COMMANDS.items():
-        add(app, name, function, examples=[f"{PROGRAM} {one}" for one in examples])
+        flags.add(
+            app, name, function, examples=[f"{PROGRAM} {one}" for one in examples]
+        )
     return app
 
 
@@ -55,9 +49,9 @@ def train_run(
     *,
     request: TrainRequest,
     loading: Opening = Opening(),
-    typed: Line,
-    json: Json = False,
-    quiet: Quiet = False,
+    typed: flags.Line,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
     from spark_audit.terminal.console import progress
@@ -115,7 +109,7 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
     return figures
 
 
-def methods(*, json: Json = False) -> None:
+def methods(*, json: flags.Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources.
 
     Settings without a dot in their name are every method's; each privacy option goes
@@ -156,9 +150,9 @@ def relearn(
     *,
     request: RelearnRequest,
     loading: Opening = Opening(),
-    lora_alpha: LoraAlpha = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    lora_alpha: flags.LoraAlpha = None,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
 ) -> None:
     """A short fine-tune without identifiers, to see whether suppression lasts.
 
@@ -200,10 +194,10 @@ def score(
     ckpt: Annotated[str | None, Parameter(metavar="PATH")] = None,
     alpha: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5,
     limit: PositiveInt = 5,
-    show_text: ShowText = False,
+    show_text: flags.ShowText = False,
     loading: Opening = Opening(),
-    json: Json = False,
-    quiet: Quiet = False,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
 ) -> None:
     """Tokens with their sensitivity scores; identifiers only with --show-text.
 

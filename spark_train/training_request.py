@@ -12,15 +12,7 @@ from cyclopts.types import NonNegativeInt, PositiveInt
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.terminal.flags import (
-    NO_OPTION,
-    WHAT,
-    WHERE,
-    Seed,
-    by_commas,
-    fields_in,
-    hidden,
-)
+from spark_audit.terminal import flags
 
 NONE = "none"
 """Of ``--dp``: the method alone."""
@@ -28,7 +20,7 @@ DP = (NONE, "dpsgd", "fn")
 """Named here, as importing ``spark_train.privacy`` takes seconds."""
 
 
-@hidden(
+@flags.hidden(
     "device_map", "lora_alpha", "quantize", "model", "agree", "base", "include_base"
 )
 class Opening(Loading):
@@ -50,11 +42,13 @@ class Opening(Loading):
 
 Base: TypeAlias = Annotated[
     str,
-    Parameter(group=WHAT, help="Base model: a folder or hf:ORG/NAME.", metavar="MODEL"),
+    Parameter(
+        group=flags.WHAT, help="Base model: a folder or hf:ORG/NAME.", metavar="MODEL"
+    ),
 ]
 
 
-@fields_in(WHAT)
+@flags.fields_in(flags.WHAT)
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     """A method over a stream of tasks, into a run folder.
@@ -100,13 +94,13 @@ class TrainRequest:
     gradient_checkpointing: bool = False
     lora_targets: Annotated[
         tuple[str, ...],
-        Parameter(group=WHERE, metavar="NAME...", converter=by_commas),
+        Parameter(group=flags.WHERE, metavar="NAME...", converter=flags.by_commas),
     ] = ()
-    loading: Annotated[Loading, NO_OPTION] = Opening()
-    command: Annotated[tuple[str, ...], NO_OPTION] = ()
+    loading: Annotated[Loading, flags.NO_OPTION] = Opening()
+    command: Annotated[tuple[str, ...], flags.NO_OPTION] = ()
 
 
-@fields_in(WHAT)
+@flags.fields_in(flags.WHAT)
 @dataclass(frozen=True, kw_only=True)
 class RelearnRequest:
     """A short fine-tune of a checkpoint without identifiers.
@@ -135,15 +129,15 @@ class RelearnRequest:
         If the learning rate is out of its range.
     """
 
-    ckpt: Annotated[str, NO_OPTION] = ""
+    ckpt: Annotated[str, flags.NO_OPTION] = ""
     data: Annotated[tuple[Path, ...], Parameter(metavar="DATA...")]
     output: Annotated[Path, Parameter(metavar="DIR", alias="-o")]
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None
     steps: PositiveInt = 50
     lr: float = 5e-4
     batch_size: PositiveInt = 8
-    seed: Seed = 0
-    loading: Annotated[Loading, NO_OPTION] = Opening()
+    seed: flags.Seed = 0
+    loading: Annotated[Loading, flags.NO_OPTION] = Opening()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr > 0):

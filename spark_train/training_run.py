@@ -26,16 +26,10 @@ import pandas as pd
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from spark_audit.checkpoints import specs
 from spark_audit.checkpoints.checkpoint import read_headers
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.specs import (
-    RECORD,
-    STATE,
-    Loading,
-    check_files,
-    read_state,
-)
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.checkpoints.weight_files import NOISE, check_whole
 from spark_audit.errors import InputError, OutputError, at
@@ -62,17 +56,7 @@ from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 from spark_audit.terminal.console import Clock
 from spark_audit.terminal.flags import one_of
-from spark_train.loop import (
-    Phase,
-    State,
-    gathered,
-    rank,
-    run_phase,
-    share,
-    timed,
-    together,
-    world,
-)
+from spark_train import loop
 from spark_train.methods import METHODS, groups
 from spark_train.model import (
     TRAINED_ON,
@@ -165,7 +149,7 @@ class RunRecord(BaseModel):
         start = {
             "created": now(),
             "command": list(request.command),
-            "processes": world(),
+            "processes": loop.world(),
             "device": loaded.device,
             "threads": torch.get_num_threads(),
             "gradient_checkpointing": request.gradient_checkpointing,
@@ -184,7 +168,7 @@ class RunRecord(BaseModel):
                 {"file": path.name, "sha256": sha256_file(path)}
                 for path in corpus.files
             ],
-            clock=timed(loaded.device),
+            clock=loop.timed(loaded.device),
             starts=[start],
         )
 
@@ -213,7 +197,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path, self.stages = path, path / "stages"
         self.metrics, self.accuracy = path / "metrics.jsonl", path / "accuracy.csv"
-        self._run, self._state = path / RECORD, path / STATE
+        self._run, self._state = path / specs.RECORD, path / specs.STATE
         self._lines: list[str] = []
 
     # --- what the run is ------------------------------------------------------------
@@ -231,7 +215,7 @@ class Folder:
         if not self._run.exists():
             if others := sorted(path.name for path in self.path.glob("[!.]*")):
                 raise InputError(
-                    f"holds something else than a run ({others[0]}, no {RECORD})",
+                    f"holds something else than a run ({others[0]}, no {specs.RECORD})",
                     where=str(self.path),
                     fix="give another -o, or empty the folder",
                 )
@@ -309,7 +293,7 @@ class Folder:
         """Keep a step's line until the state is saved."""
         self._lines.append(json.dumps(record, allow_nan=False) + "\n")
 
-    def save(self, phase: int, state: State, seconds: dict[str, Any]) -> None:
+    def save(self, phase: int, state: loop.State, seconds: dict[str, Any]) -> None:
         """Write the lines kept, then the state that they lead to.
 
         Parameters
@@ -348,7 +332,7 @@ class Folder:
         }
         write_tensors(self._state, state.tensors, mode=0o600, state=json.dumps(meta))
 
-    def restore(self) -> tuple[int, State, dict[str, Any]]:
+    def restore(self) -> tuple[int, loop.State, dict[str, Any]]:
         """The phase, its state, and the seconds of earlier phases.
 
         Lines of steps behind the state are cut off: those steps will be taken again.
@@ -360,15 +344,19 @@ class Folder:
         """
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
-            return 0, State(), {}
-        meta, tensors = read_state(self._state), read_tensors(self._state)
-        check_files(self.path, meta["files"], grows=True)
+            return 0, loop.State(), {}
+        meta, tensors = specs.read_state(self._state), read_tensors(self._state)
+        specs.check_files(self.path, meta["files"], grows=True)
         try:
             os.truncate(self.metrics, meta["files"][self.metrics.name]["bytes"])
         except OSError as error:
             raise cannot_write(self.metrics, error) from error
         seconds = dict(meta["seconds"])
-        return meta["phase"], State(meta["step"], tensors, seconds.pop("")), seconds
+        return (
+            meta["phase"],
+            loop.State(meta["step"], tensors, seconds.pop("")),
+            seconds,
+        )
 
     def close(self) -> None:
         """Remove what an interrupted run resumes from: the run is complete."""
@@ -409,10 +397,10 @@ def train(
 
     folder = Folder(request.output)
     with ExitStack() as held:
-        with together():
+        with loop.together():
             settings, read = _settings(request)
             corpus = Corpus.read(request.data, request.order, tell)
-            if rank() == 0:
+            if loop.rank() == 0:
                 folder.read()  # leaves a folder of something else as it is
                 held.enter_context(folder.lock())
                 check_writable(request.output)
@@ -440,7 +428,7 @@ def train(
             run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
         if record.status == "running":
             run.go(METHODS[request.method], request.dp, notes)
-        elif rank() == 0:
+        elif loop.rank() == 0:
             folder.close()
         return run.record
 
@@ -462,7 +450,7 @@ def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
     return settings, settings.flat(read)
 
 
-def _open(base: str, loading: Loading) -> Loaded:
+def _open(base: str, loading: specs.Loading) -> Loaded:
     loaded = open_checkpoint(base, loading, name="base")
     if os.path.lexists(read_headers(base, loading).folder / NOISE):
         raise InputError(
@@ -502,7 +490,7 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
         tell(text)
     if old.status == "complete":
         folder.check_left(old.seconds)
-        check_files(folder.path, old.files, grows=False)
+        specs.check_files(folder.path, old.files, grows=False)
         return old
     return old.model_copy(update={"starts": [*old.starts, *new.starts]})
 
@@ -556,13 +544,13 @@ class _Run:
             raise InputError(what, where=str(folder.path), fix=fix)
         phases = protected.phases
         last = {phase.stage: number for number, phase in enumerate(phases)}
-        with together():
+        with loop.together():
             first, state, seconds = folder.restore()
             folder.check_left(seconds)
             if first:
                 before_it = folder.stages / phases[first - 1].key
                 load_adapter(stream.student.model, before_it)
-        if len({*gathered([(first, state.step)])}) > 1:
+        if len({*loop.gathered([(first, state.step)])}) > 1:
             what = "the processes differ in what they find in the run folder"
             fix = "let all of them read and write the same folders"
             raise InputError(what, where=str(folder.path), fix=fix)
@@ -570,7 +558,7 @@ class _Run:
         with protected.during():
             for number, phase in enumerate(phases[first:], first):
                 seconds[phase.key] = self._train(number, phase, state, seconds)
-                if rank() == 0:
+                if loop.rank() == 0:
                     with replaced(folder.stages / phase.key) as part:
                         save_adapter(
                             stream.student.model,
@@ -582,35 +570,35 @@ class _Run:
                 if number == last[phase.stage]:
                     self._answer(phase, list(last), seconds)
                 self._keep(seconds=dict(seconds), notes=list(notes))
-                state = State()
-                if rank() == 0:
+                state = loop.State()
+                if loop.rank() == 0:
                     folder.save(number + 1, state, seconds)
-        if rank() == 0:
+        if loop.rank() == 0:
             self._keep(status="complete", files=folder.files())
             folder.close()
 
     def _keep(self, **fields: object) -> None:
         self.record = self.record.model_copy(update=fields)
-        if rank() == 0:
+        if loop.rank() == 0:
             self.folder.write(self.record)
 
     def _train(
-        self, number: int, phase: Phase, state: State, seconds: dict[str, Any]
+        self, number: int, phase: loop.Phase, state: loop.State, seconds: dict[str, Any]
     ) -> dict[str, float]:
         """Run a phase from its state; its seconds."""
         folder, settings = self.folder, self.stream.settings
         what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
 
-        def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
+        def after(record: dict[str, Any], snapshot: Callable[[], loop.State]) -> None:
             done = record["step"]
             self.progress(f"{what}, steps", done, phase.steps)
-            if rank() == 0:
+            if loop.rank() == 0:
                 folder.log(record)
                 if done % settings.save_every == 0 or done == phase.steps:
                     folder.save(number, snapshot(), seconds)
 
         self.progress(f"{what}, steps", state.step, phase.steps)
-        left = run_phase(
+        left = loop.run_phase(
             self.stream.student,
             phase,
             seed=settings.seed,
@@ -621,7 +609,7 @@ class _Run:
         return left.seconds
 
     def _answer(
-        self, phase: Phase, stages: Sequence[str], seconds: dict[str, Any]
+        self, phase: loop.Phase, stages: Sequence[str], seconds: dict[str, Any]
     ) -> None:
         """The accuracy on the tasks learned so far, into ``accuracy.csv``.
 
@@ -642,7 +630,7 @@ class _Run:
                     row[tasks.index(task)] = accuracy(self.loaded, prompts)
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
         matrix = [*self.record.accuracy[:number], row]
-        if rank() == 0:
+        if loop.rank() == 0:
             names = [name.partition("-")[2] for name in stages[: number + 1]]
             table = pd.DataFrame(matrix, names, tasks, dtype=float)
             write_text(self.folder.accuracy, table.to_csv(index_label="after"))
@@ -664,8 +652,8 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
         If logits are NaN or infinite.
     """
     right: list[float] = []
-    if mine := share(prompts):
+    if mine := loop.share(prompts):
         with undisturbed(loaded.model):
             table = score(loaded, mine, passes=[_ANSWERS])[_ANSWERS]
         right = table.columns["normalised"].tolist()
-    return float(np.mean(gathered(right)))
+    return float(np.mean(loop.gathered(right)))

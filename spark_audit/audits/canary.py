@@ -41,15 +41,8 @@ from spark_audit.results import (
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Power
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats import memorisation
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memorisation import (
-    candidate_rank,
-    chance_mde,
-    null_mean,
-    null_moments,
-    top_k_credit,
-    top_k_mde,
-)
 
 CANDIDATES = Pass("candidates")
 TOP = {"top1_rate": 1, "top10_rate": 10}
@@ -212,7 +205,7 @@ def _scores(
     held = [table.columns["nll_mean"][table.rows(key)] for key in keys.values()]
     means = np.stack(held).astype(np.float64)
     for mean in (*means, means.mean(axis=0)):
-        yield [*candidate_rank(mean, true), mean[true]]
+        yield [*memorisation.candidate_rank(mean, true), mean[true]]
 
 
 def canary_figures(
@@ -230,7 +223,9 @@ def canary_figures(
     frame = pd.concat(every, ignore_index=True)
     frame["cluster"] = frame["canary_id"]
     for metric, k in TOP.items():
-        frame[metric] = top_k_credit(frame["rank"], k=k, ties=frame["ties"])
+        frame[metric] = memorisation.top_k_credit(
+            frame["rank"], k=k, ties=frame["ties"]
+        )
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
     columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
     cells = [cells_of_frame("pooled", frame, columns)]
@@ -261,18 +256,24 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     # Others show nothing, however large the effect.
     able = max(1, int(ranks.resolved(once).sum()))
     if k:
-        hits, found = ranks.hits_of(once, k=k), top_k_mde(able, k=k, n_candidates=size)
+        hits, found = (
+            ranks.hits_of(once, k=k),
+            memorisation.top_k_mde(able, k=k, n_candidates=size),
+        )
         band = hits.null_low / n, hits.null_high / n
         change = {"null": hits.null, "mde": found and found - hits.null}
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
     else:
-        of_rank, mdes = row.metric == "rank_mean", chance_mde(able, n_candidates=size)
-        null = null_mean([size] * n, of="rank" if of_rank else "exposure")
+        of_rank, mdes = (
+            row.metric == "rank_mean",
+            memorisation.chance_mde(able, n_candidates=size),
+        )
+        null = memorisation.null_mean([size] * n, of="rank" if of_rank else "exposure")
         band = null.band(row.level)
         change = {"mde": mdes.ranks if of_rank else mdes.bits}
-        change["null"] = getattr(null_moments(size), row.metric)
+        change["null"] = getattr(memorisation.null_moments(size), row.metric)
     change["null_low"], change["null_high"] = band
     notes += [ONE_RANK] * annotation
     counted = often if annotation else once
@@ -412,7 +413,9 @@ def _ends(
     if low.detected and "behind" in kinds and behind is None:
         ends.append(made("confounded", "sunk"))
     elif low.detected:
-        null = null_moments(int(ours["n_candidates"].iloc[0])).exposure_mean
+        null = memorisation.null_moments(
+            int(ours["n_candidates"].iloc[0])
+        ).exposure_mean
         facts = low.facts("lower_tail_exposure", null=null)
         ends.append(made("betrays", "behind_chance", facts, low.p))
     if ahead is not None:
@@ -434,8 +437,8 @@ def _against_chance(
 ) -> Finding:
     name, part = best.checkpoint, ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
-    low, high = null_mean([size] * best.n).band()
-    null = null_moments(size).exposure_mean
+    low, high = memorisation.null_mean([size] * best.n).band()
+    null = memorisation.null_moments(size).exposure_mean
     first = ranks.hits_of(part, k=1)
     rate = {"value": first.rate, "low": first.low, "high": first.high}
     facts = {
@@ -524,7 +527,7 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
         sides = {"trained": ours, "held_out": never}
         means = {k: row(len(x), value=float(x.mean())) for k, x in sides.items()}
         # Ranks never trained on are uniform.
-        spread = null_moments(size).rank_sd
+        spread = memorisation.null_moments(size).rank_sd
         power = Power(
             test="t",
             se=spread * np.sqrt(1 / n + 1 / m),

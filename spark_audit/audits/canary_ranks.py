@@ -25,20 +25,9 @@ from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
+from spark_audit.stats import memorisation
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memorisation import (
-    TopK,
-    candidate_guess_bound,
-    declared_guesses,
-    exposure_bits,
-    lower_tail_exposure,
-    null_mean,
-    one_run_bound,
-    one_run_mu,
-    top_k,
-    uniformity_p,
-)
 
 Record = dict[str, Any]
 
@@ -61,8 +50,8 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
     rank, ties = frame["rank"].to_numpy(), frame["ties"].to_numpy()
     return frame.assign(
         mid=rank + ties / 2,
-        exposure=exposure_bits(rank, size, ties=ties),
-        lower_tail=lower_tail_exposure(rank, size, ties=ties),
+        exposure=memorisation.exposure_bits(rank, size, ties=ties),
+        lower_tail=memorisation.lower_tail_exposure(rank, size, ties=ties),
     )
 
 
@@ -111,10 +100,12 @@ def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
     return (ours[both] - theirs[both]).to_numpy(np.float64)
 
 
-def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
+def hits_of(frame: pd.DataFrame, *, k: int) -> memorisation.TopK:
     """Canaries among the first k, compared with chance."""
     rank, ties = (frame[name].to_numpy() for name in ("rank", "ties"))
-    return top_k(rank, k=k, n_candidates=int(frame["n_candidates"].iloc[0]), ties=ties)
+    return memorisation.top_k(
+        rank, k=k, n_candidates=int(frame["n_candidates"].iloc[0]), ties=ties
+    )
 
 
 LEVEL = 0.95
@@ -129,7 +120,7 @@ def row_of(name: str, part: str, metric: str, n: int, **figures: Any) -> Row:
 def p_by_chance(frame: pd.DataFrame, column: str) -> float:
     """Chance of a mean ``exposure`` or ``lower_tail`` as high under uniform ranks."""
     # The mirrored rank is uniform too: one distribution serves both ends.
-    null = null_mean(frame["n_candidates"].to_numpy())
+    null = memorisation.null_mean(frame["n_candidates"].to_numpy())
     return null.above(float(frame[column].mean()))
 
 
@@ -192,7 +183,7 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
 
     def p(chosen: pd.DataFrame) -> float:
         columns = (chosen[name].to_numpy() for name in ("rank", "n_candidates"))
-        return uniformity_p(*columns, ties=chosen["ties"].to_numpy())
+        return memorisation.uniformity_p(*columns, ties=chosen["ties"].to_numpy())
 
     lost, tests = unresolved(frame), tests_of(frame, "mid", p)
     known = [one for one in tests if (one.checkpoint, one.part) not in lost]
@@ -305,7 +296,9 @@ def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
             size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
             bounds = (0.0, float(np.log2(size)))
             mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=bounds)
-            low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
+            low, high = memorisation.null_mean(chosen["n_candidates"].to_numpy()).band(
+                LEVEL
+            )
             # Where nothing is ranked there is no test.
             able = bool(resolved(chosen).any())
             yield {
@@ -382,7 +375,9 @@ def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
     def bounds(record: Record, share: float) -> Record:
         count = record["hits"], record["canaries"]
         options = {"k": record["k"], "rows": record["rows"], "n_candidates": size}
-        bound = candidate_guess_bound(*count, **options, significance=share)
+        bound = memorisation.candidate_guess_bound(
+            *count, **options, significance=share
+        )
         return dict(zip(BOUNDS, bound, strict=True))
 
     return _bounded(found, bounds, judged, assumed="drawn")
@@ -402,7 +397,7 @@ def one_run_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
         for label, chosen in _doses_of(_pairs(whole)):
             if not len(chosen):
                 continue
-            guesses = declared_guesses(len(chosen))
+            guesses = memorisation.declared_guesses(len(chosen))
             # A guess at a tie is one that is wrong.
             first = chosen.sort_values("gap", ascending=False, kind="stable")[:guesses]
             record = {
@@ -426,10 +421,14 @@ def coin_figures(record: Record, share: float) -> Record:
     """
     count = record["right"], record["guesses"], record["pairs"]
     options: dict[str, Any] = {"rows": record["rows"], "significance": share}
-    found = dict(zip(BOUNDS, one_run_bound(*count, **options), strict=True))
-    at_delta = one_run_bound(*count, delta=DELTA, **options)
+    found = dict(
+        zip(BOUNDS, memorisation.one_run_bound(*count, **options), strict=True)
+    )
+    at_delta = memorisation.one_run_bound(*count, delta=DELTA, **options)
     found["epsilon_per_record_at_delta"] = at_delta.record
-    return found | {"gaussian_mu_per_record": one_run_mu(*count, **options)}
+    return found | {
+        "gaussian_mu_per_record": memorisation.one_run_mu(*count, **options)
+    }
 
 
 def _drawn(frame: pd.DataFrame) -> pd.DataFrame:

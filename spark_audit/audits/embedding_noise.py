@@ -16,15 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import (
-    Audit,
-    Context,
-    Metric,
-    Plan,
-    Tables,
-    guard,
-    with_base,
-)
+from spark_audit.audits import base
 from spark_audit.audits.identifiers import summed
 from spark_audit.audits.ratio_rows import Group, beside_base, figures, marked
 from spark_audit.errors import InputError
@@ -48,7 +40,7 @@ NOT_SCORED = "the texts were not scored both with and without noise"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(Audit):
+class Noise(base.Audit):
     """Identifiers' probability under noise on the input embeddings.
 
     The evidence is one row per checkpoint, example, kind of token, scale and draw.
@@ -59,9 +51,9 @@ class Noise(Audit):
 
     name = "noise"
     metrics = (
-        Metric("dp_pii", "%", variants=(ANY,), alone=True),
-        Metric("dp_nonpii", "%", variants=(ANY,), alone=True),
-        Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
+        base.Metric("dp_pii", "%", variants=(ANY,), alone=True),
+        base.Metric("dp_nonpii", "%", variants=(ANY,), alone=True),
+        base.Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
     )
     nothing = (
         "the manifest has no identifier and no low-sensitivity token in a train row"
@@ -97,13 +89,13 @@ class Noise(Audit):
         draws = range(self.draws)
         return [Pass("noise", s, d) for s in self._scales() for d in draws]
 
-    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> base.Plan:
         """Train rows without a canary that hold a token of either kind."""
         ids = sorted({example.id for example, *_ in _token_sets(manifest)})
         return dict.fromkeys((Pass(), *self._passes()), ids) if ids else {}
 
     def evidence(
-        self, tables: Tables, manifest: Manifest, context: Context
+        self, tables: base.Tables, manifest: Manifest, context: base.Context
     ) -> Evidence:
         """One unit per example, kind, scale and draw.
 
@@ -142,10 +134,10 @@ class Noise(Audit):
 
         return Evidence.of(units, measured())
 
-    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+    def conclude(self, evidence: Evidence, context: base.Context) -> AuditResult:
         rows, contrasts = list[Row](), list[Contrast]()
         frame, names = evidence.frame(), evidence.checkpoints
-        pairs, tasks = with_base(names, context.baselines), frame.groupby("task")
+        pairs, tasks = base.with_base(names, context.baselines), frame.groupby("task")
         for group, part in [("pooled", frame), *((f"task:{k}", p) for k, p in tasks)]:
             codes, labels = pd.factorize(part["cluster"], sort=True)
             coded = part.assign(code=codes)
@@ -192,7 +184,7 @@ class Noise(Audit):
         relative = draws["relative"].groupby("sigma")
         worst = float((relative.max() / relative.min()).max())
         tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
-        unlike = [guard("same noise", "same_noise", {"ratio": worst})]
+        unlike = [base.guard("same noise", "same_noise", {"ratio": worst})]
         known = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
         rows += self.missing(names, NOT_SCORED, variants=known, beside=rows)
         return AuditResult(

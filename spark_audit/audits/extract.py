@@ -17,30 +17,16 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import extract_findings
+from spark_audit.audits import extract_findings, ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract_findings import FULL, NOTHING, string_facts
 from spark_audit.audits.identifiers import identifier_facts
-from spark_audit.audits.ratio_rows import (
-    Group,
-    beside_base,
-    bounded,
-    cells_of_units,
-    groups_of,
-    ratio_figures,
-)
+from spark_audit.manifest import sequences
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestExample,
     ManifestSpan,
     TokenRange,
-)
-from spark_audit.manifest.sequences import (
-    PROMPTS,
-    TAILS,
-    asked_key,
-    asked_keys,
-    asked_place,
 )
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -116,7 +102,7 @@ class Extraction(Audit):
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples with an identifier whose tokens were scored, canaries too."""
         ids = sorted({example.id for example, *_ in spans_of(manifest)})
-        asked = sorted(asked_keys(manifest, listed(self.prompts)))
+        asked = sorted(sequences.asked_keys(manifest, listed(self.prompts)))
         passes = {Pass(): ids, PROMPTED: asked, NUCLEUS: ids if self.top_p else []}
         return {wanted: keys for wanted, keys in passes.items() if keys}
 
@@ -124,10 +110,13 @@ class Extraction(Audit):
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         asked = listed(self.prompts)
-        keys = set(asked_keys(manifest, asked))
+        keys = set(sequences.asked_keys(manifest, asked))
         spans: list[Asked] = []
         for example, span, tokens in spans_of(manifest):
-            each = {prompt: asked_key(prompt, span, example.id) for prompt in asked}
+            each = {
+                prompt: sequences.asked_key(prompt, span, example.id)
+                for prompt in asked
+            }
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
             text = example.text[span.start : span.end]
             spans.append(Asked(text, span.type, tokens, {FULL: example.id, **prompts}))
@@ -147,7 +136,9 @@ class Extraction(Audit):
                 yield name, values | (_top_p(spans, nucleus) if self.top_p else {})
 
         split = {example.id: example.split for example in manifest.examples}
-        trained = {p for p, _, key in map(asked_place, keys) if split[key] == "train"}
+        trained = {
+            p for p, _, key in map(sequences.asked_place, keys) if split[key] == "train"
+        }
         facts = {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]}
         return Evidence.of(units, measured(), facts)
 
@@ -172,19 +163,21 @@ class Extraction(Audit):
         units = evidence.units[
             (evidence.units["set"] == "pii") & (evidence.units["prompt"] == FULL)
         ]
-        groups = [*groups_of(units)]
+        groups = [*ratio_rows.groups_of(units)]
         metrics, of = {"greedy_rate": np.asarray}, np.full(len(evidence.units), "")
-        rows, contrasts = ratio_figures(
-            cells_of_units(groups, evidence, "greedy", metrics=metrics, of=of),
+        rows, contrasts = ratio_rows.ratio_figures(
+            ratio_rows.cells_of_units(
+                groups, evidence, "greedy", metrics=metrics, of=of
+            ),
             context,
             Extraction,
         )
-        contrasts = bounded(contrasts, ("greedy_rate",))
+        contrasts = ratio_rows.bounded(contrasts, ("greedy_rate",))
         for group in groups:
             found = [*medians(group, evidence, context)]
             contrasts += [row for row in found if isinstance(row, Contrast)]
             rows += [row for row in found if not isinstance(row, Contrast)]
-        rows = beside_base(rows)
+        rows = ratio_rows.beside_base(rows)
         held = extract_findings.cue_alone(every)
         return AuditResult(
             rows=rows,
@@ -199,7 +192,9 @@ class Extraction(Audit):
         )
 
 
-def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]:
+def medians(
+    group: ratio_rows.Group, evidence: Evidence, context: Context
+) -> Iterator[Row]:
     """Median numbers of tries of a group's spans, and contrasts of them.
 
     Medians are taken of log10 tries, at most a little above :data:`MOST`, so that a
@@ -231,7 +226,11 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
 
 
 def _difference(
-    pair: Sequence[np.ndarray], group: Group, replicates: np.ndarray, *, seed: int
+    pair: Sequence[np.ndarray],
+    group: ratio_rows.Group,
+    replicates: np.ndarray,
+    *,
+    seed: int,
 ) -> tuple[Estimate, float | None]:
     """Difference of two medians, with a test of the spans' own changes."""
     if group.size < 2:
@@ -369,8 +368,8 @@ def listed(prompts: str) -> list[str]:
     """
     names = [name.strip() for name in prompts.split(",")]
     for name in names:
-        one_of(name, "--prompts", (FULL, *PROMPTS))
-    return [name for name in PROMPTS if name in names]
+        one_of(name, "--prompts", (FULL, *sequences.PROMPTS))
+    return [name for name in sequences.PROMPTS if name in names]
 
 
 def spans_of(
@@ -392,7 +391,7 @@ def graded(
     it one in ten is right by chance); an address's is all before its @. None are known
     of what has neither, and where no prompt tells which characters a token writes.
     """
-    tails = [places[name] for name in TAILS if name in places]
+    tails = [places[name] for name in sequences.TAILS if name in places]
     found = {}
     for prompt, (table, rows) in places.items():
         # In its row the string has the same tokens behind all prompts.

@@ -22,6 +22,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits import matched_changes
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.identifiers import (
     REPRODUCED,
@@ -31,19 +32,6 @@ from spark_audit.audits.identifiers import (
     plan_of_identifiers,
     sides_of,
 )
-from spark_audit.audits.matched_changes import (
-    CLASSES,
-    Moved,
-    UnitScores,
-    contrast_findings,
-    contrasts_of,
-    findings,
-    memory_rows,
-    pair_figures,
-    pooled_change,
-    returned,
-    row_of,
-)
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample, TokenRange
 from spark_audit.names import BASE, entry_of, listed
@@ -52,13 +40,7 @@ from spark_audit.results import AuditResult, Estimate, Guard, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.matching import (
-    effective_clusters,
-    match_spans,
-    non_overlapping_windows,
-    placebo_spans,
-    smd,
-)
+from spark_audit.stats import matching
 
 _change = partial(Metric, unit="nats", panel="changes")
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)
@@ -202,26 +184,30 @@ class Matched(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         nll, baselines = _with_entries(evidence, context.baselines)
-        known = UnitScores(evidence.units, nll, replace(context, baselines=baselines))
-        rows, contrasts = pair_figures(known)
-        tested: dict[str, dict[str, Moved]] = {}
+        known = matched_changes.UnitScores(
+            evidence.units, nll, replace(context, baselines=baselines)
+        )
+        rows, contrasts = matched_changes.pair_figures(known)
+        tested: dict[str, dict[str, matched_changes.Moved]] = {}
         for name in nll:
-            made, tested[name] = memory_rows(known, name)
+            made, tested[name] = matched_changes.memory_rows(known, name)
             rows += made
         for pair in baselines.items():
-            contrasts += contrasts_of(known, *pair)
+            contrasts += matched_changes.contrasts_of(known, *pair)
         roles, tables = {*evidence.units["role"]}, {}
         if "rematched" in roles:
             tables["matched_sensitivity"] = [*sensitivity_table(evidence)]
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
-        told = [*findings(known, rows, tested)]
-        for back, after, finding in returned(known, [*told]):
+        told = [*matched_changes.findings(known, rows, tested)]
+        for back, after, finding in matched_changes.returned(known, [*told]):
             contrasts.append(back)
             rows.append(after)
             told += [finding] if finding else []
         null, seeds = listed(self.null, [*nll], where="--null"), evidence.checkpoints
-        told += contrast_findings(rows, contrasts, {*nll} - {*seeds}, null)
+        told += matched_changes.contrast_findings(
+            rows, contrasts, {*nll} - {*seeds}, null
+        )
         return AuditResult(rows, contrasts, [*_guards(known)], told, tables)
 
 
@@ -249,7 +235,7 @@ def _with_entries(
 def _row(metric: str, value: float, clusters: int) -> Row:
     """A figure that only a guard shows."""
     shown = Estimate(float(value), clusters=clusters)
-    return row_of(shown, checkpoint=BASE, metric=metric)
+    return matched_changes.row_of(shown, checkpoint=BASE, metric=metric)
 
 
 def _balance(spans: pd.DataFrame) -> Guard:
@@ -268,13 +254,13 @@ def _balance(spans: pd.DataFrame) -> Guard:
         centred = (values - values.groupby(cells).transform("mean")).to_numpy()
         sd = float(centred.std()) if len(centred) else 0.0
         if sd > 0:
-            apart[name] = smd(centred[trained], centred[~trained], sd=sd)
+            apart[name] = matching.smd(centred[trained], centred[~trained], sd=sd)
     worst = [name for name, value in apart.items() if abs(value) > least]
     facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
     return guard(BALANCE, "balance", facts, passed=not worst)
 
 
-def _guards(known: UnitScores) -> Iterator[Guard]:
+def _guards(known: matched_changes.UnitScores) -> Iterator[Guard]:
     """What can void the figures, from the reference alone.
 
     And whether the base still scores as the manifest says it did. Where chance dealt
@@ -295,7 +281,7 @@ def _guards(known: UnitScores) -> Iterator[Guard]:
     if whole.before.value is None:
         return
     apart, annotated = bool(whole.reach), whole.spans["form"] == 0
-    before = row_of(whole.before, checkpoint=BASE, metric="before")
+    before = matched_changes.row_of(whole.before, checkpoint=BASE, metric="before")
     facts = {"before": before, "unequal": apart}
     name = "never-trained identifiers"
     yield guard(name, "before", facts, passed=None if apart else True)
@@ -335,7 +321,9 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     quality = {name: _row(name, one, clusters) for name, one in figures.items()}
     sound = bool(abs(residual) <= 0.05)
     yield guard("match quality", "match_quality", quality, passed=sound or None)
-    effective = effective_clusters(pii.groupby("cluster")["n_tokens"].sum().to_numpy())
+    effective = matching.effective_clusters(
+        pii.groupby("cluster")["n_tokens"].sum().to_numpy()
+    )
     counts = {"clusters": clusters, "effective": effective}
     yield guard("clusters", "clusters", counts, passed=effective >= 10 or None)
 
@@ -351,7 +339,7 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
         known = facts[example.id, span.start, span.end]
         told = {"trained": int(known.dose > 0), **vars(known), "type": span.type}
         held = Counter(example.classes[slice(*tokens)])
-        told |= {name: held[letter] for letter, name in CLASSES.items()}
+        told |= {name: held[letter] for letter, name in matched_changes.CLASSES.items()}
         own = {"index": i, "role": role, "pair": pair, "start": tokens[0]}
         return {**own, "n_tokens": tokens[1] - tokens[0], **told}
 
@@ -371,7 +359,9 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
                     yield identifier(i, "unmatched", place, -1)
             for size in sorted({end - start for start, end in ranges}):
                 own = {"index": i, "role": "window", "n_tokens": size}
-                for start in non_overlapping_windows(example.eligible, size).tolist():
+                for start in matching.non_overlapping_windows(
+                    example.eligible, size
+                ).tolist():
                     yield {**own, "start": start}
 
 
@@ -381,7 +371,7 @@ def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
         for i, example, _ in audited_spans(manifest, split=split):
             letters = np.array(list(example.classes))
             parts = [("low", "", np.array(example.low, np.int32))]
-            for letter in CLASSES:
+            for letter in matched_changes.CLASSES:
                 at = np.flatnonzero(example.eligible & (letters == letter))
                 parts.append(("alike", letter, at.astype(np.int32)))
             for role, kind, tokens in parts:
@@ -393,7 +383,7 @@ def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
 def _frame(records: Iterable[dict[str, Any]] | pd.DataFrame) -> pd.DataFrame:
     words = dict.fromkeys((*ROW, "role", "type"), "")
     counts = dict.fromkeys(("trained", "dose", "form", "cue", "stratum"), 0)
-    counts |= dict.fromkeys(CLASSES.values(), 0)
+    counts |= dict.fromkeys(matched_changes.CLASSES.values(), 0)
     whole = {"index": -1, "pair": -1, "start": 0, "n_tokens": 0, **counts}
     names = [*words, *whole, "text_auc"]
     frame = pd.DataFrame(records).reindex(columns=names)
@@ -444,7 +434,9 @@ def rematch(
     for i, example, identifiers in audited_spans(manifest):
         draws = [identifiers] if drawn is None else drawn(example, identifiers)
         for draw, spans in enumerate(draws):
-            found = match_spans(example.unll, example.eligible, spans, **options)
+            found = matching.match_spans(
+                example.unll, example.eligible, spans, **options
+            )
             for pair in found.pairs:
                 start, size = spans[pair.span][0], pair.end - pair.start
                 records.extend((i, start, pair.start, size, draw))
@@ -484,7 +476,7 @@ def other_pairs(
         spans = [span for span in spans if (example.id, *span) in paired]
         rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
         for _ in range(count if spans else 0):
-            yield placebo_spans(example.unll, example.eligible, spans, rng)
+            yield matching.placebo_spans(example.unll, example.eligible, spans, rng)
 
     drawn = rematch(manifest, drawn=windows, controls="any")
     tokens = drawn.groupby("draw")["length"].sum()
@@ -511,7 +503,9 @@ def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
     reference = evidence.units["ref_sum"].to_numpy()
     for variant, name in product(VARIANTS, evidence.checkpoints):
         pairs, apart = units[units["type"] == variant], evidence.row(name, "nll_sum")
-        raw, change = (pooled_change(pairs, x) for x in (apart, apart - reference))
+        raw, change = (
+            matched_changes.pooled_change(pairs, x) for x in (apart, apart - reference)
+        )
         yield {
             "variant": variant,
             "checkpoint": name,

@@ -31,37 +31,7 @@ from spark_audit.names import (
 )
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Hits, Row, side_of
 from spark_audit.results.findings import Fact, Power
-from spark_audit.stats.bootstrap import (
-    Weights,
-    cluster_sums,
-    draw_weights,
-    max_t,
-    sign_flip,
-)
-from spark_audit.stats.intervals import (
-    Estimand,
-    estimate_of,
-    estimates_of,
-    ratio,
-    ratio_estimate,
-    replicates_of,
-)
-from spark_audit.stats.matching import (
-    Windows,
-    reweighted,
-    rtm_bias,
-    slope,
-    unlike_drift,
-)
-from spark_audit.stats.memory_contrast import (
-    Memory,
-    Sides,
-    claim_of,
-    dose_trend,
-    least_p,
-    memory,
-    permutation_p,
-)
+from spark_audit.stats import bootstrap, intervals, matching, memory_contrast
 from spark_audit.stats.power import mde, with_mde
 
 row_of = partial(Row.of_estimate, audit="matched", unit="nats")
@@ -146,7 +116,7 @@ class Pairs:
     pii: pd.DataFrame
     control: pd.DataFrame
     pool: pd.DataFrame
-    windows: Windows
+    windows: matching.Windows
 
     @cached_property
     def residual(self) -> np.ndarray:
@@ -154,11 +124,15 @@ class Pairs:
         ours, theirs = (side["ref_sum"] for side in (self.pii, self.control))
         return np.asarray(ours.to_numpy() - theirs.to_numpy())
 
-    def mean(self, values: np.ndarray) -> Estimand:
+    def mean(self, values: np.ndarray) -> intervals.Estimand:
         """Mean of the pairs' values per token."""
         columns = np.stack([values, self.pii["n_tokens"]], axis=1)
-        sums = cluster_sums(columns, self.pii["code"], self.windows.n_clusters)
-        return Estimand(sums, ratio, int(self.pii["n_tokens"].sum()))
+        sums = bootstrap.cluster_sums(
+            columns, self.pii["code"], self.windows.n_clusters
+        )
+        return intervals.Estimand(
+            sums, intervals.ratio, int(self.pii["n_tokens"].sum())
+        )
 
     def means(self, nll: np.ndarray) -> np.ndarray:
         """Mean NLL of the windows, nats per token."""
@@ -204,7 +178,7 @@ def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
             part = units[kept].assign(code=codes[kept])
             pairs, free = part.sort_values("pair", kind="stable"), part[windows[kept]]
             every = part[part["role"].isin(["pii", "unmatched"])]
-            reference = Windows(
+            reference = matching.Windows(
                 pool=free["mean"].to_numpy(),
                 pool_clusters=free["code"].to_numpy(),
                 spans=every["mean"].to_numpy(),
@@ -225,7 +199,7 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
     rows, contrasts = list[Row](), list[Contrast]()
     nll, context = known.nll, known.context
     options = {"replicates": context.replicates, "seed": context.seed}
-    weights_of = cache(partial(draw_weights, **options))
+    weights_of = cache(partial(bootstrap.draw_weights, **options))
     if all(group.name != "pooled" for group in known.groups):
         rows += _without_pairs(nll, "pooled")
     for group in known.groups:
@@ -249,22 +223,25 @@ def _without_pairs(names: Collection[str], group: str) -> Iterator[Row]:
 
 
 def _pair_rows(
-    known: UnitScores, group: Pairs, references: Collection[str], weights: Weights
+    known: UnitScores,
+    group: Pairs,
+    references: Collection[str],
+    weights: bootstrap.Weights,
 ) -> Iterator[Row]:
     """NLL of either side, Delta_sel, its change and R1 of each checkpoint."""
-    sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
+    sums: dict[tuple[str, str, str], intervals.Estimand | Estimate] = {}
     residual = float(group.residual.sum() / group.pii["n_tokens"].sum())
     for name, values in known.nll.items():
         pii, control = values[group.pii.index], values[group.control.index]
-        change: Estimand | Estimate = Estimate.missing(REFERENCE)
+        change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
         bias = shifted = change
         if name not in references:
             change = group.mean(pii - group.residual - control)
-            bias = shifted = rtm_bias(group.windows, group.means(values))
-        if isinstance(bias, Estimand):
+            bias = shifted = matching.rtm_bias(group.windows, group.means(values))
+        if isinstance(bias, intervals.Estimand):
             # A pair that matching left ``d`` nats apart is expected at ``(1 - beta)
             # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
-            shifted = bias.plus(float(slope(bias.sums.sum(axis=0))) * residual)
+            shifted = bias.plus(float(matching.slope(bias.sums.sum(axis=0))) * residual)
         sums |= {
             (name, "nll_pii", ""): group.mean(pii),
             (name, "nll_control", ""): group.mean(control),
@@ -276,10 +253,10 @@ def _pair_rows(
         if group.name == "pooled":
             tokens, codes = group.pii["n_tokens"], group.pii["code"]
             size = group.windows.n_clusters
-            more = reweighted(pii, control, tokens, codes, n_clusters=size)
+            more = matching.reweighted(pii, control, tokens, codes, n_clusters=size)
             sums |= {(name, "delta_sel", of): one for of, one in more.items()}
     nulls = {("delta_sel", ""): residual, ("delta_sel", "change"): 0.0}
-    estimates = estimates_of(sums, replicates_of(sums, weights))
+    estimates = intervals.estimates_of(sums, intervals.replicates_of(sums, weights))
     for (name, metric, of), estimate in estimates.items():
         shown = with_mde(estimate) if metric == "delta_sel" else estimate
         where = {"checkpoint": name, "group": group.name, "metric": metric, "of": of}
@@ -288,14 +265,17 @@ def _pair_rows(
 
 
 def _did_rows(
-    known: UnitScores, group: Pairs, references: Collection[str], weights: Weights
+    known: UnitScores,
+    group: Pairs,
+    references: Collection[str],
+    weights: bootstrap.Weights,
 ) -> list[Contrast]:
     """DiD and its R1 of each checkpoint and baseline.
 
     The pooled DiD of methods are one family, corrected by max-T; smallest effects are
     those that pass its first step among so many tests (by Bonferroni's bound).
     """
-    sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
+    sums: dict[tuple[str, str, str], intervals.Estimand | Estimate] = {}
     scores: dict[tuple[str, str], np.ndarray] = {}
     nll, seed = known.nll, known.context.seed
     for name, other in known.context.baselines.items():
@@ -303,23 +283,23 @@ def _did_rows(
         means = group.means(nll[name]), group.means(nll[other])
         scores[name, other] = did.sums[:, 0]
         sums[name, other, "did"] = did
-        sums[name, other, "rtm_bias"] = rtm_bias(group.windows, *means)
+        sums[name, other, "rtm_bias"] = matching.rtm_bias(group.windows, *means)
     made: list[Contrast] = []
-    estimates = estimates_of(sums, replicates_of(sums, weights))
+    estimates = intervals.estimates_of(sums, intervals.replicates_of(sums, weights))
     for (name, other, metric), estimate in estimates.items():
         more: dict[str, Any] = {}
         if metric == "did":
             estimate = with_mde(estimate)
             more = {"null": 0.0, "note": OF_REFERENCE if other in references else ""}
             if estimate.value is not None:
-                more["p"] = sign_flip(scores[name, other], seed=seed)
+                more["p"] = bootstrap.sign_flip(scores[name, other], seed=seed)
         shown = estimate.decided(paper=known.context.paper)
         made.append(_contrast(shown, name, other, group.name, metric, **more))
     tested = [i for i, row in enumerate(made) if _is_primary(row) and row.p is not None]
     if not tested:
         return made
     tests = [scores[made[i].checkpoint, made[i].baseline] for i in tested]
-    corrected = max_t(np.stack(tests, axis=1), seed=seed).tolist()
+    corrected = bootstrap.max_t(np.stack(tests, axis=1), seed=seed).tolist()
     for i, p in zip(tested, corrected, strict=True):
         row, least = made[i], made[i].mde
         if least is not None:
@@ -366,8 +346,8 @@ class Moved:
         What the smallest difference that is detected follows from.
     """
 
-    own: Memory
-    beyond: Memory
+    own: memory_contrast.Memory
+    beyond: memory_contrast.Memory
     reach: float = 0.0
     p: float | None = None
     power: tuple[Power, ...] = ()
@@ -386,12 +366,12 @@ class Occurrences:
     control: pd.Series
 
     @cached_property
-    def sides(self) -> Sides:
+    def sides(self) -> memory_contrast.Sides:
         """Where they stand."""
         return sides_of(self.spans)
 
     @cached_property
-    def matched(self) -> tuple[np.ndarray, np.ndarray, Sides]:
+    def matched(self) -> tuple[np.ndarray, np.ndarray, memory_contrast.Sides]:
         """Places of those with a control, of their controls, and where they stand."""
         paired = (self.spans["role"] == "pii").to_numpy()
         pii = self.spans[paired]
@@ -401,7 +381,9 @@ class Occurrences:
     @cached_property
     def before(self) -> Estimate:
         """Trained minus never trained on the reference, nats per token."""
-        return memory(self.spans["ref_sum"].to_numpy(), self.sides).difference
+        return memory_contrast.memory(
+            self.spans["ref_sum"].to_numpy(), self.sides
+        ).difference
 
     @cached_property
     def reach(self) -> float:
@@ -433,18 +415,18 @@ class Occurrences:
             Of the permutations; ``None`` for none: no claim rests on them.
         """
         sides, own_change = self.sides, change[self.spans.index]
-        own = memory(own_change, sides)
+        own = memory_contrast.memory(own_change, sides)
         p, least = own.t_p(null=self.reach), 0.0
         if seed is not None and p is not None and (self.spans["form"] > 0).all():
             # Chance dealt them to the sides: what it could have dealt is known.
-            dealt = permutation_p(own_change, sides, seed=seed)
+            dealt = memory_contrast.permutation_p(own_change, sides, seed=seed)
             if dealt is not None:
-                p, least = max(p, dealt), least_p(sides)
+                p, least = max(p, dealt), memory_contrast.least_p(sides)
         se = own.difference.se
         test = Power(test="t", se=se, df=own.freedom, beyond=self.reach, least_p=least)
         pii, control, matched = self.matched
         apart = change[pii] - change[control]
-        beyond = memory(apart, matched, reasons=NO_CONTROL)
+        beyond = memory_contrast.memory(apart, matched, reasons=NO_CONTROL)
         return Moved(own, beyond, self.reach, p, (test,) if se else ())
 
 
@@ -490,7 +472,7 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
     tests
         Of no memory, by group.
     """
-    lost = Memory.missing(REFERENCE)
+    lost = memory_contrast.Memory.missing(REFERENCE)
     tests, trend = {"pooled": Moved(lost, lost)}, lost.difference
     drift, change, groups = trend, known.changes[name], known.sides
     if name not in known.references:
@@ -501,7 +483,9 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
             for each in groups
         }
         spans = groups[0].spans
-        trend = dose_trend(change[spans.index], groups[0].sides, spans["dose"])
+        trend = memory_contrast.dose_trend(
+            change[spans.index], groups[0].sides, spans["dose"]
+        )
         drift = _low_drift(known.train, change)
     rows, none = list[Row](), {"null": 0.0}
     for group, found in tests.items():
@@ -533,11 +517,11 @@ def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contra
     pii, alike = (train[train["role"] == role] for role in ("pii", "alike"))
     yield contrast(_low_drift(train, apart), metric="low_change")
     for each in known.sides:
-        moved = memory(apart[each.spans.index], each.sides)
+        moved = memory_contrast.memory(apart[each.spans.index], each.sides)
         more = {"group": each.group, "null": 0.0, "p": moved.t_p()}
         yield contrast(moved.difference, metric="memory", **more)
     sums = pii.groupby("cluster")[["apart", "n_tokens"]].sum()
-    found = ratio_estimate(sums["apart"], sums["n_tokens"])
+    found = intervals.ratio_estimate(sums["apart"], sums["n_tokens"])
     yield contrast(found, metric="nll_pii", null=0.0)
     held = alike.groupby("type")["cluster"].nunique()
     letters = [letter for letter in CLASSES if held.get(letter, 0) >= FEWEST_ALIKE]
@@ -560,7 +544,9 @@ def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contra
             expected = (counts * sums / others).sum(axis=-1)
             return np.asarray((totals[..., 0] - expected) / totals[..., 1])
 
-        found = estimate_of(np.hstack(parts), statistic, n=int(used["n_tokens"].sum()))
+        found = intervals.estimate_of(
+            np.hstack(parts), statistic, n=int(used["n_tokens"].sum())
+        )
         if left := len(pii) - len(used):
             left_out = f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}"
             found = found.noting(left_out)
@@ -571,7 +557,7 @@ def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
     """Change of the NLL of some spans, nats per token."""
     columns = np.stack([change[spans.index], spans["n_tokens"]], axis=1)
     codes = pd.factorize(spans["cluster"], sort=True)[0]
-    return ratio_estimate(*cluster_sums(columns, codes).T)
+    return intervals.ratio_estimate(*bootstrap.cluster_sums(columns, codes).T)
 
 
 def _low_drift(train: pd.DataFrame, change: np.ndarray) -> Estimate:
@@ -671,7 +657,9 @@ def returned(
             says = "matched.return_known"
             finding = Finding.on(row, "nothing_shown", says, facts=facts)
         elif name not in unclear:
-            both = all(claim_of(each) == "memory" for each in (row, after))
+            both = all(
+                memory_contrast.claim_of(each) == "memory" for each in (row, after)
+            )
             says = f"matched.{'returned' if both else 'not_returned'}"
             power = [each for test in tests for each in test.power]
             claim: Claim = "memory" if both else "nothing_shown"
@@ -706,7 +694,7 @@ def _memory_findings(
     row, kind = rows["memory", "", "pooled"], rows["kind", "", "pooled"]
     # By themselves too: next to text that drifted up, what stood still looks learned.
     never = rows["pii_change", "never-trained", "pooled"]
-    claim = claim_of(row)
+    claim = memory_contrast.claim_of(row)
     power = [
         *tests["pooled"].power,
         *(
@@ -736,7 +724,7 @@ def _memory_findings(
         facts["reason"], says = row.note, "matched.dose_missing"
         yield Finding.on(row, "nothing_shown", says, facts=facts)
         return
-    claim, test = claim_of(row), tests[row.group]
+    claim, test = memory_contrast.claim_of(row), tests[row.group]
     says = f"matched.dose_{claim if claim in ('memory', 'betrays') else 'nothing'}"
     yield _tested(row, claim, says, facts=facts, p=test.p, power=[*test.power])
 
@@ -853,7 +841,7 @@ def _against(facts: Mapping[str, Any], ordinary: Sequence[float]) -> tuple[Claim
             return "nothing_shown", "ordinary"
     elif drift is None:
         return "nothing_shown", "drift_unknown"
-    elif unlike_drift(row.value, drift.value, drift.low, drift.high):
+    elif matching.unlike_drift(row.value, drift.value, drift.low, drift.high):
         return "nothing_shown", "drift_unequal"
     side = _clear(row)
     if side < 0:

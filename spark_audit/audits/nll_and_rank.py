@@ -18,21 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits import identifiers, ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
-from spark_audit.audits.identifiers import (
-    TOLD_APART,
-    comparable,
-    identifier_facts,
-    sides_of,
-    summed,
-)
-from spark_audit.audits.ratio_rows import (
-    beside_base,
-    cells_of_units,
-    groups_of,
-    ratio_figures,
-    with_nulls,
-)
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
@@ -98,7 +85,13 @@ class NLL(Audit):
         scale = units["den"].to_numpy() / sizes
 
         sums = (
-            (name, {"num": scale * summed(table, tokens, table.columns["nll"])})
+            (
+                name,
+                {
+                    "num": scale
+                    * identifiers.summed(table, tokens, table.columns["nll"])
+                },
+            )
             for name, table in scored(tables)
         )
         return Evidence.of(units, sums)
@@ -106,9 +99,11 @@ class NLL(Audit):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         units, names = evidence.units, evidence.checkpoints
         den, of = units["den"].to_numpy(), units["of"].to_numpy()
-        groups, nll = groups_of(units), {"nll": np.asarray}
-        cells = cells_of_units(groups, evidence, "num", metrics=nll, of=of, den=den)
-        rows, contrasts = ratio_figures(cells, context, NLL)
+        groups, nll = ratio_rows.groups_of(units), {"nll": np.asarray}
+        cells = ratio_rows.cells_of_units(
+            groups, evidence, "num", metrics=nll, of=of, den=den
+        )
+        rows, contrasts = ratio_rows.ratio_figures(cells, context, NLL)
         lost = self.missing(names, self.nothing, beside=rows)
         findings = []
         pooled = [r for r in rows if r.group == "pooled" and r.value is not None]
@@ -120,7 +115,7 @@ class NLL(Audit):
             if row.group == "pooled":
                 says = f"nll.change_{row.direction(up='less', down='more')}"
                 findings.append(Finding.on(row, "moved", says, facts={"change": row}))
-        rows = [*beside_base(rows), *lost]
+        rows = [*ratio_rows.beside_base(rows), *lost]
         return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
@@ -203,7 +198,7 @@ class Rank(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        known = identifier_facts(manifest)
+        known = identifiers.identifier_facts(manifest)
         records: list[tuple[Any, ...]] = []
         for pair in manifest.pairs:
             row = manifest.by_id[pair.example]
@@ -235,9 +230,11 @@ class Rank(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         which = evidence.units["set"].to_numpy()
-        groups = [*groups_of(evidence.units)]
-        cells = partial(cells_of_units, groups, evidence, "rank", of=which)
-        rows, contrasts = ratio_figures(cells(metrics=PER_TOKEN), context, Rank)
+        groups = [*ratio_rows.groups_of(evidence.units)]
+        cells = partial(ratio_rows.cells_of_units, groups, evidence, "rank", of=which)
+        rows, contrasts = ratio_rows.ratio_figures(
+            cells(metrics=PER_TOKEN), context, Rank
+        )
         for group, parts in cells(metrics={"rank_median": np.asarray}):
             weights = group.weights(context)
             for (name, metric, of), values, _ in parts:
@@ -247,7 +244,7 @@ class Rank(Audit):
                     drawn = median_replicates(weights, *own)
                     found = median_estimate(*own, replicates=drawn)
                     rows.append(Rank.row(found, name, metric, of, group=group.name))
-        rows = with_nulls(
+        rows = ratio_rows.with_nulls(
             rows, lambda place: (*place[:3], "control") if place[3] == "pii" else None
         )
         rows += _memory_rows(evidence)
@@ -268,14 +265,14 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
     """
     units = evidence.units
     held_out = (units["split"] == "train") | (units["dose"] == 0)
-    spans, apart = comparable(units[(units["set"] == "pii_all") & held_out])
-    sides = sides_of(spans)
+    spans, apart = identifiers.comparable(units[(units["set"] == "pii_all") & held_out])
+    sides = identifiers.sides_of(spans)
     base = evidence.row(BASE, "rank")[spans.index] == 1
     for i, name in enumerate(evidence.checkpoints):
         rank, ties = (evidence.values[k][i][spans.index] for k in ("rank", "ties"))
         if name == BASE or spans.empty:
             continue
-        estimate = Estimate.missing(TOLD_APART)
+        estimate = Estimate.missing(identifiers.TOLD_APART)
         if BASE not in evidence.checkpoints:
             estimate = Estimate.missing("the base model was not scored: give --base")
         elif not apart:

@@ -32,15 +32,9 @@ import numpy as np
 import pandas as pd
 
 from spark_audit import sentences
+from spark_audit.audits import identifiers
 from spark_audit.audits.base import LEVEL, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary_ranks import coin_figures
-from spark_audit.audits.identifiers import (
-    Sums,
-    audited_spans,
-    identifier_facts,
-    plan_of_identifiers,
-    sides_of,
-)
 from spark_audit.audits.matched_changes import unequal
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
@@ -92,7 +86,7 @@ class Stages(OfSeries):
     claims = False
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        return plan_of_identifiers(manifest)
+        return identifiers.plan_of_identifiers(manifest)
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
@@ -103,11 +97,11 @@ class Stages(OfSeries):
         spans = _spans(manifest)
         at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
         units = spans.drop(columns="index")
-        units["ref_sum"] = Sums.of_reference(manifest)(*at)
+        units["ref_sum"] = identifiers.Sums.of_reference(manifest)(*at)
 
         def measured() -> Measured:
             for name, own in places.items():
-                sums = Sums.of_table(manifest, tables[name][Pass()])(*at)
+                sums = identifiers.Sums.of_table(manifest, tables[name][Pass()])(*at)
                 yield name, {"nll_sum": sums, "place": units["task"].map(own).fillna(0)}
 
         return Evidence.of(units, measured())
@@ -152,7 +146,7 @@ class Stages(OfSeries):
 
 def _spans(manifest: Manifest) -> pd.DataFrame:
     """Every audited identifier, without scores."""
-    facts, holders = identifier_facts(manifest), _holders(manifest)
+    facts, holders = identifiers.identifier_facts(manifest), _holders(manifest)
     records = [
         {
             "index": i,
@@ -167,7 +161,7 @@ def _spans(manifest: Manifest) -> pd.DataFrame:
             "elsewhere": len(holders[string_of(example, span)] - {example.task}),
         }
         for split in ("train", "test")
-        for i, example, ranges in audited_spans(manifest, split=split)
+        for i, example, ranges in identifiers.audited_spans(manifest, split=split)
         for span, tokens in example.identifiers
         if tokens in ranges
     ]
@@ -341,7 +335,7 @@ def cells_of(name: str, series: Series) -> Iterator[Cell]:
     tasks, places, reference = columns
     for task in sorted(set(tasks)):
         chosen, place = usable & (tasks == task), int(places[tasks == task][0])
-        sides, before = sides_of(spans[chosen]), reference[chosen]
+        sides, before = identifiers.sides_of(spans[chosen]), reference[chosen]
         least: dict[int, float] = {}
         held = 0.0
         for stage, sums in nll.items():
@@ -366,7 +360,7 @@ def cells_of(name: str, series: Series) -> Iterator[Cell]:
                 least[stage] = value
     for stage, sums in nll.items():
         chosen = usable & (places <= stage)
-        sides = sides_of(spans[chosen])
+        sides = identifiers.sides_of(spans[chosen])
         own, reach = _contrast(sides, sums[chosen], reference[chosen])
         yield Cell(name, "", stage, 0, own, Memory.missing("only per task"), reach)
 
@@ -391,7 +385,7 @@ def gain_of(name: str, series: Series, without: Collection[str]) -> Gain | None:
         return None
     # More stages have seen the tasks that came first: each is compared by itself.
     strata = own.assign(stratum=own.groupby(["task", "stratum"]).ngroup())
-    sides, before = sides_of(strata), own["ref_sum"].to_numpy()
+    sides, before = identifiers.sides_of(strata), own["ref_sum"].to_numpy()
     sums = np.stack([each[chosen] for each in nll.values()])
     since = np.array([*nll])[:, None] >= own["place"].to_numpy()
     seen = np.where(since, sums, np.inf).min(axis=0)
@@ -550,7 +544,7 @@ class SeriesAttack(OfSeries):
         sides = manifest.membership
         rows = {*sides.members, *sides.non_members}
         if not self.all_rows:
-            rows &= {*plan_of_identifiers(manifest).get(Pass(), ())}
+            rows &= {*identifiers.plan_of_identifiers(manifest).get(Pass(), ())}
         passes = {Pass(): sorted(rows), CANDIDATES: sorted(coins_of(manifest))}
         return {wanted: keys for wanted, keys in passes.items() if keys and rows}
 

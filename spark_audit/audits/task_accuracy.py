@@ -25,16 +25,7 @@ from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, s
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.items import normalised
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.accuracy import (
-    LEVELS,
-    Answers,
-    accuracy_difference,
-    accuracy_estimate,
-    cluster_shares,
-    matrix_of,
-    reason_against,
-    task_weights,
-)
+from spark_audit.stats import accuracy
 from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
@@ -192,7 +183,7 @@ class Utility(OfSeries):
         options = {"replicates": context.replicates, "seed": context.seed}
         weights = cache(lambda codes: draw_in_strata(np.array(codes), **options))
 
-        def draws(*sides: Answers) -> np.ndarray:
+        def draws(*sides: accuracy.Answers) -> np.ndarray:
             """Sums in the same resamples of the same questions for all series."""
             sums = np.concatenate([side.sums for side in sides], axis=1)
             return weights(tuple(sides[0].strata())).totals(sums)
@@ -320,13 +311,13 @@ class Series:
     correct: np.ndarray
     n_clusters: int
 
-    def answers(self, keep: Collection[str] | None = None) -> Answers:
+    def answers(self, keep: Collection[str] | None = None) -> accuracy.Answers:
         """Sums by cluster, over some of the examples."""
         rows, correct = self.rows, self.correct
         if keep is not None:
             chosen = rows["example"].isin(keep).to_numpy()
             rows, correct = rows[chosen], correct[chosen]
-        return Answers.of_rows(
+        return accuracy.Answers.of_rows(
             correct,
             self.tasks.index.get_indexer(pd.Index(rows["task"])),
             rows["code"].to_numpy(),
@@ -343,7 +334,7 @@ class Series:
         gaps = self.stages != list(range(1, stages + 1))
         if metric != "last" and stages > 1 and gaps:
             return f"only the stages {', '.join(map(str, self.stages))} were scored"
-        return reason_against(metric, stages=stages, tasks=len(self.tasks))
+        return accuracy.reason_against(metric, stages=stages, tasks=len(self.tasks))
 
 
 def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
@@ -402,14 +393,16 @@ def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[
         if (reason := series.reason(metric)) is not None:
             estimate = Estimate.missing(reason)
         else:
-            estimate = with_mde(accuracy_estimate(answers, metric, drawn=drawn))
-            if metric in LEVELS:
+            estimate = with_mde(
+                accuracy.accuracy_estimate(answers, metric, drawn=drawn)
+            )
+            if metric in accuracy.LEVELS:
                 chances = tasks["chance"].to_numpy(np.float64)
-                null = float(task_weights(metric, len(tasks)) @ chances)
+                null = float(accuracy.task_weights(metric, len(tasks)) @ chances)
             if metric == "forgetting" and estimate.value is not None:
                 estimate = estimate.noting(BIASED)
         yield Utility.row(estimate.decided(paper=paper), name, metric, null=null)
-    rates = matrix_of(drawn, answers.shape)
+    rates = accuracy.matrix_of(drawn, answers.shape)
     for t, stage in enumerate(series.stages):
         for i, (task, asked) in enumerate(tasks.iterrows()):
             estimate, null = Estimate.missing(f"{task} {asked['reason']}"), None
@@ -438,12 +431,12 @@ def _contrasts(
                 "the two differ in their tasks, in the order of tasks, or in the scorer"
             )
         if reason is None:
-            estimate = accuracy_difference(*sides, metric, drawn=draws(*sides))
+            estimate = accuracy.accuracy_difference(*sides, metric, drawn=draws(*sides))
         else:
             estimate = Estimate.missing(reason)
         p = None
         if estimate.value is not None:
-            one, other = (cluster_shares(side, metric) for side in sides)
+            one, other = (accuracy.cluster_shares(side, metric) for side in sides)
             # Shares are quotients: what is no difference must not count as one.
             apart = np.where(np.abs(one - other) < 1e-12, 0.0, one - other)
             if np.count_nonzero(apart) > 1:

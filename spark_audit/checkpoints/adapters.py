@@ -26,6 +26,7 @@ import regex
 import torch
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
 
+from spark_audit.checkpoints import weight_files
 from spark_audit.checkpoints.derived import Rounded, swapped
 from spark_audit.checkpoints.loaded import (
     entry_device,
@@ -35,14 +36,6 @@ from spark_audit.checkpoints.loaded import (
 )
 from spark_audit.checkpoints.tokenizer import OTHER_BASE, usable_rows
 from spark_audit.checkpoints.untrusted import foreign
-from spark_audit.checkpoints.weight_files import (
-    PREFIX,
-    State,
-    check_filled,
-    check_finite,
-    check_floats,
-    refuse_differences,
-)
 from spark_audit.errors import CheckpointError, shown
 
 if TYPE_CHECKING:
@@ -193,8 +186,8 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
 
 
 def prepared(
-    raw: dict[str, Any], state: State
-) -> tuple[dict[str, Any], State, list[str]]:
+    raw: dict[str, Any], state: weight_files.State
+) -> tuple[dict[str, Any], weight_files.State, list[str]]:
     """Configuration and tensors as they are attached, with notes.
 
     Raises
@@ -204,11 +197,11 @@ def prepared(
         configuration has a field that is not opened, or O-LoRA's parts do not fit;
         also for NaN and for LoRA without effect.
     """
-    check_floats(state)
+    weight_files.check_floats(state)
     adapter_config(raw)
     raw, state, notes = fold_olora(raw, state)
-    check_filled(state)
-    check_finite(state)
+    weight_files.check_filled(state)
+    weight_files.check_finite(state)
     of_b = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
     parts = [state[key] for key in state if of_b.search(key)]
     if parts and not any(map(torch.count_nonzero, parts)):
@@ -232,8 +225,8 @@ def changes_base(raw: Mapping[str, Any]) -> bool:
 
 
 def fold_olora(
-    raw: dict[str, Any], state: State
-) -> tuple[dict[str, Any], State, list[str]]:
+    raw: dict[str, Any], state: weight_files.State
+) -> tuple[dict[str, Any], weight_files.State, list[str]]:
     """O-LoRA's adapters as plain LoRA: new parts joined to old ones, rank from shapes.
 
     O-LoRA concatenates the low-rank parts of all tasks and keeps the configuration's
@@ -285,7 +278,7 @@ def fold_olora(
     return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
 
 
-def _widths(state: State) -> set[int]:
+def _widths(state: weight_files.State) -> set[int]:
     return {int(state[key].shape[0]) for key in state if key.endswith(".lora_A.weight")}
 
 
@@ -412,7 +405,7 @@ class AdapterHost:
                 self.peft.add_adapter(name, config, low_cpu_mem_usage=meta)
         self.peft.eval().requires_grad_(False)
         notes += self._leave_copies(name, state)
-        refuse_differences(
+        weight_files.refuse_differences(
             {key: tensor.shape for key, tensor in state.items()},
             {key: tensor.shape for key, tensor in self._tensors(name).items()},
             tensor=f"does not fit the base {item.on.source}: adapter tensor",
@@ -430,19 +423,19 @@ class AdapterHost:
             self._check_effect(name, self.ids, replaced)
         return name, raw, notes
 
-    def _tensors(self, name: str) -> State:
+    def _tensors(self, name: str) -> weight_files.State:
         """What PEFT would save of an adapter."""
         from peft import get_peft_model_state_dict
 
         options: Any = {"adapter_name": name, "save_embedding_layers": False}
         return dict(get_peft_model_state_dict(self.peft, **options))
 
-    def _leave_copies(self, name: str, state: State) -> list[str]:
+    def _leave_copies(self, name: str, state: weight_files.State) -> list[str]:
         """Leave out copies of the base's embeddings, which PEFT may save; notes."""
         base = dict(self.peft.get_base_model().named_parameters())
         own, notes = {key.replace(".base_layer.", "."): base[key] for key in base}, []
         for key in sorted(state.keys() - self._tensors(name)):
-            of_base = key.removeprefix(PREFIX).replace(".base_layer.", ".")
+            of_base = key.removeprefix(weight_files.PREFIX).replace(".base_layer.", ".")
             there = own.get(of_base)
             if there is None or there.shape != state[key].shape:
                 continue

@@ -29,31 +29,9 @@ from typing import Any
 
 import torch
 
+from spark_audit.checkpoints import specs, untrusted
 from spark_audit.checkpoints.loaded import SIZES, offloaded
-from spark_audit.checkpoints.specs import (
-    Loading,
-    choose_stage,
-    exists,
-    is_series,
-    read_run,
-    split_stage,
-)
 from spark_audit.checkpoints.tokenizer import vocabulary_of
-from spark_audit.checkpoints.untrusted import (
-    CONFIGURATIONS,
-    HUB,
-    WEIGHT_SUFFIXES,
-    WORDS_BYTES,
-    check_inside,
-    foreign,
-    locate,
-    printable,
-    read_config,
-    read_json,
-    readable,
-    refuse_code,
-    walk,
-)
 from spark_audit.checkpoints.weight_files import (
     ADAPTER,
     ITS_OWN,
@@ -134,7 +112,7 @@ class Checkpoint:
     name: str = ""
     base: str | None = None
     notes: tuple[str, ...] = ()
-    loading: Loading = Loading()
+    loading: specs.Loading = specs.Loading()
     format: str = ""
     source: str = ""
     where: str = ""
@@ -191,7 +169,7 @@ class Checkpoint:
         """What ends an answer of a model, once transformers has opened its folder."""
         path = self.place / "generation_config.json"
         if self.whole and path.exists():
-            eos = read_json(path).get("eos_token_id")
+            eos = untrusted.read_json(path).get("eos_token_id")
             ids = eos if isinstance(eos, list) else [0 if eos is None else eos]
             if not all(type(i) is int for i in ids):
                 raise CheckpointError(f"{path.name}: eos_token_id is no token's id")
@@ -205,7 +183,7 @@ class Checkpoint:
         """
         state = {k: t.to("meta") for k, t in self.read().items()}
         # Each layer is some dozen Python objects before anything can be compared.
-        for key, value in walk(self.config):
+        for key, value in untrusted.walk(self.config):
             most = min(len(state), MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
             if _COUNT.search(key) and isinstance(value, int) and value > most:
                 what = f"config.json says {shown(key)} {str(value)[:20]}, the weights"
@@ -310,7 +288,7 @@ class Checkpoint:
 
 def empty(config: Any, cls: Any) -> Any:
     """The module as the configuration has it, on the meta device."""
-    with foreign("config.json describes no model"), torch.device("meta"):
+    with untrusted.foreign("config.json describes no model"), torch.device("meta"):
         return cls(copy.deepcopy(config))
 
 
@@ -336,7 +314,7 @@ def read_architecture(
     from transformers.models.auto import modeling_auto
 
     names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    with foreign("config.json is not understood"):
+    with untrusted.foreign("config.json is not understood"):
         listed = [*map(str, content.get("architectures") or ())]
         config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
@@ -353,7 +331,7 @@ def read_architecture(
     mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     cls = mapping.get(type(config), None) if causal else None
     if own is not None:
-        with foreign("its own code cannot be loaded"):
+        with untrusted.foreign("its own code cannot be loaded"):
             cls = get_class_from_dynamic_module(own, folder, local_files_only=True)
     if cls is None or getattr(config, "is_encoder_decoder", False):
         name = shown(listed[0]) if listed else type(config).__name__
@@ -377,7 +355,7 @@ def check_quantised(config: Any, *, device: str) -> None:
 
     quantizer: Any = auto.AutoHfQuantizer
     said = config.quantization_config
-    with foreign("transformers cannot load it"):
+    with untrusted.foreign("transformers cannot load it"):
         if not quantizer.supports_quant_method(said):
             what = "config.json names a quant_method that transformers does not know"
             raise CheckpointError(what, fix="upgrade transformers")
@@ -412,7 +390,7 @@ def build(
         With the name of the tensor that is missing, unexpected or of another shape.
     """
     sdpa = getattr(cls, "_supports_sdpa", False)
-    with foreign("transformers cannot load it"):
+    with untrusted.foreign("transformers cannot load it"):
         model, info = cls.from_pretrained(
             folder,
             state_dict=state,
@@ -479,7 +457,7 @@ def rooms(device: str) -> dict[str, int]:
 # --- what a path is ----------------------------------------------------------------
 
 
-def read_headers(source: str, loading: Loading) -> Checkpoint:
+def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
     """Decide by content what a path is, and how it is put together.
 
     Raises
@@ -487,35 +465,35 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
     CheckpointError
         If it is nothing that can be opened, with what is wrong.
     """
-    text, number = split_stage(source)
+    text, number = specs.split_stage(source)
     path = loading.locate(text)
-    with at(source), readable():
+    with at(source), untrusted.readable():
         places = formats_of(path)
         if len(places) != 1:
             raise _no_checkpoint(path, [*places])
         ((name, (place, read)),) = places.items()
         if read is None:
-            stage, notes = choose_stage(path, number)
+            stage, notes = specs.choose_stage(path, number)
             made = read_headers(str(stage), loading)
-            name = printable(text) + (f"@{number}" if number else "")
+            name = untrusted.printable(text) + (f"@{number}" if number else "")
             notes += made.notes
             return replace(made, source=name, where=source, notes=notes)
         if number is not None:
             what = "is one checkpoint, not a series"
             raise CheckpointError(f"{what}: @{number} does not apply")
         if place != path:
-            check_inside(place)
+            untrusted.check_inside(place)
         made = read(place, loading)
         # The file of an adapter's folder is what the folder is.
         trained_on, noise_sha256 = written_down(made.folder, made.files)
     given: Any = {"loading": loading, "base": loading.base or made.base}
-    given |= {"source": printable(source), "where": source, "format": name}
+    given |= {"source": untrusted.printable(source), "where": source, "format": name}
     given["host"] = made.host and replace(made.host, **given)
     return replace(made, **given, trained_on=trained_on, noise_sha256=noise_sha256)
 
 
 def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
-    run = {} if formats else read_run(path)
+    run = {} if formats else specs.read_run(path)
     if run.get("status") == "running":
         (start, *_) = run.get("starts") or [None]
         words = start.get("command") if isinstance(start, dict) else None
@@ -532,7 +510,7 @@ def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
     return CheckpointError(what, fix=instead(path, otherwise))
 
 
-Reader = Callable[[Path, Loading], Checkpoint]
+Reader = Callable[[Path, specs.Loading], Checkpoint]
 
 
 def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
@@ -540,14 +518,18 @@ def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
 
     Each with what is read for it, and how that is put together; a series is not.
     """
-    model, adapter = ((path / name).exists() for name in CONFIGURATIONS)
+    model, adapter = ((path / name).exists() for name in untrusted.CONFIGURATIONS)
     full, file = weights_of(path) is not None, partial(lone_file, path)
     table: tuple[tuple[str, Path | None, Reader | None], ...] = (
-        ("bare-weights", file(WEIGHT_SUFFIXES, CONFIGURATIONS), bare_weights),
-        ("gguf-file", file((".gguf",), CONFIGURATIONS[:1]), gguf_file),
+        (
+            "bare-weights",
+            file(untrusted.WEIGHT_SUFFIXES, untrusted.CONFIGURATIONS),
+            bare_weights,
+        ),
+        ("gguf-file", file((".gguf",), untrusted.CONFIGURATIONS[:1]), gguf_file),
         ("hf-folder", path if model and (full or not adapter) else None, hf_folder),
         ("peft-adapter", path if adapter and not full else None, peft_adapter),
-        ("task-series", path if is_series(path) else None, None),
+        ("task-series", path if specs.is_series(path) else None, None),
     )
     return {name: (place, read) for name, place, read in table if place is not None}
 
@@ -561,7 +543,7 @@ _TRAINED = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
 _IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
 
 
-def hf_folder(path: Path, loading: Loading) -> Checkpoint:
+def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
     """Full weights that transformers reads from their folder.
 
     Raises
@@ -573,7 +555,7 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
     if (path / "adapter_config.json").exists():
         what = "holds full weights and an adapter: which of them is meant?"
         raise CheckpointError(what, fix="put the adapter into a folder of its own")
-    config = read_config(path, trusted=loading.trust_remote_code)
+    config = untrusted.read_config(path, trusted=loading.trust_remote_code)
     files = weight_files(path)
     read = partial(merged, files)
     state = read()
@@ -585,7 +567,7 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
     return Checkpoint(config, files, read, path, folder=path, whole=True)
 
 
-def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
+def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     """An adapter on the base that is given, else on the one it names.
 
     Raises
@@ -593,9 +575,9 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
     CheckpointError
         If it has no weights, brings code, or no base is known.
     """
-    config = read_json(path / "adapter_config.json")
+    config = untrusted.read_json(path / "adapter_config.json")
     if not loading.trust_remote_code:
-        refuse_code({}, path)
+        untrusted.refuse_code({}, path)
     files = weight_files(path, ADAPTER)
     named = config.get("base_model_name_or_path") or None
     if not isinstance(named, str | None):
@@ -603,13 +585,13 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
     notes, theirs = _beside(path), PurePath(named or "").name
     if loading.base is None:
         # A path only: whoever made the adapter asks no host.
-        if named is None or named.startswith(HUB) or not exists(named):
+        if named is None or named.startswith(untrusted.HUB) or not specs.exists(named):
             what = f"'s base {shown(named)} is not here" if named else " names no base"
-            fix = f"give --base MODEL (a folder, or {HUB}ORG/NAME)"
+            fix = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
             raise CheckpointError(f"the adapter{what}", fix=fix)
         notes.append(f"base: {shown(theirs)}, as the adapter names it")
     elif named is not None and theirs != PurePath(str(loading.base)).name:
-        ours = printable(str(loading.base))
+        ours = untrusted.printable(str(loading.base))
         notes.append(f"base: {ours} as given; the adapter names {shown(theirs)}")
     read, told = partial(merged, files), tuple(notes)
     return Checkpoint(
@@ -627,7 +609,7 @@ def _beside(folder: Path) -> list[str]:
     """
     there = [name for name in _TRAINED if os.path.lexists(folder / name)]
     for name in there:
-        check_inside(folder / name)
+        untrusted.check_inside(folder / name)
         for key in sorted(merged((folder / name,))):
             if not _IMAGES.search(key):
                 what = f"{name} holds weights of the language model ({shown(key)})"
@@ -657,7 +639,7 @@ _ALONE = "save the one to audit alone"
 _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
 
 
-def bare_weights(file: Path, loading: Loading) -> Checkpoint:
+def bare_weights(file: Path, loading: specs.Loading) -> Checkpoint:
     """Full weights into the architecture of a config.json, or LoRA onto the base.
 
     Raises
@@ -731,7 +713,7 @@ def _read(file: Path) -> tuple[State, State, list[str]]:
 
 
 def _lora_config(
-    file: Path, lora: State, loading: Loading
+    file: Path, lora: State, loading: specs.Loading
 ) -> tuple[dict[str, Any], str]:
     """LoRA's configuration: from beside the file, else rank and targets from shapes.
 
@@ -740,7 +722,9 @@ def _lora_config(
     """
     beside = file.parent / "adapter_config.json"
     if beside.exists():
-        return read_json(beside), "LoRA settings: adapter_config.json next to the file"
+        return untrusted.read_json(
+            beside
+        ), "LoRA settings: adapter_config.json next to the file"
     if loading.lora_alpha is None:
         fix = "give --lora-alpha, or put adapter_config.json next to the file"
         raise CheckpointError("holds LoRA weights without their alpha", fix=fix)
@@ -782,7 +766,7 @@ _UNREADABLE = "is no GGUF file that can be read"
 _BASE = "give the model that it was converted from by --base"
 
 
-def gguf_file(file: Path, loading: Loading) -> Checkpoint:
+def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     """Weights as the file's makers rounded them, read as plain numbers.
 
     Raises
@@ -794,9 +778,9 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
     check_regular(file, follow=True)
     config, folder, note = config_of(file, loading)
     install = "where spark-audit lies: pip install '.[gguf]'"
-    with foreign("a GGUF file needs the package gguf", fix=install):
+    with untrusted.foreign("a GGUF file needs the package gguf", fix=install):
         import gguf
-    with foreign(_UNREADABLE):
+    with untrusted.foreign(_UNREADABLE):
         with open(file, "rb") as opened:
             size = min(file.stat().st_size, _HEADER_BYTES)
             with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
@@ -821,10 +805,10 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
     notes = [note, f"GGUF tensors, dequantised as they are: {listed}"]
     if rounded := ", ".join(sorted({*kinds} - _EXACT)):
         notes.append(f"the conversion lost digits ({rounded}): it is audited as it is")
-    words = folder if loading.tokenizer is None else locate(loading.tokenizer)
+    words = folder if loading.tokenizer is None else untrusted.locate(loading.tokenizer)
     words, tokens = words / "tokenizer.json", content["tokenizer"].get("tokens")
     if words.exists() and tokens:
-        known = vocabulary_of(read_json(words, most=WORDS_BYTES))
+        known = vocabulary_of(untrusted.read_json(words, most=untrusted.WORDS_BYTES))
         # Rows that pad the vocabulary are called otherwise by every converter.
         other = sum(known.get(token, i) != i for i, token in enumerate(tokens))
         if other or max(known.values(), default=0) >= len(tokens):
@@ -841,7 +825,7 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
         if sum(counts) > 2 * own:
             what = f"holds {sum(counts):,} numbers, the base's model {own:,}"
             raise CheckpointError(what)
-        with foreign(_UNREADABLE):
+        with untrusted.foreign(_UNREADABLE):
             made = _understood(file, return_tensors=True, model_to_load=model)
         state = {k: torch.as_tensor(one) for k, one in made["tensors"].items()}
         check_filled(state)

@@ -23,15 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from spark_audit import errors
 from spark_audit.checkpoints.specs import Loading, Spec, is_server
-from spark_audit.errors import (
-    CheckpointError,
-    InputError,
-    at,
-    choose,
-    first_line,
-    shown,
-)
 from spark_audit.files import parse_json, sha256_file
 from spark_audit.provenance import sha256_json
 
@@ -68,7 +61,7 @@ def api_key() -> str:
     if key.isascii() and key.isprintable():
         return key
     fix = "set it to the key alone, in one line"
-    raise InputError("holds other characters than a key has", where=KEY, fix=fix)
+    raise errors.InputError("holds other characters than a key has", where=KEY, fix=fix)
 
 
 @dataclass(frozen=True)
@@ -119,18 +112,21 @@ class Server:
             If the key cannot be sent.
         """
         api_key()
-        with at(self.url):
+        with errors.at(self.url):
             try:
                 status, raw = self._sent("/models", None, SOON)
                 answer = parse_json(raw, place="the answer", finite=False)
                 names = [one["id"] for one in answer["data"]] if status == 200 else None
-            except (InputError, TypeError, KeyError):
+            except (errors.InputError, TypeError, KeyError):
                 names = None
             if names is None:
                 self._post("a")
             elif names and self.model not in names:
-                fix = f"give --model NAME: {choose(self.model, map(shown, names))}"
-                raise CheckpointError(f"serves no model {shown(self.model)}", fix=fix)
+                known = errors.choose(self.model, map(errors.shown, names))
+                fix = f"give --model NAME: {known}"
+                raise errors.CheckpointError(
+                    f"serves no model {errors.shown(self.model)}", fix=fix
+                )
 
     def nll(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """NLL of each token but the first, nats, float64.
@@ -141,7 +137,7 @@ class Server:
             If the server cannot be reached, refuses, or answers anything else; after
             :data:`PAUSES` where waiting may help.
         """
-        with at(self.url):
+        with errors.at(self.url):
             answer, count, what = self._post(list(map(int, ids)), PAUSES), len(ids), ""
             try:
                 given = answer["choices"][0]["logprobs"]["token_logprobs"]
@@ -155,7 +151,7 @@ class Server:
                 elif not all(math.isfinite(one) and one < 1e-3 for one in values):
                     what = "gives log-probabilities that are none"
             if what:
-                raise CheckpointError(what, fix=_NEEDS)
+                raise errors.CheckpointError(what, fix=_NEEDS)
             return -np.array(values)
 
     def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
@@ -182,8 +178,8 @@ class Server:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
                 what = f"has not answered for {seconds} s"
-                raise CheckpointError(what, fix=_GONE) from error
-            return 0, first_line(Exception(reason)).encode()
+                raise errors.CheckpointError(what, fix=_GONE) from error
+            return 0, errors.first_line(Exception(reason)).encode()
 
     def _post(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
         """What it says of a prompt."""
@@ -193,7 +189,7 @@ class Server:
             # What it answers may quote the text, and its own reason the key.
             what, fix, passes = "answers something else than JSON", _NEEDS, True
             if 200 <= status < 300:
-                with suppress(InputError):  # or an answer that broke off
+                with suppress(errors.InputError):  # or an answer that broke off
                     return parse_json(raw, place="the answer", finite=False)
             elif status:
                 what = f"answers {status} {http.client.responses.get(status, '')}"
@@ -203,7 +199,7 @@ class Server:
                 what, fix = f"cannot be reached ({raw.decode()})", _GONE
             if pause is None or not passes:
                 resumes = "; the same command resumes there" * bool(passes and pauses)
-                raise CheckpointError(what, fix=fix + resumes)
+                raise errors.CheckpointError(what, fix=fix + resumes)
             time.sleep(pause)
         return None
 
@@ -237,28 +233,30 @@ def served(
     paths = [path for spec in there for path in spec.paths]
     if not there:
         flag = "--agree" if loading.model is None else "--model"
-        raise InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
+        raise errors.InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
     if any({*path} & {*"@?#"} for path in paths):
         fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
         what = "an address with a password, a query or a fragment is not taken"
-        raise InputError(what, where="--ckpt", fix=fix)
+        raise errors.InputError(what, where="--ckpt", fix=fix)
     if len(paths) > 1:
         fix = "audit one at a time, and compare the reports"
-        raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)
+        raise errors.InputError(
+            "one served checkpoint at most", where="--ckpt", fix=fix
+        )
     if loading.model is None or loading.agree is None:
         what = "is read as a server's address, which is believed only where it agrees"
         fix = "give --model NAME, and --agree PATH: the same checkpoint here, or a "
         fix += f"table of its plain scores; {_ADDRESS}"
-        raise InputError(what, where=f"--ckpt {paths[0]}", fix=fix)
+        raise errors.InputError(what, where=f"--ckpt {paths[0]}", fix=fix)
     if loading.quantize or relearn:
         flag = "--quantize" if loading.quantize else "--relearn"
-        raise InputError("does not go with a server", where=flag)
+        raise errors.InputError("does not go with a server", where=flag)
     agree, (spec,) = Path(loading.agree).expanduser(), there
     table = agree if agree.suffix == ".parquet" else None
     if table is not None and loading.base is None:
         fix = "give --base MODEL, whose tokenizer and configuration are read"
         what = "a table does not describe the model"
-        raise InputError(what, where="--agree", fix=fix)
+        raise errors.InputError(what, where="--agree", fix=fix)
     here = Spec(spec.name, (str(loading.agree if table is None else loading.base),))
     server = Server(paths[0], loading.model, table, spec.name)
     server.reach()

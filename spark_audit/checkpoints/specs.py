@@ -16,15 +16,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from spark_audit.checkpoints.untrusted import (
-    CONFIGURATIONS,
-    HUB,
-    HUB_PAGE,
-    NO_WEIGHTS,
-    WEIGHT_SUFFIXES,
-    check_inside,
-    locate,
-)
+from spark_audit.checkpoints import untrusted
 from spark_audit.errors import CheckpointError, InputError, OutputError, at, shown
 from spark_audit.files import (
     DAMAGED,
@@ -35,14 +27,7 @@ from spark_audit.files import (
     read_regular,
 )
 from spark_audit.names import BASE, CheckpointName
-from spark_audit.terminal.flags import (
-    ADVANCED,
-    NO_OPTION,
-    WHERE,
-    LoraAlpha,
-    fields_in,
-    one_of,
-)
+from spark_audit.terminal import flags
 
 SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -56,7 +41,7 @@ def is_server(source: str) -> bool:
     return source.startswith(SCHEMES)
 
 
-@fields_in(WHERE)
+@flags.fields_in(flags.WHERE)
 @dataclass(frozen=True, kw_only=True)
 class Loading:
     """How checkpoints are opened; fields are named like the flags.
@@ -102,19 +87,23 @@ class Loading:
         "float32"
     )
     device_map: Annotated[str | None, Parameter(choices=("auto",))] = None
-    tokenizer: Annotated[str | None, Parameter(group=ADVANCED, metavar="DIR")] = None
-    lora_alpha: LoraAlpha = None
-    revision: Annotated[str | None, Parameter(group=ADVANCED)] = None
-    trust_remote_code: Annotated[bool, Parameter(group=ADVANCED)] = False
+    tokenizer: Annotated[str | None, Parameter(group=flags.ADVANCED, metavar="DIR")] = (
+        None
+    )
+    lora_alpha: flags.LoraAlpha = None
+    revision: Annotated[str | None, Parameter(group=flags.ADVANCED)] = None
+    trust_remote_code: Annotated[bool, Parameter(group=flags.ADVANCED)] = False
     quantize: Annotated[tuple[str, ...], Parameter(metavar="int8|int4")] = ()
     model: str | None = None
     agree: Annotated[str | None, Parameter(metavar="PATH")] = None
-    base: Annotated[str | None, NO_OPTION] = None
-    include_base: Annotated[bool, NO_OPTION] = False
+    base: Annotated[str | None, flags.NO_OPTION] = None
+    include_base: Annotated[bool, flags.NO_OPTION] = False
 
     def locate(self, source: str) -> Path:
         """The local path of a model that the user gave."""
-        return locate(source, revision=self.revision, code=self.trust_remote_code)
+        return untrusted.locate(
+            source, revision=self.revision, code=self.trust_remote_code
+        )
 
     def __post_init__(self) -> None:
         if not DEVICES.fullmatch(self.device):
@@ -122,7 +111,7 @@ class Loading:
             raise InputError(
                 what, where="--device", fix="give auto, cpu, cuda or cuda:N"
             )
-        one_of(self.dtype, "--dtype", DTYPES)
+        flags.one_of(self.dtype, "--dtype", DTYPES)
         if self.device_map and self.quantize:
             what = "rounds whole models, not models spread by --device-map"
             raise InputError(what, where="--quantize")
@@ -228,12 +217,12 @@ def _draft(text: str) -> Spec:
     paths, stages = zip(*map(split_stage, parts), strict=True)
     odd = not name and not here and exists(path.strip())
     letters = "write a name of letters, digits and . _ + - alone"
-    page = any(HUB_PAGE in part for part in parts)
+    page = any(untrusted.HUB_PAGE in part for part in parts)
     apart = "replicates of one method are at different stages"
     for wrong, what, fix in (
         (odd, f"{front!r} is no name for a checkpoint", letters),
         (not all(parts), "is empty", "give a path"),
-        (page, "is a web page", f"write a model on the hub as {HUB}ORG/NAME"),
+        (page, "is a web page", f"write a model on the hub as {untrusted.HUB}ORG/NAME"),
         (listed and not name, "a list of seeds has no name", "write NAME=[PATH,PATH]"),
         (len({*stages}) > 1, apart, "give every path the same @K, or none"),
     ):
@@ -260,7 +249,7 @@ def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list
 def _parts(path: str, stage: str | None) -> tuple[str, ...]:
     if exists(path):
         path = os.path.abspath(os.path.expanduser(path))
-    elif path.startswith(HUB):
+    elif path.startswith(untrusted.HUB):
         # A revision is no stage, and may hold a slash.
         name, at, revision = path.partition("@")
         path = name + at.replace("@", "-") + revision.replace("/", "-")
@@ -285,7 +274,7 @@ _LIST = "write one path per line, relative to the file, or give a checkpoint ins
 def series(source: str) -> dict[Path, dict[str, Path]]:
     """What :func:`stages_of` gives for a series; none for a single checkpoint."""
     with at(source):
-        path = None if is_server(source) else locate(split_stage(source)[0])
+        path = None if is_server(source) else untrusted.locate(split_stage(source)[0])
         return stages_of(path) if path and is_series(path) else {}
 
 
@@ -313,7 +302,9 @@ def is_series(path: Path) -> bool:
     """Numbered folders of checkpoints and no checkpoint beside them, or a list."""
     if path.is_file():
         return path.suffix == ".txt"
-    if not path.is_dir() or any((path / name).exists() for name in CONFIGURATIONS):
+    if not path.is_dir() or any(
+        (path / name).exists() for name in untrusted.CONFIGURATIONS
+    ):
         return False
     return any(_held(folder) for _, folder in _numbered(_root(path)))
 
@@ -335,7 +326,7 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
     for place in (_root(path), *folders, *(f / n for f in folders for n in _PARTS)):
         # Listed in a text file, stages may lie anywhere.
         if place != path and os.path.lexists(place):
-            check_inside(place, within=path)
+            untrusted.check_inside(place, within=path)
     for (number, folder), (after, other) in pairwise(numbered):
         if number == after or number[0] != after[0]:
             twice = "two stages have one number"
@@ -424,8 +415,11 @@ def _held(stage: Path) -> dict[str, Path]:
         part: place
         for part, place in places.items()
         if any(
-            file.name in CONFIGURATIONS
-            or (file.suffix in WEIGHT_SUFFIXES and not file.name.startswith(NO_WEIGHTS))
+            file.name in untrusted.CONFIGURATIONS
+            or (
+                file.suffix in untrusted.WEIGHT_SUFFIXES
+                and not file.name.startswith(untrusted.NO_WEIGHTS)
+            )
             for file in place.iterdir()
         )
     }

@@ -14,13 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.untrusted import (
-    WORDS_BYTES,
-    check_folder,
-    objects,
-    read_json,
-    walk,
-)
+from spark_audit.checkpoints import untrusted
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.files import sha256_file
 from spark_audit.provenance import sha256_json
@@ -72,9 +66,11 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
     """
     import transformers
 
-    check_folder(folder)
+    untrusted.check_folder(folder)
     settings, content, *others = (
-        read_json(folder / name, most=WORDS_BYTES) if (folder / name).exists() else {}
+        untrusted.read_json(folder / name, most=untrusted.WORDS_BYTES)
+        if (folder / name).exists()
+        else {}
         for name in ("tokenizer_config.json", "tokenizer.json", *_TOKEN_FILES)
     )
     _check_content(content, settings, *others)
@@ -166,15 +162,23 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
     CheckpointError
         With what does so.
     """
-    tokens = [one for one in objects([*others]) if isinstance(one.get("content"), str)]
+    tokens = [
+        one
+        for one in untrusted.objects([*others])
+        if isinstance(one.get("content"), str)
+    ]
     odd = any(set(one) - _TOKEN for one in tokens)
     steps = [content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
-    growth = math.prod(map(_factor, objects(steps)))
-    after = [*walk(content.get("post_processor"))]
+    growth = math.prod(map(_factor, untrusted.objects(steps)))
+    after = [*untrusted.walk(content.get("post_processor"))]
     added = sum(len(v) for key, v in after if key == "ids" and isinstance(v, list))
-    single = [key for name, v in after if name == "single" for key, _ in walk(v)]
+    single = [
+        key for name, v in after if name == "single" for key, _ in untrusted.walk(v)
+    ]
     added *= single.count("SpecialToken")
-    nests = any(key == "Regex" and _nests(str(value)) for key, value in walk(steps))
+    nests = any(
+        key == "Regex" and _nests(str(value)) for key, value in untrusted.walk(steps)
+    )
     ids: Iterable[Any] = ()
     # What is of another layout, the tokenizer's own loader refuses.
     with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
@@ -196,7 +200,7 @@ def _factor(step: dict[str, Any]) -> float:
     """How many times as long one step can make a text."""
     put, before = step.get("content"), step.get("prepend")
     if step.get("type") == "Replace" and isinstance(put, str):
-        replaced = dict(walk(step.get("pattern"))).get("String")
+        replaced = dict(untrusted.walk(step.get("pattern"))).get("String")
         if isinstance(replaced, str) and replaced:
             return max(1.0, len(put) / len(replaced))
         # An expression may match nothing, before and behind every letter.

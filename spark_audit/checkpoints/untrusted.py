@@ -21,23 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spark_audit.errors import (
-    CheckpointError,
-    IncompleteError,
-    InputError,
-    SparkError,
-    at,
-    one_line,
-    shown,
-)
-from spark_audit.files import (
-    SETTINGS_BYTES,
-    elsewhere,
-    lies_inside,
-    nearest,
-    parse_json,
-    read_regular,
-)
+from spark_audit import errors, files
 from spark_audit.host_memory import out_of_memory
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
@@ -83,23 +67,27 @@ def locate(source: str, *, revision: str | None = None, code: bool = False) -> P
         it, or the hub cannot be reached.
     """
     if not source.strip():
-        raise CheckpointError("no path was given", where="checkpoint", fix="give one")
+        raise errors.CheckpointError(
+            "no path was given", where="checkpoint", fix="give one"
+        )
     if source.startswith(HUB):
-        with at(source):
+        with errors.at(source):
             return _fetched(source, revision=revision, code=code)
     path = Path(os.path.expanduser(source))
-    with at(source), readable():
+    with errors.at(source), readable():
         if path.exists():
             check_folder(path)
             return path
-    fix = elsewhere(source) or nearest(path) or "check the path"
+    fix = files.elsewhere(source) or files.nearest(path) or "check the path"
     if HUB_PAGE in source:
         fix = f"write a model on the hub as {HUB}ORG/NAME"
     elif "://" in source:
         fix = "audits read a server: --ckpt http://HOST:PORT/v1 --model NAME"
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         fix += f" (a model on the hub is written {HUB}{source})"
-    raise CheckpointError("there is no such file or folder", where=source, fix=fix)
+    raise errors.CheckpointError(
+        "there is no such file or folder", where=source, fix=fix
+    )
 
 
 def check_folder(path: Path) -> None:
@@ -122,11 +110,13 @@ def check_folder(path: Path) -> None:
         if not entry.exists():
             continue
         state = entry.stat()
-        what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
+        what = "is" if entry == path else f"holds {errors.shown(entry.name)}, which is"
         if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
-            raise CheckpointError(f"{what} neither file nor folder")
+            raise errors.CheckpointError(f"{what} neither file nor folder")
         if state.st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
-            raise CheckpointError(f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB")
+            raise errors.CheckpointError(
+                f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB"
+            )
 
 
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
@@ -135,7 +125,7 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
     named = _HUB_ID.fullmatch(source.removeprefix(HUB))
     if named is None:
         fix = f"write {HUB}ORG/NAME[@REVISION]"
-        raise CheckpointError("is no model on the hub", fix=fix)
+        raise errors.CheckpointError("is no model on the hub", fix=fix)
     fetch = partial(snapshot_download, named[1], revision=named[2] or revision)
     # What a folder on disk would be read for.
     wanted = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
@@ -161,40 +151,44 @@ def readable(what: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or one_line(error)
-        raise CheckpointError(f"{what}cannot be read ({why})") from error
+        why = error.strerror or errors.one_line(error)
+        raise errors.CheckpointError(f"{what}cannot be read ({why})") from error
 
 
-def read_json(path: Path, *, most: int = SETTINGS_BYTES) -> dict[str, Any]:
+def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, Any]:
     """Read a JSON object of at most so many bytes that lies inside its folder."""
     check_inside(path)
     try:
         with readable(f"{path.name} "):
-            raw = read_regular(path, most=most)
-        content = parse_json(raw, place=path.name, finite=False)
-    except InputError as error:
+            raw = files.read_regular(path, most=most)
+        content = files.parse_json(raw, place=path.name, finite=False)
+    except errors.InputError as error:
         what = f"{path.name} cannot be read: it {error.what}"
-        raise CheckpointError(what, fix=error.fix) from error
+        raise errors.CheckpointError(what, fix=error.fix) from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path.name} is no JSON object")
+        raise errors.CheckpointError(f"{path.name} is no JSON object")
     return content
 
 
 def check_inside(path: Path, *, within: Path | None = None) -> None:
     """Refuse what leads out of a folder, by default its own (the hub's cache apart)."""
-    if not lies_inside(path, within=within):
+    if not files.lies_inside(path, within=within):
         fix = "copy the file into the folder, or give its folder"
-        raise CheckpointError(f"{shown(path.name)} leads out of the folder", fix=fix)
+        raise errors.CheckpointError(
+            f"{errors.shown(path.name)} leads out of the folder", fix=fix
+        )
 
 
 def refuse_code(config: Mapping[str, Any], folder: Path) -> None:
     """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
     fix = "read the code, then add --trust-remote-code"
     if any(key == "auto_map" and value for key, value in walk(config)):
-        raise CheckpointError("brings its own code (auto_map)", fix=fix)
+        raise errors.CheckpointError("brings its own code (auto_map)", fix=fix)
     scripts = sorted([*folder.glob("*.py"), *folder.glob("custom_generate/*.py")])
     if scripts:
-        raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=fix)
+        raise errors.CheckpointError(
+            f"brings its own code ({scripts[0].name})", fix=fix
+        )
 
 
 def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
@@ -215,7 +209,7 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
         ):
             what = "takes its attention code from the hub" if code else "names a file"
             fix = f"remove {key} from config.json"
-            raise CheckpointError(f"config.json {what} ({key})", fix=fix)
+            raise errors.CheckpointError(f"config.json {what} ({key})", fix=fix)
     return config
 
 
@@ -302,12 +296,14 @@ def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except SparkError:
+    except errors.SparkError:
         raise
     except Exception as error:
         if out_of_memory(error):
             fix = "try --dtype bfloat16, --device-map auto or a larger device"
-            raise IncompleteError("does not fit into memory", fix=fix) from error
+            raise errors.IncompleteError("does not fit into memory", fix=fix) from error
         if isinstance(error, ImportError):
             fix = fix or "install the package that it names"
-        raise CheckpointError(f"{what} ({one_line(error)})", fix=fix) from error
+        raise errors.CheckpointError(
+            f"{what} ({errors.one_line(error)})", fix=fix
+        ) from error

@@ -17,16 +17,8 @@ from typing import Any
 
 import torch
 
+from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.checkpoints.untrusted import (
-    NO_WEIGHTS,
-    WEIGHT_SUFFIXES,
-    check_inside,
-    foreign,
-    printable,
-    read_config,
-    read_json,
-)
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import (
     DAMAGED,
@@ -66,21 +58,23 @@ def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     """
     path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
-        others = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+        others = sorted(
+            p.name for p in folder.iterdir() if p.suffix in untrusted.WEIGHT_SUFFIXES
+        )
         own = ", ".join(others[:1]) or "none is there"
         fix = "copy the weights there, put shards of a distributed run together, or "
         fix += f"give a weights file itself ({own})"
         what = f"has a configuration, but no whole {' or '.join(names)}"
         raise CheckpointError(what, fix=fix)
     if not path.name.endswith(".index.json"):
-        check_inside(path)
+        untrusted.check_inside(path)
         return (path,)
-    shards = read_json(path).get("weight_map")
+    shards = untrusted.read_json(path).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{path.name} has no weight_map")
     files = tuple(folder / name for name in sorted({*map(str, shards.values())}))
     for file in files:
-        check_inside(file, within=folder)
+        untrusted.check_inside(file, within=folder)
         if not os.path.lexists(file):
             what = f"{file.name}, which {path.name} names, is missing"
             raise CheckpointError(what, fix=AGAIN)
@@ -96,8 +90,14 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
             fix = "give --base MODEL: only its architecture and tokenizer are used"
             raise CheckpointError(what, fix=fix)
         folder = loading.locate(loading.base)
-        note = f"architecture: {printable(loading.base)} (none of its weights)"
-    return read_config(folder, trusted=loading.trust_remote_code), folder, note
+        note = (
+            f"architecture: {untrusted.printable(loading.base)} (none of its weights)"
+        )
+    return (
+        untrusted.read_config(folder, trusted=loading.trust_remote_code),
+        folder,
+        note,
+    )
 
 
 def read_tensors(path: Path) -> Any:
@@ -113,7 +113,7 @@ def read_tensors(path: Path) -> Any:
         with safetensors_file(path) as file:
             return {key: file.get_tensor(key) for key in file.keys()}
     again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
-    with foreign(f"{path.name} cannot be read as weights"):
+    with untrusted.foreign(f"{path.name} cannot be read as weights"):
         # What the user named may be a link; in folders links were looked at before.
         check_regular(path, follow=True)
         if zipped := zipfile.is_zipfile(path):
@@ -138,7 +138,7 @@ def safetensors_file(path: Path) -> Iterator[Any]:
     """A safetensors file, open."""
     from safetensors import safe_open
 
-    with foreign(f"{path.name} is damaged or no safetensors file", fix=AGAIN):
+    with untrusted.foreign(f"{path.name} is damaged or no safetensors file", fix=AGAIN):
         check_regular(path, follow=True)
         with safe_open(path, framework="pt") as file:
             yield file
@@ -153,7 +153,7 @@ def lone_file(
     if any((path / name).exists() for name in configurations):
         return None
     files = [file for file in path.iterdir() if file.suffix in suffixes]
-    files = [file for file in files if not file.name.startswith(NO_WEIGHTS)]
+    files = [file for file in files if not file.name.startswith(untrusted.NO_WEIGHTS)]
     return files[0] if len(files) == 1 else None
 
 
@@ -262,7 +262,7 @@ def check_whole(folder: Path) -> dict[str, Any]:
     place = folder / _TOLD
     if not os.path.lexists(place):
         return {}  # of another maker: there is nothing to hold them against
-    told = read_json(place)
+    told = untrusted.read_json(place)
     seal, files = intact(read_regular(place)), told.get("files")
     if seal is None and files is None:
         return told
@@ -328,7 +328,7 @@ def frozen_noise(
             return None
         what = "is missing: it was trained with noise on its input embeddings"
         raise CheckpointError(f"{NOISE} {what}", fix=fix)
-    check_inside(path)
+    untrusted.check_inside(path)
     state = merged((path,))
     check_floats(state)
     given = {name: tensor.shape for name, tensor in state.items()}

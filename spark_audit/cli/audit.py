@@ -12,27 +12,16 @@ from spark_audit.audits import Audit
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
+from spark_audit.terminal import flags
 from spark_audit.terminal.console import say, tell, tell_json
-from spark_audit.terminal.flags import (
-    NO_OPTION,
-    OUTPUT,
-    WHAT,
-    Json,
-    Line,
-    Quiet,
-    Typed,
-    Verbose,
-    hidden,
-    options,
-)
 
 
-@hidden("audits")
+@flags.hidden("audits")
 class Asked(Request):
     """What is asked over a manifest, or over the tasks themselves."""
 
 
-@hidden("audits", "data")
+@flags.hidden("audits", "data")
 class AskedOfRows(Request):
     """What is asked over a manifest."""
 
@@ -46,7 +35,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     several = len(audits) > 1
     named = {audit.name: audit for audit in audits}
     waits = [one for one, audit in named.items() if several and audit.on_request]
-    own = options(*audits, named=several)
+    own = flags.options(*audits, named=several)
     usual = {f.name for a in audits if not a.on_request for f in fields(a)}
 
     def command(
@@ -60,7 +49,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         verbose: bool = False,
         skip: tuple[str, ...] = (),
         also: tuple[str, ...] = (),
-        typed: Typed,
+        typed: flags.Typed,
     ) -> None:
         asked = {*typed.given} - usual
         waiting = [
@@ -85,9 +74,9 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             listed = " ".join(waiting)
             say(f"left out unless asked for: {listed} (--also {listed})")
 
-    none = Annotated[Any, NO_OPTION]
+    none = Annotated[Any, flags.NO_OPTION]
     dry = "Say what would be done and how long it takes, and stop."
-    panel = Parameter(group=WHAT, metavar="AUDIT...")
+    panel = Parameter(group=flags.WHAT, metavar="AUDIT...")
     skips = Parameter(choices=named, help="Audits to leave out.")
     alsos = Parameter(
         choices=waits or ["-"], help="Audits that `all` runs on request only."
@@ -96,13 +85,13 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         "request": Asked if audits[0].of_series and not several else AskedOfRows,
         "own": own if fields(own) else none,
         "loading": Loading,
-        "dry_run": Annotated[bool, Parameter(group=OUTPUT, help=dry)],
-        "json": Json,
-        "quiet": Quiet,
-        "verbose": Verbose,
+        "dry_run": Annotated[bool, Parameter(group=flags.OUTPUT, help=dry)],
+        "json": flags.Json,
+        "quiet": flags.Quiet,
+        "verbose": flags.Verbose,
         "skip": Annotated[tuple[str, ...], panel, skips] if several else none,
         "also": Annotated[tuple[str, ...], panel, alsos] if several else none,
-        "typed": Line,
+        "typed": flags.Line,
     }
     return command
 

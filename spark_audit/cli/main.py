@@ -18,17 +18,8 @@ from cyclopts import App, Parameter
 from spark_audit import sentences
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM, report_commands
+from spark_audit.terminal import flags
 from spark_audit.terminal.console import run_command, show_facts
-from spark_audit.terminal.flags import (
-    HOW,
-    Json,
-    Quiet,
-    Seed,
-    Verbose,
-    add,
-    hidden,
-    program,
-)
 
 if TYPE_CHECKING:
     from spark_audit.audits import Audit
@@ -85,7 +76,7 @@ def _app(argv: Sequence[str]) -> App:
     """The application, with only the called modules imported."""
     if "--install-completion" in argv:
         argv = [*argv, *AUDITS, *GROUPS, ALL]  # what it writes names every option
-    app = program(
+    app = flags.program(
         PROGRAM,
         argv,
         help="Find out what a language-model checkpoint gives away about the personal "
@@ -95,7 +86,7 @@ def _app(argv: Sequence[str]) -> App:
     put("demo", demo)
     for name, text in GROUPS.items():
         place = len([*app])
-        group = App(name=name, help=text, group_parameters=HOW, sort_key=place)
+        group = App(name=name, help=text, group_parameters=flags.HOW, sort_key=place)
         if name in argv:
             commands = import_module(f"spark_audit.cli.{name}_commands").COMMANDS
             for one, function in commands.items():
@@ -136,13 +127,13 @@ def _add(
     **more: Any,
 ) -> None:
     example = EXAMPLES.get(within + name, f"{name} {ANY}")
-    add(app, name, function, examples=[f"{PROGRAM} {example}"], **more)
+    flags.add(app, name, function, examples=[f"{PROGRAM} {example}"], **more)
 
 
 # --- commands without a model, and with all of it -------------------------------------
 
 
-@hidden("trust_remote_code", "quantize", "model", "agree")
+@flags.hidden("trust_remote_code", "quantize", "model", "agree")
 class Opened(Loading):
     """How a checkpoint is opened to be looked at."""
 
@@ -153,7 +144,7 @@ def inspect(
     *,
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     loading: Opened = Opened(),
-    json: Json = False,
+    json: flags.Json = False,
 ) -> None:
     """Report the type of a checkpoint and whether it would load; no scoring.
 
@@ -174,9 +165,9 @@ def demo(
     output: Annotated[Path, Parameter(metavar="DIR", alias="-o")] = Path(
         "reports/demo-run"
     ),
-    seed: Seed = 0,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    seed: flags.Seed = 0,
+    quiet: flags.Quiet = False,
+    verbose: flags.Verbose = False,
 ) -> None:
     """A complete small example, offline: data, base, five runs, manifest, all audits.
 

@@ -13,13 +13,7 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.manifest.schema import BuildSettings
 from spark_audit.sentences import render
-from spark_audit.terminal.console import (
-    keep_apart,
-    show_facts,
-    show_line,
-    tell,
-    tell_json,
-)
+from spark_audit.terminal import console
 from spark_audit.terminal.flags import BatchSize, Json, Quiet, Verbose, hidden
 
 BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
@@ -67,7 +61,7 @@ def build(
     from spark_audit.terminal.console import progress
 
     files = data_files(data)
-    keep_apart([output], files)
+    console.keep_apart([output], files)
     # Handed over, not kept: they would take room while the manifest is sealed.
     examples = [read_examples(*files)]
     check_output(output)
@@ -92,8 +86,8 @@ def build(
         shutil.rmtree(kept, ignore_errors=True)
     _show(describe(manifest))
     for note in store.notes:
-        tell(f"note: {note}")
-    tell(f"Manifest: {output}")
+        console.tell(f"note: {note}")
+    console.tell(f"Manifest: {output}")
 
 
 def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> None:
@@ -104,19 +98,19 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
     description = describe(load_manifest(manifest))
     if json:
         notes = {"notes": [*description.notes]}
-        tell_json({**description.facts, **description.tables, **notes})
+        console.tell_json({**description.facts, **description.tables, **notes})
         return
     _show(description)
     if not verbose:
-        tell(render("overview.more"))
+        console.tell(render("overview.more"))
         return
     for title, records in description.tables.items():
         if records:
             names = BALANCE if title == "balance" else (*records[0],)
             show_records([{n: r[n] for n in names} for r in records], title=title)
-    tell()
+    console.tell()
     facts = description.facts.items()
-    show_facts({n.replace("_", " "): "-" if v is None else v for n, v in facts})
+    console.show_facts({n.replace("_", " "): "-" if v is None else v for n, v in facts})
 
 
 def verify(
@@ -133,7 +127,7 @@ def verify(
         Also check that it fits.
     """
     content = load_manifest(manifest)
-    tell(f"{manifest}: digest {content.digest} fits its content")
+    console.tell(f"{manifest}: digest {content.digest} fits its content")
     if base is not None:
         from spark_audit.checkpoints.open import open_checkpoint
         from spark_audit.manifest.file import check_fit
@@ -141,7 +135,7 @@ def verify(
         loaded = open_checkpoint(base, name="base")
         sha256 = loaded.base_sha256 or loaded.weights_sha256
         check_fit(content, loaded, base_sha256=sha256)
-        tell(f"{base}: is the reference of this manifest")
+        console.tell(f"{base}: is the reference of this manifest")
 
 
 def export(
@@ -163,10 +157,10 @@ def export(
     from spark_audit.manifest.file import redact as redacted
 
     check_output(output)
-    keep_apart([output], [manifest])
+    console.keep_apart([output], [manifest])
     content = load_manifest(manifest)
     write_manifest(redacted(content) if redact else content, output)
-    tell(f"Manifest: {output}")
+    console.tell(f"Manifest: {output}")
 
 
 def rows(
@@ -193,15 +187,17 @@ def rows(
     for name, part in parts.items():
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in part]
         write_text(output / f"{name}.jsonl", "".join(lines), mode=0o600)
-    tell(f"Rows: {output} ({len(members)} of members, {len(others)} of non-members)")
+    console.tell(
+        f"Rows: {output} ({len(members)} of members, {len(others)} of non-members)"
+    )
 
 
 def _show(described: Any) -> None:
     """What a reader must know first."""
     for text in described.summary:
-        show_line(text)
+        console.show_line(text)
     for note in described.notes:
-        show_line(f"note: {note}")
+        console.show_line(f"note: {note}")
 
 
 COMMANDS = {

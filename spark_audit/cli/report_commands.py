@@ -10,19 +10,8 @@ from cyclopts import Parameter
 
 from spark_audit.errors import InputError
 from spark_audit.sentences import render, spoken
+from spark_audit.terminal import flags
 from spark_audit.terminal.console import keep_apart, tell, tell_json
-from spark_audit.terminal.flags import (
-    WHAT,
-    Formats,
-    Json,
-    Language,
-    Line,
-    Preset,
-    Seed,
-    ShowText,
-    Verbose,
-    text_in_dossier,
-)
 
 Unit = Literal["row", "canary"]
 Relation = Literal["add-remove", "replace"]
@@ -37,13 +26,15 @@ def report(
     folder: Folder,
     /,
     *,
-    formats: Formats = (),
-    language: Language = "en",
+    formats: flags.Formats = (),
+    language: flags.Language = "en",
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    show_text: ShowText = False,
-    against: Annotated[Path | None, Parameter(group=WHAT, metavar="REPORT")] = None,
-    json: Json = False,
-    verbose: Verbose = False,
+    show_text: flags.ShowText = False,
+    against: Annotated[
+        Path | None, Parameter(group=flags.WHAT, metavar="REPORT")
+    ] = None,
+    json: flags.Json = False,
+    verbose: flags.Verbose = False,
 ) -> None:
     """Render a report folder again from its report.json; needs no model.
 
@@ -58,7 +49,7 @@ def report(
     from spark_audit.cli.show import show_report, show_tables
     from spark_audit.report.folder import write_report
 
-    text_in_dossier(formats, show_text=show_text)
+    flags.text_in_dossier(formats, show_text=show_text)
     if show_text and manifest is None:
         what = "the text is in the manifest"
         raise InputError(what, where="--show-text", fix="add --manifest")
@@ -117,15 +108,15 @@ def compare(
     folders: Annotated[list[Path], Parameter(metavar="DIR DIR...")],
     /,
     *,
-    typed: Line,
+    typed: flags.Line,
     baseline: Annotated[str | None, Parameter(metavar="NAME")] = None,
     output: Annotated[Path | None, Parameter(metavar="DIR", alias="-o")] = None,
-    language: Language = "en",
-    preset: Preset = None,
-    seed: Seed = 0,
+    language: flags.Language = "en",
+    preset: flags.Preset = None,
+    seed: flags.Seed = 0,
     null: Annotated[str | None, Parameter(metavar="NAME,NAME")] = None,
-    json: Json = False,
-    verbose: Verbose = False,
+    json: flags.Json = False,
+    verbose: flags.Verbose = False,
 ) -> None:
     """Paired contrasts of reports over one manifest; needs no model.
 
@@ -182,7 +173,7 @@ def gate(
     junit: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     sarif: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     attest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    json: Json = False,
+    json: flags.Json = False,
 ) -> None:
     """Fail with exit code 1 if a rule is violated; needs no model.
 
@@ -254,7 +245,7 @@ def epsilon(
     unit: Unit = "row",
     relation: Relation = "add-remove",
     run: Annotated[Path | None, Parameter(metavar="RUN")] = None,
-    json: Json = False,
+    json: flags.Json = False,
 ) -> None:
     """Hold a claim of differential privacy against a report's canaries; 1 if it fails.
 
@@ -295,7 +286,7 @@ def verify(
     attestation: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")] = (),
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    json: Json = False,
+    json: flags.Json = False,
 ) -> None:
     """Conclude a report anew from its evidence, without model or text; 1 if it differs.
 
@@ -331,8 +322,8 @@ def persons(
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: Annotated[bool, Parameter(negative="")] = False,
     share: Annotated[float, Parameter(metavar="X")] = 0.1,
-    language: Language = "en",
-    json: Json = False,
+    language: flags.Language = "en",
+    json: flags.Json = False,
 ) -> None:
     """What a report shows of single rows and persons; needs no model and no text.
 

@@ -8,19 +8,8 @@ from typing import Any
 
 from spark_audit import sentences
 from spark_audit.audits import about
+from spark_audit.report import states
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.states import (
-    SHAPES,
-    Standing,
-    advice,
-    answer,
-    attack_table,
-    attacks,
-    gate,
-    level,
-    standings,
-    state_name,
-)
 from spark_audit.report.tables import Table, glance, records_table, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
@@ -29,7 +18,7 @@ from spark_audit.terminal.console import show_line, show_table, stdout, tell, te
 def show_report(report: Report, *, verbose: bool = False) -> None:
     """Where each checkpoint stands; of one audit, or if asked for, all there is."""
     report = _as_on_pages(report)
-    stand = standings(report)
+    stand = states.standings(report)
     single = len({row.audit for row in report.results}) < 2
     if stand:
         _show_standings(report, stand)
@@ -78,21 +67,21 @@ WIDE = 120
 """Columns below which a table's figures would be cut or stand in pieces."""
 
 
-def _show_standings(report: Report, stand: Sequence[Standing]) -> None:
+def _show_standings(report: Report, stand: Sequence[states.Standing]) -> None:
     """The answer, a paragraph a checkpoint, and what to do next."""
-    show_line(answer(stand), style="bold")
+    show_line(states.answer(stand), style="bold")
     for one in stand:
-        line = f"{SHAPES[one.state]} {state_name(one.state)} {one.name}: {one.lead}"
-        style = "bold" if one.detections else None
-        show_line(f"{line} {sentences.capitalised(one.outcomes)}.", style=style)
-    show_line(sentences.render("terminal.level", level=level(report)))
-    tested = attack_table(attacks(report, stand))
+        state = f"{states.SHAPES[one.state]} {states.state_name(one.state)}"
+        line = f"{state} {one.name}: {one.lead} {sentences.capitalised(one.outcomes)}."
+        show_line(line, style="bold" if one.detections else None)
+    show_line(sentences.render("terminal.level", level=states.level(report)))
+    tested = states.attack_table(states.attacks(report, stand))
     for attack, _, on, _, least in (line.texts for line in tested.rows):
         show_line(f"{attack}: {on}; {tested.header[-1]}: {least}")
-    for state, text in advice(stand).items():
-        show_line(f"{SHAPES[state]} {text}")
+    for state, text in states.advice(stand).items():
+        show_line(f"{states.SHAPES[state]} {text}")
     rules = sentences.render("page.without_rules")
-    show_line(f"{rules} spark-audit gate {gate(stand)}.")
+    show_line(f"{rules} spark-audit gate {states.gate(stand)}.")
 
 
 def show_tables(tables: Sequence[Table], *, figures: bool = True) -> None:

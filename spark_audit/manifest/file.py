@@ -12,16 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 import pyarrow as pa
 from pydantic import ValidationError
 
+from spark_audit import files
 from spark_audit.errors import InputError, OutputError, SparkError
-from spark_audit.files import (
-    data_bytes,
-    field_path,
-    instead,
-    open_regular,
-    parse_json,
-    read_whole,
-    write_atomically,
-)
 from spark_audit.manifest.schema import (
     MOST,
     ById,
@@ -112,7 +104,7 @@ def _checked(content: Mapping[str, Any], *, where: str) -> Manifest:
         what = str(error)
         if isinstance(error, ValidationError):
             first = error.errors(include_input=False, include_url=False)[0]
-            place = field_path(first["loc"], Manifest.model_json_schema())
+            place = files.field_path(first["loc"], Manifest.model_json_schema())
             field = ".".join(filter(None, [*getattr(error, "__notes__", ()), place]))
             # Whatever a check of ours says stands behind "Value error, ".
             said = first["msg"].lower().removeprefix("value error, ")
@@ -235,7 +227,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
         file.writelines(_canonical(content))
         file.write(b"\n")
 
-    write_atomically(path, write, mode=0o600)
+    files.write_atomically(path, write, mode=0o600)
 
 
 def load_manifest(path: str | Path | Manifest) -> Manifest:
@@ -272,17 +264,17 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
 def _content_of_file(path: Path) -> Any:
     """What a file holds; nothing where it is known to be something else."""
     try:
-        with open_regular(path, follow=True) as file:
+        with files.open_regular(path, follow=True) as file:
             if file.peek(len(MAGIC)).startswith(MAGIC):
                 return read_arrow(path)
-            raw = read_whole(file, most=data_bytes())
-        return parse_json(raw, place=str(path))
+            raw = files.read_whole(file, most=files.data_bytes())
+        return files.parse_json(raw, place=str(path))
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         kind: type[SparkError] = OutputError
         if path.is_dir():
             what, kind = "is a folder, not a manifest", InputError
-        raise kind(what, where=str(path), fix=instead(path, MANIFEST)) from error
+        raise kind(what, where=str(path), fix=files.instead(path, MANIFEST)) from error
     except (pa.ArrowException, KeyError, TypeError) as error:
         what = "was changed, is not whole, or is no manifest"
         raise InputError(what, where=str(path), fix=FIX) from error
@@ -381,7 +373,7 @@ def write_arrow(content: Mapping[str, Any], path: Path) -> None:
                 for chunk in table.json.chunks:
                     writer.write_batch(as_batch(name, chunk))
 
-    write_atomically(path, write, mode=0o600)
+    files.write_atomically(path, write, mode=0o600)
 
 
 def read_arrow(path: Path) -> Any:
@@ -398,7 +390,7 @@ def read_arrow(path: Path) -> Any:
     table.validate(full=True)
     if not table.schema.equals(BATCH):
         raise KeyError
-    content = parse_json(table.schema.metadata[b"manifest"], place=str(path))
+    content = files.parse_json(table.schema.metadata[b"manifest"], place=str(path))
     return {**content, **tables_of(table.to_batches())}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_audit.data import occurrences
 from spark_audit.data.canaries import (
     NO_CANDIDATES,
     RANKED,
@@ -29,24 +30,8 @@ from spark_audit.data.examples import (
     parts_outside,
     template_ranges,
 )
-from spark_audit.data.occurrences import (
-    SHORT,
-    finder,
-    folded,
-    score2,
-    sensitivity,
-    stop_word_ranges,
-    string_of,
-)
 from spark_audit.errors import InputError
-from spark_audit.manifest.layout import (
-    Corpus,
-    Layout,
-    Rows,
-    covariates,
-    pool,
-    token_ranges,
-)
+from spark_audit.manifest import layout
 from spark_audit.manifest.schema import Settings
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import cluster_labels, duplicate_groups
@@ -76,7 +61,7 @@ class Pairs:
     controls: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def match(texts: Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
+def match(texts: layout.Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
     """Match every span that is no part of a canary with text of its own example.
 
     Parameters
@@ -130,7 +115,7 @@ def match(texts: Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
 
 
 def _pair(
-    row: Layout, span: Span, tokens: TokenSpan, control: int, unll: np.ndarray
+    row: layout.Layout, span: Span, tokens: TokenSpan, control: int, unll: np.ndarray
 ) -> Record:
     """The record of a span and its control, which begins at a token."""
     start, end, _ = tokens
@@ -172,22 +157,22 @@ class Balance:
             lambda: {side: [] for side in ("spans", "pool", "matched", "controls")}
         )
 
-    def add(self, texts: Corpus, eligible: np.ndarray, pairs: Pairs) -> None:
+    def add(self, texts: layout.Corpus, eligible: np.ndarray, pairs: Pairs) -> None:
         """Take a slice's spans, windows and pairs."""
         train = [row.example.split == "train" for row in texts.rows]
         spans, matched, controls = (
-            token_ranges([at for at in places if train[at[0]]])
+            layout.token_ranges([at for at in places if train[at[0]]])
             for places in (pairs.scored, pairs.matched, pairs.controls)
         )
         if not len(spans):
             return
         for side, ranges in (
             ("spans", spans),
-            ("pool", pool(eligible, texts, spans)),
+            ("pool", layout.pool(eligible, texts, spans)),
             ("matched", matched),
             ("controls", controls),
         ):
-            for name, values in covariates(texts, ranges).items():
+            for name, values in layout.covariates(texts, ranges).items():
                 self._parts[name][side].append(values)
         apart = controls[:, 1] - matched[:, 1]
         between = np.abs(apart) - matched[:, 2]
@@ -223,7 +208,7 @@ class Balance:
 
 
 def low_sensitivity(
-    texts: Corpus, settings: Settings, *, counts: Mapping[str, np.ndarray]
+    texts: layout.Corpus, settings: Settings, *, counts: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """Scored tokens of plain text with a sensitivity Score of at most ``settings.tau``.
 
@@ -243,14 +228,19 @@ def low_sensitivity(
     pii = np.concatenate([row.pii for row in texts.rows])
     fixed = np.concatenate([row.fixed for row in texts.rows])
     stop = np.concatenate(
-        [row.encoding.mask(stop_word_ranges(row.example.text)) for row in texts.rows]
+        [
+            row.encoding.mask(occurrences.stop_word_ranges(row.example.text))
+            for row in texts.rows
+        ]
     )
     scored = texts.unll >= 0
     low = np.zeros(len(scored), dtype=bool)
     low[scored] = (
-        sensitivity(
+        occurrences.sensitivity(
             texts.unll[scored] / 1e6,
-            score2([counts[name] for name in sorted(counts)])[texts.tokens[scored]],
+            occurrences.score2([counts[name] for name in sorted(counts)])[
+                texts.tokens[scored]
+            ],
             alpha=settings.alpha,
             pii_mask=pii[scored],
             zero_mask=(stop | fixed)[scored],
@@ -264,7 +254,7 @@ def low_sensitivity(
 
 
 def canary_sets(
-    rows: Sequence[tuple[Layout, bool]],
+    rows: Sequence[tuple[layout.Layout, bool]],
     settings: Settings,
     *,
     encode: Encode,
@@ -282,7 +272,7 @@ def canary_sets(
     encode
         Token ids of texts, special tokens included.
     """
-    standing: dict[str, list[tuple[Layout, bool]]] = defaultdict(list)
+    standing: dict[str, list[tuple[layout.Layout, bool]]] = defaultdict(list)
     for row, scored in rows:
         if row.example.canary is not None:
             standing[row.example.canary.id].append((row, scored))
@@ -340,7 +330,7 @@ def _one_canary(held: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
     return canary, {part: text for part, text in parts if part is not None}
 
 
-def is_whole(row: Layout, unll: np.ndarray) -> bool:
+def is_whole(row: layout.Layout, unll: np.ndarray) -> bool:
     """Whether every token of a row's canary was scored."""
     tokens = row.encoding.span(*canary_ranges(row.example)["full"])
     return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())
@@ -349,7 +339,7 @@ def is_whole(row: Layout, unll: np.ndarray) -> bool:
 # --- duplicates and membership --------------------------------------------------------
 
 
-def duplicates(rows: Rows) -> np.ndarray:
+def duplicates(rows: layout.Rows) -> np.ndarray:
     """Near-duplicate group of each row, shape ``(n,)``, int64.
 
     Fixed wording is left out: all rows of a task share it.
@@ -468,11 +458,11 @@ def _strings(examples: Sequence[Example]) -> tuple[list[list[int]], list[str]]:
             number.setdefault(string, len(number))
         bare.update({string for string, _ in own} - telling)
     # A password may be a plain word: it is one only where it is annotated.
-    find = finder({string for string in number if not string.isalpha()})
+    find = occurrences.finder({string for string in number if not string.isalpha()})
     held = []
     for example in examples:
         told = {string for string, _ in _annotated(example)} & number.keys()
-        stands = find(folded(example.text)) | told
+        stands = find(occurrences.folded(example.text)) | told
         held.append(sorted(number[string] for string in stands))
     most = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(examples))
     spread = Counter(one for own in held for one in own)
@@ -498,10 +488,10 @@ def _annotated(example: Example) -> set[tuple[str, bool]]:
     """The strings that are annotated in a row, and whether each tells who it is."""
     found = set()
     for span in example.spans:
-        string = string_of(example, span)
+        string = occurrences.string_of(example, span)
         word = len(string.split()) == 1 and not any(map(str.isdigit, string))
         bare = word and span.type in BARE
-        found.add((string, len(string) >= SHORT and not bare))
+        found.add((string, len(string) >= occurrences.SHORT and not bare))
     return found
 
 

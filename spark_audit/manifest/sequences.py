@@ -27,14 +27,8 @@ from spark_audit.data.encoding import TOGETHER, Encoding, encode, token_ids
 from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import folded, string_of
 from spark_audit.errors import InputError
+from spark_audit.manifest import schema
 from spark_audit.manifest.file import load_manifest, original
-from spark_audit.manifest.schema import (
-    Manifest,
-    ManifestCanary,
-    ManifestExample,
-    ManifestSpan,
-    ManifestTwins,
-)
 from spark_audit.scoring import score as scoring
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.score import Scored
@@ -51,7 +45,7 @@ MORE_TOKENS = 4
 
 
 def items_for(
-    manifest: Manifest | str | Path,
+    manifest: schema.Manifest | str | Path,
     loaded: Loaded,
     plan: Mapping[Pass, Sequence[str]],
 ) -> dict[Pass, Sequence[Any]]:
@@ -77,7 +71,9 @@ def items_for(
 
 
 def score(
-    loaded: Loaded | str | Path, texts: Manifest | str | Path | Any, **options: Any
+    loaded: Loaded | str | Path,
+    texts: schema.Manifest | str | Path | Any,
+    **options: Any,
 ) -> Scored:
     """Score all texts of a manifest, or items; :func:`spark_audit.scoring.score.score`.
 
@@ -93,7 +89,7 @@ def score(
     from spark_audit.checkpoints.open import open_checkpoint
 
     loaded = open_checkpoint(loaded)
-    if isinstance(texts, Manifest | str | Path):
+    if isinstance(texts, schema.Manifest | str | Path):
         manifest = load_manifest(texts)
         found = items_for(manifest, loaded, {Pass(): [*manifest.by_id]})[Pass()]
     else:
@@ -121,7 +117,7 @@ def example_of(wanted: Pass, key: str) -> str:
     return rest if kind == "labels" else place_of(key)[1]
 
 
-def task_labels(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
     """Task -> its distinct responses, sorted; tasks with too many of them are no key.
 
     Beyond :data:`MOST_LABELS` a task's responses are text, not labels.
@@ -141,7 +137,7 @@ def _labels(responses: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
 
 
 def row_prompts(
-    rows: Iterable[tuple[Example | ManifestExample, Encoding]],
+    rows: Iterable[tuple[Example | schema.ManifestExample, Encoding]],
     keys: Sequence[str],
     *,
     limit: int | None,
@@ -288,9 +284,9 @@ ASSOCIATIONS = {"association": 0, "association2": 1, "association3": 2}
 class Asked:
     """An identifier in its row, and the row whose context stands before its cue."""
 
-    example: ManifestExample
-    span: ManifestSpan
-    other: ManifestExample | None
+    example: schema.ManifestExample
+    span: schema.ManifestSpan
+    other: schema.ManifestExample | None
 
     @property
     def text(self) -> str:
@@ -332,11 +328,13 @@ class Encodings(dict[str, Encoding]):
         them otherwise.
     """
 
-    def __init__(self, manifest: Manifest, loaded: Loaded) -> None:
+    def __init__(self, manifest: schema.Manifest, loaded: Loaded) -> None:
         super().__init__()
         self.manifest, self.loaded = original(manifest), loaded
 
-    def each(self, keys: Sequence[str]) -> Iterator[tuple[ManifestExample, Encoding]]:
+    def each(
+        self, keys: Sequence[str]
+    ) -> Iterator[tuple[schema.ManifestExample, Encoding]]:
         """Examples with their tokens, some hundred at a time and none for long."""
         for at in range(0, len(keys), TOGETHER):
             examples = [self.manifest.by_id[key] for key in keys[at : at + TOGETHER]]
@@ -364,7 +362,7 @@ TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE}
 PROMPTS = (*TAILS, *ASSOCIATIONS)
 
 
-def asked_key(prompt: str, span: ManifestSpan, example: str) -> str:
+def asked_key(prompt: str, span: schema.ManifestSpan, example: str) -> str:
     """Key of an identifier behind a prompt."""
     return f"{prompt}:{span.start}:{example}"
 
@@ -375,7 +373,7 @@ def asked_place(key: str) -> tuple[str, int, str]:
     return prompt, int(start), example
 
 
-def asked_keys(manifest: Manifest, prompts: Sequence[str]) -> list[str]:
+def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
     """Keys of all identifiers that prompts can ask for; canaries' parts are none."""
     return [
         asked_key(prompt, asked.span, asked.example.id)
@@ -422,7 +420,7 @@ def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
 
 
 def _before(
-    example: ManifestExample, span: ManifestSpan, encodings: Encodings
+    example: schema.ManifestExample, span: schema.ManifestSpan, encodings: Encodings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Special tokens that the model reads first, and those of text before a span."""
     text = encodings[example.id]
@@ -431,14 +429,14 @@ def _before(
     return ids[positions < text.leading], ids[positions >= text.leading]
 
 
-def _all_asked(manifest: Manifest) -> list[Asked]:
+def _all_asked(manifest: schema.Manifest) -> list[Asked]:
     """Every identifier of a row without a canary, with the row that lends a context.
 
     That is the next one of the task, if there are any of test rows, which no
     checkpoint was trained on; of another cluster, and without the identifier.
     """
     rows = [e for e in manifest.examples if e.canary_id is None and e.identifiers]
-    pools: dict[str, list[ManifestExample]] = {}
+    pools: dict[str, list[schema.ManifestExample]] = {}
     for row in sorted(rows, key=lambda row: row.split):
         if row.split == "test" or not pools.get(row.task, [row])[0].split == "test":
             pools.setdefault(row.task, []).append(row)
@@ -484,12 +482,12 @@ def place_of(key: str) -> tuple[str, str]:
     return "/".join(of), example
 
 
-Sets = Mapping[str, ManifestCanary | ManifestTwins]
+Sets = Mapping[str, schema.ManifestCanary | schema.ManifestTwins]
 
 
-def slots(manifest: Manifest) -> Sets:
+def slots(manifest: schema.Manifest) -> Sets:
     """The sets of canaries, coins and twins, by their keys without an example."""
-    sets: dict[str, ManifestCanary | ManifestTwins] = {}
+    sets: dict[str, schema.ManifestCanary | schema.ManifestTwins] = {}
     for canary in manifest.canaries:
         sets[canary_key(canary.canary_id, canary.part, "")] = canary
         if canary.part == "full" and canary.coin:

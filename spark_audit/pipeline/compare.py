@@ -22,15 +22,9 @@ from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links, sha256_file
 from spark_audit.names import BASE, CheckpointName, entry_of, listed, series_of
 from spark_audit.pipeline.run import score_files, write_evidence
+from spark_audit.report import gate
 from spark_audit.report.assemble import MATCHING, assemble
 from spark_audit.report.folder import FOLDERS, read_report
-from spark_audit.report.gate import (
-    check,
-    differences,
-    parse_rule,
-    read_rules,
-    statement,
-)
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
 
@@ -387,10 +381,12 @@ def verify(
     if evidence:
         yield from _concluded(report, evidence)
     if attestation is not None:
-        content, rules, allow = read_rules(attestation)
-        found = check(report, [parse_rule(one) for one in rules], allow_missing=allow)
-        now = statement(report, folder, found, allow_missing=allow)
-        told = ", ".join(differences(now, content))
+        content, rules, allow = gate.read_rules(attestation)
+        found = gate.check(
+            report, [gate.parse_rule(one) for one in rules], allow_missing=allow
+        )
+        now = gate.statement(report, folder, found, allow_missing=allow)
+        told = ", ".join(gate.differences(now, content))
         yield str(attestation), f"states otherwise: {told}" if told else ""
     if ckpt:
         yield from _weights(report, ckpt, base)

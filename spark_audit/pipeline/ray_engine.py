@@ -22,14 +22,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from spark_audit.errors import (
-    CheckpointError,
-    IncompleteError,
-    InputError,
-    OutputError,
-    one_line,
-    shown,
-)
+from spark_audit import errors
 from spark_audit.pipeline.job import Job, Lacking, Scored, loading_of
 from spark_audit.pipeline.local_engine import score_part
 from spark_audit.provenance import versions
@@ -78,7 +71,7 @@ def work(
         Its job, without what is open.
     """
     if (here := versions()["spark-audit"]) != release:
-        raise InputError(
+        raise errors.InputError(
             f"a node has spark-audit {here}, not {release}",
             where="--engine ray",
             fix=SAME,
@@ -160,7 +153,7 @@ class Driver:
                         self._take_in(reference)
             job.store.flush()
         finally:
-            with suppress(OutputError):
+            with suppress(errors.OutputError):
                 job.store.flush()  # the same command resumes from here
             for reference in asked:
                 self._ray.cancel(reference, force=True)
@@ -174,7 +167,7 @@ class Driver:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         cores = [node["CPU"] for node in nodes if node.get("CPU", 0) >= 1]
         if not cores:
-            raise IncompleteError(
+            raise errors.IncompleteError(
                 "the Ray cluster has no node that scores", where="--engine ray"
             )
         cards = sum(node.get("GPU", 0) for node in nodes)
@@ -201,13 +194,13 @@ class Driver:
             if type(cause).__name__ in FULL:
                 what = "the object store of the Ray cluster is full"
                 fix = "start Ray with a larger one (--object-store-memory)"
-                raise IncompleteError(what, **place, fix=fix) from error
+                raise errors.IncompleteError(what, **place, fix=fix) from error
             if isinstance(cause, ImportError):
-                what = f"a node cannot begin ({one_line(cause)})"
-                raise InputError(what, **place, fix=SAME) from error
+                what = f"a node cannot begin ({errors.one_line(cause)})"
+                raise errors.InputError(what, **place, fix=SAME) from error
             if cause is error:
-                raise IncompleteError(
-                    f"Ray says: {one_line(error)}", **place
+                raise errors.IncompleteError(
+                    f"Ray says: {errors.one_line(error)}", **place
                 ) from error
             raise cause from error
 
@@ -217,7 +210,7 @@ class Driver:
             opened, parts = self._ray.get(reference)
         for one in opened:
             if self._known.setdefault(one.name, one).model_id != one.model_id:
-                raise CheckpointError(
+                raise errors.CheckpointError(
                     "is another checkpoint on one node than on the others",
                     where=one.name,
                     fix="give a path to the same files on all nodes",
@@ -248,7 +241,7 @@ def check(address: str | None) -> None:
     # The first that knows tokens; without one, whoever reaches a port runs code here.
     release = metadata.version("ray").split(".") if find_spec("ray") else ["0"]
     if [*map(int, release[:2])] < [2, 52]:
-        raise InputError(
+        raise errors.InputError(
             "Ray 2.52 or later is not installed",
             where="--engine ray",
             fix="where spark-audit lies: pip install '.[ray]'",
@@ -262,7 +255,7 @@ def check(address: str | None) -> None:
     except (OSError, ValueError) as error:
         fix = "give HOST:PORT of a running cluster, as `ray start --head` prints it"
         where = f"--address {address}"
-        raise InputError("nothing answers", where=where, fix=fix) from error
+        raise errors.InputError("nothing answers", where=where, fix=fix) from error
 
 
 def _place(address: str | None) -> str:
@@ -308,8 +301,8 @@ def connected(address: str | None) -> Iterator[Any]:
             ray.init(address, log_to_driver=False, logging_level="critical", **options)
         except (OSError, RuntimeError, ValueError, ImportError) as error:
             # Of two versions Ray tells in several lines.
-            raise InputError(
-                f"Ray says: {shown(' '.join(str(error).split()), most=300)}",
+            raise errors.InputError(
+                f"Ray says: {errors.shown(' '.join(str(error).split()), most=300)}",
                 where=f"--address {address}",
             ) from error
         finally:

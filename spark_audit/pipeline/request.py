@@ -16,21 +16,7 @@ from spark_audit.audits import Audit, find
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.terminal.flags import (
-    NO_OPTION,
-    OUTPUT,
-    WHAT,
-    WHERE,
-    BatchSize,
-    Formats,
-    Language,
-    Preset,
-    Seed,
-    ShowText,
-    auto_or_number,
-    fields_in,
-    text_in_dossier,
-)
+from spark_audit.terminal import flags
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
@@ -81,7 +67,7 @@ _REFUSED = {
 """What is said of options that do not go together, or of their values."""
 
 
-@fields_in(WHAT)
+@flags.fields_in(flags.WHAT)
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is audited, how, and where the report goes.
@@ -129,7 +115,7 @@ class Request:
         What was typed.
     """
 
-    audits: Annotated[tuple[Audit, ...], NO_OPTION]
+    audits: Annotated[tuple[Audit, ...], flags.NO_OPTION]
     ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")]
     base: Annotated[
         str | None, Parameter(metavar="MODEL", env_var="SPARK_AUDIT_BASE")
@@ -143,21 +129,22 @@ class Request:
     relearn_steps: PositiveInt = 50
     relearn_lr: float = 1e-3
     output: Annotated[
-        Path | None, Parameter(group=OUTPUT, metavar="DIR", alias="-o")
+        Path | None, Parameter(group=flags.OUTPUT, metavar="DIR", alias="-o")
     ] = None
-    preset: Preset = None
-    seed: Seed = 0
-    formats: Formats = ()
-    language: Language = "en"
+    preset: flags.Preset = None
+    seed: flags.Seed = 0
+    formats: flags.Formats = ()
+    language: flags.Language = "en"
     limit: PositiveInt | None = None
     scores: Annotated[
-        Path | None, Parameter(group=WHERE, metavar="DIR", env_var="SPARK_AUDIT_SCORES")
+        Path | None,
+        Parameter(group=flags.WHERE, metavar="DIR", env_var="SPARK_AUDIT_SCORES"),
     ] = None
-    batch_size: BatchSize = "auto"
+    batch_size: flags.BatchSize = "auto"
     shard: Annotated[
         tuple[int, int],
         Parameter(
-            group=WHERE,
+            group=flags.WHERE,
             metavar="I/N",
             converter=lambda kind, tokens: shard_of(tokens[0].value),
             n_tokens=1,
@@ -166,14 +153,21 @@ class Request:
     jobs: Annotated[
         int | Literal["auto"],
         Parameter(
-            group=WHERE, metavar="auto|N", show_choices=False, validator=auto_or_number
+            group=flags.WHERE,
+            metavar="auto|N",
+            show_choices=False,
+            validator=flags.auto_or_number,
         ),
     ] = "auto"
-    engine: Annotated[str, Parameter(group=WHERE, choices=("local", "ray"))] = "local"
-    address: Annotated[str | None, Parameter(group=WHERE, metavar="HOST:PORT")] = None
-    show_text: ShowText = False
-    loading: Annotated[Loading, NO_OPTION] = Loading()
-    command: Annotated[tuple[str, ...], NO_OPTION] = ()
+    engine: Annotated[str, Parameter(group=flags.WHERE, choices=("local", "ray"))] = (
+        "local"
+    )
+    address: Annotated[
+        str | None, Parameter(group=flags.WHERE, metavar="HOST:PORT")
+    ] = None
+    show_text: flags.ShowText = False
+    loading: Annotated[Loading, flags.NO_OPTION] = Loading()
+    command: Annotated[tuple[str, ...], flags.NO_OPTION] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ckpt", _named(self.ckpt))
@@ -184,7 +178,7 @@ class Request:
         for name in ("manifest", "output", "scores"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _path(value))
-        text_in_dossier(self.formats, show_text=self.show_text)
+        flags.text_in_dossier(self.formats, show_text=self.show_text)
         ray = self.engine == "ray"
         wrong = {
             "--data": self.data and self.manifest is not None,

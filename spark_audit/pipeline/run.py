@@ -27,13 +27,7 @@ from spark_audit.host_memory import free_bytes
 from spark_audit.manifest.file import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL
-from spark_audit.pipeline.folders import (
-    accumulated,
-    check_folder,
-    inputs_of,
-    keep_inputs,
-    unchanged,
-)
+from spark_audit.pipeline import folders
 from spark_audit.pipeline.job import Job, Lacking, Progress, Scored
 from spark_audit.pipeline.local_engine import processes
 from spark_audit.pipeline.request import Request
@@ -72,11 +66,11 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         For anything that the user gave and that cannot be used; what was scored until
         then is kept, and the same request resumes.
     """
-    if (folder := unchanged(request)) is not None:
+    if (folder := folders.unchanged(request)) is not None:
         return Outcome(folder, read_report(folder), anew=False)
     # What headers show to be wrong is refused here, before anything is scored.
     job = _job(request, progress)
-    inputs = inputs_of(request, job.opening)
+    inputs = folders.inputs_of(request, job.opening)
     lacking = job.lacking()
     there = job.stored(lacking)
     if there is not None and (there[0] or request.scores is not None):
@@ -91,10 +85,10 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         raise IncompleteError(f"{missing} items could not be scored")
     # Commands, and workers of one, wait for one another.
     with alone(job.folder / LOCK):
-        if request.shard[1] > 1 and unchanged(request) is not None:
+        if request.shard[1] > 1 and folders.unchanged(request) is not None:
             return Outcome(job.folder, read_report(job.folder), anew=False)
         report = conclude(job, job.noted(scored))
-        keep_inputs(request, inputs, job.folder, report)
+        folders.keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
 
 
@@ -156,7 +150,7 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
         for one in scored
     }
     # Another command may have finished here in the meantime.
-    before = check_folder(folder, job.manifest, job.order.specs, request)
+    before = folders.check_folder(folder, job.manifest, job.order.specs, request)
     results = _results(job, scored, tables)
     manifest, view = job.manifest, job.view
     partial = len(view.examples) < len(manifest.examples)
@@ -181,7 +175,7 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
         timing={k: round(seconds, 3) for k, seconds in job.clock.items()},
     )
     if before is not None:
-        report = accumulated(before, report, folder=folder)
+        report = folders.accumulated(before, report, folder=folder)
     fresh = {name: result.evidence for name, result in results.items()}
     sums = report.evidence | write_evidence(folder, fresh)
     write_report(

@@ -24,14 +24,8 @@ from spark_audit.names import BASE, entry_of
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
+from spark_audit.stats import roc
 from spark_audit.stats.bootstrap import holm_by_key
-from spark_audit.stats.roc import (
-    MOST_P,
-    conformal_p,
-    discoveries,
-    simes,
-    standardised,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,17 +115,17 @@ def named_rows(
         if name == BASE:
             continue
         place = units["task"], units["cluster"]
-        scores = standardised(evidence.row(name, SCORE), held_out, *place)
-        p = conformal_p(scores, held_out, units["cluster"])
-        rows = facts.assign(p=p, named=discoveries(p, share=share))[~held_out]
+        scores = roc.standardised(evidence.row(name, SCORE), held_out, *place)
+        p = roc.conformal_p(scores, held_out, units["cluster"])
+        rows = facts.assign(p=p, named=roc.discoveries(p, share=share))[~held_out]
         by_group = rows.dropna(subset="p").groupby("group")["p"]
-        groups = pd.DataFrame({"rows": by_group.size(), "p": by_group.agg(simes)})
+        groups = pd.DataFrame({"rows": by_group.size(), "p": by_group.agg(roc.simes)})
         groups = groups.reset_index()
-        groups["named"] = discoveries(groups["p"], share=share)
+        groups["named"] = roc.discoveries(groups["p"], share=share)
         why = _doubt(report, name)
         if not why and not np.isfinite(p).any():
             why = render("named.no_scores")
-        if not why and 1 / (1 + held_out_groups) > MOST_P:
+        if not why and 1 / (1 + held_out_groups) > roc.MOST_P:
             why = render("named.too_few", groups=held_out_groups)
         if why:
             rows, groups = rows.assign(named=False), groups.assign(named=False)
@@ -205,7 +199,7 @@ def persons(
     for one in named_rows(report, evidence, share=share):
         rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
         known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
-        p = {k: simes(each) for k, each in known.items() if len(each)}
+        p = {k: roc.simes(each) for k, each in known.items() if len(each)}
         adjusted = holm_by_key(p)
         for key, mine in rows.items():
             back, asked = _back(extracted, one.checkpoint, groups[key])
@@ -320,14 +314,16 @@ def changed(
     for old, new in pairs:
         move = after.row(new, SCORE) - before.row(old, SCORE)
         place = units["task"], units["cluster"]
-        scaled = standardised(move, held_out, *place)
+        scaled = roc.standardised(move, held_out, *place)
         doubt = any(map(_doubt, reports.values(), (old, new)))
-        ways = [conformal_p(x, held_out, units["cluster"]) for x in (-scaled, scaled)]
+        ways = [
+            roc.conformal_p(x, held_out, units["cluster"]) for x in (-scaled, scaled)
+        ]
         way, p = dict[str, str](), dict[str, float]()
         for key, of in () if doubt else groups.items():
             own = units["cluster"].isin(of).to_numpy() & np.isfinite(ways[0])
             if own.any():
-                down, up = (simes(each[own]) for each in ways)
+                down, up = (roc.simes(each[own]) for each in ways)
                 way[key] = "fell" if down < up else "rose"
                 p[key] = min(1.0, 2 * min(down, up))
         adjusted = holm_by_key(p)

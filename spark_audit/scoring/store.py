@@ -23,14 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_audit import files
 from spark_audit.errors import OutputError
-from spark_audit.files import (
-    alone,
-    cannot_write,
-    data_bytes,
-    read_regular,
-    write_atomically,
-)
 from spark_audit.host_memory import out_of_memory
 from spark_audit.provenance import sha256_json
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
@@ -171,7 +165,7 @@ class Store:
         data = sink.getvalue()
         name = f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
         path = self.folder / name
-        write_atomically(path, lambda file: file.write(data), mode=0o600)
+        files.write_atomically(path, lambda file: file.write(data), mode=0o600)
         self._parts[path] = _numbers(self._pending), self._remarks
         self._pending, self._pending_tokens, self._remarks = {}, 0, []
 
@@ -298,7 +292,7 @@ GONE = "top40_cold"
 
 def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     """The first digits of the keys of a part, and its remarks; damage is an error."""
-    data = read_regular(path, most=data_bytes())
+    data = files.read_regular(path, most=files.data_bytes())
     table = pq.read_table(pa.BufferReader(data))
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
     table = table.drop_columns([n for n in table.column_names if n == GONE])
@@ -328,13 +322,15 @@ def _salt(folder: Path) -> bytes:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
-            with alone(folder / ".salt.lock"):
+            with files.alone(folder / ".salt.lock"):
                 if not path.exists():
                     salt = secrets.token_bytes(SALT_BYTES)
-                    write_atomically(path, lambda file: file.write(salt), mode=0o600)
-        salt = read_regular(path)
+                    files.write_atomically(
+                        path, lambda file: file.write(salt), mode=0o600
+                    )
+        salt = files.read_regular(path)
     except OSError as error:
-        raise cannot_write(folder, error) from error
+        raise files.cannot_write(folder, error) from error
     if len(salt) == SALT_BYTES:
         return salt
     raise OutputError(

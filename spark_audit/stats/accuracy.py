@@ -14,13 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spark_audit.results import Estimate
-from spark_audit.stats.intervals import (
-    FEW_EVENTS,
-    NO_SPREAD,
-    clopper_pearson,
-    effective_trials,
-    estimate_of,
-)
+from spark_audit.stats import intervals
 
 Metric = Callable[[np.ndarray], np.ndarray]
 """Accuracies ``(..., T, N)`` to values ``(...)``."""
@@ -184,7 +178,10 @@ def accuracy_estimate(
     if estimate.value is None or metric not in LEVELS:
         return estimate
     events = estimate.value * estimate.n
-    if estimate.low is not None and min(events, estimate.n - events) >= FEW_EVENTS:
+    if (
+        estimate.low is not None
+        and min(events, estimate.n - events) >= intervals.FEW_EVENTS
+    ):
         low, high = max(estimate.low, 0.0), min(estimate.high or 1.0, 1.0)
         return replace(estimate, low=low, high=high)
     share = min(max(estimate.value, 0.0), 1.0)
@@ -194,9 +191,9 @@ def accuracy_estimate(
         n = float(1 / np.sum(weights / (answers.trials > 0).sum(axis=0)))
     else:
         n = float(1 / np.sum(weights / answers.trials.sum(axis=0)))
-        n = effective_trials(estimate, n)
-    low, high = clopper_pearson(share * n, n)
-    note = "" if estimate.note == NO_SPREAD else estimate.note
+        n = intervals.effective_trials(estimate, n)
+    low, high = intervals.clopper_pearson(share * n, n)
+    note = "" if estimate.note == intervals.NO_SPREAD else estimate.note
     return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
 
 
@@ -250,7 +247,9 @@ def _estimate(
     with np.errstate(divide="ignore", invalid="ignore"):
         replicates = None if drawn is None else statistic(drawn)
     sums, strata = np.concatenate(parts, axis=1), sides[0].strata()
-    return estimate_of(sums, statistic, n=n, replicates=replicates, strata=strata)
+    return intervals.estimate_of(
+        sums, statistic, n=n, replicates=replicates, strata=strata
+    )
 
 
 def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

@@ -28,19 +28,12 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
+from spark_audit.stats import intervals
 from spark_audit.stats.bootstrap import (
     Weights,
     cluster_sums,
     draw_in_strata,
     row_chunks,
-)
-from spark_audit.stats.intervals import (
-    FEW_EVENTS,
-    NO_SPREAD,
-    clopper_pearson,
-    percentile_interval,
-    rate_estimate,
-    with_parity,
 )
 
 COARSE = 10
@@ -266,9 +259,9 @@ def auc_estimate(
     plain = Estimate(value, n=n, clusters=clusters)
     if variance <= ZERO:
         if not _perfect(value):
-            return plain.noting(NO_SPREAD)
+            return plain.noting(intervals.NO_SPREAD)
         pairs = _pairs(design)
-        low, high = clopper_pearson(round(value) * pairs, pairs)
+        low, high = intervals.clopper_pearson(round(value) * pairs, pairs)
         return replace(plain, low=low, high=high, interval="clopper-pearson").noting(
             f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
         )
@@ -278,7 +271,9 @@ def auc_estimate(
     width = float(reach) * se / (value * (1 - value))
     low, high = scipy.special.expit([centre - width, centre + width]).tolist()
     estimate = replace(plain, low=low, high=high, interval="delong", se=se)
-    return estimate if replicates is None else with_parity(estimate, replicates)
+    return (
+        estimate if replicates is None else intervals.with_parity(estimate, replicates)
+    )
 
 
 def auc_difference(
@@ -314,7 +309,7 @@ def auc_difference(
         if abs(a - b) < 1 - ZERO:
             return plain.noting("the two order all pairs alike: no spread"), None
         pairs = _pairs(design)
-        reach = 2 * clopper_pearson(pairs, pairs, level=0.975)[0] - 1
+        reach = 2 * intervals.clopper_pearson(pairs, pairs, level=0.975)[0] - 1
         low, high = sorted([a - b, (a - b) * max(reach, -1.0)])
         exact = replace(plain, low=low, high=high, interval="clopper-pearson")
         note = f"opposite perfect orders: exact bounds for {pairs} disjoint pairs of "
@@ -324,7 +319,9 @@ def auc_difference(
     low, high = max(-1.0, a - b - reach), min(1.0, a - b + reach)
     estimate = replace(plain, low=low, high=high, interval="delong", se=se)
     p = max(least, float(2 * scipy.special.stdtr(df, -abs(a - b) / se)))
-    return estimate if replicates is None else with_parity(estimate, replicates), p
+    return estimate if replicates is None else intervals.with_parity(
+        estimate, replicates
+    ), p
 
 
 def auc_test(design: Design, scores: ArrayLike) -> float | None:
@@ -486,7 +483,7 @@ def tpr_estimate(
     try:
         if not (rates := tpr_by_task(design, scores, fpr)):
             raise NotEstimableError("there is no row")
-        low, high = percentile_interval(replicates)
+        low, high = intervals.percentile_interval(replicates)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
     value = float(np.mean([tpr.value for tpr in rates]))
@@ -501,8 +498,8 @@ def tpr_estimate(
         for rows in (np.asarray(scores) > threshold, True)
     )
     hits, tried = events.sum(), trials.sum()
-    if min(hits, tried - hits) < FEW_EVENTS and np.count_nonzero(trials) > 1:
-        sides = (estimate, rate_estimate(events, trials))
+    if min(hits, tried - hits) < intervals.FEW_EVENTS and np.count_nonzero(trials) > 1:
+        sides = (estimate, intervals.rate_estimate(events, trials))
         ends = [x for one in sides for x in (one.value, one.low, one.high)]
         known = [x for x in ends if x is not None]
         low, high = min(known), max(known)

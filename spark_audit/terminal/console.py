@@ -22,14 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 
-from spark_audit.errors import (
-    IncompleteError,
-    InputError,
-    SparkError,
-    masked,
-    panicked,
-    visible,
-)
+from spark_audit import errors
 from spark_audit.host_memory import out_of_memory
 from spark_audit.terminal.interrupts import (
     again,
@@ -86,12 +79,12 @@ def run_command(
             _drop_output()
             return code
         except BaseException as error:
-            if not isinstance(error, Exception) and not panicked(error):
+            if not isinstance(error, Exception) and not errors.panicked(error):
                 raise
             if interrupted():  # and a library made something else of it
                 return say_interrupted(program, arguments, verb=verb)
             text, failed = _told(error, program)
-            if failed == IncompleteError.exit_code:
+            if failed == errors.IncompleteError.exit_code:
                 text += f"\n{again(program, arguments, verb=verb)}"
             say(f"{program}: {text}")
             try:
@@ -103,14 +96,14 @@ def run_command(
 
 def _told(error: BaseException, program: str) -> tuple[str, int]:
     """What is said of an error, and the exit code."""
-    if not isinstance(error, IncompleteError) and out_of_memory(error):
-        error = IncompleteError(
+    if not isinstance(error, errors.IncompleteError) and out_of_memory(error):
+        error = errors.IncompleteError(
             "out of memory",
             where=getattr(error, "where", None),
             fix="end other programs, or use another device or a larger machine",
         )
-    if isinstance(error, SparkError):
-        head = "" if isinstance(error, IncompleteError) else "error: "
+    if isinstance(error, errors.SparkError):
+        head = "" if isinstance(error, errors.IncompleteError) else "error: "
         return f"{head}{error}", error.exit_code
     if isinstance(error, CycloptsError):
         place = " ".join((program, *(error.command_chain or ())))
@@ -165,7 +158,7 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
             os.path.exists(p) and output.samefile(p) for p in real_inputs
         )
         if twice or os.path.realpath(output) in real_inputs:
-            raise InputError(
+            raise errors.InputError(
                 "would be written over, and it is an input",
                 where=str(output),
                 fix="give another -o",
@@ -178,12 +171,14 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
 def say(text: str) -> None:
     """One or more plain lines on stderr, if anybody listens."""
     with contextlib.suppress(OSError):
-        print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)
+        print(
+            errors.visible(errors.masked(text), keep="\n"), file=sys.stderr, flush=True
+        )
 
 
 def tell(text: str = "") -> None:
     """One or more plain lines on stdout."""
-    print(visible(text, keep="\n"))
+    print(errors.visible(text, keep="\n"))
 
 
 def tell_json(content: Any) -> None:
@@ -221,13 +216,13 @@ def show_table(
     """
     from rich.table import Table
 
-    table = Table(title=visible(title), title_justify="left", title_style="bold")
+    table = Table(title=errors.visible(title), title_justify="left", title_style="bold")
     for position, name in enumerate(header):
         right = figures and position > 0
         way: Literal["right", "left"] = "right" if right else "left"
-        table.add_column(visible(name), justify=way, overflow="fold")
+        table.add_column(errors.visible(name), justify=way, overflow="fold")
     for row in rows:
-        table.add_row(*map(visible, row))
+        table.add_row(*map(errors.visible, row))
     console = stdout()
     console.print()
     console.print(table, markup=False)
@@ -247,7 +242,7 @@ def stdout() -> Console:
 
 def show_line(text: str, *, style: str | None = None) -> None:
     """A line that is wrapped to the terminal."""
-    stdout().print(visible(text), style=style, markup=False)
+    stdout().print(errors.visible(text), style=style, markup=False)
 
 
 # --- the progress of long work, on stderr: a bar, or plain lines in a log -------------
@@ -317,10 +312,12 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
         rate = f"{done / seconds:,.0f}/s" if seconds > 0.5 and done else ""
         if bars is not None:
             if fresh:
-                tasks[what] = bars.add_task(visible(what), rate="")
+                tasks[what] = bars.add_task(errors.visible(what), rate="")
             bars.update(tasks[what], completed=done, total=total or None, rate=rate)
         elif due:
-            line = f"{visible(what)}: {done}{f'/{total}' if total else ''} {rate}"
+            line = (
+                f"{errors.visible(what)}: {done}{f'/{total}' if total else ''} {rate}"
+            )
             if 0 < done < total and seconds > SETTLED:
                 line += f", {seconds / done * (total - done):.0f} s left"
             sys.stderr.write(line.rstrip() + "\n")

@@ -21,15 +21,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, with_base
-from spark_audit.audits.mia.estimates import (
-    MOST_REPLICATES,
-    TOLD,
-    TOO_FEW,
-    AboveTexts,
-    Group,
-    Known,
-    rows_by_group,
-)
+from spark_audit.audits.mia import estimates
 from spark_audit.audits.mia.referee import (
     given_files,
     outside_scores,
@@ -197,10 +189,10 @@ class Membership(Audit):
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
-        known = Known(evidence.units, scores, context, FPRS, seed("chance"))
+        known = estimates.Known(evidence.units, scores, context, FPRS, seed("chance"))
         groups = {
-            group: Group(known, group, rows, seed(group))
-            for group, rows in rows_by_group(evidence.units).items()
+            group: estimates.Group(known, group, rows, seed(group))
+            for group, rows in estimates.rows_by_group(evidence.units).items()
         }
         pooled = groups["pooled"]
         judged = findings(pooled, evidence.facts["alone"], seed=context.seed)
@@ -233,7 +225,7 @@ class Membership(Audit):
             contrasts=contrasts,
             guards=[*borrowed, *base_read(pooled), *judged.guards],
             findings=told,
-            settings={"replicates": min(context.replicates, MOST_REPLICATES)},
+            settings={"replicates": min(context.replicates, estimates.MOST_REPLICATES)},
             tables={
                 "mia_covariates": [*covariate_table(evidence.units.iloc[pooled.rows])],
                 "mia_roc": [*curve_table(pooled, names)],
@@ -243,7 +235,9 @@ class Membership(Audit):
         )
 
 
-def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[Row]:
+def rows_of(
+    group: estimates.Group, name: str, attack: str, judged: Findings
+) -> Iterator[Row]:
     """AUC and rates of one score, with what the guards say of it."""
     columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
     pooled = group.name == "pooled"
@@ -288,7 +282,7 @@ def _voided(
 
 
 def contrasts_of(
-    group: Group, name: str, other: str, attack: str, judged: Findings
+    group: estimates.Group, name: str, other: str, attack: str, judged: Findings
 ) -> Iterator[Contrast]:
     """AUC and rates of one score minus those of another checkpoint."""
     columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
@@ -300,7 +294,7 @@ def contrasts_of(
         yield Contrast.of_estimate(estimate, **columns, **figure)
 
 
-def curve_table(pooled: Group, names: list[str]) -> Iterator[dict[str, Any]]:
+def curve_table(pooled: estimates.Group, names: list[str]) -> Iterator[dict[str, Any]]:
     """Points of the ROC curves, with the band of a score that knows nothing.
 
     Budgets of false positives run from what one non-member of the smallest task
@@ -360,7 +354,9 @@ def verdicts(
     return found, table
 
 
-def _rates(test: Tested, auc: AboveTexts, pooled: Group) -> Iterator[Record]:
+def _rates(
+    test: Tested, auc: estimates.AboveTexts, pooled: estimates.Group
+) -> Iterator[Record]:
     """TPR of a score, compared with that of the texts alone."""
     name, attack = test.row.checkpoint, test.row.of
     for metric, apart, _ in pooled.differences((name, attack), (name, "texts")):
@@ -399,7 +395,7 @@ class Tested:
     row: Row
     p: float
     doubted: bool
-    above: AboveTexts | None
+    above: estimates.AboveTexts | None
 
     @property
     def more(self) -> bool:
@@ -477,7 +473,7 @@ def _tests(
     return tests, {"void": sorted(void), "untested": sorted(untested)}
 
 
-def base_read(pooled: Group) -> list[Guard]:
+def base_read(pooled: estimates.Group) -> list[Guard]:
     """That the base tells trained rows from others better than their texts do."""
     above = pooled.above_texts(BASE, "loss", texts="blind")
     if above is None or above.p >= ALARM:
@@ -492,7 +488,7 @@ def _concluded(
     not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
     pooled = judged.pooled
     if not own:
-        reason = NO_ROWS if len(pooled.rows) else TOO_FEW
+        reason = NO_ROWS if len(pooled.rows) else estimates.TOO_FEW
         return not_tested("mia.missing", reason=reason), {}
     tests, facts = _tests(name, own, changes, judged)
     if not tests:
@@ -518,7 +514,7 @@ def _concluded(
 
 
 def _corrected(
-    name: str, tests: Mapping[str, Tested], pooled: Group
+    name: str, tests: Mapping[str, Tested], pooled: estimates.Group
 ) -> tuple[dict[str, float], dict[str, float], tuple[float, float]]:
     """P values of each score's change, and of its claim, over the whole panel.
 
@@ -628,7 +624,7 @@ class Findings:
     scores tell the sides, as one family; ``pooled`` has the scores of all rows.
     """
 
-    pooled: Group
+    pooled: estimates.Group
     alone: Mapping[str, float] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
@@ -655,7 +651,9 @@ class Findings:
         return self.texts or attack in self.apart
 
 
-def findings(pooled: Group, alone: Mapping[str, float], *, seed: int) -> Findings:
+def findings(
+    pooled: estimates.Group, alone: Mapping[str, float], *, seed: int
+) -> Findings:
     """Judge the sets and the untrained model.
 
     Parameters
@@ -771,7 +769,9 @@ def _untrained(found: Findings) -> None:
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
     if ps:
         together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
-        found.before = bool(correlated([*ps.values()], together)[0].min() < TOLD)
+        found.before = bool(
+            correlated([*ps.values()], together)[0].min() < estimates.TOLD
+        )
     for attack in DECLARED:
         estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:

@@ -22,37 +22,7 @@ from matplotlib.ticker import MaxNLocator
 
 from spark_audit.audits.base import carriers
 from spark_audit.names import BASE
-from spark_audit.report.figures.drawing import (
-    ALARM,
-    INK,
-    MUTED,
-    WARN,
-    contrasts_of,
-    estimable,
-    frame_of,
-    rows_of,
-)
-from spark_audit.report.figures.picture import (
-    AREA,
-    DASHED,
-    DOTTED,
-    LETTERS,
-    WIDTH,
-    ZERO,
-    Axis,
-    Band,
-    Curve,
-    Label,
-    Look,
-    Panel,
-    Picture,
-    inches,
-    lines_of,
-    looks,
-    plain,
-    spanned,
-    wrapped,
-)
+from spark_audit.report.figures import drawing, picture
 from spark_audit.report.states import (
     SHAPES,
     SIGNS,
@@ -89,29 +59,29 @@ class Line:
     """
 
     label: str
-    look: Look
+    look: picture.Look
     rows: Sequence[Row | None]
     text: str
     behind: Row | None = None
     below: Sequence[tuple[str, str]] = ()
-    colour: str = INK
+    colour: str = drawing.INK
 
 
-def section(lines: Sequence[Line], title: str, axis: Axis) -> Panel:
+def section(lines: Sequence[Line], title: str, axis: picture.Axis) -> picture.Panel:
     """Lines on one axis as a panel; the unit of its height is an inch."""
     lanes = max(len(line.rows) for line in lines)
     columns = columns_of(lines)
-    foot = LETTERS * (columns[-1][1] + 1) if columns else 0.0
+    foot = picture.LETTERS * (columns[-1][1] + 1) if columns else 0.0
     curves, bands, labels, tall = [], [], [], 0.0
     for line in lines:
         top = tall + GAP
-        below = top + LETTERS * lines_of([line.label])
-        labels.append(Label(line.label, top, line.look, colour=line.colour))
-        labels.append(Label(line.text, below, line.look))
-        lane = below + LETTERS * lines_of([line.text])
+        below = top + picture.LETTERS * picture.lines_of([line.label])
+        labels.append(picture.Label(line.label, top, line.look, colour=line.colour))
+        labels.append(picture.Label(line.text, below, line.look))
+        lane = below + picture.LETTERS * picture.lines_of([line.text])
         for at, (row, style) in enumerate(zip(line.rows, STYLES, strict=False)):
             curves.append(
-                Curve(
+                picture.Curve(
                     replace(line.look, dashes="none", **style),
                     [row],
                     [lane + LANE * (at + 0.5)],
@@ -122,19 +92,23 @@ def section(lines: Sequence[Line], title: str, axis: Axis) -> Panel:
         under = lane + LANE * lanes
         if line.behind and line.behind.ends:
             ends = [lane + 0.02] * 2, [under - 0.02] * 2
-            bands.append(Band(line.behind.ends, *ends, look=line.look))
+            bands.append(picture.Band(line.behind.ends, *ends, look=line.look))
         for (text, colour), (share, down) in zip(line.below, columns, strict=False):
-            labels.append(Label(text, under + down * LETTERS, line.look, share, colour))
+            labels.append(
+                picture.Label(
+                    text, under + down * picture.LETTERS, line.look, share, colour
+                )
+            )
         tall = under + foot + GAP
-    return Panel(
+    return picture.Panel(
         curves,
         title,
         x=replace(axis, limits=axis.limits or span(lines)),
-        y=Axis(limits=(tall, 0.0), ticks={}),
+        y=picture.Axis(limits=(tall, 0.0), ticks={}),
         bands=bands,
-        references=[("x", 0.0, ZERO)],
+        references=[("x", 0.0, picture.ZERO)],
         labels=labels,
-        tall=tall + 0.2 + LETTERS * lines_of([axis.label]),
+        tall=tall + 0.2 + picture.LETTERS * picture.lines_of([axis.label]),
     )
 
 
@@ -160,10 +134,10 @@ def columns_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
     places: list[tuple[float, int]] = []
     at, row = 0.0, 0
     for texts in zip_longest(*([text for text, _ in line.below] for line in lines)):
-        width = inches(text for text in texts if text)
-        if places and at + width > WIDTH - 0.15:
+        width = picture.inches(text for text in texts if text)
+        if places and at + width > picture.WIDTH - 0.15:
             at, row = 0.0, row + 1
-        places.append((at / (WIDTH - 0.15), row))
+        places.append((at / (picture.WIDTH - 0.15), row))
         at += width + 0.08
     return places
 
@@ -171,39 +145,43 @@ def columns_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
 # --- selectivity ----------------------------------------------------------------------
 
 KEYS = {
-    "change": Look(marker="o"),
-    "level": Look(marker="o", **STYLES[1]),
-    "regression": AREA,
+    "change": picture.Look(marker="o"),
+    "level": picture.Look(marker="o", **STYLES[1]),
+    "regression": picture.AREA,
 }
 
 
-def selectivity(report: Report) -> Picture | None:
+def selectivity(report: Report) -> picture.Picture | None:
     """Delta_sel and its change with intervals, and contrasts between checkpoints."""
-    changes = rows_of(report, "matched", "delta_sel", of="change")
-    levels = rows_of(report, "matched", "delta_sel")
-    if not estimable(changes) and not estimable(levels):
+    changes = drawing.rows_of(report, "matched", "delta_sel", of="change")
+    levels = drawing.rows_of(report, "matched", "delta_sel")
+    if not drawing.estimable(changes) and not drawing.estimable(levels):
         return None
     if BASE in changes and changes[BASE].value is None:
         # Of the reference itself there is no change to show.
         del changes[BASE]
-    bands = rows_of(report, "matched", "rtm_bias", of="change")
-    look, changed = looks(report), bool(estimable(changes))
+    bands = drawing.rows_of(report, "matched", "rtm_bias", of="change")
+    look, changed = picture.looks(report), bool(drawing.estimable(changes))
     lines = []
     for name in dict.fromkeys([*levels, *changes]):
         rows = [changes.get(name), levels.get(name)][not changed :]
         text = _words(rows[0])
         if changed and name == BASE and name not in changes:
             text = render("figure.selectivity.reference")
-        lines.append(Line(wrapped(name), look[name], rows, text, bands.get(name)))
+        lines.append(
+            Line(picture.wrapped(name), look[name], rows, text, bands.get(name))
+        )
     panels = [_section("changes", lines)]
-    contrasts = contrasts_of(report, "matched", "did")
-    if estimable(contrasts):
-        behind = contrasts_of(report, "matched", "rtm_bias")
+    contrasts = drawing.contrasts_of(report, "matched", "did")
+    if drawing.estimable(contrasts):
+        behind = drawing.contrasts_of(report, "matched", "rtm_bias")
         baselines = {baseline for _, baseline in contrasts}
         one = baselines.pop() if len(baselines) == 1 else ""
         lines = [
             Line(
-                wrapped(name) if one else f"{wrapped(name)}\nvs {wrapped(baseline)}",
+                picture.wrapped(name)
+                if one
+                else f"{picture.wrapped(name)}\nvs {picture.wrapped(baseline)}",
                 look[name],
                 [row],
                 _words(row),
@@ -212,7 +190,7 @@ def selectivity(report: Report) -> Picture | None:
             for (name, baseline), row in contrasts.items()
         ]
         panels.append(_section("contrasts", lines, baseline=one))
-    return Picture(
+    return picture.Picture(
         audit="matched",
         panels=panels,
         most=1,
@@ -225,42 +203,45 @@ def selectivity(report: Report) -> Picture | None:
     )
 
 
-def _section(name: str, lines: list[Line], **facts: str) -> Panel:
+def _section(name: str, lines: list[Line], **facts: str) -> picture.Panel:
     title, label = (
-        wrapped(render(f"figure.selectivity.{key}", **facts), width=42, lines=3)
+        picture.wrapped(render(f"figure.selectivity.{key}", **facts), width=42, lines=3)
         for key in (name, f"{name}_axis")
     )
-    return section(lines, title, Axis(label))
+    return section(lines, title, picture.Axis(label))
 
 
 def _words(row: Row | None) -> str:
     """Value and interval; of a void one, its status."""
     if row is None or row.value is None:
         return "not estimable"
-    text = plain(row.value)
+    text = picture.plain(row.value)
     if row.status in VOID:
         return f"{text} {row.status.replace('_', ' ').upper()}"
-    return f"{text} [{', '.join(map(plain, row.ends))}]" if row.ends else text
+    return f"{text} [{', '.join(map(picture.plain, row.ends))}]" if row.ends else text
 
 
-STATES: dict[State, Look] = {
-    "LEAKS": Look(colour=ALARM, marker="^"),
-    "DETECTABLE": Look(colour=WARN, marker="D"),
-    "NO LEAK FOUND": Look(colour=INK, marker="o", hollow=True),
-    "NOT TESTED": Look(colour=MUTED, marker="x"),
+STATES: dict[State, picture.Look] = {
+    "LEAKS": picture.Look(colour=drawing.ALARM, marker="^"),
+    "DETECTABLE": picture.Look(colour=drawing.WARN, marker="D"),
+    "NO LEAK FOUND": picture.Look(colour=drawing.INK, marker="o", hollow=True),
+    "NOT TESTED": picture.Look(colour=drawing.MUTED, marker="x"),
 }
 """Shape and colour of each state."""
 ATTACKS = {
-    "●": ("found", Look(colour=ALARM, marker="o", dashes="none")),
-    "○": ("not_found", Look(colour=INK, marker="o", dashes="none", hollow=True)),
-    "×": ("void", Look(colour=MUTED, marker="x", dashes="none")),
-    "–": ("not_tested", Look(colour=MUTED, marker="_", dashes="none")),
+    "●": ("found", picture.Look(colour=drawing.ALARM, marker="o", dashes="none")),
+    "○": (
+        "not_found",
+        picture.Look(colour=drawing.INK, marker="o", dashes="none", hollow=True),
+    ),
+    "×": ("void", picture.Look(colour=drawing.MUTED, marker="x", dashes="none")),
+    "–": ("not_tested", picture.Look(colour=drawing.MUTED, marker="_", dashes="none")),
 }
 """Sign of what the other attacks came to -> how the legend names and shows it."""
 RATIOS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
-def memory(report: Report) -> Picture | None:
+def memory(report: Report) -> picture.Picture | None:
     """One line per checkpoint, the worst first."""
     found = standings(report)
     if (most := reach(found)) is None:
@@ -273,21 +254,23 @@ def memory(report: Report) -> Picture | None:
     ends = [end for line in lines for row in line.rows if row for end in row.ends or ()]
     facts["beyond"] = any(not limits[0] <= end <= limits[1] for end in ends)
     facts["relearned"] = relearned(found)
-    label = wrapped(render("figure.memory.axis"), width=42)
-    axis = Axis(label, limits=limits, ticks=_ticks(*limits))
+    label = picture.wrapped(render("figure.memory.axis"), width=42)
+    axis = picture.Axis(label, limits=limits, ticks=_ticks(*limits))
     signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
     keys = {
         render("figure.memory.estimate", state=state_name(state)): look
         for state, look in STATES.items()
         if any(one.state == state and one.memory for one in found)
     }
-    keys |= {render("figure.memory.band"): AREA} | {
+    keys |= {render("figure.memory.band"): picture.AREA} | {
         render(f"figure.memory.{name}"): look
         for sign, (name, look) in ATTACKS.items()
         if sign in signs
     }
     panel = section(lines, render("figure.memory.sides", **facts), axis)
-    return Picture(audit="memory", panels=[panel], most=1, facts=facts, keys=keys)
+    return picture.Picture(
+        audit="memory", panels=[panel], most=1, facts=facts, keys=keys
+    )
 
 
 def _line(one: Standing, *, alike: bool) -> Line:
@@ -297,7 +280,7 @@ def _line(one: Standing, *, alike: bool) -> Line:
     below = [
         (
             f"{SIGNS[tried.outcome]} {tried.attack}",
-            ALARM if tried.outcome == "FOUND" else MUTED,
+            drawing.ALARM if tried.outcome == "FOUND" else drawing.MUTED,
         )
         for tried in one.attacks
     ]
@@ -310,7 +293,9 @@ def _line(one: Standing, *, alike: bool) -> Line:
         if row.mde:
             band = row.model_copy(update={"low": -row.mde, "high": row.mde})
     return Line(
-        wrapped(f"{SHAPES[one.state]} {state_name(one.state)}  {one.name}", lines=3),
+        picture.wrapped(
+            f"{SHAPES[one.state]} {state_name(one.state)}  {one.name}", lines=3
+        ),
         look,
         [mark],
         textwrap.fill(_minus(text), 44),
@@ -347,18 +332,18 @@ def _minus(text: str) -> str:
     return re.sub(r"-(?=\d)", "\N{MINUS SIGN}", text)
 
 
-SHOWN = Look(marker="o", dashes="none", size=6.0)
+SHOWN = picture.Look(marker="o", dashes="none", size=6.0)
 SHARED = {"series": "-", "last": "--"}
 """What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
 Stages = dict[int, dict[str, Row]]
 """Stage -> checkpoint -> its row."""
 
 
-def stages(report: Report) -> Picture | None:
+def stages(report: Report) -> picture.Picture | None:
     """Memory: a panel a task, a line a series."""
     records = report.tables.get("stages_states", [])
     stages = sorted({record["stage"] for record in records})
-    look = looks(report, width=1.0)
+    look = picture.looks(report, width=1.0)
     panels = []
     # In the order of training, where it is known.
     places = sorted((record["trained_at"] or 0, record["task"]) for record in records)
@@ -372,25 +357,29 @@ def stages(report: Report) -> Picture | None:
             own = {record["trained_at"] for record in mine if record["trained_at"]}
             panels.append(
                 _stage_panel(
-                    curves, wrapped(task, width=18), stages, own, ("y", 0.0, ZERO)
+                    curves,
+                    picture.wrapped(task, width=18),
+                    stages,
+                    own,
+                    ("y", 0.0, picture.ZERO),
                 )
             )
     keys = {
         "stages.remembered": SHOWN,
         "stages.hidden": replace(SHOWN, hollow=True),
-        "stages.trained": DASHED,
+        "stages.trained": picture.DASHED,
     }
     names = [look[n] for n in dict.fromkeys(r["checkpoint"] for r in records)]
     return _stage_figure("stages", panels, names, keys)
 
 
-def accuracy(report: Report) -> Picture | None:
+def accuracy(report: Report) -> picture.Picture | None:
     """Accuracy: a panel a task, a line a series; the base at stage 0."""
     rows = [r for r in report.results if (r.audit, r.metric) == ("utility", "accuracy")]
     tasks = dict.fromkeys(r.grouping[1] for r in rows if r.grouping[0] == "task")
     stages = sorted({int(row.of) for row in rows if row.of.isdigit()})
-    look = looks(report, width=1.0)
-    panels, owners = [], dict[str, Look]()
+    look = picture.looks(report, width=1.0)
+    panels, owners = [], dict[str, picture.Look]()
     for task in tasks:
         found = _stage_rows(report, "utility", "accuracy", task, stages)
         curves = []
@@ -400,21 +389,23 @@ def accuracy(report: Report) -> Picture | None:
                 at = {0 if name == BASE else stages[-1]: row for row in at.values()}
             if at:
                 owners[name] = look[name]
-                curves.append(Curve(look[name], [*at], [*at.values()]))
+                curves.append(picture.Curve(look[name], [*at], [*at.values()]))
         sizes = {row.n for own in found.values() for row in own.values()}
-        title = wrapped(f"{task}, n {spanned(sizes)}" if sizes else task, width=18)
+        title = picture.wrapped(
+            f"{task}, n {picture.spanned(sizes)}" if sizes else task, width=18
+        )
         matrix = report.tables.get("accuracy_matrix", [])
         trained = {r["stage"] for r in matrix if r.get("after") == task}
         if curves:
             panels.append(_stage_panel(curves, title, [0, *stages], trained))
     return _stage_figure(
-        "utility", panels, list(owners.values()), {"stages.trained": DASHED}
+        "utility", panels, list(owners.values()), {"stages.trained": picture.DASHED}
     )
 
 
-def series(report: Report) -> Picture | None:
+def series(report: Report) -> picture.Picture | None:
     """AUC of what is shared: a panel a series, with a line for each way to share it."""
-    look = looks(report, width=1.4)
+    look = picture.looks(report, width=1.4)
     rows = [row for row in report.results if row.group == "pooled"]
     n = {r.checkpoint: r.n for r in rows if (r.audit, r.metric) == ("series", "auc")}
     records = (r for r in report.tables["series_stages"] if r["series_value"])
@@ -426,19 +417,26 @@ def series(report: Report) -> Picture | None:
             ends = ("value", "low", "high")
             auc = [{end: one[f"{of}_{end}"] for end in ends} for one in mine]
             shown = [row.model_copy(update=figures) for figures in auc]
-            curves.append(Curve(replace(look[name], dashes=dashes), stages, shown))
-        title = f"{wrapped(name, width=15)}\nn {n.get(name, 0)}"
-        panels.append(_stage_panel(curves, title, stages, (), ("y", 0.5, ZERO)))
-    keys = {f"series.{of}": Look(marker="o", dashes=d) for of, d in SHARED.items()}
+            curves.append(
+                picture.Curve(replace(look[name], dashes=dashes), stages, shown)
+            )
+        title = f"{picture.wrapped(name, width=15)}\nn {n.get(name, 0)}"
+        panels.append(_stage_panel(curves, title, stages, (), ("y", 0.5, picture.ZERO)))
+    keys = {
+        f"series.{of}": picture.Look(marker="o", dashes=d) for of, d in SHARED.items()
+    }
     return _stage_figure("series", panels, [], keys)
 
 
 def _stage_figure(
-    audit: str, panels: list[Panel], names: list[Look], keys: dict[str, Look]
-) -> Picture | None:
+    audit: str,
+    panels: list[picture.Panel],
+    names: list[picture.Look],
+    keys: dict[str, picture.Look],
+) -> picture.Picture | None:
     if not panels:
         return None
-    return Picture(
+    return picture.Picture(
         audit=audit,
         panels=panels,
         dodge=0.3,
@@ -452,38 +450,41 @@ def _stage_rows(
     report: Report, audit: str, metric: str, task: str, stages: Iterable[int]
 ) -> Stages:
     group = f"task:{task}"
-    rows = {k: rows_of(report, audit, metric, of=str(k), group=group) for k in stages}
-    return {k: own for k in rows if (own := estimable(rows[k]))}
+    rows = {
+        k: drawing.rows_of(report, audit, metric, of=str(k), group=group)
+        for k in stages
+    }
+    return {k: own for k in rows if (own := drawing.estimable(rows[k]))}
 
 
 def _stage_panel(
-    curves: Sequence[Curve],
+    curves: Sequence[picture.Curve],
     title: str,
     stages: Sequence[int],
     trained: Iterable[int],
-    *references: tuple[str, float, Look],
-) -> Panel:
-    return Panel(
+    *references: tuple[str, float, picture.Look],
+) -> picture.Panel:
+    return picture.Panel(
         curves,
         title,
-        x=Axis(ticks={stage: str(stage) for stage in stages}),
-        references=[*references, *(("x", at, DASHED) for at in trained)],
+        x=picture.Axis(ticks={stage: str(stage) for stage in stages}),
+        references=[*references, *(("x", at, picture.DASHED) for at in trained)],
         tall=1.6,
     )
 
 
 def _stage_curves(
-    look: Look, found: Stages, records: list[dict[str, Any]]
-) -> list[Curve]:
+    look: picture.Look, found: Stages, records: list[dict[str, Any]]
+) -> list[picture.Curve]:
     """A line with its intervals, and a mark a stage: filled where remembered."""
     rows = {stage: own[look.name] for stage, own in found.items() if look.name in own}
     states = {r["stage"]: r["state"] for r in records if r["checkpoint"] == look.name}
-    curves = [Curve(replace(look, marker="none"), [*rows], [*rows.values()])]
+    curves = [picture.Curve(replace(look, marker="none"), [*rows], [*rows.values()])]
     for shown in (True, False):
         at = [k for k in rows if (states.get(k) == "remembered") is shown]
         mark = replace(look, dashes="none", hollow=not shown)
         y = [rows[k].value or 0.0 for k in at]
-        curves += [Curve(mark, at, y, told=False)] if at else []
+        curves += [picture.Curve(mark, at, y, told=False)] if at else []
     return curves if rows else []
 
 
@@ -492,10 +493,10 @@ ENDS = ["exposure_low", "exposure_high"]
 ALSO = ("held_out", "canaries", "exposure_most", *CHANCE, *ENDS)
 
 
-def exposure(report: Report) -> Picture | None:
+def exposure(report: Report) -> picture.Picture | None:
     """Mean exposure by dose, a panel a part, held-out canaries apart."""
     columns = ("part", "dose", "exposure_mean")
-    frame = frame_of(report, "canary_by_dose", *columns, also=ALSO)
+    frame = drawing.frame_of(report, "canary_by_dose", *columns, also=ALSO)
     if frame.empty:
         return None
     # Doses stand at their logarithm; a step to the left what was held out.
@@ -504,20 +505,20 @@ def exposure(report: Report) -> Picture | None:
     left = (at[trained].min() if trained.any() else 0.0) - 1.0
     frame = frame.assign(trained=trained, at=at.where(trained, left))
     gap = np.diff(np.unique(frame["at"])).min(initial=1.0)
-    look = looks(report, width=1.0)
-    marked: list[tuple[str, float, Look]] = []
+    look = picture.looks(report, width=1.0)
+    marked: list[tuple[str, float, picture.Look]] = []
     if not trained.all() and trained.any():
-        marked.append(("x", left + 0.5, DOTTED))
-    keys = {render("figure.exposure.chance"): AREA}
+        marked.append(("x", left + 0.5, picture.DOTTED))
+    keys = {render("figure.exposure.chance"): picture.AREA}
     if (tops := frame["exposure_most"].dropna()).size:
-        marked.append(("y", tops.max(), DASHED))
-        keys[render("figure.exposure.ceiling")] = DASHED
+        marked.append(("y", tops.max(), picture.DASHED))
+        keys[render("figure.exposure.ceiling")] = picture.DASHED
     panels = []
     for part, own in frame.groupby("part", sort=False):
         title = optional(f"figure.exposure.{part}") or str(part)
         panel = _dose_panel(own, look, marked, gap / 2)
-        panels.append(replace(panel, title=wrapped(title, width=34)))
-    return Picture(
+        panels.append(replace(panel, title=picture.wrapped(title, width=34)))
+    return picture.Picture(
         audit="canary",
         panels=panels,
         dodge=0.72 * gap,
@@ -530,20 +531,20 @@ def exposure(report: Report) -> Picture | None:
 
 def _dose_panel(
     own: pd.DataFrame,
-    look: dict[str, Look],
-    marked: Sequence[tuple[str, float, Look]],
+    look: dict[str, picture.Look],
+    marked: Sequence[tuple[str, float, picture.Look]],
     reach: float,
-) -> Panel:
+) -> picture.Panel:
     bands, ticks = [], {}
     for place, here in own.groupby("at"):
         at = float(str(place))
         if len(bounds := here[CHANCE].dropna()):
             low, high = bounds[CHANCE[0]].min(), bounds[CHANCE[1]].max()
-            bands.append(Band([at - reach, at + reach], [low] * 2, [high] * 2))
+            bands.append(picture.Band([at - reach, at + reach], [low] * 2, [high] * 2))
         doses = [f"{dose:g}" for dose in here["dose"][here["trained"]]]
         ticks[at] = doses[0] if doses else render("figure.exposure.held_out")
         if len(sizes := here["canaries"].dropna()):
-            ticks[at] += f"\nn {spanned(map(int, sizes))}"
+            ticks[at] += f"\nn {picture.spanned(map(int, sizes))}"
     told = own["trained"].any()
     curves = [
         replace(
@@ -551,11 +552,11 @@ def _dose_panel(
         )
         for (name, on), mine in own.groupby(["entry", "trained"], sort=False)
     ]
-    axis = Axis(limits=(min(ticks) - 0.5, max(ticks) + 0.5), ticks=ticks)
-    return Panel(curves, x=axis, bands=bands, references=marked, tall=1.5)
+    axis = picture.Axis(limits=(min(ticks) - 0.5, max(ticks) + 0.5), ticks=ticks)
+    return picture.Panel(curves, x=axis, bands=bands, references=marked, tall=1.5)
 
 
-def _dose_curve(look: Look, mine: pd.DataFrame, *, line: bool) -> Curve:
+def _dose_curve(look: picture.Look, mine: pd.DataFrame, *, line: bool) -> picture.Curve:
     """Means over seeds."""
     means = mine.groupby("at")[["exposure_mean", *ENDS]].mean()
     # The interval of a mean over seeds is not that of one of them.
@@ -571,30 +572,30 @@ def _dose_curve(look: Look, mine: pd.DataFrame, *, line: bool) -> Curve:
         for one in means.astype(object).where(means.notna(), None).to_numpy()
     ]
     style = look if line else replace(look, dashes="none")
-    return Curve(style, [*means.index], rows)
+    return picture.Curve(style, [*means.index], rows)
 
 
 LEAST = 1e-4
 TICKS = {10.0**k: f"{10.0**k:g}" for k in (-4, -3, -2, -1, 0)}
 FEW_POSITIVES = 0.05
 """False positive rate of the tables' true positive rates."""
-DIAGONAL = Look(width=0.9)
-OTHER_SCORE = Look(width=0.7, alpha=0.6)
-BEFORE = Look(colour=INK, dashes=(0, (3, 1.2)), width=1.0)
+DIAGONAL = picture.Look(width=0.9)
+OTHER_SCORE = picture.Look(width=0.7, alpha=0.6)
+BEFORE = picture.Look(colour=drawing.INK, dashes=(0, (3, 1.2)), width=1.0)
 ROC_KEYS = {
-    "score": Look(marker="o", size=3.5),
+    "score": picture.Look(marker="o", size=3.5),
     "base": BEFORE,
     "others": OTHER_SCORE,
     "diagonal": DIAGONAL,
-    "few": DOTTED,
-    "chance": AREA,
+    "few": picture.DOTTED,
+    "chance": picture.AREA,
 }
 BAND = ("chance_low", "chance_high")
 
 
-def roc(report: Report) -> Picture | None:
+def roc(report: Report) -> picture.Picture | None:
     """True against false positive rate, both on log axes, a panel a checkpoint."""
-    points = frame_of(report, "mia_roc", "of", "fpr", "tpr", also=BAND)
+    points = drawing.frame_of(report, "mia_roc", "of", "fpr", "tpr", also=BAND)
     points = points[points["fpr"] > 0]
     # Curves that have a true positive before everything is called one.
     tops = points.groupby(["of", "checkpoint"])["tpr"].transform("max")
@@ -602,7 +603,7 @@ def roc(report: Report) -> Picture | None:
     if points.empty:
         return None
     resting = carriers(report.findings, "mia")
-    look = looks(report, size=3.5)
+    look = picture.looks(report, size=3.5)
     names = list(dict.fromkeys(points["entry"]))
     floor = max(LEAST, points["fpr"].min() * 0.8)
     panels, based = [], False
@@ -614,10 +615,10 @@ def roc(report: Report) -> Picture | None:
         before = points[(points["entry"] == BASE) & (points["of"] == score)]
         before = before[:0] if name == BASE else before
         based |= not before.empty
-        row = rows_of(report, "mia", "auc", of=score).get(name)
+        row = drawing.rows_of(report, "mia", "auc", of=score).get(name)
         n = f", n {row.n}" if row is not None and row.n else ""
-        told = wrapped(f"{translated('score', score)}{n}", width=14, lines=4)
-        title = f"{wrapped(name, width=11, lines=5)}: \n{told}"
+        told = picture.wrapped(f"{translated('score', score)}{n}", width=14, lines=4)
+        title = f"{picture.wrapped(name, width=11, lines=5)}: \n{told}"
         panel = _roc_panel(own, score, look[name], before, floor=floor)
         panels.append(replace(panel, title=title, tall=2.3 / min(len(names), 2)))
     by_score: dict[str, list[str]] = {}
@@ -625,7 +626,7 @@ def roc(report: Report) -> Picture | None:
         by_score.setdefault(translated("score", score), []).append(name)
     facts = {"resting": by_score, "few": f"{100 * FEW_POSITIVES:g}"}
     seeds = points["entry"].nunique() < points["checkpoint"].nunique()
-    return Picture(
+    return picture.Picture(
         audit="mia",
         facts=facts | {"apart": seeds},
         panels=panels,
@@ -638,8 +639,13 @@ def roc(report: Report) -> Picture | None:
 
 
 def _roc_panel(
-    own: pd.DataFrame, score: str, look: Look, before: pd.DataFrame, *, floor: float
-) -> Panel:
+    own: pd.DataFrame,
+    score: str,
+    look: picture.Look,
+    before: pd.DataFrame,
+    *,
+    floor: float,
+) -> picture.Panel:
     shown, grey = own["of"] == score, replace(OTHER_SCORE, name=look.name)
     several = own["checkpoint"].nunique() > 1
     style = replace(look, dashes="-", width=1.0 if several else 1.8)
@@ -649,15 +655,20 @@ def _roc_panel(
         for _, run in part.groupby(["of", "checkpoint"], sort=False):
             run = run[run["tpr"] > 0]
             x, y = [*run["fpr"]], [*run["tpr"]]
-            told, words = how is style, plain(y[0])
-            curves.append(Curve(how, x, y, words=words, told=told, step=True))
+            told, words = how is style, picture.plain(y[0])
+            curves.append(picture.Curve(how, x, y, words=words, told=told, step=True))
     runs = own.dropna().groupby(["of", "checkpoint"], sort=False)
     chance = max((run for _, run in runs), key=len, default=own[:0])
     low, high = ([*chance[side].clip(lower=floor)] for side in BAND)
-    return Panel(
+    return picture.Panel(
         curves,
-        x=Axis(scale="log", limits=(floor, 1.0), ticks=TICKS),
-        y=Axis(scale="log", limits=(floor, 1.15)),
-        bands=[Band([*chance["fpr"]], low, high, "post")] if len(chance) else [],
-        references=[("diagonal", floor, DIAGONAL), ("x", FEW_POSITIVES, DOTTED)],
+        x=picture.Axis(scale="log", limits=(floor, 1.0), ticks=TICKS),
+        y=picture.Axis(scale="log", limits=(floor, 1.15)),
+        bands=[picture.Band([*chance["fpr"]], low, high, "post")]
+        if len(chance)
+        else [],
+        references=[
+            ("diagonal", floor, DIAGONAL),
+            ("x", FEW_POSITIVES, picture.DOTTED),
+        ],
     )

@@ -22,6 +22,7 @@ from spark_audit.audits import about, metric_of
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
+from spark_audit.report import states
 from spark_audit.report.figures.drawing import (
     DARK,
     LIGHT,
@@ -30,13 +31,6 @@ from spark_audit.report.figures.drawing import (
     palette,
 )
 from spark_audit.report.named import SHARE, evidence_of, named_rows, numbered
-from spark_audit.report.states import (
-    OF_IDENTIFIERS,
-    SHAPES,
-    Standing,
-    Tried,
-    attack_name,
-)
 from spark_audit.report.tables import (
     FURTHER,
     File,
@@ -152,8 +146,8 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         identifiers.
     """
     shared = facts(report)
-    found: list[Standing] = shared["standings"]
-    by_state = {s: [one.name for one in found if one.state == s] for s in SHAPES}
+    found: list[states.Standing] = shared["standings"]
+    by_state = {s: [one.name for one in found if one.state == s] for s in states.SHAPES}
     named = how.manifest if how.show_text else None
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
     lists = []
@@ -182,7 +176,7 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
             if entry_of(one.checkpoint) in {k.name for k in found if k.detections}
         ],
     }
-    made = environment(figure=_figure, attack=attack_name, words=_dossier_words)
+    made = environment(figure=_figure, attack=states.attack_name, words=_dossier_words)
     return made.get_template("dossier.html").render(shared)
 
 
@@ -192,7 +186,7 @@ def _dossier_words(key: str, **facts: Any) -> str:
     return render(key, **facts) if knows(key) else ""
 
 
-def _figure(tried: Tried) -> str:
+def _figure(tried: states.Tried) -> str:
     """Value, interval and null of one attack on one checkpoint, as its sentence has."""
     finding = tried.finding if tried.outcome != "void" else None
     if finding is None or finding.value is None:
@@ -229,7 +223,11 @@ def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
 
 
 def exposed(
-    report: Report, folder: Path, one: Standing, *, manifest: Manifest | None = None
+    report: Report,
+    folder: Path,
+    one: states.Standing,
+    *,
+    manifest: Manifest | None = None,
 ) -> list[dict[str, Any]] | str:
     """The rows whose identifiers a checkpoint gives away most, or why there are none.
 
@@ -242,7 +240,7 @@ def exposed(
         If the evidence is damaged.
     """
     attacks = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
-    if not attacks.keys() & {*OF_IDENTIFIERS}:
+    if not attacks.keys() & {*states.OF_IDENTIFIERS}:
         return render("dossier.exposed_nobody", attacks=[*attacks.values()])
     try:
         spans = evidence_of(report, folder, "matched").frame()

@@ -121,7 +121,9 @@ class _Past:
 
     def __init__(self, prefix: Sequence[Any], rows: int) -> None:
         self._prefix = prefix
-        self._stems = [(one.keys[:, :, :0], one.values[:, :, :0]) for one in prefix]
+        self._stems: list[tuple[torch.Tensor, ...]] = [
+            (one.keys[:, :, :0], one.values[:, :, :0]) for one in prefix
+        ]
         self._at = np.zeros(rows, np.int64)
 
     def cache(self, groups: Sequence[list[int]], *, keep: bool) -> Any:
@@ -166,7 +168,7 @@ def _sums(
         own[: len(row), 0] = row
         own[len(row), : len(after)] = after
     found = read(targets=torch.from_numpy(goal), lengths=lengths).double()
-    parts = zip(found.split(lengths.tolist()), nexts, strict=True)
+    parts = zip(torch.split(found, lengths.tolist()), nexts, strict=True)
     return [
         (part[:-1, 0].sum() + part[-1, : len(after)]).numpy() for part, after in parts
     ]
