@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
-    "errors host_memory names sentences",
+    "errors names sentences",
     "files provenance results terminal",
     "data stats",
     "checkpoints",

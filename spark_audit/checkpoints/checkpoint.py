@@ -52,9 +52,8 @@ from spark_audit.checkpoints.weight_files import (
     weights_of,
     written_down,
 )
-from spark_audit.errors import CheckpointError, InputError, at, shown
+from spark_audit.errors import CheckpointError, InputError, at, free_bytes, shown
 from spark_audit.files import check_regular, instead
-from spark_audit.host_memory import free_bytes
 from spark_audit.provenance import sha256_json
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")

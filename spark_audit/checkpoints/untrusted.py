@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit import errors, files
-from spark_audit.host_memory import out_of_memory
+from spark_audit.errors import out_of_memory
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 CONFIGURATIONS = ("config.json", "adapter_config.json")

@@ -21,8 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from spark_audit.errors import InputError
-from spark_audit.host_memory import free_bytes
+from spark_audit.errors import InputError, free_bytes
 from spark_audit.pipeline.job import Job, Lacking, Scored
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_threads

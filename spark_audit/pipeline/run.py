@@ -21,9 +21,8 @@ from spark_audit.audits import about
 from spark_audit.audits.base import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
-from spark_audit.errors import IncompleteError, InputError
+from spark_audit.errors import IncompleteError, InputError, free_bytes
 from spark_audit.files import alone, sha256_file
-from spark_audit.host_memory import free_bytes
 from spark_audit.manifest.file import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL

@@ -10,8 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
-from spark_audit.errors import IncompleteError
-from spark_audit.host_memory import out_of_memory
+from spark_audit.errors import IncompleteError, out_of_memory
 
 T = TypeVar("T")
 R = TypeVar("R")

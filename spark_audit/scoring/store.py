@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_audit import files
-from spark_audit.errors import OutputError
-from spark_audit.host_memory import out_of_memory
+from spark_audit.errors import OutputError, out_of_memory
 from spark_audit.provenance import sha256_json
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from spark_audit import errors
-from spark_audit.host_memory import out_of_memory
+from spark_audit.errors import out_of_memory
 from spark_audit.terminal.interrupts import (
     again,
     interrupted,

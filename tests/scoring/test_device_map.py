@@ -8,7 +8,7 @@ from refusals import each
 from scored_by_hand import make_items
 from tiny_models import make_model, save_model
 
-from spark_audit import host_memory as memory
+from spark_audit import errors
 from spark_audit.checkpoints import checkpoint, weight_files
 from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.open import inspect_checkpoint, open_checkpoint
@@ -98,14 +98,14 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
 
 
 def test_free_memory_is_that_of_the_container(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
-    assert memory.free_bytes() is None
+    monkeypatch.setattr(errors, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(errors, "_GROUP", tmp_path)
+    assert errors.free_bytes() is None
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   8000 kB\n")
-    assert memory.free_bytes() == 8_192_000
+    assert errors.free_bytes() == 8_192_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.free_bytes() == 8_192_000
+    assert errors.free_bytes() == 8_192_000
     (tmp_path / "memory.max").write_text("5000000\n")
     (tmp_path / "memory.current").write_text("3000000\n")
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 1000000\nx 2\n")
-    assert memory.free_bytes() == 3_000_000
+    assert errors.free_bytes() == 3_000_000

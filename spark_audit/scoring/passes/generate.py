@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.loaded import entry_device
-from spark_audit.host_memory import out_of_memory
+from spark_audit.errors import out_of_memory
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.items import begins_with, normalised
 from spark_audit.scoring.passes.plain import check_finite, padded, unwrapped

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_audit.host_memory import out_of_memory
+from spark_audit.errors import out_of_memory
 
 
 def test_libraries_say_it_each_in_its_way():
