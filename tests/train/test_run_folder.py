@@ -72,7 +72,7 @@ def test_a_folder_that_another_process_writes_to_is_refused(start, tmp_path):
 
 
 def test_processes_with_other_folders_are_refused(start, tmp_path, monkeypatch):
-    monkeypatch.setattr("spark_train.training_run.gathered", lambda own: [*own, (1, 0)])
+    monkeypatch.setattr("spark_train.loop.gathered", lambda own: [*own, (1, 0)])
     with pytest.raises(InputError, match="processes differ in what they find"):
         start(tmp_path / "run")
 
@@ -83,7 +83,7 @@ def test_processes_with_other_folders_are_refused(start, tmp_path, monkeypatch):
 def test_a_complete_run_is_left_alone_and_shown_again(start, undisturbed, monkeypatch):
     before = {p: p.stat().st_mtime_ns for p in undisturbed.rglob("*") if p.is_file()}
     first = start(undisturbed)
-    monkeypatch.setattr("spark_train.training_run.run_phase", None)
+    monkeypatch.setattr("spark_train.loop.run_phase", None)
     second = start(undisturbed)
     sealed = first.record.model_copy(update={"seal": second.record.seal})
     assert second.record == sealed
