@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +34,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with the tokens done and the tokens there are to do."""
 
 DRIFT_ROWS = 8
+SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
 WINDOW = 1024
 """Items that are scored together where batches are to be the same again."""
 
@@ -203,10 +205,28 @@ def _runner(
         # failing at that shape when there is memory again (torch 2.11 on an H100).
         leave_out = SDPBackend.ERROR, SDPBackend.CUDNN_ATTENTION
         kernels = [k for k in SDPBackend.__members__.values() if k not in leave_out]
-        with sdpa_kernel(kernels), loaded.active() as model:
-            yield from run(loaded, model, items, task)
+        with sdpa_kernel(kernels), ExitStack() as stack:
+            if loaded.device == "cpu":
+                stack.enter_context(_shared_heads())
+            yield from run(loaded, stack.enter_context(loaded.active()), items, task)
 
     return here
+
+
+@contextlib.contextmanager
+def _shared_heads() -> Iterator[None]:
+    """Have attention read keys that several heads share where they are, uncopied.
+
+    Transformers copies them for each head where there is a mask, which GPUs need.
+    """
+    if SHARED_HEADS in os.environ:  # said by the user, or by a pass that is under way
+        yield
+        return
+    os.environ[SHARED_HEADS] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SHARED_HEADS, None)
 
 
 def drift(
