@@ -22,8 +22,7 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
-from spark_audit.errors import SparkError
-from spark_audit.errors import out_of_memory
+from spark_audit.errors import SparkError, out_of_memory
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes.plain import Scorer, check_finite, padded, unwrapped
