@@ -320,8 +320,11 @@ def stop_word_ranges(text: str) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def _stop_words() -> frozenset[str]:
-    # The file alone: with the package around it, it takes a second and 30 MB.
+    # The file alone, where it is: the package around it takes a second and 30 MB.
     package: Any = find_spec("sklearn")
     file = Path(package.origin).with_name("feature_extraction") / "_stop_words.py"
-    words: frozenset[str] = run_path(str(file))["ENGLISH_STOP_WORDS"]
-    return words
+    if file.is_file():
+        return frozenset(run_path(str(file))["ENGLISH_STOP_WORDS"])
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    return frozenset(ENGLISH_STOP_WORDS)
