@@ -37,7 +37,7 @@ def import_(
     Parameters
     ----------
     source
-        File or folder.
+        File, folder, or hf:OWNER/NAME.
     task
         Name of the task.
     split

@@ -11,11 +11,11 @@ import io
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from spark_audit.data.examples import (
     EMPTY_FIX,
@@ -40,24 +40,32 @@ from spark_audit.data.examples import (
     write_examples,
 )
 from spark_audit.errors import InputError, SparkError, at
-from spark_audit.files import instead, open_regular, parse_json
+from spark_audit.files import (
+    instead,
+    lies_inside,
+    open_regular,
+    parse_json,
+    read_regular,
+)
 
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"
 ]
 Row: TypeAlias = dict[str, Any]
+HUB = "hf:"
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
-Progress: TypeAlias = Callable[[str, int, int], object]
+T = TypeVar("T")
 _EVERY = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
-_USUAL = (
-    {"prompt": "prompt", "response": "response"},
-    {"prompt": "prompt", "response": "answer"},  # TRACE
-    {"prompt": "sentence", "response": "label"},  # O-LoRA
-    {"prompt": "text", "response": "label"},
-)
+_LAYOUTS = {
+    "own": {"prompt": "prompt", "response": "response"},
+    "trace": {"prompt": "prompt", "response": "answer"},
+    "olora": {"prompt": "sentence", "response": "label"},
+    "simple": {"prompt": "text", "response": "label"},
+}
 """Usual column names of prompt and response."""
+_ALL_LAYOUTS = [*_LAYOUTS.values()]
 
 
 def import_rows(
@@ -69,7 +77,7 @@ def import_rows(
     split: Split | None = None,
     template: str | None = None,
     columns: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[Split, int]:
     r"""Read somebody else's data and write it as JSON lines, row by row.
 
@@ -86,7 +94,7 @@ def import_rows(
     ----------
     source
         A file; a folder with files train*, test*, eval*, dev* or val*; a folder that
-        ``datasets`` saved.
+        ``datasets`` saved; a data set on the hub, ``hf:OWNER/NAME[:CONFIG]``.
     output
         The JSONL to write.
     task
@@ -122,14 +130,14 @@ def import_rows(
     OutputError
         If a file cannot be read.
     """
-    show = progress or (lambda what, done, total: None)
-    rows = _Import(str(source), task, format, split, template, columns or {}, show)
+    rows = _Import(str(source), task, format, split, template, dict(columns or {}))
     counts = Counter[Split]()
     if rows.pieces is not None:
-        rows.common = task_templates(example for _, example in rows.read("rows read"))
+        read = _counted(rows.read(), "rows read", progress)
+        rows.common = task_templates(example for _, example in read)
 
     def examples() -> Iterator[Example]:
-        for example in unique(rows.read("rows written")):
+        for example in unique(_counted(rows.read(), "rows written", progress)):
             counts[example.split] += 1
             yield rows.worded(example)
 
@@ -137,33 +145,43 @@ def import_rows(
     return dict(counts)
 
 
-@dataclass
+def _counted(
+    rows: Iterable[T], what: str, progress: Callable[[str, int, int], None] | None
+) -> Iterator[T]:
+    for done, row in enumerate(rows, start=1):
+        yield row
+        if progress is not None and done % _EVERY == 0:
+            progress(what, done, 0)
+
+
 class _Import:
     """A source, and how its rows become examples."""
 
-    source: str
-    task: str
-    format: Format
-    split: Split | None
-    template: str | None
-    columns: Mapping[str, str]
-    progress: Progress
-    common: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_task(self.task)
-        if self.split not in (None, *get_args(Split)):
-            what = "is neither train nor test"
-            raise InputError(what, where="option --split", fix=SPLIT_FIX)
-        made = () if self.template is None else ("prompt",)
-        if unknown := [*self.columns.keys() - ({*_IMPORTED} - {*made})]:
-            what = f"{unknown[0]!r} is no field, or the template makes it"
-            fix = f"use one of: {', '.join(_IMPORTED)}"
-            raise InputError(what, where="option --map", fix=fix)
-        path = Path(self.source)
+    def __init__(
+        self,
+        source: str,
+        task: str,
+        format: Format,
+        split: Split | None,
+        template: str | None,
+        columns: dict[str, str],
+    ) -> None:
+        check_task(task)
+        if split not in (None, *get_args(Split)):
+            raise InputError(
+                "is neither train nor test", where="option --split", fix=SPLIT_FIX
+            )
+        for field in columns:
+            if field not in _IMPORTED or (field == "prompt" and template is not None):
+                what = f"{field!r} is no field, or the template makes it"
+                fix = f"use one of: {', '.join(_IMPORTED)}"
+                raise InputError(what, where="option --map", fix=fix)
+        self.source, self.task, self.format, self.split = source, task, format, split
+        self.columns, path = columns, Path(source)
         # As a file's in a folder; a folder's own name says nothing.
         self.by_name = split_of(path.stem) if path.is_file() else None
-        self.pieces = None if self.template is None else parse_template(self.template)
+        self.pieces = None if template is None else parse_template(template)
+        self.common: dict[str, tuple[int, int]] = {}
 
     def worded(self, example: Example) -> Example:
         """The example of a template, with what all prompts share as fixed wording."""
@@ -177,16 +195,13 @@ class _Import:
         ranges = tuple(found.span() for found in re.finditer(b"\1+", fixed))
         return replace(example, template=ranges)
 
-    def read(self, stage: str) -> Iterator[tuple[str, Example]]:
+    def read(self) -> Iterator[tuple[str, Example]]:
         """The examples with their places; at least one."""
         counts: Counter[Split] = Counter()
-        read = read_rows(self.source, self.format)
-        for done, (place, named, row) in enumerate(read, start=1):
+        for place, named, row in read_rows(self.source, self.format):
             with at(place):
                 example = self._example(named, row, counts, place)
             yield place, example
-            if done % _EVERY == 0:
-                self.progress(stage, done, 0)
         if not counts:
             raise InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
 
@@ -204,7 +219,7 @@ class _Import:
         if self.pieces is None:
             prompt = _value(row, column["prompt"])
         else:
-            prompt, template, spans = _worded(self.pieces, row, spans)
+            prompt, template, spans = _filled(self.pieces, row, spans)
         if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
             response = f" {response}"
             n = len(prompt)  # where the blank stands
@@ -248,25 +263,30 @@ class _Import:
         found |= self.columns
         made = ["prompt"] if self.pieces else []  # by the template
         needed = {"prompt", "response"}.difference(found, made)
-        for names in _USUAL:
+        layouts = [_LAYOUTS[self.format]] if self.format in _LAYOUTS else _ALL_LAYOUTS
+        for names in layouts:
             if all(names[field] in row for field in needed):
                 return found | {field: names[field] for field in needed}
-        absent = {f for f in needed if not any(names[f] in row for names in _USUAL)}
-        lacks = min(absent or needed)
-        other = " or `--template`" if lacks == "prompt" else ", or `--map response=`"
-        fix = f"give `--map {lacks}=COLUMN`{other}"
+        absent = {f for f in needed if not any(names[f] in row for names in layouts)}
+        field = min(absent or needed)
+        other = " or `--template`" if field == "prompt" else ", or `--map response=`"
+        fix = f"give `--map {field}=COLUMN`{other}"
         what = f"has no column of a usual name ({_listed(row)})"
-        raise bad_field(lacks, what, fix=fix)
+        raise bad_field(field, what, fix=fix)
 
 
 def _listed(row: Row) -> str:
     """The row's columns, unless they may be text: a CSV may lack its line of names."""
-    columns = [str(name)[:40] for name in row]
-    if all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns):
-        return f"columns: {', '.join(columns[:20])}"
+    usual = dict.fromkeys(name for names in _ALL_LAYOUTS for name in names.values())
+    columns = [str(name) for name in row]
+    if not usual.keys().isdisjoint(columns) or all(
+        re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns
+    ):
+        shown = (name[:40] for name in columns[:20] if name.isprintable())
+        return f"columns: {', '.join(shown)}"
     return (
-        f"its {len(columns)} columns are not shown, as they may be data: does the "
-        "first line hold names?"
+        f"its {len(columns)} columns are not shown, as they may be data, and are none "
+        f"of {', '.join(usual)}: does the first line hold names?"
     )
 
 
@@ -320,7 +340,7 @@ def parse_template(template: str) -> list[tuple[str, str | None]]:
         ) from error
 
 
-def _worded(
+def _filled(
     pieces: list[tuple[str, str | None]], row: Row, spans: tuple[Span, ...]
 ) -> tuple[str, Ranges, tuple[Span, ...]]:
     """The prompt, where the fixed wording stands in it, and the only column's spans."""
@@ -354,9 +374,13 @@ def split_of(name: str) -> Split | None:
 
 def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
     """Each row with its place, and the split that its file or part is named for."""
+    if source.startswith(HUB):
+        yield from _hub(source)
+        return
     path = Path(source)
     if not path.exists():
         fix = instead(path, "give a file or a folder")
+        fix += f" (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])"
         raise InputError("does not exist", where=source, fix=fix)
     files: list[tuple[Path, Split | None]] = [(path, None)]
     if path.is_dir():
@@ -381,15 +405,34 @@ def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row
 def _saved(folder: Path) -> list[tuple[Path, Split | None]]:
     """Data files of a folder that `datasets` saved, and their part's split.
 
-    What it left there of an earlier ``map`` is no data.
+    What it left there of an earlier ``map`` is not listed, and no data.
     """
-    marks = {"dataset_dict.json": "*/*.arrow", "state.json": "*.arrow"}
-    pattern = next((marks[name] for name in marks if (folder / name).exists()), None)
+    parts: list[tuple[Path, Split | None]] = []
+    if (index := folder / "dataset_dict.json").exists():
+        parts = [(part, split_of(part.name)) for part in _named(index, "splits")]
+    elif (folder / "state.json").exists():
+        parts = [(folder, None)]
     return [
-        (file, split_of(file.parent.name) if file.parent != folder else None)
-        for file in sorted(folder.glob(pattern) if pattern else ())
-        if not file.name.startswith(("cache-", "tmp"))
+        (file, split)
+        for part, split in parts
+        for file in _named(part / "state.json", "_data_files")
     ]
+
+
+def _named(path: Path, key: str) -> list[Path]:
+    """What a file of `datasets` names under a key: each lies beside it."""
+    with reading(path):
+        raw = read_regular(path)
+    try:
+        listed = parse_json(raw, place=str(path))[key]
+        names = [one["filename"] for one in listed] if key == "_data_files" else listed
+        found = [path.with_name(name) for name in names]  # a ValueError for a path
+        if all(lies_inside(one) for one in found):
+            return found
+    except (AttributeError, LookupError, TypeError, ValueError):
+        pass
+    what = "names no data, or data outside of its folder"
+    raise InputError(what, where=str(path), fix="copy the data into the folder")
 
 
 def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
@@ -472,7 +515,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         file = pq.ParquetFile(io.BytesIO(raw))
         if file.metadata.num_rows > len(raw):  # rows that differ take more
             raise ValueError
-        yield from file.iter_batches(1024, columns=_filled_columns(file.schema_arrow))
+        yield from file.iter_batches(batch_size=1024)
 
     return _rows(batches(), str(path))
 
@@ -484,23 +527,12 @@ def _stream(path: Path) -> Iterator[tuple[str, Row]]:
         with reading(path), open_regular(path) as file:
             left = path.stat().st_size
             for batch in pa.ipc.open_stream(file):
-                batch = batch.select(_filled_columns(batch.schema))
                 left -= batch.num_rows
                 if left < 0:  # as of Parquet
                     raise ValueError
                 yield batch
 
     return _rows(batches(), str(path))
-
-
-def _filled_columns(schema: Any) -> list[str]:
-    """All but lists of nothing, which may be of any length and take no room."""
-    return [
-        one.name for one in schema if not re.search(r"list.*<\w+: null", str(one.type))
-    ]
-
-
-_ODD = (OSError, ValueError, LookupError, TypeError)
 
 
 def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
@@ -527,19 +559,34 @@ def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
     except SparkError:
         raise
     # Text that is no UTF-8, dates that no calendar has, labels without a name.
-    except (pa.ArrowException, ArithmeticError, AttributeError, *_ODD) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        OverflowError,
+        LookupError,
+    ) as error:
         raise InputError("is not readable as Parquet or Arrow", where=place) from error
 
 
 def _labels(schema: Any, place: str) -> dict[str, list[str]]:
-    """Column of whole numbers -> what they stand for, as `datasets` wrote it."""
-    told = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"), place=place)
-    features = told.get("info", {}).get("features", {})
-    return {
-        column: feature["names"]
-        for column, feature in features.items()
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-    }
+    """Column of whole numbers -> what they stand for, as far as `datasets` wrote it."""
+    import pyarrow as pa
+
+    labels = {}
+    told = (schema.metadata or {}).get(b"huggingface", b"{}")
+    match parse_json(told, place=place):
+        case {"info": {"features": dict(features)}}:
+            for column, feature in features.items():
+                index = schema.get_field_index(column)  # -1: none, or several
+                match feature:
+                    case {"_type": "ClassLabel", "names": [*names]} if (
+                        index >= 0
+                        and pa.types.is_integer(schema.field(index).type)
+                        and all(isinstance(name, str) for name in names)
+                    ):
+                        labels[column] = names
+    return labels
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
@@ -551,3 +598,24 @@ _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
     "trace": _json_list,
     "olora": _json_list,
 }
+
+
+def _hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
+    try:
+        import datasets
+
+        hub_id, _, config = source.removeprefix(HUB).partition(":")
+        found = datasets.load_dataset(hub_id, config or None)
+    except Exception as error:  # its own kinds, the hub's, and the network's
+        raise InputError(
+            f"is nothing that `datasets` can load ({type(error).__name__})",
+            where=source,
+            fix=f"give {HUB}OWNER/NAME[:CONFIG]; the package comes, where spark-audit "
+            "lies, by pip install '.[hub]'",
+        ) from error
+    parts = dict(found) if isinstance(found, Mapping) else {"": found}
+    # Not an "unsupervised" part beside train and test.
+    for name in [name for name in parts if split_of(name)] or parts:
+        batches = iter(parts[name].data.to_batches())
+        for place, row in _rows(batches, f"{source} ({name})"):
+            yield place, split_of(name), row

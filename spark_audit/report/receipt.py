@@ -2,15 +2,13 @@
 
 One test per checkpoint, chosen by the claim and never by what came out: with a delta
 the coin flips between the two canaries of each pair, without one the canaries' places
-among their candidates. A claim without a delta is contradicted, too, by the largest
-bound of the report, which is corrected over all doses, parts and numbers of guesses.
-Formulas and sources are in :mod:`spark_audit.stats.memorisation`.
+among their candidates. Formulas and sources are in :mod:`spark_audit.stats.memorisation`.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -30,7 +28,6 @@ from spark_audit.stats.memorisation import (
 Unit: TypeAlias = Literal["row", "canary"]
 Relation: TypeAlias = Literal["add-remove", "replace"]
 State: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
-CONTRADICTED: State = "contradicted"
 SIGNIFICANCE = 0.05
 """Over all checkpoints of a report (Bonferroni)."""
 MOST = 1 << 20
@@ -85,12 +82,6 @@ class Claim:
         name += "" if self.relation == "replace" else "_add_remove"
         return float(getattr(found, name))
 
-    @property
-    def column(self) -> str:
-        """Of a report's tables, the bound for this unit and relation, without delta."""
-        kind = "epsilon" if self.relation == "replace" else "add_remove"
-        return f"{kind}_per_{'record' if self.unit == 'row' else 'canary'}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
@@ -106,8 +97,6 @@ class Receipt:
         Lower bound of epsilon; ``None`` where there is none.
     attainable
         The bound if all guesses had been right: no claim above it is contradicted.
-    reported
-        The largest bound of the report, where that alone contradicts the claim.
     needed
         Canaries (for coins, pairs) with which it could; ``None``: more than
         :data:`MOST`.
@@ -123,7 +112,6 @@ class Receipt:
     rows: int = 1
     bound: float | None = None
     attainable: float = 0.0
-    reported: float | None = None
     needed: int | None = None
     why: str = ""
 
@@ -141,28 +129,24 @@ def receipts(report: Report, claim: Claim) -> list[Receipt]:
         If the report has no canaries.
     """
     name = "canary_one_run" if claim.delta else "canary_epsilon"
-    table = report.tables.get(name, [])
-    by_name = grouped(table, lambda record: str(record["checkpoint"]))
-    if not any(record["part"] == "full" for record in table):
+    table = [r for r in report.tables.get(name, ()) if r["part"] == "full"]
+    if not table:
         raise InputError(
             "has no canaries that were drawn at random",
             where=name,
             fix="plant them with `spark-audit data inject`, and audit with `canary`",
         )
+    by_name = grouped(table, lambda record: str(record["checkpoint"]))
     level = SIGNIFICANCE / len(by_name)
     found = []
     for own in by_name.values():
-        whole = [r for r in own if r["part"] == "full" and r.get("k", 1) == 1]
+        whole = [r for r in own if r.get("k", 1) == 1]
         # A row's epsilon is read best where a canary is one row.
         rows = {r["rows"] for r in whole}
         least = claim.unit == "row" and min(rows) < max(rows)
         wanted = str(min(rows)) if least else "all"
         record = next(r for r in whole if r["dose"] == wanted)
-        one = _receipt(report, record, claim, level)
-        reported = max(r.get(claim.column) or 0.0 for r in own)
-        if not claim.delta and reported > claim.epsilon and one.state != CONTRADICTED:
-            one = replace(one, state=CONTRADICTED, reported=reported)
-        found.append(one)
+        found.append(_receipt(report, record, claim, level))
     return found
 
 
@@ -210,7 +194,7 @@ def _receipt(
     shown, most = (claim.bound(n, canaries, **test) for n in (right, guesses))
     state: State = "cannot_tell" if most <= claim.epsilon else "consistent"
     if shown > claim.epsilon:
-        state = CONTRADICTED
+        state = "contradicted"
     facts |= {"bound": shown, "attainable": most}
     return Receipt(state=state, needed=canaries_needed(claim, **test), **facts)
 

@@ -79,7 +79,7 @@ MISTAKES = [
     ("gate reports/one --fail-if 'nll.nll.pii.low < 1 for err'", 2, "mean 'er'?"),
     ("gate reports/one --fail-if 'mia auc > 0.5'", 2, "is no rule; write AUDIT.METRIC"),
     # data
-    ("data import tt.csv --task t -o x.jsonl", 2, "did you mean t.csv?"),
+    ("data import tt.csv --task t -o x.jsonl", 2, "did you mean t.csv? (a data set on"),
     ("data import t.csv --task t -o x.jsonl --format cvs", 2, 'Did you mean "csv"?'),
     (
         "data import t.csv --task t -o x.jsonl --map prompt=text response=label",
