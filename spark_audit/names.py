@@ -93,6 +93,22 @@ def original_of(name: str) -> str:
     return str(replace(CheckpointName.parse(name), derived=""))
 
 
+def check_known(name: str, known: Collection[str], *, where: str) -> None:
+    """Refuse a name that is none of the checkpoints, naming the option.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    if name not in known:
+        raise InputError(
+            f"{name!r} is none of the checkpoints",
+            where=where,
+            fix=choose(name, dict.fromkeys(known)),
+        )
+
+
 def listed(given: str | None, known: Collection[str], *, where: str) -> list[str]:
     """Names of checkpoints, as an option gives them: ``NAME,NAME,...``; each once.
 
@@ -103,10 +119,5 @@ def listed(given: str | None, known: Collection[str], *, where: str) -> list[str
     """
     names = [name.strip() for name in (given or "").split(",") if name.strip()]
     for name in names:
-        if name not in known:
-            raise InputError(
-                f"{name!r} is none of the checkpoints",
-                where=where,
-                fix=choose(name, dict.fromkeys(known)),
-            )
+        check_known(name, known, where=where)
     return list(dict.fromkeys(names))

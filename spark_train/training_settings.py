@@ -281,7 +281,7 @@ def describe() -> list[dict[str, str]]:
         {
             "name": name,
             "default": shown(value),
-            "meaning": " ".join(field.description.split()),
+            "meaning": " ".join((field.description or "").split()),
             "source": field.json_schema_extra["source"],
         }
         for name, value, field in _leaves(Settings())

@@ -13,7 +13,6 @@ import math
 import mmap
 import os
 import re
-import shlex
 import shutil
 import struct
 import tempfile
@@ -494,11 +493,8 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
 def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
     run = {} if formats else specs.read_run(path)
     if run.get("status") == "running":
-        (start, *_) = run.get("starts") or [None]
-        words = start.get("command") if isinstance(start, dict) else None
-        again = shlex.join(map(str, words)) if isinstance(words, list) else ""
         what = "is a run of spark-train that has not finished a stage"
-        fix = f"the same command goes on with it: {shown(again, 1000)}"
+        fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
         return CheckpointError(what, fix=fix)
     what = f"reads as {' and as '.join(formats)}" if formats else "is no checkpoint"
     children = sorted(path.iterdir()) if path.is_dir() else []

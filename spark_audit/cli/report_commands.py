@@ -53,6 +53,9 @@ def report(
     if show_text and manifest is None:
         what = "the text is in the manifest"
         raise InputError(what, where="--show-text", fix="add --manifest")
+    if json and against is not None:
+        what = "prints tables for readers"
+        raise InputError(what, where="--against", fix="leave out --json")
     folder, content = opened(folder)
     source = None if manifest is None else manifest_of(content, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.

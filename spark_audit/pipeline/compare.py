@@ -20,7 +20,7 @@ from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links, sha256_file
-from spark_audit.names import BASE, CheckpointName, entry_of, listed, series_of
+from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
 from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.report import gate
 from spark_audit.report.assemble import MATCHING, assemble
@@ -118,7 +118,7 @@ def compare(
         audit = Matched(null=null) if kind is Matched else kind()
         known |= dict.fromkeys(entries(audit, evidence[name]))
         results[name] = concluded(audit, evidence[name], context, chosen, facts)
-    listed(chosen, [*sorted(known), *map(entry_of, known)], where="--baseline")
+    check_known(chosen, [*sorted(known), *map(entry_of, known)], where="--baseline")
     sums: dict[str, str] = {}
     if output is not None:
         sums = write_evidence(output, evidence)

@@ -27,12 +27,12 @@ from spark_audit.names import (
     BASE,
     CONTROL,
     CheckpointName,
+    check_known,
     entry_of,
     original_of,
     seeds_of,
     series_of,
 )
-from spark_audit.names import listed as among
 from spark_audit.pipeline.folders import manifest_for, report_folder
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import check_formats, folder_of
@@ -104,7 +104,8 @@ class Job:
         learned = learned_order(order, request)
         # Adapters bring their base along under this name; it is known after loading.
         known = [*order.names, *map(entry_of, order.names), BASE]
-        among(request.baseline, known, where="--baseline")
+        if request.baseline is not None:
+            check_known(request.baseline, known, where="--baseline")
         for audit in request.audits:
             audit.check_names(order.names)
         if not order.stages and all(audit.alone for audit in request.audits):

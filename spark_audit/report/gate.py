@@ -260,7 +260,8 @@ def _check(
         if reason is None and rule.change and name == BASE:
             reason = render("gate.baseline")
         measured = any(row.value is not None for row, _ in pairs)
-        if reason is None and rule.checkpoint is None and not measured:
+        without = not pairs or (name == BASE and not measured)
+        if reason is None and rule.checkpoint is None and without:
             reason = _impossible(report, rule, rows, name)
         if reason is not None:
             found.append(Finding(rule.text, name, "left_out", reason))

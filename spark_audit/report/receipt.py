@@ -2,7 +2,8 @@
 
 One test per checkpoint, chosen by the claim and never by what came out: with a delta
 the coin flips between the two canaries of each pair, without one the canaries' places
-among their candidates. Formulas and sources are in :mod:`spark_audit.stats.memorisation`.
+among their candidates. Formulas and sources are in
+:mod:`spark_audit.stats.memorisation`.
 """
 
 from __future__ import annotations

@@ -206,9 +206,10 @@ def _runner(
         leave_out = SDPBackend.ERROR, SDPBackend.CUDNN_ATTENTION
         kernels = [k for k in SDPBackend.__members__.values() if k not in leave_out]
         with sdpa_kernel(kernels), ExitStack() as stack:
-            if loaded.device == "cpu":
+            model = stack.enter_context(loaded.active())
+            if {each.device.type for each in model.parameters()} == {"cpu"}:
                 stack.enter_context(_shared_heads())
-            yield from run(loaded, stack.enter_context(loaded.active()), items, task)
+            yield from run(loaded, model, items, task)
 
     return here
 

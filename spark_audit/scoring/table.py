@@ -149,9 +149,9 @@ class TokenTable:
             columns = {name: values[rows] for name, values in self.columns.items()}
             yield key, self.position[rows], columns
 
-    def write(self, path: Path) -> None:
+    def write(self, path: str | Path) -> None:
         """Write Parquet whole or not at all, readable by the owner only."""
-        table = self.arrow()
+        table, path = self.arrow(), Path(path)
         write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)
 
     def arrow(self) -> pa.Table:

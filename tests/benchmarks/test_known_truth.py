@@ -83,7 +83,8 @@ def test_what_a_guard_voids_is_no_claim(known_truth):
             ("mia", "membership", "ok"),
         )
     ]
-    report = SimpleNamespace(findings=told, results=[], guards=[], checkpoints=[])
+    without = dict.fromkeys(("results", "contrasts", "guards", "checkpoints"), ())
+    report = SimpleNamespace(findings=told, tables={}, **without)
     found = known_truth.concluded(report, "x", "", [])
     assert [one["claim"] for one in found["claims"]] == ["membership"]
 

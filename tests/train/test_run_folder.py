@@ -72,7 +72,10 @@ def test_a_folder_that_another_process_writes_to_is_refused(start, tmp_path):
 
 
 def test_processes_with_other_folders_are_refused(start, tmp_path, monkeypatch):
-    monkeypatch.setattr("spark_train.loop.gathered", lambda own: [*own, (1, 0)])
+    def gathered(own):
+        return [*own, (1, 0)] if own else []  # no faults are gathered, too
+
+    monkeypatch.setattr("spark_train.loop.gathered", gathered)
     with pytest.raises(InputError, match="processes differ in what they find"):
         start(tmp_path / "run")
 
