@@ -278,11 +278,11 @@ def program(name: str, words: Sequence[str], *, help: str) -> App:
             typed.arguments = found
             if config is not None:
                 content = _content(config)
-                for one in {"quiet", "verbose"} & content.keys():
-                    if not isinstance(said := content.pop(one), bool):
-                        what, fix = f"{one} is a switch", "write true or false"
+                for switch in {"quiet", "verbose"} & content.keys():
+                    if not isinstance(said := content.pop(switch), bool):
+                        what, fix = f"{switch} is a switch", "write true or false"
                         raise InputError(what, where=str(config), fix=fix)
-                    given[one] = given[one] or said
+                    given[switch] = given[switch] or said
                 _from_file(app, commands, found, content, path=config)
             for one in found:
                 _check(one)
