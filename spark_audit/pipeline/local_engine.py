@@ -129,11 +129,11 @@ def score_part(
         if job.order.scores(checkpoint.name):
             scored.append(job.scored(checkpoint))
             for keys in scored[-1].keys.values():
-                job.store.refresh()
-                if not job.store.left(keys):
-                    continue
                 what = f"scoring {checkpoint.name}, {keys.kind.label}, tokens"
                 with job.clock(f"scoring: {keys.kind.kind}"):
+                    job.store.refresh()
+                    if not job.store.left(keys):
+                        continue
                     if not shard[0]:
                         for remark in drift_remarks(checkpoint, keys, job.request.seed):
                             job.store.remark(remark)
