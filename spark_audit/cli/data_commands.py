@@ -136,7 +136,7 @@ def inject(
     output
         Folder to write.
     rate
-        Share of rows that get an identifier.
+        Share of the rows without a canary that get an identifier.
     canaries
         Canaries to plant.
     doses

@@ -212,13 +212,13 @@ def check_output(path: Path) -> None:
         )
 
 
-def write_manifest(manifest: Manifest, path: Path) -> None:
+def write_manifest(manifest: Manifest, path: str | Path) -> None:
     """Write a manifest, whole or not at all, readable by the owner only.
 
     A path that ends in ``.arrow`` is an Arrow file, for many rows, of which no more is
     read than is asked for; any other is canonical JSON, which is read as a whole.
     """
-    content = content_of(manifest)
+    content, path = content_of(manifest), Path(path)
     if path.suffix == ".arrow":
         write_arrow(content, path)
         return

@@ -133,7 +133,8 @@ def receipts(report: Report, claim: Claim) -> list[Receipt]:
     table = [r for r in report.tables.get(name, ()) if r["part"] == "full"]
     if not table:
         raise InputError(
-            "has no canaries that were drawn at random",
+            "has no canaries by which a claim can be tested: none were planted, or the "
+            "base does not rank them by chance (see the report's checks)",
             where=name,
             fix="plant them with `spark-audit data inject`, and audit with `canary`",
         )

@@ -103,8 +103,8 @@ Formats: TypeAlias = Annotated[
         group=OUTPUT,
         metavar="NAMES",
         converter=by_commas,
-        help="Formats to write: html, md, csv, latex, json, figures, dossier, card, "
-        "named, with commas; default: all but the last four.",
+        help="Formats to write: html, md, csv, json, latex, figures, dossier, card, "
+        "named, with commas; default: the first four.",
     ),
 ]
 Language: TypeAlias = Annotated[
