@@ -249,10 +249,15 @@ class Judged:
 
         Corrected by Holm over checkpoints and parts, since one success is enough for a
         part (and for that part alone). Where the base's own ranks are not uniform, the
-        rise since the base is tested instead.
+        rise since the base is tested instead, of so many doses, the highest first, that
+        it could be significant: of n canaries that all rise p is 2^-n.
         """
-        whole = trained(self.frame)
-        most = whole[whole["dose"] == whole["dose"].max()]
+        most = whole = trained(self.frame)
+        for least in sorted({*whole["dose"]}, reverse=True):
+            most = whole[whole["dose"] >= least]
+            sizes = [len(own) for name, _, own in by_part(most) if name != BASE]
+            if self.uniform or sum(0.5**n for n in sizes) <= 1 - LEVEL:
+                break
         base = {part: chosen for name, part, chosen in by_part(most) if name == BASE}
 
         def p(chosen: pd.DataFrame) -> float:

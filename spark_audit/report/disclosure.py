@@ -313,8 +313,9 @@ def _fact(
         # A count before and after a row was removed tells of the row.
         if not fact.count:
             return fact.model_copy(update={"tied": 0})
-        near = rounded(fact.count, count_step(fact.of, clusters))
-        return Hits(count=round(min(near, fact.of)), of=fact.of, rounded=True)
+        step = count_step(fact.of, clusters)
+        near = round(min(rounded(fact.count, step), fact.of))
+        return Hits(count=near, of=fact.of, rounded=True, vague=2 * step > fact.of)
     if not isinstance(fact, Row):
         return fact
     if (row := shown.get(_key(fact))) is None:

@@ -336,6 +336,7 @@ class Hits(Strict):
     of: Count = Field(description="Of how many.")
     tied: Count = Field(default=0, description="How many more if ties are won.")
     rounded: bool = Field(default=False, description="Whether the count is rounded.")
+    vague: bool = Field(default=False, description="Whether it is only some.")
 
 
 def _compact(value: Any) -> Any:

@@ -389,6 +389,20 @@ def test_guesses_do_not_know_how_the_coins_fell(plant):
         assert one["right"] + turned["right"] == 16
 
 
+@pytest.mark.parametrize(("n", "found"), [(10, True), (4, False)])
+def test_a_control_of_few_canaries_takes_the_next_dose(plant, n, found):
+    """Five that all rise cannot be told from chance over three parts, ten can."""
+    planted = plant(n=n, held=0, doses=(1, 6))
+    known = {CANDIDATES: planted.table(3.0, seed=1)}
+    more = {CANDIDATES: planted.table(9.0, seed=1)}
+    result = canary({"base": known, "more": more}, planted.manifest)
+    assert guard(result, "base ranks canaries by chance").passed is False
+    control = guard(result, "positive control")
+    assert (control.passed is not False, control.facts["exposure_mean"].n) == (found, n)
+    same = canary({"base": known, "same": known}, planted.manifest)
+    assert guard(same, "positive control").passed is False
+
+
 def test_no_epsilon_is_claimed_without_the_positive_control(plant):
     """Canaries in one row are all found, those in most rows are not."""
     planted = plant(n=40, held=0, doses=(1, 6))

@@ -25,6 +25,7 @@ from spark_audit.results import (
     AuditResult,
     Claim,
     Finding,
+    Guard,
     Hits,
     Report,
 )
@@ -54,6 +55,22 @@ def test_a_count_is_rounded_to_no_more_than_there_are():
     (shown,) = disclosed(report(one)).findings
     assert shown.facts["all"] == Hits(count=15, of=15, rounded=True)
     assert shown.facts["some"] == Hits(count=5, of=15, rounded=True)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "words"), [(60, "for about 4 of 93"), (2, "for some of 93")]
+)
+def test_a_count_of_few_clusters_is_not_shown_as_half_of_all(clusters, words):
+    lost = Guard(
+        name="x",
+        says="guard.have_twins",
+        facts={"lost": Hits(count=4, of=93)},
+        passed=None,
+    )
+    made = report()
+    few = made.manifest.model_copy(update={"n_clusters": clusters})
+    made = made.model_copy(update={"guards": [lost], "manifest": few})
+    assert words in disclosed(made).guards[0].detail
 
 
 @pytest.mark.parametrize(
