@@ -58,7 +58,7 @@ def test_a_count_is_rounded_to_no_more_than_there_are():
 
 
 @pytest.mark.parametrize(
-    ("clusters", "words"), [(60, "for about 4 of 93"), (2, "for some of 93")]
+    ("clusters", "words"), [(60, "for about 5 of 93"), (2, "for some of 93")]
 )
 def test_a_count_of_few_clusters_is_not_shown_as_half_of_all(clusters, words):
     lost = Guard(
