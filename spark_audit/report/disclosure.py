@@ -155,6 +155,11 @@ def rounded(value: float, step: float) -> float:
     return float(f"{steps * step:.12g}") + 0.0
 
 
+def rounded_up(effect: float, step: float) -> float:
+    """The multiple of a step that is no smaller: no smaller effect was detectable."""
+    return float(f"{math.ceil(effect / step - NOISE) * step:.12g}")
+
+
 def count_step(n: int, clusters: int) -> float:
     """The step of a count of some of ``n``: twice what an average cluster has."""
     return max(step_above(2 * n / max(clusters, 1)), 2.0)
@@ -285,9 +290,11 @@ def _row(row: R, hidden: Mapping[int, str]) -> R:
         elif step is not None:
             most = 1.0 if row.unit == "" and abs(value) <= 1 else math.inf
             # Steps from an AUC's null, so that every limit stays on its side of it.
-            area = (row.metric, row.null) == ("auc", 0.5) and name != "mde"
+            area = (row.metric, row.null) == ("auc", 0.5)
             null = 0.5 if area else 0.0
             near = round(null + rounded(value - null, step), 12)
+            if name == "mde":
+                near = rounded_up(value, step)
             told[name] = max(-most, min(most, near))
     return row.model_copy(update=told | counts)
 
@@ -388,7 +395,7 @@ def _finding(
 def _effect(mde: float | None, claimed: Row) -> float | None:
     """A smallest effect, as finely as the figure that is claimed."""
     step = None if mde is None else step_of(claimed)
-    return mde if step is None or mde is None else rounded(mde, step)
+    return mde if step is None or mde is None else rounded_up(mde, step)
 
 
 # --- tables ---------------------------------------------------------------------------

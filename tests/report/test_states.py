@@ -73,6 +73,13 @@ def test_a_count_of_few_clusters_is_not_shown_as_half_of_all(clusters, words):
     assert words in disclosed(made).guards[0].detail
 
 
+@pytest.mark.parametrize("mde", [0.0301, 0.045, 0.0518, 0.3])
+def test_no_smaller_effect_is_shown_to_be_detectable(mde):
+    row = figure("a", "matched|memory", 0.01, low=-0.016, high=0.037, mde=mde)
+    shown = disclosed(made_report("a", results=[row])).results[0].mde
+    assert mde <= shown <= mde + 0.2  # the step of so few clusters
+
+
 @pytest.mark.parametrize(
     ("claims", "state"),
     [
