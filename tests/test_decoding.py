@@ -332,8 +332,12 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
         few = clusters < FEWEST
         for name, exact in told.items():
             figure = getattr(shown, name)
-            # Of 40 in or out a step is two, 5 points.
-            assert figure is None if few else figure == pytest.approx(exact, abs=2.5)
+            if few:
+                assert figure is None
+            elif name == "mde":
+                assert exact <= figure <= exact + 5.0
+            else:  # of 40 in or out a step is two, 5 points
+                assert figure == pytest.approx(exact, abs=2.5)
         assert ("withheld" in shown.sentence) == few
         assert "16.0" not in shown.sentence
 
@@ -399,7 +403,10 @@ def test_a_usual_report_loses_nothing_but_digits(make_case, small):
                 # Half a step, and steps are at most 5 / 3 of what is asked.
                 spread = (before.high - before.low) / 4 / math.sqrt(before.clusters)
                 asked = max(APART / before.clusters, spread)
-                assert abs(old - new) <= 0.84 * asked
+                if name == "mde":  # the step above: no smaller one was detectable
+                    assert old - 1e-9 <= new <= old + 1.68 * asked
+                else:
+                    assert abs(old - new) <= 0.84 * asked
                 # Nothing is concluded from an interval that is shown to hold zero.
                 assert name not in ("low", "high") or np.sign(old) == np.sign(new)
     assert [f.claim for f in shown.findings] == [f.claim for f in usual.findings]
