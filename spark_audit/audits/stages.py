@@ -22,11 +22,11 @@ alone can make it likelier.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -50,7 +50,7 @@ from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Ro
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.bootstrap import holm, holm_by_key
 from spark_audit.stats.memorisation import declared_guesses
 from spark_audit.stats.memory_contrast import Memory, Sides, claim_of, memory
 from spark_audit.stats.roc import Design, auc_estimate
@@ -109,18 +109,22 @@ class Stages(OfSeries):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, findings and guards of every series, and the state of each task."""
         every = all_series(evidence)
-        cells = judged([c for name, one in every.items() for c in cells_of(name, one)])
-        rows = [cell.row("memory") for cell in cells]
+        cells = judged(c for name, one in every.items() for c in cells_of(name, one))
+        single = cells[cells["task"] != ""]
         # Nothing stands before the first stage but the reference.
-        rows += [cell.row("step") for cell in cells if cell.task and cell.stage > 1]
+        rows = [*cells["memory"], *single["step"][single["stage"] > 1]]
         findings, guards = list[Finding](), list[Guard]()
         gains: dict[str, Gain] = {}
         for name, series in every.items():
-            own = [cell for cell in cells if cell.series == name]
-            findings += [remembered(name, own, cells), likelier(name, own, cells)]
-            early = [cell for cell in own if cell.task and cell.stage < cell.place]
-            apart = sorted({c.task for c in early if c.p is not None and c.p < LEVEL})
-            if tested := sum(cell.p is not None for cell in early):
+            own = single[single["series"] == name]
+            whole = cells[(cells["series"] == name) & (cells["task"] == "")]
+            findings += [
+                remembered(name, own, whole, single),
+                likelier(name, own, single),
+            ]
+            early = own[own["stage"] < own["place"]]
+            apart = sorted({*early["task"][early["p"] < LEVEL]})
+            if tested := int(early["p"].count()):
                 facts: dict[str, Any] = {"figures": tested, "tasks": apart}
                 passed = None if apart else True
                 what = "tasks not yet trained on", "early_tasks", facts
@@ -139,8 +143,7 @@ class Stages(OfSeries):
             claim: Claim = "moved" if adds else "nothing_shown"
             found = Finding.on(more, claim, says, facts=facts, p_adjusted=p)
             findings.append(found)
-        ordered = sorted((c for c in cells if c.task), key=lambda cell: cell.stage)
-        tables = {"stages_states": [_record(cell) for cell in ordered]}
+        tables = {"stages_states": [*_records(single)]}
         return AuditResult(rows, guards=guards, findings=findings, tables=tables)
 
 
@@ -183,99 +186,46 @@ def _holders(manifest: Manifest) -> dict[str, set[str]]:
 # --- memory of each task after each stage ---------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One task (empty: all of them) of a series after one stage.
-
-    Attributes
-    ----------
-    place
-        Stage that trained the task, 0 if unknown.
-    own, step
-        Memory, and its change by the stage.
-    reach, gap
-        What the two sides were apart before, nats: less is no evidence.
-    since
-        P of no rise since the stage at which the task was remembered most, over all
-        stages that could have been that.
-    p, step_p
-        Two-sided, of no memory and of no change of it, each adjusted over the tasks of
-        a report (:func:`judged`). None: not tested.
-    state
-        One of: not yet trained, remembered, forgotten, not shown, less likely,
-        confounded, not estimable.
-    again
-        Whether the stage, a later one than its own, made the task's likelier again.
-    """
-
-    series: str
-    task: str
-    stage: int
-    place: int
-    own: Memory
-    step: Memory
-    reach: float = 0.0
-    gap: float = 0.0
-    since: float = 1.0
-    p: float | None = None
-    step_p: float | None = None
-    state: str = "not estimable"
-    again: bool = False
-
-    def row(self, metric: Literal["memory", "step"]) -> Row:
-        """A figure of it."""
-        found, reach = self.own, self.reach
-        if metric == "step":
-            found, reach = self.step, self.gap
-        band = {"null": 0.0, "null_low": -reach, "null_high": reach}
-        where = {"group": f"task:{self.task}" if self.task else "pooled", **band}
-        return Stages.row(
-            found.difference, self.series, metric, str(self.stage), **where
-        )
-
-
-def judged(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells with p adjusted over all single tasks, and each one's state.
+def judged(cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """What :func:`cells_of` gives, with p adjusted over all single tasks, and states.
 
     What was before a task was trained on is corrected apart from what is since, and so
-    are rises since the lowest, and steps by later stages.
+    are rises since the lowest, and steps by later stages. NaN: not tested.
+
+    ``state`` is one of: not yet trained, remembered, forgotten, not shown, less likely,
+    confounded, not estimable. ``again``: the stage, a later one than its own, made the
+    task's likelier again.
     """
-    single = [cell for cell in cells if cell.task]
-    early = [cell for cell in single if cell.stage < cell.place]
-    late = [cell for cell in single if cell.stage >= cell.place]
-    followed = [cell for cell in late if 0 < cell.place < cell.stage]
-    ps = {
-        cell: p
-        for part in (early, late)
-        for cell, p in holm_by_key({c: c.own.t_p(null=c.reach) for c in part}).items()
+    frame = pd.DataFrame.from_records([*cells])
+    stage, place = frame["stage"], frame["place"]
+    single, each = frame["task"] != "", [frame["series"], frame["task"]]
+    early, late = single & (stage < place), single & (stage >= place)
+    followed = late & (0 < place) & (place < stage)
+    families = {"p": [early, late], "since": [late], "step_p": [followed]}
+    for column, parts in families.items():
+        known = [frame[column][part].astype(float).dropna() for part in parts]
+        frame[column] = pd.concat([pd.Series(holm(one), one.index) for one in known])
+    shown, value = frame["p"] < LEVEL, frame["memory"].map(_value)
+    apart = (early & shown).groupby(each).transform("any")
+    lower = late & shown & (value < 0)
+    seen = (lower & ~apart).groupby(each).cummax()
+    states = {
+        "not yet trained": early,
+        "not estimable": frame["p"].isna(),
+        "confounded": apart,
+        "remembered": lower,
+        "less likely": shown,
+        "forgotten": seen & (frame["since"] < LEVEL),
     }
-    risen = holm_by_key({cell: cell.since for cell in late})
-    steps = holm_by_key({cell: cell.step.t_p(null=cell.gap) for cell in followed})
-    apart = {(c.series, c.task) for c in early if ps.get(c, 1.0) < LEVEL}
-    seen: set[tuple[str, str]] = set()
-    found: dict[Cell, Cell] = {}
-    for cell in sorted(single, key=lambda cell: cell.stage):
-        who, p = (cell.series, cell.task), ps.get(cell)
-        value = cell.own.difference.value
-        state = "not shown"
-        if cell.stage < cell.place:
-            state = "not yet trained"
-        elif p is None or value is None:
-            state = "not estimable"
-        elif who in apart:
-            state = "confounded"
-        elif p < LEVEL:
-            state = "remembered" if value < 0 else "less likely"
-        elif who in seen and risen[cell] < LEVEL:
-            state = "forgotten"
-        if state == "remembered":
-            seen.add(who)
-        # Likelier by themselves, and beyond those never trained on.
-        step_p, fell = steps.get(cell), cell.step.trained.high
-        again = step_p is not None and step_p < LEVEL and who not in apart
-        again &= fell is not None and fell < 0 > (cell.step.difference.value or 0)
-        found[cell] = replace(cell, p=p, step_p=step_p, state=state, again=again)
-    return [found.get(cell, cell) for cell in cells]
+    state = np.select([*states.values()], [*states], "not shown")
+    # Likelier by themselves, and beyond those never trained on.
+    fell = (frame["fell"].astype(float) < 0) & (frame["step"].map(_value) < 0)
+    again = (frame["step_p"] < LEVEL) & ~apart & fell
+    return frame.assign(state=state, again=again)
+
+
+def _value(row: Row) -> float:
+    return np.nan if row.value is None else row.value
 
 
 Series: TypeAlias = tuple[pd.DataFrame, Mapping[int, np.ndarray]]
@@ -327,12 +277,39 @@ def _contrast(
     return memory(sums - before, sides), unequal(memory(before, sides).difference)
 
 
-def cells_of(name: str, series: Series) -> Iterator[Cell]:
-    """Every task stage after stage, and all that were trained on so far."""
+def cells_of(name: str, series: Series) -> Iterator[dict[str, Any]]:
+    """Every task stage after stage, and all that were trained on so far (no task).
+
+    Yields
+    ------
+    ``place``: stage that trained the task, 0 if unknown. ``memory``, and its change by
+    the stage, ``step``: rows, whose band is what the sides were apart before, nats:
+    less is no evidence. ``p``, ``step_p``: two-sided. ``since``: p of no rise since the
+    stage at which the task was remembered most, over all that could have been that.
+    ``fell``: upper limit of the change of trained identifiers by the stage.
+    """
     spans, nll = series
     usable = _usable(spans)
     columns = (spans[column].to_numpy() for column in ("task", "place", "ref_sum"))
     tasks, places, reference = columns
+    alone = Memory.missing("only per task"), 0.0
+
+    def cell(
+        task: str, own: tuple[Memory, float], step: tuple[Memory, float] = alone
+    ) -> dict[str, Any]:
+        group, fell = f"task:{task}" if task else "pooled", step[0].trained.high
+        where = {"series": name, "task": task, "stage": stage, "place": 0}
+        made: dict[str, Any] = {**where, "fell": fell, "since": 1.0}
+        for metric, p, (found, reach) in (
+            ("memory", "p", own),
+            ("step", "step_p", step),
+        ):
+            place = (name, metric, str(stage))
+            band = _band(reach)
+            made[metric] = Stages.row(found.difference, *place, group=group, **band)
+            made[p] = found.t_p(null=reach)
+        return made
+
     for task in sorted(set(tasks)):
         chosen, place = usable & (tasks == task), int(places[tasks == task][0])
         sides, before = identifiers.sides_of(spans[chosen]), reference[chosen]
@@ -346,23 +323,27 @@ def cells_of(name: str, series: Series) -> Iterator[Cell]:
                 step, gap = _contrast(sides, sums[chosen], nll[stage - 1][chosen])
                 # Memory is known better than the level: luck is paired away.
                 gap = max(gap, held)
-            since = 1.0
+            made = {**cell(task, (own, reach), (step, gap)), "place": place}
             if least and value is not None:
                 peak = min(least, key=lambda one: least[one])
                 rose = memory((sums - nll[peak])[chosen], sides)
                 # The lowest of several is low by luck too: each could have been it.
                 p = rose.t_p()
                 if p is not None and (rose.difference.value or 0.0) > 0:
-                    since = min(1.0, len(least) * p)
-            yield Cell(name, task, stage, place, own, step, reach, gap, since)
+                    made["since"] = min(1.0, len(least) * p)
+            yield made
             held = unequal(own.difference)
             if value is not None and stage >= place:
                 least[stage] = value
     for stage, sums in nll.items():
         chosen = usable & (places <= stage)
         sides = identifiers.sides_of(spans[chosen])
-        own, reach = _contrast(sides, sums[chosen], reference[chosen])
-        yield Cell(name, "", stage, 0, own, Memory.missing("only per task"), reach)
+        yield cell("", _contrast(sides, sums[chosen], reference[chosen]))
+
+
+def _band(reach: float) -> dict[str, float]:
+    """Nulls of a figure whose sides were so far apart before."""
+    return {"null": 0.0, "null_low": -reach, "null_high": reach}
 
 
 def gain_of(name: str, series: Series, without: Collection[str]) -> Gain | None:
@@ -392,10 +373,9 @@ def gain_of(name: str, series: Series, without: Collection[str]) -> Gain | None:
     last, reach = _contrast(sides, sums[-1], before)
     best, _ = _contrast(sides, seen, before)
     gain, _ = _contrast(sides, seen, sums[-1])
-    band: dict[str, Any] = {"null": 0.0, "null_low": -reach, "null_high": reach}
     rows = [
-        Stages.row(best.difference, name, "memory_by_series", **band),
-        Stages.row(last.difference, name, "memory_by_last", **band),
+        Stages.row(best.difference, name, "memory_by_series", **_band(reach)),
+        Stages.row(last.difference, name, "memory_by_last", **_band(reach)),
         Stages.row(gain.difference, name, "memory_gain", null=0.0),
     ]
     return rows, gain.t_p()
@@ -404,87 +384,82 @@ def gain_of(name: str, series: Series, without: Collection[str]) -> Gain | None:
 # --- findings and a table -------------------------------------------------------------
 
 
-def remembered(name: str, own: Sequence[Cell], every: Sequence[Cell]) -> Finding:
-    """What is remembered of a series and when; ``every`` cell of the report counts."""
-    single = [cell for cell in own if cell.task]
-    tested = [cell for cell in single if cell.state != "not yet trained"]
-    estimable = [cell for cell in tested if cell.state != "not estimable"]
-    if not estimable:
-        notes = [cell.own.difference.note for cell in single]
-        reasons = list(dict.fromkeys(filter(None, notes)))
+def remembered(
+    name: str, own: pd.DataFrame, whole: pd.DataFrame, every: pd.DataFrame
+) -> Finding:
+    """What is remembered of a series and when.
+
+    ``own`` are its single tasks, ``whole`` all of them; ``every`` task of the report
+    counts.
+    """
+    tested = own[own["state"] != "not yet trained"]
+    estimable = tested[tested["state"] != "not estimable"]
+    if estimable.empty:
+        reasons = [*filter(None, dict.fromkeys(row.note for row in own["memory"]))]
         missing = "stages", "stages.missing"
         return Finding.not_tested(*missing, checkpoint=name, reasons=reasons)
-    shown = [cell for cell in estimable if cell.state == "remembered"]
-    if not shown:
-        last = max(cell.stage for cell in estimable)
-        whole = next(cell for cell in own if not cell.task and cell.stage == last)
-        row = whole.row("memory")
+    shown = estimable[estimable["state"] == "remembered"]
+    if shown.empty:
+        row = whole.set_index("stage")["memory"][estimable["stage"].max()]
         return Finding.on(row, "nothing_shown", "stages.nothing", facts={"memory": row})
     periods: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for task in dict.fromkeys(cell.task for cell in shown):
-        at = [cell.stage for cell in shown if cell.task == task]
-        lost = [c.stage for c in tested if (c.task, c.state) == (task, "forgotten")]
-        lost = [stage for stage in lost if stage > at[-1]]
+    for task, at in shown.groupby("task")["stage"]:
+        later = tested[(tested["task"] == task) & (tested["stage"] > at.max())]
+        lost = later["stage"][later["state"] == "forgotten"]
         periods["".join(map(str, lost[:1])), *map(str, at)].append(task)
     # The latest stage is what is left now; of its tasks the one remembered most.
-    best = min(shown, key=lambda c: (-c.stage, c.own.difference.value or 0.0))
-    row = best.row("memory")
+    latest = shown[shown["stage"] == shown["stage"].max()].to_dict("records")
+    best = min(latest, key=lambda cell: cell["memory"].value)
     facts: dict[str, Any] = {
         "tasks": [*periods.values()],
         "periods": [list(period) for period in periods],
-        "memory": row,
-        "task": best.task,
-        "stage": best.stage,
-        "p": best.p,
-        "tests": sum(c.p is not None for c in every if c.stage >= c.place),
+        **{key: best[key] for key in ("memory", "task", "stage", "p")},
+        "tests": int(every["p"][every["stage"] >= every["place"]].count()),
     }
-    return Finding.on(row, "moved", "stages.remembered", facts=facts, p_adjusted=best.p)
+    told = {"facts": facts, "p_adjusted": best["p"]}
+    return Finding.on(best["memory"], "moved", "stages.remembered", **told)
 
 
-def likelier(name: str, own: Sequence[Cell], every: Sequence[Cell]) -> Finding:
+def likelier(name: str, own: pd.DataFrame, every: pd.DataFrame) -> Finding:
     """Whether a later stage made identifiers of an earlier task likelier again."""
-    steps = [cell for cell in own if cell.step_p is not None]
-    if not steps:
-        ordered = any(cell.place for cell in own)
+    steps = own[own["step_p"].notna()]
+    if steps.empty:
+        ordered = own["place"].any()
         reason = "no task can be followed beyond its stage" if ordered else UNORDERED
         missing = "stages", "stages.no_steps"
         return Finding.not_tested(*missing, checkpoint=name, reason=reason)
-    again = [cell for cell in steps if cell.again]
-    best = min(again or steps, key=lambda cell: cell.step.difference.value or 0.0)
-    row = best.row("step")
+    again = steps[steps["again"]]
+    found = steps if again.empty else again
+    best = min(found.to_dict("records"), key=lambda cell: cell["step"].value)
     facts: dict[str, Any] = {
-        "step": row,
-        "task": best.task,
-        "stage": best.stage,
-        "p": best.step_p,
-        "tests": sum(cell.step_p is not None for cell in every),
-        "tasks": [cell.task for cell in again],
-        "stages": [str(cell.stage) for cell in again],
+        **{key: best[key] for key in ("step", "task", "stage")},
+        "p": best["step_p"],
+        "tests": int(every["step_p"].count()),
+        "tasks": [*again["task"]],
+        "stages": [*map(str, again["stage"])],
     }
-    says = "stages.again" if again else "stages.not_again"
-    claim: Claim = "moved" if again else "nothing_shown"
-    return Finding.on(row, claim, says, facts=facts, p_adjusted=best.step_p)
+    says = "stages.not_again" if again.empty else "stages.again"
+    claim: Claim = "nothing_shown" if again.empty else "moved"
+    told = {"facts": facts, "p_adjusted": best["step_p"]}
+    return Finding.on(best["step"], claim, says, **told)
 
 
 FEWEST_TOLD = 3
 """Clusters of a figure whose p is told."""
 
 
-def _record(cell: Cell) -> dict[str, Any]:
-    """A line of the table: all but the figures, which are rows."""
-    clusters = cell.own.difference.clusters
-    told = clusters >= FEWEST_TOLD
-    return {
-        "checkpoint": cell.series,
-        "task": cell.task,
-        "stage": cell.stage,
-        "trained_at": cell.place or None,
-        "state": cell.state,
-        "p_adjusted": cell.p if told else None,
-        "likelier_again": cell.again,
-        "step_p_adjusted": cell.step_p if told else None,
-        "clusters": clusters,
-    }
+def _records(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Lines of the table: all but the figures, which are rows."""
+    names = {"series": "checkpoint", "place": "trained_at", "p": "p_adjusted"}
+    names |= {"again": "likelier_again", "step_p": "step_p_adjusted"}
+    columns = ["series", "task", "stage", "place", "state", "p", "again", "step_p"]
+    for cell in cells.sort_values("stage", kind="stable").to_dict("records"):
+        clusters = cell["memory"].clusters
+        cell["place"] = cell["place"] or None
+        for key in ("p", "step_p"):
+            if clusters < FEWEST_TOLD or np.isnan(cell[key]):
+                cell[key] = None
+        yield {names.get(k, k): cell[k] for k in columns} | {"clusters": clusters}
 
 
 SERIES, LAST, STEP = "series", "last", "step"

@@ -10,7 +10,7 @@ from audited import conclude, evidence, figure, of_frame
 from scipy import stats
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.stages import Cell, judged
+from spark_audit.audits.stages import Stages, judged
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Estimate, Row
 from spark_audit.stats.memory_contrast import Memory
@@ -179,17 +179,20 @@ def test_stages_that_nobody_ordered_have_no_own_and_nothing_comes_again():
 
 
 def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten():
-    def cell_of(task: str, stage: int, value: float, since: float) -> Cell:
+    def cell_of(task: str, stage: int, value: float, since: float) -> dict[str, object]:
         side = Estimate(value, value - 0.2, value + 0.2, se=0.1)
-        own = Memory(side, side, side, 30.0)
-        return Cell("er", task, stage, 1, own, Memory.missing("-"), since=since)
+        rows = {"memory": side, "step": Estimate.missing("-")}
+        told = {k: Stages.row(one, "er", k, str(stage)) for k, one in rows.items()}
+        where = {"series": "er", "task": task, "stage": stage, "place": 1}
+        p = Memory(side, side, side, 30.0).t_p()
+        return {**where, **told, "p": p, "step_p": None, "fell": None, "since": since}
 
     cells = [
         cell_of(task, stage, value, since)
         for task, since in (("clear", 0.001), ("open", 0.2))
         for stage, value in ((1, -1.0), (2, -0.1))
     ]
-    states = {(cell.task, cell.stage): cell.state for cell in judged(cells)}
+    states = judged(cells).set_index(["task", "stage"])["state"]
     assert states["clear", 1] == states["open", 1] == "remembered"
     assert (states["clear", 2], states["open", 2]) == ("forgotten", "not shown")
 
