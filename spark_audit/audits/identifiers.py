@@ -336,31 +336,24 @@ class Sums:
     thousand ranges cost one subtraction each.
     """
 
-    def __init__(self, manifest: Manifest, nll: Iterable[np.ndarray]) -> None:
+    def __init__(self, manifest: Manifest, table: TokenTable | None = None) -> None:
+        """Of a checkpoint; without its scores of the reference model.
+
+        Sums over an example that the table lacks are refused.
+        """
         lengths = [len(example.reference_unll) for example in manifest.examples]
         self._first = np.concatenate([[0], np.cumsum(np.add(lengths, 1))])
         self._prefix = np.zeros(int(self._first[-1]))
-        for start, values in zip(self._first.tolist(), nll, strict=False):
-            np.cumsum(values, out=self._prefix[start + 1 : start + 1 + len(values)])
-
-    @classmethod
-    def of_table(cls, manifest: Manifest, table: TokenTable) -> Sums:
-        """Of a checkpoint; sums over an example that the table lacks are refused."""
-
-        def whole(example: ManifestExample) -> np.ndarray:
-            if example.id not in table:
-                return np.full(len(example.reference_unll), np.nan)
-            rows = table.rows(example.id)
-            values = np.zeros(len(example.reference_unll))
-            values[table.position[rows]] = table.columns["nll"][rows]
-            return values
-
-        return cls(manifest, map(whole, manifest.examples))
-
-    @classmethod
-    def of_reference(cls, manifest: Manifest) -> Sums:
-        """Of the reference model, from the manifest itself."""
-        return cls(manifest, (np.maximum(e.unll, 0) / 1e6 for e in manifest.examples))
+        for start, example in zip(self._first, manifest.examples, strict=False):
+            nll = np.zeros(len(example.reference_unll))
+            if table is None:
+                nll = np.maximum(example.unll, 0) / 1e6
+            elif example.id in table:
+                rows = table.rows(example.id)
+                nll[table.position[rows]] = table.columns["nll"][rows]
+            else:
+                nll[:] = np.nan
+            np.cumsum(nll, out=self._prefix[start + 1 : start + 1 + len(nll)])
 
     def __call__(
         self, example: np.ndarray, start: np.ndarray, length: np.ndarray

@@ -36,7 +36,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample, TokenRange
 from spark_audit.names import BASE, entry_of, listed
 from spark_audit.provenance import seed_for
-from spark_audit.results import AuditResult, Estimate, Guard, Row
+from spark_audit.results import AuditResult, Estimate, Guard, Row, grouped
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
@@ -177,9 +177,9 @@ class Matched(Audit):
         rows = [(e.id, e.cluster, e.task, e.split) for e in manifest.examples]
         known = pd.DataFrame(rows, columns=ROW).iloc[index[index >= 0]]
         units.loc[index >= 0, ROW] = known.to_numpy()
-        units["ref_sum"] = scored(Sums.of_reference(manifest))
+        units["ref_sum"] = scored(Sums(manifest))
 
-        sums = ((name, Sums.of_table(manifest, one)) for name, one in scores.items())
+        sums = ((name, Sums(manifest, one)) for name, one in scores.items())
         return Evidence.of(units, ((name, {"nll_sum": scored(x)}) for name, x in sums))
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
@@ -220,12 +220,9 @@ def _with_entries(
     for the mean of several seeds is that of the averaged sums.
     """
     nll = dict(zip(evidence.checkpoints, evidence.values["nll_sum"], strict=True))
-    members: dict[str, list[str]] = {}
-    for name in nll:
-        if (entry := entry_of(name)) != name:
-            members.setdefault(entry, []).append(name)
     pairs = dict(baselines)
-    for entry, names in members.items():
+    replicates = (name for name in nll if entry_of(name) != name)
+    for entry, names in grouped(replicates, entry_of).items():
         nll[entry] = np.mean([nll[name] for name in names], axis=0)
         if (other := baselines.get(names[0])) is not None:
             pairs[entry] = entry_of(other)
@@ -503,22 +500,13 @@ def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
     reference = evidence.units["ref_sum"].to_numpy()
     for variant, name in product(VARIANTS, evidence.checkpoints):
         pairs, apart = units[units["type"] == variant], evidence.row(name, "nll_sum")
-        raw, change = (
-            matched_changes.pooled_change(pairs, x) for x in (apart, apart - reference)
-        )
-        yield {
-            "variant": variant,
-            "checkpoint": name,
-            "pairs": len(pairs),
-            "clusters": raw.clusters,
-            "delta_sel": raw.value,
-            "low": raw.low,
-            "high": raw.high,
-            "change": change.value,
-            "change_low": change.low,
-            "change_high": change.high,
-            "note": raw.note,
-        }
+        record = {"variant": variant, "checkpoint": name, "pairs": len(pairs)}
+        raw = matched_changes.pooled_change(pairs, apart)
+        record |= {"clusters": raw.clusters, "delta_sel": raw.value}
+        record |= {"low": raw.low, "high": raw.high}
+        change = matched_changes.pooled_change(pairs, apart - reference)
+        record |= {"change": change.value, "change_low": change.low}
+        yield record | {"change_high": change.high, "note": raw.note}
 
 
 def placebo_table(evidence: Evidence) -> Iterator[dict[str, Any]]:

@@ -97,11 +97,11 @@ class Stages(OfSeries):
         spans = _spans(manifest)
         at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
         units = spans.drop(columns="index")
-        units["ref_sum"] = identifiers.Sums.of_reference(manifest)(*at)
+        units["ref_sum"] = identifiers.Sums(manifest)(*at)
 
         def measured() -> Measured:
             for name, own in places.items():
-                sums = identifiers.Sums.of_table(manifest, tables[name][Pass()])(*at)
+                sums = identifiers.Sums(manifest, tables[name][Pass()])(*at)
                 yield name, {"nll_sum": sums, "place": units["task"].map(own).fillna(0)}
 
         return Evidence.of(units, measured())
@@ -341,7 +341,7 @@ def cells_of(name: str, series: Series) -> Iterator[dict[str, Any]]:
         yield cell("", _contrast(sides, sums[chosen], reference[chosen]))
 
 
-def _band(reach: float) -> dict[str, float]:
+def _band(reach: float) -> dict[str, Any]:
     """Nulls of a figure whose sides were so far apart before."""
     return {"null": 0.0, "null_low": -reach, "null_high": reach}
 
@@ -406,7 +406,7 @@ def remembered(
     for task, at in shown.groupby("task")["stage"]:
         later = tested[(tested["task"] == task) & (tested["stage"] > at.max())]
         lost = later["stage"][later["state"] == "forgotten"]
-        periods["".join(map(str, lost[:1])), *map(str, at)].append(task)
+        periods["".join(map(str, lost[:1])), *map(str, at)].append(str(task))
     # The latest stage is what is left now; of its tasks the one remembered most.
     latest = shown[shown["stage"] == shown["stage"].max()].to_dict("records")
     best = min(latest, key=lambda cell: cell["memory"].value)

@@ -110,9 +110,7 @@ class Estimate:
         """The same estimate; ``paper`` takes the percentile interval for decisions."""
         if not paper or self.parity_low is None or self.parity_high is None:
             return self
-        return replace(
-            self, low=self.parity_low, high=self.parity_high, interval="percentile"
-        )
+        return self.between(self.parity_low, self.parity_high)
 
     def between(self, low: float, high: float) -> Estimate:
         """The same estimate with a percentile interval, which decides too."""

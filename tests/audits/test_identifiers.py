@@ -192,7 +192,7 @@ def test_a_table_that_lacks_an_example_is_refused(make_case):
     case = make_case(sources=4, seed=2)
     whole = case.table(doubled)
     table = TokenTable.from_items(list(whole.items())[:2])
-    sums = Sums.of_table(case.manifest, table)
+    sums = Sums(case.manifest, table)
     assert np.isfinite(sums(np.array([0]), np.array([1]), np.array([1]))).all()
     with pytest.raises(InputError, match="the score table lacks an item"):
         sums(np.array([3]), np.array([1]), np.array([1]))
