@@ -162,14 +162,9 @@ class Matched(Audit):
         more = list(other_pairs(manifest, rematched=rematched, draws=draws, seed=seed))
 
         def scored(found: Sums) -> np.ndarray:
-            rows = map(found.of_tokens, of, places)
-            return np.concatenate(
-                [
-                    found(*at),
-                    np.fromiter(rows, float),
-                    *(summed(found) for _, summed in more),
-                ]
-            )
+            rows = [*map(found.of_tokens, of, places)]
+            others = (summed(found) for _, summed in more)
+            return np.concatenate([found(*at), rows, *others])
 
         parts = [skeleton, _frame(texts), *(_frame(units) for units, _ in more)]
         units = pd.concat(parts, ignore_index=True)

@@ -84,17 +84,12 @@ class NLL(Audit):
         ).astype({"den": np.float64})
         scale = units["den"].to_numpy() / sizes
 
-        sums = (
-            (
-                name,
-                {
-                    "num": scale
-                    * identifiers.summed(table, tokens, table.columns["nll"])
-                },
-            )
-            for name, table in scored(tables)
-        )
-        return Evidence.of(units, sums)
+        def measured() -> Measured:
+            for name, table in scored(tables):
+                nll = identifiers.summed(table, tokens, table.columns["nll"])
+                yield name, {"num": scale * nll}
+
+        return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         units, names = evidence.units, evidence.checkpoints
