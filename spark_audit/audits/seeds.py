@@ -202,14 +202,11 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding
         if isinstance(row, Contrast) and row.metric == "low_change"
     }
     for row in both:
+        against = row.baseline if isinstance(row, Contrast) else ""
         shown = row.of in metric_of(row.audit, row.metric).headline
-        if not shown or row.group != "pooled":
+        if not shown or row.group != "pooled" or (against and row.metric != "did"):
             continue
-        drift = None
-        if isinstance(row, Contrast):
-            if row.metric != "did":
-                continue
-            drift = drifts.get((row.checkpoint, row.baseline))
+        drift = drifts.get((row.checkpoint, against))
         claim, says = _claim(row, drift)
         told: dict[str, Any] = {"facts": {"figure": row, "drift": drift}}
         if row.metric == "memory" and row.value is not None and row.ends is not None:
