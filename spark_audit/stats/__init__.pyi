@@ -37,6 +37,7 @@ from .intervals import left_out as left_out
 from .intervals import median_estimate as median_estimate
 from .intervals import percentile_interval as percentile_interval
 from .intervals import rate_estimate as rate_estimate
+from .intervals import rate_limits as rate_limits
 from .intervals import ratio as ratio
 from .intervals import ratio_estimate as ratio_estimate
 from .intervals import replicates_of as replicates_of
