@@ -256,23 +256,17 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     # Others show nothing, however large the effect.
     able = max(1, int(ranks.resolved(once).sum()))
     if k:
-        hits, found = (
-            ranks.hits_of(once, k=k),
-            memorisation.top_k_mde(able, k=k, n_candidates=size),
-        )
+        hits = ranks.hits_of(once, k=k)
+        found = memorisation.top_k_mde(able, k=k, n_candidates=size)
         band = hits.null_low / n, hits.null_high / n
         change = {"null": hits.null, "mde": found and found - hits.null}
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
     else:
-        of_rank, mdes = (
-            row.metric == "rank_mean",
-            memorisation.chance_mde(able, n_candidates=size),
-        )
-        null = memorisation.null_mean([size] * n, of="rank" if of_rank else "exposure")
-        band = null.band(row.level)
-        change = {"mde": mdes.ranks if of_rank else mdes.bits}
+        of: memorisation.Of = "rank" if row.metric == "rank_mean" else "exposure"
+        band = memorisation.null_mean([size] * n, of=of).band(row.level)
+        change = {"mde": memorisation.chance_mde(able, n_candidates=size, of=of)}
         change["null"] = getattr(memorisation.null_moments(size), row.metric)
     change["null_low"], change["null_high"] = band
     notes += [ONE_RANK] * annotation

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ ONE_TOKENISATION = (
 
 VALUES = (
     *("n_tokens", "greedy", "greedy_sure", "logp_t1", "logp_top40"),
-    *("parts", "parts_right"),
+    *("parts", "parts_right", *(f"logp_{of}" for of in NUCLEI)),
 )
 METRICS = (
     Metric(
@@ -131,9 +131,10 @@ class Extraction(Audit):
                 if "rank_lo" not in table.columns:
                     continue
                 others, nucleus = map(tables[name].get, (PROMPTED, NUCLEUS))
-                rows = [row for one in spans for row in _scores(one, table, others)]
-                values = dict(zip(VALUES, np.array(rows, float).T, strict=True))
-                yield name, values | (_top_p(spans, nucleus) if self.top_p else {})
+                nucleus = nucleus if self.top_p else None
+                each = (_scores(one, table, others, nucleus) for one in spans)
+                rows = np.array([*chain.from_iterable(each)], float)
+                yield name, dict(zip(VALUES, rows.T, strict=True))
 
         split = {example.id: example.split for example in manifest.examples}
         trained = {
@@ -314,9 +315,15 @@ class Asked(NamedTuple):
 
 
 def _scores(
-    one: Asked, table: TokenTable, others: TokenTable | None
+    one: Asked,
+    table: TokenTable,
+    others: TokenTable | None,
+    nucleus: TokenTable | None,
 ) -> Iterator[tuple[float, ...]]:
-    """:data:`VALUES` of an identifier behind each prompt; NaN if it was not scored."""
+    """:data:`VALUES` of an identifier behind each prompt; NaN if it was not scored.
+
+    Top-p sampling is known behind the true prefix only.
+    """
     places = {FULL: (table, table.span(one.prompts[FULL], *one.tokens))}
     for prompt, key in one.prompts.items():
         if prompt != FULL and others is not None and key in others:
@@ -336,23 +343,18 @@ def _scores(
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
         top40 = float(top_k_logp(nll, rank, mass, k=40).sum())
         sure = first and not ties.any()
-        yield len(nll), first, sure, logp, top40, *known[prompt]
+        top_p = [np.nan] * len(NUCLEI)
+        if prompt == FULL and nucleus is not None:
+            top_p = [_top_p(nucleus, one, of) for of in NUCLEI]
+        yield len(nll), first, sure, logp, top40, *known[prompt], *top_p
 
 
-def _top_p(spans: Sequence[Asked], table: TokenTable | None) -> dict[str, Any]:
-    """``logp_*`` of top-p sampling behind true prefixes; NaN behind other prompts."""
-    columns: dict[str, Any] = {f"logp_{of}": [] for of in NUCLEI}
-    for one, of in product(spans, NUCLEI):
-        logp = np.nan
-        if table is not None:
-            rows = table.span(one.prompts[FULL], *one.tokens)
-            nll, rank, size, mass = (
-                table.columns[name][rows]
-                for name in ("nll", "rank_lo", f"{of}_size", f"{of}_logp")
-            )
-            logp = top_k_logp(nll, rank, mass, k=size).sum()
-        columns[f"logp_{of}"] += [logp, *[np.nan] * (len(one.prompts) - 1)]
-    return columns
+def _top_p(table: TokenTable, one: Asked, of: str) -> float:
+    """Log probability of an identifier behind its true prefix under top-p sampling."""
+    rows = table.span(one.prompts[FULL], *one.tokens)
+    columns = ("nll", "rank_lo", f"{of}_logp", f"{of}_size")
+    nll, rank, mass, size = (table.columns[name][rows] for name in columns)
+    return float(top_k_logp(nll, rank, mass, k=size).sum())
 
 
 # --- prompts and samplers -----------------------------------------------------------

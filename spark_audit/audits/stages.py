@@ -615,7 +615,7 @@ class SeriesAttack(OfSeries):
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
             scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
-            known = Known(stages.rows, scores, context, FPRS, context.seed)
+            known = Known(stages.rows, scores, context, context.seed)
             tasks = stages.rows["task"].to_numpy()
             parts = {"pooled": np.arange(len(tasks))}
             parts |= {f"task:{t}": np.flatnonzero(tasks == t) for t in sorted({*tasks})}

@@ -63,7 +63,6 @@ from .matching import slope as slope
 from .matching import smd as smd
 from .matching import unlike_drift as unlike_drift
 from .matching import variance_ratio as variance_ratio
-from .memorisation import ChanceMde as ChanceMde
 from .memorisation import GuessBound as GuessBound
 from .memorisation import NullMean as NullMean
 from .memorisation import NullMoments as NullMoments

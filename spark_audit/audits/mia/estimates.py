@@ -13,7 +13,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.scores import BESIDE, FEWEST, LIMIT, RELATIVE
+from spark_audit.audits.mia.scores import BESIDE, FEWEST, FPRS, LIMIT, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
@@ -40,6 +40,8 @@ TOLD = 0.01
 """p below which the texts alone tell the sides apart; of out-of-fold scores it is
 somewhat too small."""
 ITSELF = "the checkpoint is the reference itself"
+NULL = ("null", "null_low", "null_high")
+"""Columns of a row: what a score gives that knows nothing."""
 TOO_FEW = f"fewer than {FEWEST} members or {FEWEST} non-members"
 
 
@@ -51,8 +53,6 @@ class Known:
     ----------
     scores
         Checkpoint -> score -> shape ``(n,)``, NaN where there is none.
-    fprs
-        Budgets of false positives of the rates, by metric.
     chance_seed
         Of the rates that a score has which knows nothing.
     """
@@ -60,7 +60,6 @@ class Known:
     facts: pd.DataFrame
     scores: Mapping[str, Mapping[str, np.ndarray]]
     context: Context
-    fprs: Mapping[str, float]
     chance_seed: int
 
 
@@ -134,15 +133,13 @@ class AboveTexts:
 
     def rows(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
-        n, clusters = self.difference.n, self.difference.clusters
-        made = partial(Row.of_estimate, audit=audit, checkpoint=name)
-        score, texts = (
-            Estimate(one, n=n, clusters=clusters) for one in (self.score, self.texts)
-        )
+        apart = self.difference
+        row = partial(Row.of_estimate, audit=audit, checkpoint=name)
+        area = partial(Estimate, n=apart.n, clusters=apart.clusters)
         return {
-            "score": made(score, metric="auc", of=attack),
-            "texts": made(texts, metric="auc", of="texts"),
-            "beyond": made(self.difference, metric="beyond_texts", of=attack),
+            "score": row(area(self.score), metric="auc", of=attack),
+            "texts": row(area(self.texts), metric="auc", of="texts"),
+            "beyond": row(apart, metric="beyond_texts", of=attack),
         }
 
 
@@ -186,10 +183,10 @@ class Group:
         key = ("" if attack in BESIDE else name, attack, drawn.rows.tobytes())
         if key not in self._resampled:
             values = self.known.scores[name][attack][drawn.rows]
-            given, fprs = (drawn.design, values), self.known.fprs
-            rates = roc.tpr_replicates(*given, [*fprs.values()], drawn.weights)
+            given = drawn.design, values
+            rates = roc.tpr_replicates(*given, [*FPRS.values()], drawn.weights)
             area = roc.auc_replicates(*given, drawn.weights)
-            self._resampled[key] = {"auc": area, **dict(zip(fprs, rates, strict=True))}
+            self._resampled[key] = {"auc": area, **dict(zip(FPRS, rates, strict=True))}
         return self._resampled[key]
 
     def usable(self, name: str, attack: str) -> str:
@@ -210,9 +207,8 @@ class Group:
         drawn, (values,) = self.drawn((name, attack))
         replicates = self.resampled(name, attack, drawn)[metric]
         if metric != "auc":
-            found = roc.tpr_estimate(
-                drawn.design, values, self.known.fprs[metric], replicates=replicates
-            )
+            rates = (drawn.design, values, FPRS[metric])
+            found = roc.tpr_estimate(*rates, replicates=replicates)
         else:
             found = roc.auc_estimate(drawn.design, values, replicates=replicates)
             if lacking := len(self.rows) - len(values):
@@ -236,8 +232,7 @@ class Group:
                 band = roc.chance(drawn.design, fpr, seed=self.known.chance_seed)
             except NotEstimableError:
                 return {}
-            names = ("null", "null_low", "null_high")
-            self._chance[key] = dict(zip(names, band, strict=True))
+            self._chance[key] = dict(zip(NULL, band, strict=True))
         return self._chance[key]
 
     def p(self, name: str, attack: str) -> float | None:
@@ -331,7 +326,7 @@ class Group:
         if estimate.value is not None:
             found += [
                 (metric, _rate_difference(drawn, pair, fpr, apart[metric]), None)
-                for metric, fpr in self.known.fprs.items()
+                for metric, fpr in FPRS.items()
             ]
         for metric, each, p in found:
             shown = with_mde(each, null=0.0).decided(paper=self.known.context.paper)
@@ -345,15 +340,14 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
     included: members of each, with all non-members; one that is the only one has no
     group of its own.
     """
+    member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
     tasks: dict[str, np.ndarray] = {}
-    for task in sorted(set(facts["task"])):
-        rows = np.flatnonzero(facts["task"] == task)
-        members = int(facts["member"].to_numpy(bool)[rows].sum())
+    for task, rows in sorted(facts.groupby("task").indices.items()):
+        members = np.count_nonzero(member[rows])
         enough = min(members, len(rows) - members) >= FEWEST
         tasks[f"task:{task}"] = rows if enough else rows[:0]
     pooled = np.sort(np.concatenate(list(tasks.values())))
     found = {"pooled": pooled, **tasks}
-    member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
     if np.isnan(known).any():
         return found
     groups = np.array([dose_group(max(int(each), 1)) for each in known])

@@ -189,7 +189,7 @@ class Membership(Audit):
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
-        known = estimates.Known(evidence.units, scores, context, FPRS, seed("chance"))
+        known = estimates.Known(evidence.units, scores, context, seed("chance"))
         groups = {
             group: estimates.Group(known, group, rows, seed(group))
             for group, rows in estimates.rows_by_group(evidence.units).items()
@@ -257,8 +257,7 @@ def rows_of(
                 told = judged.alone
                 p, drawn = p_value(told["blind_p"]), told["blind_permutations"]
                 estimate = estimate.noting(f"permutation {p}, {drawn} permutations")
-                ends = ("null", "null_low", "null_high")
-                null = {end: told[f"blind_{end}"] for end in ends}
+                null = {end: told[f"blind_{end}"] for end in estimates.NULL}
         else:
             estimate = _voided(estimate, judged, attack)
             if metric == "auc" and pooled:
@@ -696,9 +695,8 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     others = len(facts) - members
     clusters = facts.groupby("member")["cluster"].nunique()
     least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
-    tasks = facts["task"].nunique()
     told: dict[str, Fact] = {"members": members, "others": others, "fewest": FEWEST}
-    told |= {"tasks": tasks, "seen": None}
+    told |= {"tasks": facts["task"].nunique(), "seen": None}
     if least > 1:
         share = (members + others + 1) / (12 * members * others)
         told["seen"] = 2.8 * float(np.sqrt(share))
