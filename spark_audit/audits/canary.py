@@ -407,9 +407,8 @@ def _ends(
     if low.detected and "behind" in kinds and behind is None:
         ends.append(made("confounded", "sunk"))
     elif low.detected:
-        null = memorisation.null_moments(
-            int(ours["n_candidates"].iloc[0])
-        ).exposure_mean
+        size = int(ours["n_candidates"].iloc[0])
+        null = memorisation.null_moments(size).exposure_mean
         facts = low.facts("lower_tail_exposure", null=null)
         ends.append(made("betrays", "behind_chance", facts, low.p))
     if ahead is not None:
@@ -620,10 +619,8 @@ def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
     found = [guard("positive control", says, facts, passed=passed)]
     name, told = "base ranks canaries by chance", dict[str, Any]()
     if judged.base:
-        says, facts = (
-            "canary_base_ranks",
-            judged.base[0].facts("rank_mean", unit="ranks"),
-        )
+        says = "canary_base_ranks"
+        facts = judged.base[0].facts("rank_mean", unit="ranks")
         facts["by_chance"] = uniform = judged.uniform
         told = {"passed": uniform, "checkpoint": BASE}
     else:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -168,7 +168,7 @@ def checked(values: np.ndarray) -> np.ndarray:
 # --- clusters and tasks ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Design:
     """Who is a member, in which cluster and in which task.
 
@@ -546,6 +546,7 @@ def tpr_replicates(
     return total / max(len(design.tasks), 1)
 
 
+@lru_cache(maxsize=64)
 def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band:
     """TPR at a budget, averaged over tasks, of a score that knows nothing.
 

@@ -158,7 +158,6 @@ class Group:
     _resampled: dict[tuple[str, str, bytes], dict[str, np.ndarray]] = field(
         default_factory=dict
     )
-    _chance: dict[tuple[float, bytes], dict[str, float]] = field(default_factory=dict)
 
     def drawn(self, *scores: tuple[str, str]) -> tuple[Drawn, list[np.ndarray]]:
         """The rows that have all of these scores (checkpoint, score), and the scores.
@@ -226,14 +225,11 @@ class Group:
         if fpr is None:
             return {"null": 0.5}
         drawn, _ = self.drawn((name, attack))
-        key = (fpr, drawn.rows.tobytes())
-        if key not in self._chance:
-            try:
-                band = roc.chance(drawn.design, fpr, seed=self.known.chance_seed)
-            except NotEstimableError:
-                return {}
-            self._chance[key] = dict(zip(NULL, band, strict=True))
-        return self._chance[key]
+        try:
+            band = roc.chance(drawn.design, fpr, seed=self.known.chance_seed)
+        except NotEstimableError:
+            return {}
+        return dict(zip(NULL, band, strict=True))
 
     def p(self, name: str, attack: str) -> float | None:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
@@ -342,7 +338,8 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
     """
     member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
     tasks: dict[str, np.ndarray] = {}
-    for task, rows in sorted(facts.groupby("task").indices.items()):
+    for task in sorted(set(facts["task"])):
+        rows = np.flatnonzero(facts["task"] == task)
         members = np.count_nonzero(member[rows])
         enough = min(members, len(rows) - members) >= FEWEST
         tasks[f"task:{task}"] = rows if enough else rows[:0]

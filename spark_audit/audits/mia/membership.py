@@ -371,14 +371,14 @@ def _rates(
 
 def _aucs(rows: Sequence[R], name: str) -> dict[str, R]:
     """AUCs of a checkpoint, or changes since the untrained model, by score."""
-    found = {
+    return {
         row.of: row
         for row in rows
         if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
         and getattr(row, "baseline", BASE) == BASE
         and row.value is not None
+        and row.of in DECLARED
     }
-    return {of: found[of] for of in DECLARED if of in found}
 
 
 @dataclass(frozen=True)
