@@ -33,6 +33,7 @@ from spark_audit.results import (
     AuditResult,
     Claim,
     Contrast,
+    Estimate,
     Finding,
     Guard,
     Row,
@@ -459,32 +460,33 @@ def _against_chance(
 def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     name, part = best.checkpoint, frame[frame["part"] == best.part]
-    (ours, base), (kind, before) = (
-        [side[side["checkpoint"] == one] for one in (name, BASE)]
-        for side in (ranks.trained(part), ranks.held_out(part))
-    )
-    change = ranks.changes(ours, base)
+    kinds, own = ranks.held_out(part), ranks.trained(part)
+    kind, before = (kinds[kinds["checkpoint"] == one] for one in (name, BASE))
     names = {"audit": "canary", "checkpoint": name, "metric": "exposure_rise"}
-    rise = Row.of_estimate(
-        ratio_estimate(change, np.ones(len(change))), **names, of=best.part, unit="bits"
-    )
+    rise = Row.of_estimate(_mean_rise(own, name), **names, of=best.part, unit="bits")
     facts = {"rise": rise, "p": best.p, "over": best.over}
     if not best.detected:
-        on = {"unit": "bits", "power": _risen_power(ranks.trained(part), name, best)}
+        on = {"unit": "bits", "power": _risen_power(own, name, best)}
         return finding(name, "nothing_shown", "not_risen", facts, best.p, **on)
     if len(kind) and not ahead and ranks.p_risen(kind, before) <= 1 - ranks.LEVEL:
         return finding(name, "confounded", "kind_risen", facts, best.p)
     return finding(name, "memory", "risen", facts, best.p)
 
 
+def _mean_rise(part: pd.DataFrame, name: str) -> Estimate:
+    """Mean change of exposure since the base, over canaries of one part."""
+    ours, base = (part[part["checkpoint"] == one] for one in (name, BASE))
+    change = ranks.changes(ours, base)
+    return ratio_estimate(change, np.ones(len(change)))
+
+
 def _risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
     """Of the one-sided signed-rank test of the canaries that stand in most rows."""
     most = parts[parts["dose"] == parts["dose"].max()]
-    ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
-    change = ranks.changes(ours, base)
-    found, n = ratio_estimate(change, np.ones(len(change))), len(change)
+    found = _mean_rise(most, name)
     if not found.se:
         return []
+    n = found.n
     # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
     se = found.se * np.sqrt(np.pi / 3)
     least, over = 2.0 ** (1 - n), best.over / 2

@@ -216,7 +216,10 @@ def medians(
         one, other = (name, of), (baseline, of)
         if {one, other} <= {*tries}:
             pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
-            found, p = _difference(pair, group, replicates, seed=context.seed)
+            found = _difference(pair, replicates, clusters=group.size)
+            moved = cluster_sums(pair[0] - pair[1], group.codes, group.size)
+            tested = found.value is not None and np.count_nonzero(moved) > 1
+            p = sign_flip(moved, seed=context.seed) if tested else None
             own = {"checkpoint": name, "baseline": baseline, "group": group.name}
             own |= {"audit": "extract", "metric": "n50_median", "of": of}
             test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0, "p": p}
@@ -224,28 +227,19 @@ def medians(
 
 
 def _difference(
-    pair: Sequence[np.ndarray],
-    group: ratio_rows.Group,
-    replicates: np.ndarray,
-    *,
-    seed: int,
-) -> tuple[Estimate, float | None]:
-    """Difference of two medians, with a test of the spans' own changes."""
-    if group.size < 2:
-        return Estimate.missing("only 1 cluster; an interval needs 2"), None
-    counts: dict[str, Any] = {"n": len(pair[0]), "clusters": group.size}
+    pair: Sequence[np.ndarray], replicates: np.ndarray, *, clusters: int
+) -> Estimate:
+    """Difference of two medians of log10 tries."""
+    if clusters < 2:
+        return Estimate.missing("only 1 cluster; an interval needs 2")
+    counts: dict[str, Any] = {"n": len(pair[0]), "clusters": clusters}
     one, other = map(np.median, pair)
     if max(one, other) > np.log10(MOST):
         reason = f"a median is more than {MOST:.0e} tries"
-        return Estimate.missing(reason, **counts), None
+        return Estimate.missing(reason, **counts)
     estimate = Estimate(float(one - other), **counts)
     low, high = percentile_interval(replicates)
-    if high > low:
-        estimate = estimate.between(low, high)
-    apart = cluster_sums(pair[0] - pair[1], group.codes, group.size)
-    if np.count_nonzero(apart) < 2:
-        return estimate, None
-    return estimate, sign_flip(apart, seed=seed)
+    return estimate.between(low, high) if high > low else estimate
 
 
 def _tries(estimate: Estimate) -> Estimate:

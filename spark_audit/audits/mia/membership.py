@@ -562,10 +562,10 @@ def judged_scores(
         estimate = pooled.estimate(name, attack)
         above = pooled.above_texts(name, attack, told=judged.texts)
         record = {"checkpoint": name, "of": attack, "rows": estimate.n}
+        records.append(record)
         if estimate.value is None or above is None:
             says = estimate.note or "the texts alone were not tested beside it"
             record |= {"score": estimate.value, "says": f"not estimable: {says}"}
-            records.append(record)
             continue
         moved, p = estimate.value - 0.5, pooled.p(name, attack)
         if not pooled.usable(BASE, attack):
@@ -575,8 +575,7 @@ def judged_scores(
         ps.append(max(rising, above.p))
         says = "confounded" if above.told and rising < 0.05 else "not shown"
         state, _ = judged.of(attack)
-        told = {"p": ps[-1], "status": state, "says": says}
-        records.append({**record, **above.record, **told})
+        record |= {**above.record, "p": ps[-1], "status": state, "says": says}
     tested = [one for one in records if "p" in one]
     for one, p in zip(tested, holm(ps), strict=True):
         one["p_adjusted"] = float(p)
