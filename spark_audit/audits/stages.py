@@ -615,7 +615,7 @@ class SeriesAttack(OfSeries):
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
             scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
-            known = Known(stages.rows, scores, context, context.seed)
+            known = Known(stages.rows, scores, context, FPRS, context.seed)
             tasks = stages.rows["task"].to_numpy()
             parts = {"pooled": np.arange(len(tasks))}
             parts |= {f"task:{t}": np.flatnonzero(tasks == t) for t in sorted({*tasks})}
@@ -711,7 +711,7 @@ def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
         labels = (then.rows[column] for column in ("member", "cluster", "task"))
         design = Design.of(*labels)
         for of in (LAST, SERIES):
-            auc = auc_estimate(design, then.scores[of])
+            auc, _ = auc_estimate(design, then.scores[of])
             ends = ("value", "low", "high")
             record |= {f"{of}_{end}": getattr(auc, end) for end in ends}
         yield record

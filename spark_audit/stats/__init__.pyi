@@ -107,7 +107,6 @@ from .roc import auc_components as auc_components
 from .roc import auc_difference as auc_difference
 from .roc import auc_estimate as auc_estimate
 from .roc import auc_replicates as auc_replicates
-from .roc import auc_test as auc_test
 from .roc import chance as chance
 from .roc import chance_band as chance_band
 from .roc import checked as checked

@@ -68,6 +68,7 @@ LOST = "lost to another span"
 _ROUND_OFF = 1e-3
 # Sums over 9 million tokens of this many nats still fit into int64 micro-nats.
 _LARGEST = 1e6
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +309,11 @@ def _within_caliper(
     starts, costs = starts[near], costs[near]
     if profile and len(starts):
         # Never below the difference of the sums, which has pruned what it could.
-        windows = np.sort(sliding_window_view(unll, length)[starts], axis=1)
-        costs = np.abs(windows - np.sort(unll[span])).sum(axis=1)
+        own, windows = np.sort(unll[span]), sliding_window_view(unll, length)
+        rows = max(1, _BLOCK // length)
+        for at in range(0, len(starts), rows):
+            block = np.sort(windows[starts[at : at + rows]], axis=1)
+            costs[at : at + rows] = np.abs(block - own).sum(axis=1)
         near = costs <= caliper_u * length
         starts, costs = starts[near], costs[near]
     return Choices(length, starts, costs)

@@ -13,6 +13,7 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.membership import Findings, judged_scores
 from spark_audit.audits.mia.referee import given_files, read_scores
+from spark_audit.audits.mia.scores import FPRS
 from spark_audit.errors import InputError
 
 ROWS = 240
@@ -46,7 +47,7 @@ def verdicts(
             scores["base"]["x"] = topic + rng.normal(0, 0.3, ROWS)
         else:
             scores["base"]["x"] = np.full(ROWS, np.nan)
-        known = Known(facts, scores, Context(replicates=20), 1)
+        known = Known(facts, scores, Context(replicates=20), FPRS, 1)
         pooled = Group(known, "pooled", np.arange(ROWS), 2)
         (record,) = judged_scores(["base", "mine"], ["x"], Findings(pooled))
         said.append(record["says"])

@@ -13,7 +13,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.scores import BESIDE, FEWEST, FPRS, LIMIT, RELATIVE
+from spark_audit.audits.mia.scores import BESIDE, FEWEST, LIMIT, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
@@ -53,6 +53,8 @@ class Known:
     ----------
     scores
         Checkpoint -> score -> shape ``(n,)``, NaN where there is none.
+    fprs
+        Budgets of false positives of the rates, by metric.
     chance_seed
         Of the rates that a score has which knows nothing.
     """
@@ -60,6 +62,7 @@ class Known:
     facts: pd.DataFrame
     scores: Mapping[str, Mapping[str, np.ndarray]]
     context: Context
+    fprs: Mapping[str, float]
     chance_seed: int
 
 
@@ -182,10 +185,10 @@ class Group:
         key = ("" if attack in BESIDE else name, attack, drawn.rows.tobytes())
         if key not in self._resampled:
             values = self.known.scores[name][attack][drawn.rows]
-            given = drawn.design, values
-            rates = roc.tpr_replicates(*given, [*FPRS.values()], drawn.weights)
+            given, fprs = (drawn.design, values), self.known.fprs
+            rates = roc.tpr_replicates(*given, [*fprs.values()], drawn.weights)
             area = roc.auc_replicates(*given, drawn.weights)
-            self._resampled[key] = {"auc": area, **dict(zip(FPRS, rates, strict=True))}
+            self._resampled[key] = {"auc": area, **dict(zip(fprs, rates, strict=True))}
         return self._resampled[key]
 
     def usable(self, name: str, attack: str) -> str:
@@ -206,10 +209,10 @@ class Group:
         drawn, (values,) = self.drawn((name, attack))
         replicates = self.resampled(name, attack, drawn)[metric]
         if metric != "auc":
-            rates = (drawn.design, values, FPRS[metric])
+            rates = (drawn.design, values, self.known.fprs[metric])
             found = roc.tpr_estimate(*rates, replicates=replicates)
         else:
-            found = roc.auc_estimate(drawn.design, values, replicates=replicates)
+            found, _ = roc.auc_estimate(drawn.design, values, replicates=replicates)
             if lacking := len(self.rows) - len(values):
                 found = found.noting(f"{lacking} rows have no such score")
             if attack == "ez" and (top := int((values >= LIMIT).sum())):
@@ -234,7 +237,7 @@ class Group:
     def p(self, name: str, attack: str) -> float | None:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
         drawn, (values,) = self.drawn((name, attack))
-        return roc.auc_test(drawn.design, values)
+        return roc.auc_estimate(drawn.design, values)[1]
 
     def above_texts(
         self,
@@ -262,16 +265,15 @@ class Group:
         drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
         ours = ours if more else -ours
         estimate, p = roc.auc_difference(drawn.design, ours, guess)
-        alone = roc.auc_estimate(drawn.design, guess).value
-        if estimate.value is None or alone is None or p is None:
-            return None
-        half_p, told_p = (
-            roc.auc_test(drawn.design, values) for values in (ours, guess)
+        (alone, told_p), (_, half_p) = (
+            roc.auc_estimate(drawn.design, values) for values in (guess, ours)
         )
-        told |= alone > 0.5 and told_p is not None and told_p < TOLD
+        if estimate.value is None or alone.value is None or p is None:
+            return None
+        told |= alone.value > 0.5 and told_p is not None and told_p < TOLD
         least_p = max(p, 1.0 if half_p is None else half_p)
-        shown = with_mde(estimate, null=0.0)
-        return AboveTexts(shown, estimate.value + alone, alone, least_p, told)
+        areas = estimate.value + alone.value, alone.value
+        return AboveTexts(with_mde(estimate, null=0.0), *areas, least_p, told)
 
     def correlation(self, name: str, tests: Mapping[str, str]) -> np.ndarray:
         """How the AUCs of scores vary together, less those that they are compared with.
@@ -322,7 +324,7 @@ class Group:
         if estimate.value is not None:
             found += [
                 (metric, _rate_difference(drawn, pair, fpr, apart[metric]), None)
-                for metric, fpr in FPRS.items()
+                for metric, fpr in self.known.fprs.items()
             ]
         for metric, each, p in found:
             shown = with_mde(each, null=0.0).decided(paper=self.known.context.paper)

@@ -189,7 +189,7 @@ class Membership(Audit):
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
-        known = estimates.Known(evidence.units, scores, context, seed("chance"))
+        known = estimates.Known(evidence.units, scores, context, FPRS, seed("chance"))
         groups = {
             group: estimates.Group(known, group, rows, seed(group))
             for group, rows in estimates.rows_by_group(evidence.units).items()
