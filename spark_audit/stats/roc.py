@@ -276,7 +276,7 @@ def auc_estimate(
     estimate = replace(plain, low=low, high=high, interval="delong", se=se)
     if replicates is not None:
         estimate = intervals.with_parity(estimate, replicates)
-    return estimate, float(2 * scipy.special.stdtr(df, -abs(centre / spread)))
+    return estimate, float(2 * scipy.special.stdtr(df, -abs(float(centre) / spread)))
 
 
 def auc_difference(
