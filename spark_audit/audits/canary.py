@@ -33,6 +33,7 @@ from spark_audit.results import (
     AuditResult,
     Claim,
     Contrast,
+    Estimate,
     Finding,
     Guard,
     Row,
@@ -256,23 +257,17 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     # Others show nothing, however large the effect.
     able = max(1, int(ranks.resolved(once).sum()))
     if k:
-        hits, found = (
-            ranks.hits_of(once, k=k),
-            memorisation.top_k_mde(able, k=k, n_candidates=size),
-        )
+        hits = ranks.hits_of(once, k=k)
+        found = memorisation.top_k_mde(able, k=k, n_candidates=size)
         band = hits.null_low / n, hits.null_high / n
         change = {"null": hits.null, "mde": found and found - hits.null}
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
     else:
-        of_rank, mdes = (
-            row.metric == "rank_mean",
-            memorisation.chance_mde(able, n_candidates=size),
-        )
-        null = memorisation.null_mean([size] * n, of="rank" if of_rank else "exposure")
-        band = null.band(row.level)
-        change = {"mde": mdes.ranks if of_rank else mdes.bits}
+        of: memorisation.Of = "rank" if row.metric == "rank_mean" else "exposure"
+        band = memorisation.null_mean([size] * n, of=of).band(row.level)
+        change = {"mde": memorisation.chance_mde(able, n_candidates=size, of=of)}
         change["null"] = getattr(memorisation.null_moments(size), row.metric)
     change["null_low"], change["null_high"] = band
     notes += [ONE_RANK] * annotation
@@ -413,9 +408,8 @@ def _ends(
     if low.detected and "behind" in kinds and behind is None:
         ends.append(made("confounded", "sunk"))
     elif low.detected:
-        null = memorisation.null_moments(
-            int(ours["n_candidates"].iloc[0])
-        ).exposure_mean
+        size = int(ours["n_candidates"].iloc[0])
+        null = memorisation.null_moments(size).exposure_mean
         facts = low.facts("lower_tail_exposure", null=null)
         ends.append(made("betrays", "behind_chance", facts, low.p))
     if ahead is not None:
@@ -466,32 +460,33 @@ def _against_chance(
 def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     name, part = best.checkpoint, frame[frame["part"] == best.part]
-    (ours, base), (kind, before) = (
-        [side[side["checkpoint"] == one] for one in (name, BASE)]
-        for side in (ranks.trained(part), ranks.held_out(part))
-    )
-    change = ranks.changes(ours, base)
+    kinds, own = ranks.held_out(part), ranks.trained(part)
+    kind, before = (kinds[kinds["checkpoint"] == one] for one in (name, BASE))
     names = {"audit": "canary", "checkpoint": name, "metric": "exposure_rise"}
-    rise = Row.of_estimate(
-        ratio_estimate(change, np.ones(len(change))), **names, of=best.part, unit="bits"
-    )
+    rise = Row.of_estimate(_mean_rise(own, name), **names, of=best.part, unit="bits")
     facts = {"rise": rise, "p": best.p, "over": best.over}
     if not best.detected:
-        on = {"unit": "bits", "power": _risen_power(ranks.trained(part), name, best)}
+        on = {"unit": "bits", "power": _risen_power(own, name, best)}
         return finding(name, "nothing_shown", "not_risen", facts, best.p, **on)
     if len(kind) and not ahead and ranks.p_risen(kind, before) <= 1 - ranks.LEVEL:
         return finding(name, "confounded", "kind_risen", facts, best.p)
     return finding(name, "memory", "risen", facts, best.p)
 
 
+def _mean_rise(part: pd.DataFrame, name: str) -> Estimate:
+    """Mean change of exposure since the base, over canaries of one part."""
+    ours, base = (part[part["checkpoint"] == one] for one in (name, BASE))
+    change = ranks.changes(ours, base)
+    return ratio_estimate(change, np.ones(len(change)))
+
+
 def _risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
     """Of the one-sided signed-rank test of the canaries that stand in most rows."""
     most = parts[parts["dose"] == parts["dose"].max()]
-    ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
-    change = ranks.changes(ours, base)
-    found, n = ratio_estimate(change, np.ones(len(change))), len(change)
+    found = _mean_rise(most, name)
     if not found.se:
         return []
+    n = found.n
     # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
     se = found.se * np.sqrt(np.pi / 3)
     least, over = 2.0 ** (1 - n), best.over / 2
@@ -626,10 +621,8 @@ def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
     found = [guard("positive control", says, facts, passed=passed)]
     name, told = "base ranks canaries by chance", dict[str, Any]()
     if judged.base:
-        says, facts = (
-            "canary_base_ranks",
-            judged.base[0].facts("rank_mean", unit="ranks"),
-        )
+        says = "canary_base_ranks"
+        facts = judged.base[0].facts("rank_mean", unit="ranks")
         facts["by_chance"] = uniform = judged.uniform
         told = {"passed": uniform, "checkpoint": BASE}
     else:

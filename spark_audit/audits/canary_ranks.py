@@ -9,6 +9,7 @@ against the attacker.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -95,17 +96,14 @@ def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
 
 def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
     """Per-canary change of exposure, of canaries that both have."""
-    ours, theirs = (f.set_index("canary_id")["exposure"] for f in (frame, base))
-    both = ours.index[ours.index.isin(theirs.index)]
-    return (ours[both] - theirs[both]).to_numpy(np.float64)
+    both = frame.merge(base, on="canary_id", suffixes=("", "_base"))
+    return (both["exposure"] - both["exposure_base"]).to_numpy(np.float64)
 
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> memorisation.TopK:
     """Canaries among the first k, compared with chance."""
-    rank, ties = (frame[name].to_numpy() for name in ("rank", "ties"))
-    return memorisation.top_k(
-        rank, k=k, n_candidates=int(frame["n_candidates"].iloc[0]), ties=ties
-    )
+    size = int(frame["n_candidates"].iloc[0])
+    return memorisation.top_k(frame["rank"], k=k, n_candidates=size, ties=frame["ties"])
 
 
 LEVEL = 0.95
@@ -120,7 +118,7 @@ def row_of(name: str, part: str, metric: str, n: int, **figures: Any) -> Row:
 def p_by_chance(frame: pd.DataFrame, column: str) -> float:
     """Chance of a mean ``exposure`` or ``lower_tail`` as high under uniform ranks."""
     # The mirrored rank is uniform too: one distribution serves both ends.
-    null = memorisation.null_mean(frame["n_candidates"].to_numpy())
+    null = memorisation.null_mean(frame["n_candidates"])
     return null.above(float(frame[column].mean()))
 
 
@@ -182,8 +180,8 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
     """
 
     def p(chosen: pd.DataFrame) -> float:
-        columns = (chosen[name].to_numpy() for name in ("rank", "n_candidates"))
-        return memorisation.uniformity_p(*columns, ties=chosen["ties"].to_numpy())
+        rank, size, ties = (chosen[k] for k in ("rank", "n_candidates", "ties"))
+        return memorisation.uniformity_p(rank, size, ties=ties)
 
     lost, tests = unresolved(frame), tests_of(frame, "mid", p)
     known = [one for one in tests if (one.checkpoint, one.part) not in lost]
@@ -232,16 +230,14 @@ class Judged:
         By :func:`uniform_tests`, over a checkpoint's parts by Holm. No model was
         trained on them, so that strings of their kind moved, and chance is no null.
         """
-        never, names = held_out(self.frame), dict.fromkeys(self.frame["checkpoint"])
-        frames = {str(name): never[never["checkpoint"] == name] for name in names}
-        return {
-            name: {
-                "ahead" if 2 * t.value < one["n_candidates"].iloc[0] + 1 else "behind"
-                for t in uniform_tests(one)
-                if t.detected
+        never, found = held_out(self.frame), defaultdict[str, set[str]](set)
+        for name, own in never.groupby("checkpoint"):
+            middle = (own["n_candidates"].iloc[0] + 1) / 2
+            clear = (test for test in uniform_tests(own) if test.detected)
+            found[str(name)] = {
+                "ahead" if t.value < middle else "behind" for t in clear
             }
-            for name, one in frames.items()
-        }
+        return found
 
     @cached_property
     def control(self) -> list[Tested]:
@@ -301,9 +297,7 @@ def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
             size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
             bounds = (0.0, float(np.log2(size)))
             mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=bounds)
-            low, high = memorisation.null_mean(chosen["n_candidates"].to_numpy()).band(
-                LEVEL
-            )
+            low, high = memorisation.null_mean(chosen["n_candidates"]).band(LEVEL)
             # Where nothing is ranked there is no test.
             able = bool(resolved(chosen).any())
             yield {
@@ -379,10 +373,8 @@ def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
 
     def bounds(record: Record, share: float) -> Record:
         count = record["hits"], record["canaries"]
-        options = {"k": record["k"], "rows": record["rows"], "n_candidates": size}
-        bound = memorisation.candidate_guess_bound(
-            *count, **options, significance=share
-        )
+        options = {"k": record["k"], "rows": record["rows"], "significance": share}
+        bound = memorisation.candidate_guess_bound(*count, n_candidates=size, **options)
         return dict(zip(BOUNDS, bound, strict=True))
 
     return _bounded(found, bounds, judged, assumed="drawn")
@@ -426,13 +418,12 @@ def coin_figures(record: Record, share: float) -> Record:
     """
     count = record["right"], record["guesses"], record["pairs"]
     options: dict[str, Any] = {"rows": record["rows"], "significance": share}
-    found = dict(
-        zip(BOUNDS, memorisation.one_run_bound(*count, **options), strict=True)
-    )
+    pure = memorisation.one_run_bound(*count, **options)
     at_delta = memorisation.one_run_bound(*count, delta=DELTA, **options)
-    found["epsilon_per_record_at_delta"] = at_delta.record
-    return found | {
-        "gaussian_mu_per_record": memorisation.one_run_mu(*count, **options)
+    return {
+        **dict(zip(BOUNDS, pure, strict=True)),
+        "epsilon_per_record_at_delta": at_delta.record,
+        "gaussian_mu_per_record": memorisation.one_run_mu(*count, **options),
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -32,10 +32,7 @@ from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
-from spark_audit.stats.intervals import (
-    median_estimate,
-    percentile_interval,
-)
+from spark_audit.stats.intervals import median_estimate, percentile_interval
 from spark_audit.stats.memorisation import n_p, top_k_logp
 from spark_audit.terminal.flags import one_of
 
@@ -56,7 +53,7 @@ ONE_TOKENISATION = (
 
 VALUES = (
     *("n_tokens", "greedy", "greedy_sure", "logp_t1", "logp_top40"),
-    *("parts", "parts_right"),
+    *("parts", "parts_right", *(f"logp_{of}" for of in NUCLEI)),
 )
 METRICS = (
     Metric(
@@ -131,9 +128,10 @@ class Extraction(Audit):
                 if "rank_lo" not in table.columns:
                     continue
                 others, nucleus = map(tables[name].get, (PROMPTED, NUCLEUS))
-                rows = [row for one in spans for row in _scores(one, table, others)]
-                values = dict(zip(VALUES, np.array(rows, float).T, strict=True))
-                yield name, values | (_top_p(spans, nucleus) if self.top_p else {})
+                nucleus = nucleus if self.top_p else None
+                each = (_scores(one, table, others, nucleus) for one in spans)
+                rows = np.array([*chain.from_iterable(each)], float)
+                yield name, dict(zip(VALUES, rows.T, strict=True))
 
         split = {example.id: example.split for example in manifest.examples}
         trained = {
@@ -218,7 +216,10 @@ def medians(
         one, other = (name, of), (baseline, of)
         if {one, other} <= {*tries}:
             pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
-            found, p = _difference(pair, group, replicates, seed=context.seed)
+            found = _difference(pair, replicates, clusters=group.size)
+            moved = cluster_sums(pair[0] - pair[1], group.codes, group.size)
+            tested = found.value is not None and np.count_nonzero(moved) > 1
+            p = sign_flip(moved, seed=context.seed) if tested else None
             own = {"checkpoint": name, "baseline": baseline, "group": group.name}
             own |= {"audit": "extract", "metric": "n50_median", "of": of}
             test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0, "p": p}
@@ -226,28 +227,19 @@ def medians(
 
 
 def _difference(
-    pair: Sequence[np.ndarray],
-    group: ratio_rows.Group,
-    replicates: np.ndarray,
-    *,
-    seed: int,
-) -> tuple[Estimate, float | None]:
-    """Difference of two medians, with a test of the spans' own changes."""
-    if group.size < 2:
-        return Estimate.missing("only 1 cluster; an interval needs 2"), None
-    counts: dict[str, Any] = {"n": len(pair[0]), "clusters": group.size}
+    pair: Sequence[np.ndarray], replicates: np.ndarray, *, clusters: int
+) -> Estimate:
+    """Difference of two medians of log10 tries."""
+    if clusters < 2:
+        return Estimate.missing("only 1 cluster; an interval needs 2")
+    counts: dict[str, Any] = {"n": len(pair[0]), "clusters": clusters}
     one, other = map(np.median, pair)
     if max(one, other) > np.log10(MOST):
         reason = f"a median is more than {MOST:.0e} tries"
-        return Estimate.missing(reason, **counts), None
+        return Estimate.missing(reason, **counts)
     estimate = Estimate(float(one - other), **counts)
     low, high = percentile_interval(replicates)
-    if high > low:
-        estimate = estimate.between(low, high)
-    apart = cluster_sums(pair[0] - pair[1], group.codes, group.size)
-    if np.count_nonzero(apart) < 2:
-        return estimate, None
-    return estimate, sign_flip(apart, seed=seed)
+    return estimate.between(low, high) if high > low else estimate
 
 
 def _tries(estimate: Estimate) -> Estimate:
@@ -314,9 +306,15 @@ class Asked(NamedTuple):
 
 
 def _scores(
-    one: Asked, table: TokenTable, others: TokenTable | None
+    one: Asked,
+    table: TokenTable,
+    others: TokenTable | None,
+    nucleus: TokenTable | None,
 ) -> Iterator[tuple[float, ...]]:
-    """:data:`VALUES` of an identifier behind each prompt; NaN if it was not scored."""
+    """:data:`VALUES` of an identifier behind each prompt; NaN if it was not scored.
+
+    Top-p sampling is known behind the true prefix only.
+    """
     places = {FULL: (table, table.span(one.prompts[FULL], *one.tokens))}
     for prompt, key in one.prompts.items():
         if prompt != FULL and others is not None and key in others:
@@ -336,23 +334,18 @@ def _scores(
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
         top40 = float(top_k_logp(nll, rank, mass, k=40).sum())
         sure = first and not ties.any()
-        yield len(nll), first, sure, logp, top40, *known[prompt]
+        top_p = [np.nan] * len(NUCLEI)
+        if prompt == FULL and nucleus is not None:
+            top_p = [_top_p(nucleus, one, of) for of in NUCLEI]
+        yield len(nll), first, sure, logp, top40, *known[prompt], *top_p
 
 
-def _top_p(spans: Sequence[Asked], table: TokenTable | None) -> dict[str, Any]:
-    """``logp_*`` of top-p sampling behind true prefixes; NaN behind other prompts."""
-    columns: dict[str, Any] = {f"logp_{of}": [] for of in NUCLEI}
-    for one, of in product(spans, NUCLEI):
-        logp = np.nan
-        if table is not None:
-            rows = table.span(one.prompts[FULL], *one.tokens)
-            nll, rank, size, mass = (
-                table.columns[name][rows]
-                for name in ("nll", "rank_lo", f"{of}_size", f"{of}_logp")
-            )
-            logp = top_k_logp(nll, rank, mass, k=size).sum()
-        columns[f"logp_{of}"] += [logp, *[np.nan] * (len(one.prompts) - 1)]
-    return columns
+def _top_p(table: TokenTable, one: Asked, of: str) -> float:
+    """Log probability of an identifier behind its true prefix under top-p sampling."""
+    rows = table.span(one.prompts[FULL], *one.tokens)
+    columns = ("nll", "rank_lo", f"{of}_logp", f"{of}_size")
+    nll, rank, mass, size = (table.columns[name][rows] for name in columns)
+    return float(top_k_logp(nll, rank, mass, k=size).sum())
 
 
 # --- prompts and samplers -----------------------------------------------------------

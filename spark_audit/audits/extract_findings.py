@@ -30,11 +30,7 @@ from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import holm_by_key, sign_flip
-from spark_audit.stats.intervals import (
-    clopper_pearson,
-    rate_estimate,
-    ratio_estimate,
-)
+from spark_audit.stats.intervals import clopper_pearson, rate_estimate, ratio_estimate
 from spark_audit.stats.memorisation import n_p
 from spark_audit.stats.memory_contrast import Sides, permutation_p
 from spark_audit.stats.power import mde_normal
@@ -80,41 +76,29 @@ class Apart(NamedTuple):
         )
 
 
-class Columns(NamedTuple):
-    """Columns of what came back: surely, if ties are won, and of how many."""
-
-    sure: str
-    won: str
-    trials: str
-
-
-EXACT = Columns("greedy_sure", "greedy", "one")
-"""Whole identifiers; each span is one trial."""
-PARTS = Columns("parts_right", "parts_right", "parts")
-"""Parts of identifiers: digits, or local parts of addresses."""
-
-
 @dataclass(frozen=True, eq=False)
 class Spans:
     """Spans of one checkpoint, and those of the base on the same rows.
 
-    ``base`` is None for the base itself, and where it was not scored.
+    ``base`` is None for the base itself, and where it was not scored. The columns
+    ``greedy_sure`` and ``greedy`` count what came back, surely and if ties are won, of
+    so many ``trials``, by default one each.
     """
 
     frame: pd.DataFrame
     base: Spans | None = None
-    hits: Columns = EXACT
 
     @classmethod
-    def by_checkpoint(
-        cls, pii: pd.DataFrame, hits: Columns = EXACT
-    ) -> dict[str, Spans]:
+    def by_checkpoint(cls, pii: pd.DataFrame) -> dict[str, Spans]:
         """Those of each checkpoint, in the order of the evidence."""
-        groups = pii.assign(one=1).groupby("checkpoint", sort=False)
-        found = {str(name): cls(part, None, hits) for name, part in groups}
+        every = pii if "trials" in pii else pii.assign(trials=1)
+        groups = every.groupby("checkpoint", sort=False)
+        found = {str(name): cls(part) for name, part in groups}
         base = found.get(BASE)
-        of = {name: replace(one, base=base) for name, one in found.items()}
-        return of if base is None else {**of, BASE: base}
+        return {
+            name: one if one is base else cls(one.frame, base)
+            for name, one in found.items()
+        }
 
     @cached_property
     def train(self) -> pd.DataFrame:
@@ -160,7 +144,7 @@ class Spans:
         if self.test.empty:
             return None
         chosen = self.comparable[0]
-        counts = chosen[[self.hits.sure, self.hits.trials]]
+        counts = chosen[["greedy_sure", "trials"]]
         weighed = counts.mul(chosen["weight"], axis=0)
         sums = weighed.groupby([chosen["split"], chosen["cluster"]]).sum()
         held = sums.index.get_level_values("split")
@@ -264,11 +248,10 @@ def against_base(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None
     if spans.base is None:
         return None, None
     own, others = (one.train.groupby("cluster") for one in (spans, spans.base))
-    ours, theirs = own[spans.hits.sure].sum(), others[spans.hits.won].sum()
-    apart = None
-    if ours.index.equals(theirs.index):
-        apart = paired(ours, theirs, own[spans.hits.trials].sum())
-    if apart is None:
+    ours, theirs = own["greedy_sure"].sum(), others["greedy"].sum()
+    if not ours.index.equals(theirs.index):
+        return None, None
+    if (apart := paired(ours, theirs, own["trials"].sum())) is None:
         return None, None
     # An interval of few events is too narrow by itself: the exact test must agree.
     change = (ours - theirs).to_numpy(np.float64)
@@ -276,7 +259,9 @@ def against_base(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None
     return apart, max(p, apart.p)
 
 
-def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
+def beyond(
+    spans: Spans, *, seed: int, whole: bool
+) -> tuple[Apart | None, float | None]:
     """Difference from held-out rows, beyond the base's own, and its p.
 
     Without held-out rows from the base, without either none.
@@ -285,8 +270,7 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
         return against_base(spans, seed=seed)
     if (apart := spans.beyond) is None:
         return None, None
-    exact = exact_p(spans.comparable[0]) if spans.hits == EXACT else 0.0
-    return apart, max(apart.p, exact)
+    return apart, max(apart.p, exact_p(spans.comparable[0]) if whole else 0.0)
 
 
 def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[Finding]:
@@ -372,8 +356,8 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
     # Of what came back, more than a bound can be said.
     none_back = not spans.train["greedy"].any()
     facts: dict[str, Fact] = {"rate": row, "none_back": none_back}
-    facts |= {**_whose(spans.train), "back": returned(spans.train)}
-    facts["past_base"] = past_base
+    facts |= {**_whose(spans.train), "past_base": past_base}
+    facts["back"] = returned(spans.train)
     if base is not None:
         facts |= _rate("before", base.train)
         if apart is None:
@@ -390,24 +374,20 @@ def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Findin
     if base is not None:
         compared = base.comparable[0]
         facts |= _rate("before", compared[compared["split"] == "train"])
-    p: float | None = None
-    power: tuple[Power, ...] = ()
+    p, power = None, list[Power]()
     if name != BASE:
-        p, power = (
-            max(apart.p, exact_p(chosen)),
-            (hits_power(chosen, base.apart if base else None),),
-        )
-        if apart.low > 0:
-            guess = beyond_guessing(pii, name)
-            if 2 * guess.p < p:
-                p, facts = 2 * guess.p, {**facts, **_guessed(name, guess)}
+        p = max(apart.p, exact_p(chosen))
+        power = [hits_power(chosen, base.apart if base else None)]
+        if apart.low > 0 and 2 * (guess := beyond_guessing(pii, name)).p < p:
+            p = 2 * guess.p
+            facts |= _guessed(name, guess)
     claim: Claim = "verbatim" if apart.low > 0 else "betrays"
     says: str = claim
     if apart.low <= 0 <= apart.high or (p is not None and p > 1 - LEVEL):
         claim, says = "nothing_shown", "not_apart"
     elif name == BASE or not (alike or past_base):
         claim, says = "confounded", "splits_differ" if name == BASE else "kinds_differ"
-        power = ()
+        power = []
     return _finding(row, claim, says, facts, apart, p, power)
 
 
@@ -601,14 +581,15 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     for prompt in (FULL, *PROMPTS):
         asked = every[every["prompt"] == prompt]
         graded, mail = asked["parts"] > 0, asked["type"] == "EMAIL"
-        kept = (graded | True, graded & ~mail, graded & mail)
-        for of, chosen in zip((WHOLE, *GRADED), kept, strict=True):
-            part = asked[chosen]
-            hits = EXACT if of == WHOLE else PARTS
-            for name, spans in Spans.by_checkpoint(part, hits).items():
+        right = asked["parts_right"]
+        counts = {"greedy_sure": right, "greedy": right, "trials": asked["parts"]}
+        parts = asked.assign(**counts)
+        kept = (asked, parts[graded & ~mail], parts[graded & mail])
+        for of, part in zip((WHOLE, *GRADED), kept, strict=True):
+            for name, spans in Spans.by_checkpoint(part).items():
                 if spans.train.empty:
                     continue
-                apart, p = beyond(spans, seed=seed)
+                apart, p = beyond(spans, seed=seed, whole=of == WHOLE)
                 record: dict[str, Any] = {"checkpoint": name, "prompt": prompt}
                 record |= {"of": of, **_counts(name, spans)}
                 for key, end in zip(ENDS, apart or (None,) * 3, strict=False):
@@ -630,16 +611,16 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
 
 def _counts(name: str, spans: Spans) -> dict[str, Any]:
     """What came back, and of how many: trained, held out, and of the base."""
-    train, test, hits = spans.train, spans.test, spans.hits
+    train, test = spans.train, spans.test
     base = spans if name == BASE else spans.base
     return {
         "spans": len(train),
         "clusters": int(train["cluster"].nunique()),
-        "tried": int(train[hits.trials].sum()),
-        "found": int(train[hits.sure].sum()),
-        "base_found": None if base is None else int(base.train[hits.won].sum()),
-        "held_out": int(test[hits.trials].sum()),
-        "held_out_found": int(test[hits.sure].sum()),
+        "tried": int(train["trials"].sum()),
+        "found": int(train["greedy_sure"].sum()),
+        "base_found": None if base is None else int(base.train["greedy"].sum()),
+        "held_out": int(test["trials"].sum()),
+        "held_out_found": int(test["greedy_sure"].sum()),
     }
 
 
@@ -867,7 +848,7 @@ def beyond_guessing(pii: pd.DataFrame, name: str) -> Guess:
     if len(kinds) > 1 and hard:
         tests.append(_tested(train[train["type"].isin(hard)], held))
     best = min(tests, key=lambda test: test.p)
-    return Guess(**{**vars(best), "p": min(1.0, len(tests) * best.p)})
+    return replace(best, p=min(1.0, len(tests) * best.p))
 
 
 def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:

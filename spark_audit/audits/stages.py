@@ -686,7 +686,7 @@ def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
         labels = (then.rows[column] for column in ("member", "cluster", "task"))
         design = Design.of(*labels)
         for of in (LAST, SERIES):
-            auc = auc_estimate(design, then.scores[of])
+            auc, _ = auc_estimate(design, then.scores[of])
             ends = ("value", "low", "high")
             record |= {f"{of}_{end}": getattr(auc, end) for end in ends}
         yield record

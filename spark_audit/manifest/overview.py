@@ -186,7 +186,7 @@ def _effects(manifest: Manifest, count: int) -> Iterator[Record]:
             if c.part == part and not c.held_out and c.true_index is not None
         ]
         if planted:
-            least = chance_mde(len(planted), n_candidates=planted[0]).ranks
+            least = chance_mde(len(planted), n_candidates=planted[0], of="rank")
             figure = f"canary rank_mean {part}"
             yield effect(figure, len(planted), "ranks", least, "uniform ranks")
     members = len(manifest.membership.members)

@@ -37,6 +37,7 @@ from .intervals import left_out as left_out
 from .intervals import median_estimate as median_estimate
 from .intervals import percentile_interval as percentile_interval
 from .intervals import rate_estimate as rate_estimate
+from .intervals import rate_limits as rate_limits
 from .intervals import ratio as ratio
 from .intervals import ratio_estimate as ratio_estimate
 from .intervals import replicates_of as replicates_of
@@ -62,7 +63,6 @@ from .matching import slope as slope
 from .matching import smd as smd
 from .matching import unlike_drift as unlike_drift
 from .matching import variance_ratio as variance_ratio
-from .memorisation import ChanceMde as ChanceMde
 from .memorisation import GuessBound as GuessBound
 from .memorisation import NullMean as NullMean
 from .memorisation import NullMoments as NullMoments
@@ -107,7 +107,6 @@ from .roc import auc_components as auc_components
 from .roc import auc_difference as auc_difference
 from .roc import auc_estimate as auc_estimate
 from .roc import auc_replicates as auc_replicates
-from .roc import auc_test as auc_test
 from .roc import chance as chance
 from .roc import chance_band as chance_band
 from .roc import checked as checked

@@ -9,12 +9,14 @@ are stratified by task, and a source that stands in several tasks is one cluster
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from spark_audit.results import Estimate
 from spark_audit.stats import intervals
+from spark_audit.stats.intervals import Estimand
 
 Metric = Callable[[np.ndarray], np.ndarray]
 """Accuracies ``(..., T, N)`` to values ``(...)``."""
@@ -145,6 +147,14 @@ class Answers:
             [self.correct.reshape(len(self.trials), -1), self.trials], axis=1
         )
 
+    def figure(self, metric: str) -> Estimand:
+        """One of :data:`METRICS` as a function of :attr:`sums`."""
+        return Estimand(
+            self.sums,
+            lambda totals: METRICS[metric](matrix_of(totals, self.shape)),
+            round(float(self.trials.sum())),
+        )
+
     def matrix(self) -> np.ndarray:
         """Shape ``(T, N)``: accuracies; NaN for a task without a question."""
         return matrix_of(self.sums.sum(axis=0), self.shape)
@@ -177,14 +187,6 @@ def accuracy_estimate(
     estimate = _estimate([answers], metric, drawn)
     if estimate.value is None or metric not in LEVELS:
         return estimate
-    events = estimate.value * estimate.n
-    if (
-        estimate.low is not None
-        and min(events, estimate.n - events) >= intervals.FEW_EVENTS
-    ):
-        low, high = max(estimate.low, 0.0), min(estimate.high or 1.0, 1.0)
-        return replace(estimate, low=low, high=high)
-    share = min(max(estimate.value, 0.0), 1.0)
     weights = task_weights(metric, answers.shape[1]) ** 2
     # Independent questions that tell as much.
     if estimate.se is None or not 0 < estimate.value < 1:
@@ -192,9 +194,7 @@ def accuracy_estimate(
     else:
         n = float(1 / np.sum(weights / answers.trials.sum(axis=0)))
         n = intervals.effective_trials(estimate, n)
-    low, high = intervals.clopper_pearson(share * n, n)
-    note = "" if estimate.note == intervals.NO_SPREAD else estimate.note
-    return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
+    return intervals.rate_limits(estimate, estimate.value * estimate.n, estimate.n, n)
 
 
 def accuracy_difference(
@@ -234,19 +234,10 @@ def _estimate(
         reasons.append("a task has no question")
     if reason := next(filter(None, reasons), None):
         return Estimate.missing(reason, n=n, clusters=clusters)
-    parts = [side.sums for side in sides]
-    edges = np.cumsum([part.shape[1] for part in parts])[:-1]
-
-    def statistic(totals: np.ndarray) -> np.ndarray:
-        found = [
-            METRICS[metric](matrix_of(part, side.shape))
-            for part, side in zip(np.split(totals, edges, axis=-1), sides, strict=True)
-        ]
-        return found[0] if len(found) == 1 else np.subtract(*found)
-
+    sums, statistic, *_ = reduce(Estimand.minus, (one.figure(metric) for one in sides))
     with np.errstate(divide="ignore", invalid="ignore"):
         replicates = None if drawn is None else statistic(drawn)
-    sums, strata = np.concatenate(parts, axis=1), sides[0].strata()
+    strata = sides[0].strata()
     return intervals.estimate_of(
         sums, statistic, n=n, replicates=replicates, strata=strata
     )

@@ -69,9 +69,22 @@ def duplicate_groups(
     numpy.ndarray
         Shape ``(len(texts),)``, int64: the smallest index of each text's group.
     """
-    members, pairs = _similar(texts, threshold=threshold, n=n)
-    edges = [(members[a][0], members[b][0]) for a, b, _ in pairs]
-    edges += [(group[0], i) for group in members for i in group[1:]]
+    if not 0 < threshold <= 1:
+        raise ValueError(f"a Jaccard threshold lies in (0, 1], not at {threshold}")
+    if n < 1:
+        raise ValueError(f"an n-gram has at least 1 word, not {n}")
+    groups: dict[str, list[int]] = {}
+    for i, text in enumerate(texts):
+        groups.setdefault(normalise_text(text), []).append(i)
+    edges = [(group[0], i) for group in groups.values() for i in group]
+    # A shorter text is its own only n-gram: it is like equal texts and no other.
+    lengths = np.array([len(text.split()) for text in groups], np.int32)
+    words = (text.split() for text in groups)
+    long = (row for row in words if len(row) >= n)
+    first = np.array([group[0] for group in groups.values()], np.int64)[lengths >= n]
+    sets = _ngram_sets(long, lengths[lengths >= n], n)
+    for x, y in _join(sets, threshold):
+        edges += zip(first[x].tolist(), first[y].tolist(), strict=True)
     return connected_components(len(texts), edges)
 
 
@@ -145,29 +158,6 @@ def cluster_labels(
     return [names[label] for label in labels.tolist()]
 
 
-def _similar(
-    texts: Sequence[str], *, threshold: float, n: int
-) -> tuple[list[list[int]], list[tuple[int, int, float]]]:
-    """Texts by normalised text, and the similar pairs ``a < b`` of those groups."""
-    if not 0 < threshold <= 1:
-        raise ValueError(f"a Jaccard threshold lies in (0, 1], not at {threshold}")
-    if n < 1:
-        raise ValueError(f"an n-gram has at least 1 word, not {n}")
-    groups: dict[str, list[int]] = {}
-    for i, text in enumerate(texts):
-        groups.setdefault(normalise_text(text), []).append(i)
-    # A shorter text is its own only n-gram: it is like equal texts and no other.
-    lengths = np.array([len(text.split()) for text in groups], np.int32)
-    long = np.flatnonzero(lengths >= n)
-    words = (text.split() for text in groups)
-    sets = _ngram_sets((row for row in words if len(row) >= n), lengths[long], n)
-    pairs: list[tuple[int, int, float]] = []
-    for x, y, jaccard in _join(sets, threshold):
-        a, b = np.sort(long[[x, y]], axis=0).tolist()
-        pairs += zip(a, b, jaccard.tolist(), strict=True)
-    return list(groups.values()), pairs
-
-
 def _ngram_sets(
     texts: Iterable[Sequence[str]], lengths: np.ndarray, n: int
 ) -> scipy.sparse.csr_array:
@@ -197,7 +187,7 @@ def _ngram_sets(
 
 def _join(
     sets: scipy.sparse.csr_array, threshold: float
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Pairs of rows with Jaccard similarity of at least the threshold.
 
     Order the columns from rare to common. Two similar sets, ``x`` the smaller, share a
@@ -231,9 +221,8 @@ def _join(
         for at in range(0, len(x), step):
             part = slice(at, at + step)
             both[part] = sets[x[part]].multiply(sets[y[part]]).sum(axis=1)
-        jaccard = both / (size[x] + size[y] - both)
-        hit = jaccard >= threshold
-        yield by_size[x[hit]], by_size[y[hit]], jaccard[hit]
+        hit = both / (size[x] + size[y] - both) >= threshold
+        yield by_size[x[hit]], by_size[y[hit]]
         low = high
 
 

@@ -317,16 +317,30 @@ def rate_estimate(
     if found.value is None:
         return found
     happened, tried = float(np.sum(events)), float(np.sum(trials))
-    often = min(happened, tried - happened) >= FEW_EVENTS
-    if often and found.low is not None and found.high is not None:
-        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
     n = effective_trials(found, tried) if found.se else tried
     if found.value in (0.0, 1.0):
         # Their variance is 0 for want of events.
         n = float(found.clusters)
-    low, high = clopper_pearson(found.value * n, n)
-    note = "" if found.note == NO_SPREAD else found.note
-    return replace(found, low=low, high=high, interval="korn-graubard", note=note)
+    return rate_limits(found, happened, tried, n)
+
+
+def rate_limits(
+    rate: Estimate, events: float, trials: float, effective: float
+) -> Estimate:
+    """A rate with its interval in [0, 1], exact where the events are few or alike.
+
+    Parameters
+    ----------
+    effective
+        Independent trials of the exact interval.
+    """
+    few = min(events, trials - events) < FEW_EVENTS
+    if not few and rate.low is not None and rate.high is not None:
+        return replace(rate, low=max(rate.low, 0.0), high=min(rate.high, 1.0))
+    share = min(max(rate.value or 0.0, 0.0), 1.0)
+    low, high = clopper_pearson(share * effective, effective)
+    note = "" if rate.note == NO_SPREAD else rate.note
+    return replace(rate, low=low, high=high, interval="korn-graubard", note=note)
 
 
 def median_estimate(

@@ -410,13 +410,8 @@ def balance_rows(
     ]
 
 
-def _balance_row(
-    name: str,
-    pii: np.ndarray,
-    pool: np.ndarray,
-    matched: np.ndarray,
-    control: np.ndarray,
-) -> dict[str, str | float | None]:
+def _balance_row(name: str, *sides: np.ndarray) -> dict[str, str | float | None]:
+    pii, pool, matched, control = sides
     why: dict[str, list[str]] = {}
     row: dict[str, str | float | None] = {"covariate": name}
 

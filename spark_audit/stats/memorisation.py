@@ -295,24 +295,16 @@ def top_k_mde(n: int, *, k: int, n_candidates: int) -> float | None:
     return float(scipy.special.betaincinv(hits, n - hits + 1, 0.8))
 
 
-class ChanceMde(NamedTuple):
-    """Smallest distances from chance that a two-sided test finds, of n canaries."""
+def chance_mde(n: int, *, n_candidates: int, of: Of = "exposure") -> float:
+    """Shift of the mean of n canaries that a two-sided test finds in 80 %, at 5 %.
 
-    ranks: float
-    bits: float
-
-
-def chance_mde(n: int, *, n_candidates: int) -> ChanceMde:
-    """Shift of the mean rank and of the mean exposure that is found in 80 %, at 5 %.
-
-    ``(z_0.975 + z_0.8) SD / sqrt(n)`` with the standard deviations under chance.
+    ``(z_0.975 + z_0.8) SD / sqrt(n)`` with the standard deviation under chance.
     """
     if n < 1:
         raise ValueError("chance_mde needs at least 1 canary")
     z = float(scipy.special.ndtri([0.975, 0.8]).sum())
-    reach = z / np.sqrt(n)
-    moments = null_moments(n_candidates)
-    return ChanceMde(float(reach * moments.rank_sd), float(reach * moments.exposure_sd))
+    sd: float = getattr(null_moments(n_candidates), f"{of}_sd")
+    return float(z / np.sqrt(n) * sd)
 
 
 def exposure_mde(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -168,7 +168,7 @@ def checked(values: np.ndarray) -> np.ndarray:
 # --- clusters and tasks ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Design:
     """Who is a member, in which cluster and in which task.
 
@@ -235,13 +235,15 @@ class Design:
 
 def auc_estimate(
     design: Design, scores: ArrayLike, *, replicates: np.ndarray | None = None
-) -> Estimate:
-    """AUC, averaged over tasks, with the clustered DeLong interval.
+) -> tuple[Estimate, float | None]:
+    """AUC, averaged over tasks, and its two-sided p value against 0.5.
 
-    The interval is taken on the logit scale with a t quantile, its degrees of freedom
-    by Satterthwaite's formula over sides and tasks. Where the score separates the
-    sides perfectly there is no variance: the bound is then the exact one for as many
-    disjoint pairs of clusters as there are.
+    The clustered DeLong interval is taken on the logit scale with a t quantile, its
+    degrees of freedom by Satterthwaite's formula over sides and tasks; p is below 0.05
+    where it leaves 0.5 out. Where the score separates the sides perfectly there is no
+    variance: the bound is then the exact one for ``k`` disjoint pairs of clusters, as
+    many as there are, and p that of their sign test, ``2 / 2^k``. There is no p where
+    the estimate is missing or has no spread.
 
     Parameters
     ----------
@@ -254,26 +256,27 @@ def auc_estimate(
     try:
         value, parts = _influence(design, np.asarray(scores, dtype=np.float64))
     except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=clusters)
+        return Estimate.missing(error.what, n=n, clusters=clusters), None
     variance, df = _variance(design, parts)
     plain = Estimate(value, n=n, clusters=clusters)
     if variance <= ZERO:
         if not _perfect(value):
-            return plain.noting(intervals.NO_SPREAD)
+            return plain.noting(intervals.NO_SPREAD), None
         pairs = _pairs(design)
         low, high = intervals.clopper_pearson(round(value) * pairs, pairs)
-        return replace(plain, low=low, high=high, interval="clopper-pearson").noting(
-            f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
-        )
+        exact = replace(plain, low=low, high=high, interval="clopper-pearson")
+        note = f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
+        return exact.noting(note), _perfect_p(design)
     # On the logit scale: inside (0, 1) and around the value.
     centre, reach = scipy.special.logit(value), scipy.special.stdtrit(df, 0.975)
     se = float(np.sqrt(variance))
-    width = float(reach) * se / (value * (1 - value))
+    spread = se / (value * (1 - value))
+    width = float(reach) * spread
     low, high = scipy.special.expit([centre - width, centre + width]).tolist()
     estimate = replace(plain, low=low, high=high, interval="delong", se=se)
-    return (
-        estimate if replicates is None else intervals.with_parity(estimate, replicates)
-    )
+    if replicates is not None:
+        estimate = intervals.with_parity(estimate, replicates)
+    return estimate, float(2 * scipy.special.stdtr(df, -abs(float(centre) / spread)))
 
 
 def auc_difference(
@@ -287,8 +290,8 @@ def auc_difference(
 
     Paired DeLong with clusters: the variance of the difference of both scores'
     cluster components, t quantiles as in :func:`auc_estimate`. A perfect order has no
-    variance: p is then at least that of its exact test (:func:`auc_test`), and two
-    opposite perfect orders get the bounds of both exact intervals, each at half the
+    variance: p is then at least that of its exact test, and two opposite perfect orders
+    get the bounds of both exact intervals, each at half the
     error.
 
     Parameters
@@ -318,31 +321,9 @@ def auc_difference(
     reach = float(scipy.special.stdtrit(df, 0.975)) * se
     low, high = max(-1.0, a - b - reach), min(1.0, a - b + reach)
     estimate = replace(plain, low=low, high=high, interval="delong", se=se)
-    p = max(least, float(2 * scipy.special.stdtr(df, -abs(a - b) / se)))
-    return estimate if replicates is None else intervals.with_parity(
-        estimate, replicates
-    ), p
-
-
-def auc_test(design: Design, scores: ArrayLike) -> float | None:
-    """Two-sided p value of an AUC of 0.5, from the clustered variance.
-
-    Of a perfect order, that of the sign test which the exact bound of
-    :func:`auc_estimate` belongs to: ``2 / 2^k`` for ``k`` disjoint pairs of clusters.
-    ``None`` where :func:`auc_estimate` is missing or has no spread.
-    """
-    try:
-        value, parts = _influence(design, np.asarray(scores, dtype=np.float64))
-    except NotEstimableError:
-        return None
-    if _perfect(value):
-        return _perfect_p(design)
-    variance, df = _variance(design, parts)
-    if variance <= ZERO:
-        return None
-    # On the logit scale, so that p < 0.05 where the 95 % interval leaves 0.5 out.
-    distance = scipy.special.logit(value) * value * (1 - value) / np.sqrt(variance)
-    return float(2 * scipy.special.stdtr(df, -abs(distance)))
+    if replicates is not None:
+        estimate = intervals.with_parity(estimate, replicates)
+    return estimate, max(least, float(2 * scipy.special.stdtr(df, -abs(a - b) / se)))
 
 
 def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
@@ -546,6 +527,7 @@ def tpr_replicates(
     return total / max(len(design.tasks), 1)
 
 
+@lru_cache(maxsize=64)
 def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band:
     """TPR at a budget, averaged over tasks, of a score that knows nothing.
 

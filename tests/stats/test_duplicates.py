@@ -9,25 +9,15 @@ from spark_audit.stats import duplicates
 from spark_audit.stats.duplicates import (
     cluster_labels,
     connected_components,
+    duplicate_groups,
     normalise_text,
 )
-
-
-def near_duplicates(
-    texts: list[str], *, threshold: float = 0.8, n: int = 5
-) -> list[tuple[int, int, float]]:
-    """All pairs of similar texts, equal ones among them."""
-    members, pairs = duplicates._similar(texts, threshold=threshold, n=n)
-    found = [(i, j, 1.0) for g in members for i, j in itertools.combinations(g, 2)]
-    for a, b, jaccard in pairs:
-        for i, j in itertools.product(members[a], members[b]):
-            found.append((min(i, j), max(i, j), jaccard))
-    return sorted(found)
 
 
 def by_brute_force(
     texts: list[str], threshold: float, n: int
 ) -> list[tuple[int, int, float]]:
+    """All pairs of similar texts, equal ones among them."""
     sets = []
     for text in texts:
         words = normalise_text(text).split()
@@ -39,6 +29,14 @@ def by_brute_force(
         if jaccard >= threshold:
             found.append((i, j, jaccard))
     return found
+
+
+def assert_groups(
+    texts: list[str], threshold: float, n: int, pairs: list[tuple[int, int, float]]
+) -> None:
+    found = duplicate_groups(texts, threshold=threshold, n=n)
+    expected = connected_components(len(texts), [(i, j) for i, j, _ in pairs])
+    assert found.tolist() == expected.tolist()
 
 
 def variants(
@@ -86,9 +84,11 @@ def test_equals_brute_force(threshold, n):
     found = 0
     for _ in range(15):
         texts = variants(rng, texts=40, words=45, changes=2)
-        expected = by_brute_force(texts, threshold, n)
-        assert near_duplicates(texts, threshold=threshold, n=n) == expected
-        found += sum(jaccard < 1 for *_, jaccard in expected)
+        # Pairs by themselves too: a chain joins texts that are not alike.
+        for few in (texts, *itertools.combinations(texts[:12], 2)):
+            expected = by_brute_force(few, threshold, n)
+            assert_groups(few, threshold, n, expected)
+            found += sum(jaccard < 1 for *_, jaccard in expected)
     assert found > 10 or threshold == 1
 
 
@@ -99,25 +99,23 @@ def test_equals_brute_force(threshold, n):
     st.integers(1, 3),
 )
 def test_equals_brute_force_on_odd_texts(texts, threshold, n):
-    assert near_duplicates(texts, threshold=threshold, n=n) == by_brute_force(
-        texts, threshold, n
-    )
+    assert_groups(texts, threshold, n, by_brute_force(texts, threshold, n))
 
 
 def test_small_blocks_change_nothing(monkeypatch):
     texts = variants(np.random.default_rng(1), texts=120, words=20, changes=3)
-    expected = near_duplicates(texts, threshold=0.5, n=2)
+    expected = by_brute_force(texts, 0.5, 2)
     assert len(expected) > 50
     monkeypatch.setattr(duplicates, "_BLOCK", 7)
-    assert near_duplicates(texts, threshold=0.5, n=2) == expected
+    assert_groups(texts, 0.5, 2, expected)
 
 
 def test_threshold_is_inclusive():
     # 8 words: four 5-grams; one more word: five, of which four are shared: 0.8.
     eight = "a b c d e f g h"
-    assert near_duplicates([eight, eight + " i"]) == [(0, 1, 0.8)]
-    assert near_duplicates([eight, eight + " i"], threshold=0.81) == []
-    assert near_duplicates([eight, eight + " i j"]) == []
+    assert duplicate_groups([eight, eight + " i"]).tolist() == [0, 0]
+    assert duplicate_groups([eight, eight + " i"], threshold=0.81).tolist() == [0, 1]
+    assert duplicate_groups([eight, eight + " i j"]).tolist() == [0, 1]
 
 
 def test_round_off_in_a_filter_loses_nothing():
@@ -125,13 +123,13 @@ def test_round_off_in_a_filter_loses_nothing():
     assert 0.28 * 25 > 7
     shared, own = [f"s{i}" for i in range(7)], [f"o{i}" for i in range(18)]
     texts = [" ".join(own + shared), " ".join(shared)]
-    assert near_duplicates(texts, threshold=0.28, n=1) == [(0, 1, 0.28)]
+    assert duplicate_groups(texts, threshold=0.28, n=1).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("threshold", [0, -0.1, 1.01, float("nan")])
 def test_threshold_is_a_share(threshold):
     with pytest.raises(ValueError, match="Jaccard threshold"):
-        near_duplicates(["a"], threshold=threshold)
+        duplicate_groups(["a"], threshold=threshold)
 
 
 @given(

@@ -150,7 +150,7 @@ def extract(rng: np.random.Generator, effect: float, level: float) -> Iterator[f
     """Identifiers that come back: both the interval and Fisher's test."""
     yield smallest(none_of_few(), level) or np.inf
     frame = hits(int(rng.binomial(60, min(effect / 100, 1.0))), 0)
-    apart = Spans(frame.assign(one=1)).apart
+    apart = Spans(frame.assign(trials=1)).apart
     assert apart is not None
     yield max(apart.p, exact_p(frame))
 

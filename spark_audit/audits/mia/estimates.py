@@ -40,6 +40,8 @@ TOLD = 0.01
 """p below which the texts alone tell the sides apart; of out-of-fold scores it is
 somewhat too small."""
 ITSELF = "the checkpoint is the reference itself"
+NULL = ("null", "null_low", "null_high")
+"""Columns of a row: what a score gives that knows nothing."""
 TOO_FEW = f"fewer than {FEWEST} members or {FEWEST} non-members"
 
 
@@ -134,15 +136,13 @@ class AboveTexts:
 
     def rows(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
-        n, clusters = self.difference.n, self.difference.clusters
-        made = partial(Row.of_estimate, audit=audit, checkpoint=name)
-        score, texts = (
-            Estimate(one, n=n, clusters=clusters) for one in (self.score, self.texts)
-        )
+        apart = self.difference
+        row = partial(Row.of_estimate, audit=audit, checkpoint=name)
+        area = partial(Estimate, n=apart.n, clusters=apart.clusters)
         return {
-            "score": made(score, metric="auc", of=attack),
-            "texts": made(texts, metric="auc", of="texts"),
-            "beyond": made(self.difference, metric="beyond_texts", of=attack),
+            "score": row(area(self.score), metric="auc", of=attack),
+            "texts": row(area(self.texts), metric="auc", of="texts"),
+            "beyond": row(apart, metric="beyond_texts", of=attack),
         }
 
 
@@ -161,7 +161,6 @@ class Group:
     _resampled: dict[tuple[str, str, bytes], dict[str, np.ndarray]] = field(
         default_factory=dict
     )
-    _chance: dict[tuple[float, bytes], dict[str, float]] = field(default_factory=dict)
 
     def drawn(self, *scores: tuple[str, str]) -> tuple[Drawn, list[np.ndarray]]:
         """The rows that have all of these scores (checkpoint, score), and the scores.
@@ -210,11 +209,10 @@ class Group:
         drawn, (values,) = self.drawn((name, attack))
         replicates = self.resampled(name, attack, drawn)[metric]
         if metric != "auc":
-            found = roc.tpr_estimate(
-                drawn.design, values, self.known.fprs[metric], replicates=replicates
-            )
+            rates = (drawn.design, values, self.known.fprs[metric])
+            found = roc.tpr_estimate(*rates, replicates=replicates)
         else:
-            found = roc.auc_estimate(drawn.design, values, replicates=replicates)
+            found, _ = roc.auc_estimate(drawn.design, values, replicates=replicates)
             if lacking := len(self.rows) - len(values):
                 found = found.noting(f"{lacking} rows have no such score")
             if attack == "ez" and (top := int((values >= LIMIT).sum())):
@@ -230,20 +228,16 @@ class Group:
         if fpr is None:
             return {"null": 0.5}
         drawn, _ = self.drawn((name, attack))
-        key = (fpr, drawn.rows.tobytes())
-        if key not in self._chance:
-            try:
-                band = roc.chance(drawn.design, fpr, seed=self.known.chance_seed)
-            except NotEstimableError:
-                return {}
-            names = ("null", "null_low", "null_high")
-            self._chance[key] = dict(zip(names, band, strict=True))
-        return self._chance[key]
+        try:
+            band = roc.chance(drawn.design, fpr, seed=self.known.chance_seed)
+        except NotEstimableError:
+            return {}
+        return dict(zip(NULL, band, strict=True))
 
     def p(self, name: str, attack: str) -> float | None:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
         drawn, (values,) = self.drawn((name, attack))
-        return roc.auc_test(drawn.design, values)
+        return roc.auc_estimate(drawn.design, values)[1]
 
     def above_texts(
         self,
@@ -271,16 +265,15 @@ class Group:
         drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
         ours = ours if more else -ours
         estimate, p = roc.auc_difference(drawn.design, ours, guess)
-        alone = roc.auc_estimate(drawn.design, guess).value
-        if estimate.value is None or alone is None or p is None:
-            return None
-        half_p, told_p = (
-            roc.auc_test(drawn.design, values) for values in (ours, guess)
+        (alone, told_p), (_, half_p) = (
+            roc.auc_estimate(drawn.design, values) for values in (guess, ours)
         )
-        told |= alone > 0.5 and told_p is not None and told_p < TOLD
+        if estimate.value is None or alone.value is None or p is None:
+            return None
+        told |= alone.value > 0.5 and told_p is not None and told_p < TOLD
         least_p = max(p, 1.0 if half_p is None else half_p)
-        shown = with_mde(estimate, null=0.0)
-        return AboveTexts(shown, estimate.value + alone, alone, least_p, told)
+        areas = estimate.value + alone.value, alone.value
+        return AboveTexts(with_mde(estimate, null=0.0), *areas, least_p, told)
 
     def correlation(self, name: str, tests: Mapping[str, str]) -> np.ndarray:
         """How the AUCs of scores vary together, less those that they are compared with.
@@ -345,15 +338,15 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
     included: members of each, with all non-members; one that is the only one has no
     group of its own.
     """
+    member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
     tasks: dict[str, np.ndarray] = {}
     for task in sorted(set(facts["task"])):
         rows = np.flatnonzero(facts["task"] == task)
-        members = int(facts["member"].to_numpy(bool)[rows].sum())
+        members = np.count_nonzero(member[rows])
         enough = min(members, len(rows) - members) >= FEWEST
         tasks[f"task:{task}"] = rows if enough else rows[:0]
     pooled = np.sort(np.concatenate(list(tasks.values())))
     found = {"pooled": pooled, **tasks}
-    member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
     if np.isnan(known).any():
         return found
     groups = np.array([dose_group(max(int(each), 1)) for each in known])

@@ -257,8 +257,7 @@ def rows_of(
                 told = judged.alone
                 p, drawn = p_value(told["blind_p"]), told["blind_permutations"]
                 estimate = estimate.noting(f"permutation {p}, {drawn} permutations")
-                ends = ("null", "null_low", "null_high")
-                null = {end: told[f"blind_{end}"] for end in ends}
+                null = {end: told[f"blind_{end}"] for end in estimates.NULL}
         else:
             estimate = _voided(estimate, judged, attack)
             if metric == "auc" and pooled:
@@ -372,14 +371,14 @@ def _rates(
 
 def _aucs(rows: Sequence[R], name: str) -> dict[str, R]:
     """AUCs of a checkpoint, or changes since the untrained model, by score."""
-    found = {
+    return {
         row.of: row
         for row in rows
         if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
         and getattr(row, "baseline", BASE) == BASE
         and row.value is not None
+        and row.of in DECLARED
     }
-    return {of: found[of] for of in DECLARED if of in found}
 
 
 @dataclass(frozen=True)
@@ -563,10 +562,10 @@ def judged_scores(
         estimate = pooled.estimate(name, attack)
         above = pooled.above_texts(name, attack, told=judged.texts)
         record = {"checkpoint": name, "of": attack, "rows": estimate.n}
+        records.append(record)
         if estimate.value is None or above is None:
             says = estimate.note or "the texts alone were not tested beside it"
             record |= {"score": estimate.value, "says": f"not estimable: {says}"}
-            records.append(record)
             continue
         moved, p = estimate.value - 0.5, pooled.p(name, attack)
         if not pooled.usable(BASE, attack):
@@ -576,8 +575,7 @@ def judged_scores(
         ps.append(max(rising, above.p))
         says = "confounded" if above.told and rising < 0.05 else "not shown"
         state, _ = judged.of(attack)
-        told = {"p": ps[-1], "status": state, "says": says}
-        records.append({**record, **above.record, **told})
+        record |= {**above.record, "p": ps[-1], "status": state, "says": says}
     tested = [one for one in records if "p" in one]
     for one, p in zip(tested, holm(ps), strict=True):
         one["p_adjusted"] = float(p)
@@ -696,9 +694,8 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     others = len(facts) - members
     clusters = facts.groupby("member")["cluster"].nunique()
     least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
-    tasks = facts["task"].nunique()
     told: dict[str, Fact] = {"members": members, "others": others, "fewest": FEWEST}
-    told |= {"tasks": tasks, "seen": None}
+    told |= {"tasks": facts["task"].nunique(), "seen": None}
     if least > 1:
         share = (members + others + 1) / (12 * members * others)
         told["seen"] = 2.8 * float(np.sqrt(share))

@@ -138,11 +138,10 @@ def outside_scores(
         If a file holds no score of any of these examples, or the rows are others.
     """
     found = {n: {one.name: np.full(len(ids), np.nan) for one in files} for n in names}
-    members, order = {*manifest.membership.members}, None
-    texts = (manifest.by_id[key].text.encode() for key in ids)
-    hashes = [hashlib.sha256(text).hexdigest() for text in texts]
-    own = pd.DataFrame({"id": ids, HASH: hashes})
-    own["label"] = own["id"].isin(members).astype(int)
+    own = pd.DataFrame({"id": ids})
+    own[HASH] = [_hash(manifest.by_id[key].text) for key in ids]
+    own["label"] = own["id"].isin(manifest.membership.members).astype(int)
+    order = None
     if rows is not None:
         order = read_rows(rows)
         # Of a part of the manifest (--limit) the file has more rows.
@@ -210,15 +209,15 @@ def read_rows(path: Path) -> pd.DataFrame:
     where = f"{ROWS_OPTION} {path}"
     try:
         lines = read_regular(path, follow=True, most=data_bytes()).splitlines()
-        rows = [json.loads(line) for line in lines]
-        hashes = [hashlib.sha256(row["text"].encode()).hexdigest() for row in rows]
-        columns: dict[str, list[Any]] = {"id": [str(row["id"]) for row in rows]}
-        columns["label"] = [int(row["label"]) for row in rows]
+        rows = [
+            (str(row["id"]), int(row["label"]), _hash(row["text"]))
+            for row in map(json.loads, lines)
+        ]
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError("has no rows", where=where, fix=WRITE) from error
-    frame = pd.DataFrame({**columns, HASH: hashes})
+    frame = pd.DataFrame(rows, columns=["id", "label", HASH])
     if not frame["id"].duplicated().any():
         raise InputError("has no row twice", where=where, fix=WRITE)
     return frame
@@ -343,7 +342,7 @@ def _of_mimir(content: Mapping[str, Any]) -> pd.DataFrame:
     for side in ("member", "nonmember"):
         scores, samples = (content[k][side] for k in ("predictions", "raw_results"))
         for score, sample in zip(scores, samples, strict=True):
-            rows.append((hashlib.sha256(sample[0].encode()).hexdigest(), -score))
+            rows.append((_hash(sample[0]), -score))
     return pd.DataFrame(rows, columns=[HASH, "score"])
 
 
@@ -366,6 +365,10 @@ def _without_ids(
     kept = {key: content[key] for key in ("label", "checkpoint") if key in content}
     column = column or _one_of(names, attack, where)
     return pd.DataFrame({"score": content[column], **kept})
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _keys(value: Any) -> set[str]:

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
-import scipy
+import pandas as pd
 
 from spark_audit.audits.base import Metric, registered
 from spark_audit.errors import InputError, one_line
@@ -314,13 +314,10 @@ def further_scores() -> dict[str, Any]:
 
 def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
     """Mean of the ranks, 0 to 1, of those scores that a text has; NaN without any."""
-    total, known = np.zeros(len(scores[0])), np.zeros(len(scores[0]))
-    for values in scores:
-        has = np.isfinite(values)
-        middle = scipy.stats.rankdata(values[has]) - 0.5  # equal ones share a rank
-        total[has] += middle / max(has.sum(), 1)
-        known += has
-    return np.where(known > 0, total / np.maximum(known, 1), np.nan)
+    values = np.stack(scores, axis=1)
+    known = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
+    # Equal ones share a rank.
+    return ((known.rank() - 0.5) / known.count()).mean(axis=1).to_numpy()
 
 
 def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:

@@ -55,20 +55,18 @@ def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
     Whole clusters swap sides within their task; a cluster with rows of both sides
     keeps its rows and shuffles them.
     """
-    _, first, code = np.unique(sides.cluster, return_index=True, return_inverse=True)
-    size = np.bincount(code)
-    inside = np.bincount(code, weights=sides.member)
-    pure = (inside == 0) | (inside == size)
+    code = np.unique(sides.cluster, return_inverse=True)[1]
+    inside, size = np.bincount(code, sides.member), np.bincount(code)
+    mixed = ((inside > 0) & (inside < size))[code]
+    # Dealt are clusters within their task, and rows within a cluster of both sides.
+    unit = np.where(mixed, len(size) + np.arange(len(code)), code)
+    stratum = np.where(mixed, sides.task.max(initial=0) + 1 + code, sides.task)
+    _, first, place = np.unique(unit, return_index=True, return_inverse=True)
     side = sides.member[first].copy()
-    task = sides.task[first]
-    for value in np.unique(task[pure]):
-        at = np.flatnonzero(pure & (task == value))
+    for one in np.unique(stratum[first]):
+        at = np.flatnonzero(stratum[first] == one)
         side[at] = rng.permutation(side[at])
-    found = side[code]
-    for cluster in np.flatnonzero(~pure):
-        at = np.flatnonzero(code == cluster)
-        found[at] = rng.permutation(sides.member[at])
-    return found
+    return side[place]
 
 
 def _own_text(example: ManifestExample) -> str:
