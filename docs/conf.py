@@ -113,7 +113,7 @@ benchmarks/membership
 def commands() -> dict[str, Any]:
     """Every command by what is typed, such as ``spark-audit data import``."""
     tree: dict[str, Any] = {}
-    every = [*main.AUDITS, *main.GROUPS, "all", "gate"]
+    every = [*sa.audits.AUDITS, *main.GROUPS, "all", "gate"]
     apps = {"spark-audit": main._app(every), "spark-train": training._app([])}
     for program, app in apps.items():
         for name in (one for one in app if not one.startswith("-")):
@@ -136,11 +136,11 @@ def declarations() -> dict[str, Any]:
         "commands": commands(),
         "options": options,
         "flag": bool,
-        "audits": [f"spark-audit {audit}" for audit in main.AUDITS],
+        "audits": [f"spark-audit {audit}" for audit in sa.audits.AUDITS],
         "terms": sentences.terms("glossary"),
         "functions": functions,
         "classes": [n for n in sa.__all__ if n[0].isupper()],
-        "classes_of_audits": [audit.__name__ for audit in sa.audits.AUDITS],
+        "classes_of_audits": list(sa.audits.AUDITS.values()),
         "statistics": sorted(path.stem for path in STATISTICS.glob("[a-z]*.py")),
     }
 

@@ -41,7 +41,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spark_audit import files
-from spark_audit.audits import AUDITS
+from spark_audit.audits import all_audits
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.untrusted import quiet
@@ -346,7 +346,9 @@ def _request(
     options = {"noise": {"draws": size.draws}, "stages": order, "utility": order}
     options["series"] = order
     return Request(
-        audits=tuple(audit(**options.get(audit.name, {})) for audit in AUDITS),
+        audits=tuple(
+            audit(**options.get(name, {})) for name, audit in all_audits().items()
+        ),
         ckpt=tuple(
             f"{name}={out / 'runs' / name}" for name in RUNS if name in size.runs
         ),

@@ -7,7 +7,6 @@ from types import ModuleType
 import pytest
 
 import spark_audit as sa
-from spark_audit.cli.main import AUDITS
 
 
 @pytest.mark.parametrize("name", sa.__all__)
@@ -28,8 +27,18 @@ def test_an_unknown_name_is_an_attribute_error():
             _ = module.nothing
 
 
-def test_help_lists_every_audit():
-    assert AUDITS == [one.name for one in sa.audits.AUDITS]
+def test_every_audit_has_the_name_that_it_is_found_by():
+    assert all(audit.name == name for name, audit in sa.audits.all_audits().items())
+
+
+def test_a_report_of_one_audit_imports_no_other():
+    """Nor do its facts: of those that were not run only names and texts are needed."""
+    code = "import sys, spark_audit.pipeline.run; from spark_audit import audits\n"
+    code += "audits.find('nll'); print({m for m in sys.modules if 'canary' in m})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -154,16 +154,14 @@ class Audit(ABC):
         File of its evidence in ``scores/``, if not named after the audit.
     covers
         Of an audit that attacks a checkpoint: the metric and the field of its rows that
-        count what was tested. None: the audit only describes.
+        count what was tested; its sentences have ``attack`` and ``asks``. None: the
+        audit only describes.
     memory
         Whether it tests memory.
     claims
         Whether it can make a claim.
-    unit, frameworks
-        Unit of its smallest effects as readers see it; the requirements of frameworks
-        that it serves.
-    on_request
-        ``all`` runs it only on request: it takes most of the time, or answers who asks.
+    unit
+        Of its smallest effects as readers see it.
     """
 
     name: ClassVar[str] = ""
@@ -182,8 +180,6 @@ class Audit(ABC):
     memory: ClassVar[bool] = False
     claims: ClassVar[bool] = True
     unit: ClassVar[str] = ""
-    frameworks: ClassVar[str] = ""
-    on_request: ClassVar[bool] = False
 
     @classmethod
     def metric(cls, name: str) -> Metric:

@@ -93,7 +93,6 @@ class CanaryRank(Audit):
     covers = ("exposure_mean", "n")
     memory = True
     unit = "bits"
-    frameworks = "AITG-DAT-01"
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Candidates of every canary that can be ranked.

@@ -59,7 +59,6 @@ class Noise(base.Audit):
         "the manifest has no identifier and no low-sensitivity token in a train row"
     )
     unscored = NOT_SCORED
-    on_request = True
 
     sigmas: Annotated[str, "scales of the noise (sigma), separated by commas"] = SIGMAS
     draws: Annotated[int, "random draws of noise per scale"] = DRAWS

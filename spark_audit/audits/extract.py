@@ -82,7 +82,6 @@ class Extraction(Audit):
     metrics = METRICS
     nothing = NOTHING
     covers = ("greedy_rate", "n")
-    frameworks = "AITG-APP-03"
 
     prompts: Annotated[
         str,

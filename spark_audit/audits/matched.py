@@ -98,7 +98,6 @@ class Matched(Audit):
     covers = ("memory", "clusters")
     memory = True
     unit = "nats per token"
-    frameworks = "AITG-DAT-01"
 
     replicates: Annotated[
         int, "bootstrap replicates of the percentile interval; 0: as in the preset"

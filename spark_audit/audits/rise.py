@@ -113,7 +113,6 @@ class Twins(Audit):
     covers = ("rise", "n")
     memory = True
     unit = "bits"
-    frameworks = "AITG-DAT-01"
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Every identifier among its twins, in each of its contexts."""

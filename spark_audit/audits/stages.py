@@ -503,8 +503,6 @@ class SeriesAttack(OfSeries):
     chance = True
     covers = ("auc", "n")
     unit = "of AUC"
-    frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
-    on_request = True
     public = ("series_epsilon",)
 
     all_rows: Annotated[

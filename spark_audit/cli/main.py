@@ -6,33 +6,26 @@ Only what is called gets imported, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from spark_audit import sentences
+from spark_audit.audits import AUDITS, about, all_audits, audit_names
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM, report_commands
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import run_command, show_facts
 
-if TYPE_CHECKING:
-    from spark_audit.audits import Audit
-
-OUTSIDE = "spark_audit.audits"
-"""Entry point of other packages' audits."""
 GROUPS = {
     "data": "Import, annotate and inject data.",
     "manifest": "Build and look at manifests.",
 }
 """Commands with commands of their own, each a module here."""
-AUDITS = "matched rank nll canary twins mia extract noise stages utility series".split()
-"""Our audits, named without importing them: ``--help`` answers at once."""
 ASKED = Path(sentences.__file__).parent / "en" / "audits.toml"
 """Holds what each of them asks."""
 
@@ -93,21 +86,17 @@ def _app(argv: Sequence[str]) -> App:
                 _add(group, one, function, within=f"{name} ")
         app.command(group)
     put("inspect", inspect)
-    audits: Mapping[str, type[Audit]] = {}
-    if {ALL, *AUDITS} & {*argv} or entry_points(group=OUTSIDE):
-        from spark_audit.audits import all_audits
-
-        audits = all_audits()
     told = tomllib.loads(ASKED.read_text(encoding="utf-8"))["audit"].items()
     asked = {name: one["question"] for name, one in told if "question" in one}
     asked[ALL] = "All audits from one scoring pass; noise if asked for."
-    for name in (*(audits or AUDITS), ALL):
+    for name in (*audit_names(), ALL):
         made: Callable[..., None] = _not_called
         if name in argv:
             from spark_audit.cli.audit import audit_command
 
-            made = audit_command([*audits.values()] if name == ALL else [audits[name]])
-        help = asked.get(name) or (audits[name].__doc__ or "").split("\n")[0]
+            audits = all_audits().values() if name == ALL else [about(name)]
+            made = audit_command([*audits])
+        help = asked.get(name) or (about(name).__doc__ or "").split("\n")[0]
         put(name, made, help=help)
     for name in ("report", "persons", "compare", "verify", "epsilon", "gate"):
         put(name, getattr(report_commands, name))

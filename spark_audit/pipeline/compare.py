@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.audits import Audit, Matched, about, all_audits, find
+from spark_audit.audits import Audit, Matched, about, audit_names, find
 from spark_audit.audits.base import Context, baselines_of, originals, replicates
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
@@ -283,11 +283,11 @@ def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
     """Audits whose evidence all folders have, and what is left out and why."""
     audits: list[str] = []
     left_out: list[str] = []
-    for name, audit in all_audits().items():
+    for name in audit_names():
         lacking = [p.folder.name for p in parts if not p.path(name).exists()]
         differing = [
             option.name
-            for option in fields(audit)
+            for option in fields(about(name))
             if option.name not in FREE
             and len(
                 {str(p.report.settings.get(f"{name}.{option.name}")) for p in parts}

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from spark_audit.audits import Audit, SeriesAttack, Stages, Utility
-from spark_audit.audits.base import Plan
-from spark_audit.audits.task_accuracy import listed
+from spark_audit.audits.base import Audit, Plan
 from spark_audit.checkpoints.specs import Loading, parse_specs, trained_order
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable
@@ -294,9 +292,6 @@ def store_of(scores: Path | None) -> Path | None:
 
 # --- which checkpoints are opened, and what each of them scores -----------------------
 
-_ORDERED = (Stages, Utility, SeriesAttack)
-"""Audits that go through the tasks in the order of training."""
-
 
 @dataclass(frozen=True)
 class Lineup:
@@ -450,8 +445,9 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
             if counts[name] > 1 and name not in learned:
                 learned[name] = tuple(trained_order(Path(path).expanduser()))
     first = next(filter(None, learned.values()), ())
-    orders = (one.order for one in request.audits if isinstance(one, _ORDERED))
-    asked = next((tuple(listed(order)) for order in orders if order is not None), ())
+    orders = (getattr(one, "order", None) for one in request.audits)
+    given = next((order for order in orders if order is not None), None)
+    asked = [] if given is None else [task.strip() for task in given.split(",")]
     for name, tasks in learned.items():
         common = [[t for t in asked if t in tasks], [t for t in tasks if t in asked]]
         if common[0] != common[1] if asked else tasks != first:
@@ -474,8 +470,8 @@ def with_order(request: Request, learned: Sequence[str], manifest: Manifest) -> 
         return request
     order = ",".join(tasks)
     audits = tuple(
-        replace(audit, order=audit.order or order)
-        if isinstance(audit, _ORDERED)
+        replace(audit, **{"order": audit.order or order})
+        if hasattr(audit, "order")
         else audit
         for audit in request.audits
     )

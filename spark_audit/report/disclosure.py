@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.audits import about, all_audits
+from spark_audit.audits import about
 from spark_audit.results import (
     Contrast,
     Finding,
@@ -408,10 +408,8 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
     pooled = (r for r in report.results if (r.audit, r.group) == (audit, "pooled"))
     sizes = (row.clusters for row in pooled if row.clusters)
     size = min(sizes, default=report.manifest.n_clusters)
-    public = {each for known in all_audits() for each in about(known).public}
-    public.add(MATCHING)
     for record in records:
-        if name in public:
+        if name in (*about(audit).public, MATCHING):
             yield record
         else:
             yield from _record(name, record, size)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from spark_audit.audits import about, all_audits
+from spark_audit.audits import about, audit_names
 from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, choose, visible
 from spark_audit.files import read_regular, sha256_file
@@ -149,8 +149,8 @@ def parse_rule(text: str) -> Rule:
             raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
         return rule(bound=SEVERITY[claim], claim=claim)
     audit, _, rest = match["figure"].partition(".")
-    if audit not in all_audits():
-        fix = choose(audit, all_audits())
+    if audit not in audit_names():
+        fix = choose(audit, audit_names())
         raise InputError(f"unknown audit {audit!r}", where=where, fix=fix)
     if match["kind"]:
         rule = partial(rule, group=f"{match['kind']}:{match['part']}")

@@ -14,7 +14,7 @@ from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
 
 from spark_audit import sentences
-from spark_audit.audits import about, all_audits
+from spark_audit.audits import ON_REQUEST, about, audit_names
 from spark_audit.audits.base import LEVEL, TESTS
 from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.names import (
@@ -222,8 +222,9 @@ def standings(report: Report) -> list[Standing]:
     ran |= {one.audit for one in report.findings}
     attacks = [
         name
-        for name in all_audits()
-        if about(name).covers and (name in ran or not about(name).on_request)
+        for name in audit_names()
+        if name in ran or name not in ON_REQUEST
+        if knows(f"audit.{name}.attack")
     ]
     if not ran & {*attacks}:
         return []
@@ -643,12 +644,12 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
                 name=attack_name(name),
                 audit=name,
                 question=optional(f"audit.{name}.asks"),
-                frames=about(name).frameworks,
+                frames=optional(f"audit.{name}.frameworks"),
                 state=state,
                 why=why,
                 on=_on(report, name) if state in ("tested", "void") else "",
                 null=optional(f"audit.{name}.null"),
-                least=_detectable(each, about(name).unit),
+                least=_detectable(each, name),
                 open={k: by_outcome[k] for k in open if k in by_outcome},
             )
         )
@@ -690,7 +691,7 @@ def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, s
     return "not tested", told.rstrip(".") or render("dossier.no_test")
 
 
-def _detectable(each: Mapping[str, Tried], unit: str) -> str:
+def _detectable(each: Mapping[str, Tried], audit: str) -> str:
     """The smallest effects where no leak was found; where all was found, those of it.
 
     The checkpoints are named where these are not all.
@@ -703,7 +704,8 @@ def _detectable(each: Mapping[str, Tried], unit: str) -> str:
         if never and not mdes:
             return render("dossier.never", why=never)
         if mdes:
-            unit = next(filter(None, (found[name].unit for name in mdes)), unit)
+            units = filter(None, (found[name].unit for name in mdes))
+            unit = next(units, about(audit).unit)
             ends = sorted({min(mdes.values()), max(mdes.values())})
             facts = {"names": [*mdes], "count": len(each)}
             facts["lacking"] = [name for name in found if name not in mdes]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_audit.audits import AUDITS
 from spark_audit.cli import audit
-from spark_audit.cli.main import ANY, AUDITS, EXAMPLES, _app, run
+from spark_audit.cli.main import ANY, EXAMPLES, _app, run
 from spark_audit.pipeline.request import Request
 from spark_audit.terminal.flags import ADVANCED, HOW, OUTPUT, WHAT, WHERE
 

@@ -12,7 +12,7 @@ import pytest
 from named import NAMES, examples
 from tiny_models import make_model, save_model
 
-from spark_audit.audits import AUDITS, Matched, Noise, Twins, Utility
+from spark_audit.audits import Matched, Noise, Twins, Utility, all_audits
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import write_examples
@@ -403,7 +403,7 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkey
     monkeypatch.chdir(workshop)
     from spark_audit.checkpoints.open import open_checkpoint
 
-    audits = tuple(audit() for audit in AUDITS)
+    audits = tuple(audit() for audit in all_audits().values())
     request = Request(audits=audits, ckpt=(f"ours={workshop / 'lora'}",))
     found = estimate(replace(request, base=str(tiny_base)))
     manifest = load_manifest(next(Path("manifests").glob("*.json")))

@@ -98,7 +98,6 @@ class Membership(Audit):
     public = ("mia_covariates",)
     covers = ("auc", "n")
     unit = "of AUC"
-    frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
 
     blind_permutations: Annotated[
         int, "permutations of the classifier that sees only the texts; 0: none"
