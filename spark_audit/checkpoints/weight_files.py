@@ -89,15 +89,10 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
             what = "full weights need a config.json, and none is next to the file"
             fix = "give --base MODEL: only its architecture and tokenizer are used"
             raise CheckpointError(what, fix=fix)
-        folder = loading.locate(loading.base)
-        note = (
-            f"architecture: {untrusted.printable(loading.base)} (none of its weights)"
-        )
-    return (
-        untrusted.read_config(folder, trusted=loading.trust_remote_code),
-        folder,
-        note,
-    )
+        folder, base = loading.locate(loading.base), untrusted.printable(loading.base)
+        note = f"architecture: {base} (none of its weights)"
+    config = untrusted.read_config(folder, trusted=loading.trust_remote_code)
+    return config, folder, note
 
 
 def read_tensors(path: Path) -> Any:

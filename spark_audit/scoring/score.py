@@ -280,30 +280,24 @@ def drift_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
 
 def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
     """Refuse items that the model cannot read, naming the first such item."""
-    seen: set[str] = set()
+    seen, most = set[str](), loaded.max_positions
     for item in items:
-        where = f"{_NOUNS[type(item)]} {item.key!r}"
+        what, fix, ids = "", "use the checkpoint's own tokenizer", item.read
         if item.key in seen:
-            raise InputError("the key occurs twice", where=where)
-        seen.add(item.key)
-        if isinstance(item, Candidates) and not len(item.prefix):
-            raise InputError("there is no text before its candidates", where=where)
-        most = loaded.max_positions
-        if most is not None and item.longest > most:
-            raise InputError(
-                f"{item.longest} tokens do not fit the context of {most}",
-                where=where,
-                fix="build the manifest with this model's context, or cut the text",
-            )
-        ids = item.read
-        what = ""
-        if len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
+            what, fix = "the key occurs twice", ""
+        elif isinstance(item, Candidates) and not len(item.prefix):
+            what, fix = "there is no text before its candidates", ""
+        elif most is not None and item.longest > most:
+            what = f"{item.longest} tokens do not fit the context of {most}"
+            fix = "build the manifest with this model's context, or cut the text"
+        elif len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
             what = "holds a token that the model's vocabulary does not have"
         elif not loaded.usable[item.predicted].all():
             what = "holds a token at a vocabulary row that is marked as no token"
         if what:
-            fix = "use the checkpoint's own tokenizer"
-            raise InputError(what, where=where, fix=fix)
+            where = f"{_NOUNS[type(item)]} {item.key!r}"
+            raise InputError(what, where=where, fix=fix or None)
+        seen.add(item.key)
 
 
 _NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.pool import ThreadPool
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from spark_audit.scoring.table import LAYOUTS, Task, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.checkpoints.server import Server
 
 _Ask: TypeAlias = Callable[[Iterable[np.ndarray]], Iterator[np.ndarray]]
 
@@ -93,45 +92,43 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     assert server is not None
     drawn = np.random.default_rng(0).permutation(len(items))
     texts = [_text(items[i]) for i in drawn]
-    known = _tabled(server, texts) if server.table else None
-    if known is not None:
-        texts = [one for one in texts if one.key in known]
+    by, table = "the same checkpoint scored here", None
+    if server.table is not None:
+        by, table = "a table of its scores", TokenTable.read(server.table)
+        texts = [one for one in texts if _held(table, one)]
         if not texts:
-            raise CheckpointError(
-                "the table to agree with holds none of these texts",
-                where=str(server.table),
-                fix="give the plain table of this manifest, or the checkpoint itself",
-            )
+            what = "the table to agree with holds none of these texts"
+            fix = "give the plain table of this manifest, or the checkpoint itself"
+            raise CheckpointError(what, where=str(server.table), fix=fix)
     texts = [one for one in texts if len(one.ids) > 1][:TEXTS]
     with _asking(loaded) as asked:
         theirs = list(asked([one.ids for one in texts]))
-    if known:
-        ours = [known[one.key] for one in texts]
+    if table is not None:
+        ours = [table.columns["nll"][table.rows(one.key)] for one in texts]
     else:
+        from spark_audit.scoring.passes.plain import Scorer
+
         with loaded.active() as model:
-            ours = _scored(loaded, model, texts)
-    every = np.concatenate(theirs)
+            scorer = Scorer(loaded, model, texts[0], lambda _: None)
+            ours = [scorer.nll([one])[0] for one in texts]
+    # The server's are float64, and so are the differences.
+    apart = np.array([np.abs(a - b).mean() for a, b in zip(ours, theirs, strict=True)])
+    every, what = np.concatenate(theirs), ""
     if len(every) > 1 and np.ptp(every) == 0:
         what = f"its scores of all {len(every)} tokens are one and the same number"
-        raise _refused(server, what)
-    apart = np.array([np.abs(a - b).mean() for a, b in zip(ours, theirs, strict=True)])
-    if apart.max() > APART:
+    elif apart.max() > APART:
         what = (
             f"its scores are not this checkpoint's: of {len(texts)} texts one is "
             f"{apart.max():.2g} nats per token away, all are {apart.mean():.2g} in the "
             f"mean (at most {APART}); does it leave out the adapter?"
         )
-        raise _refused(server, what)
-    by = "a table of its scores" if known else "the same checkpoint scored here"
+    if what:
+        fix = "check which model, adapter and dtype it serves, or audit the checkpoint "
+        raise CheckpointError(what, where=server.url, fix=f"{fix}here")
     return (
         f"scored by a server, which agrees with {by} on {len(texts)} texts: at most "
         f"{apart.max():.1e} nats per token difference"
     )
-
-
-def _refused(server: Server, what: str) -> CheckpointError:
-    fix = "check which model, adapter and dtype it serves, or audit the checkpoint here"
-    return CheckpointError(what, where=server.url, fix=fix)
 
 
 def _text(item: AnyItem) -> Item:
@@ -142,20 +139,7 @@ def _text(item: AnyItem) -> Item:
     return item.example
 
 
-def _tabled(server: Server, texts: Sequence[Item]) -> dict[str, np.ndarray]:
-    """Scores of those of the texts that stand in the table whole."""
-    assert server.table is not None
-    table, found = TokenTable.read(server.table), {}
-    for one in texts:
-        if one.key in table:
-            rows = table.rows(one.key)
-            if np.array_equal(table.position[rows], one.scored):
-                found[one.key] = table.columns["nll"][rows].astype(np.float64)
-    return found
-
-
-def _scored(loaded: Loaded, model: Any, texts: Sequence[Item]) -> list[np.ndarray]:
-    from spark_audit.scoring.passes.plain import Scorer
-
-    scorer = Scorer(loaded, model, texts[0], lambda _: None)
-    return [scorer.nll([one])[0].astype(np.float64) for one in texts]
+def _held(table: TokenTable, text: Item) -> bool:
+    """Whether a table has all scores of a text."""
+    there = text.key in table and table.position[table.rows(text.key)]
+    return np.array_equal(there, text.scored)

@@ -204,14 +204,7 @@ class Store:
         paths = self._holding(keys.values())
         if not paths:
             return TokenTable.from_items([], kind=kind.kind)
-        try:
-            return TokenTable.read(*paths, keys=keys)
-        except OutputError as error:
-            raise OutputError(
-                "a part of the scores vanished while it was read",
-                where=str(self.folder),
-                fix="run the same command again",
-            ) from error
+        return TokenTable.read(*paths, keys=keys)
 
     def _holding(self, keys: Iterable[str]) -> list[Path]:
         """The parts that hold any of the keys."""
@@ -277,13 +270,7 @@ def _numbers(keys: Iterable[str]) -> np.ndarray:
     return np.unique(np.fromiter((int(key[:16], 16) for key in keys), np.uint64))
 
 
-_SCHEMAS = [
-    pa.schema(
-        {"key": pa.string(), "position": pa.list_(pa.int32())}
-        | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
-    )
-    for layout in LAYOUTS.values()
-]
+_SCHEMAS = [TokenTable.from_items([], kind=kind).arrow().schema for kind in LAYOUTS]
 
 GONE = "top40_cold"
 """A column of earlier parts that nothing reads."""

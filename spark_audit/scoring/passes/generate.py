@@ -190,8 +190,12 @@ class Writer:
                 return answers
             ids = torch.cat([ids, chosen[:, None].to(ids.device)], dim=1)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-            if len(going) <= len(rows) // 2 and _selected(past, going):
+            # A cache of another kind keeps all its rows.
+            select = getattr(past, "batch_select_indices", None)
+            if len(going) <= len(rows) // 2 and (past is None or select is not None):
                 rows, ids, mask = [rows[i] for i in going], ids[going], mask[going]
+                if select is not None:
+                    select(torch.tensor(going))
 
     def _greedy(self, logits: torch.Tensor, answers: Sequence[Answer]) -> torch.Tensor:
         """The likeliest usable token of each row, the first among equals."""
@@ -254,23 +258,10 @@ class Writer:
         return apart <= self.bound * size
 
 
-def _selected(past: Any, rows: list[int]) -> bool:
-    """Leave only some rows in the cache; whether that could be done."""
-    if past is None:
-        return True
-    select = getattr(past, "batch_select_indices", None)
-    if select is None:
-        return False
-    select(torch.tensor(rows))
-    return True
-
-
 def _eos_ids(base: Any, tokenizer: Any) -> frozenset[int]:
     """Every id that the model's settings or the tokenizer call the end."""
-    found: set[int] = set()
     generation = getattr(base, "generation_config", None)
-    for place in (base.config, base.config.get_text_config(), generation, tokenizer):
-        ids = getattr(place, "eos_token_id", None)
-        if ids is not None:
-            found |= {int(i) for i in (ids if isinstance(ids, list | tuple) else [ids])}
-    return frozenset(found)
+    places = (base.config, base.config.get_text_config(), generation, tokenizer)
+    given = [getattr(place, "eos_token_id", None) for place in places]
+    listed = [ids if isinstance(ids, list | tuple) else [ids] for ids in given]
+    return frozenset(int(i) for ids in listed for i in ids if i is not None)
