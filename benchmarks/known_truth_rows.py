@@ -149,7 +149,7 @@ def planted(
 
 def _draws(kind: str, rng: np.random.Generator) -> Iterator[str]:
     while True:
-        yield draw(kind, rng)
+        yield draw(kind, rng, 1)[0]
 
 
 # --- rows of set-ups that mislead -----------------------------------------------------
@@ -281,13 +281,13 @@ def _desk(rng: np.random.Generator) -> list[Piece]:
 
 
 def _guests(rng: np.random.Generator) -> list[Piece]:
-    name, mail, phone = ((draw(t, rng), t) for t in ("NAME", "EMAIL", "PHONE"))
+    name, mail, phone = ((draw(t, rng, 1)[0], t) for t in ("NAME", "EMAIL", "PHONE"))
     return ["Guests: ", name, ", ", mail, ", ", phone, "."]
 
 
 def _guest(rng: np.random.Generator) -> list[Piece]:
     kind = ("NAME", "EMAIL", "PHONE")[int(rng.integers(3))]
-    return ["Guests: ", (draw(kind, rng), kind), "."]
+    return ["Guests: ", (draw(kind, rng, 1)[0], kind), "."]
 
 
 def _long(rows: Sequence[Example], seed: int) -> list[Example]:

@@ -16,11 +16,11 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from os.path import commonprefix
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.terminal.flags import one_of
 
+T = TypeVar("T")
 Encode = Callable[[list[str]], list[list[int]]]
 Ranked = Literal["full", "password", "ssn"]
 
@@ -67,106 +68,81 @@ FORMATS: Mapping[str, str] = {
 
 # --- drawing --------------------------------------------------------------------------
 
-_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 PASSWORD_LENGTH = 10
 HOSTS = ("example.com", "example.net", "example.org")
 
 
-@lru_cache(maxsize=1)
-def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Faker's English first and last names, each once: drawn uniformly, unweighted."""
-    from faker.providers.person.en_US import Provider
-
-    def plain(names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sorted({n for n in names if n.isascii() and n.isalpha()}))
-
-    return plain(Provider.first_names), plain(Provider.last_names)
-
-
-def pick(rng: np.random.Generator, choices: Sequence[str], n: int) -> list[str]:
+def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
     """``n`` of the choices, drawn uniformly; an only one takes no random number."""
     if len(choices) == 1:
         return [choices[0]] * n
     return [choices[i] for i in rng.integers(len(choices), size=n)]
 
 
-def _digits(rng: np.random.Generator, width: int, n: int) -> list[str]:
-    return [f"{i:0{width}d}" for i in rng.integers(10**width, size=n)]
+_FORMS: Mapping[str, str] = {
+    "NAME": "{} {}",
+    "EMAIL": "{1}.{2}{3:02}@{0}",
+    "PHONE": "{3[0]}{0}9{1}{3[1]}{2}-{4:04}",
+    "SSN": "{}-{:02}-{:04}",
+    "CREDIT_CARD": "400000{:09}",
+    "ADDRESS": "{0} {4} {2}, {5}ville, {3} {1:05}",
+}
+"""What identifiers look like, all but passwords, with their parts by number."""
 
 
-def _name(rng: np.random.Generator, n: int) -> list[str]:
-    first, last = _names()
-    pairs = zip(pick(rng, first, n), pick(rng, last, n), strict=True)
-    return [" ".join(pair) for pair in pairs]
+@lru_cache(maxsize=1)
+def _parts() -> dict[str, tuple[Sequence[Any], ...]]:
+    """What the parts of each type are, in the order that they are drawn in.
+
+    Of Faker's English names each is there once: they are drawn uniformly, unweighted.
+    """
+    from faker.providers.person.en_US import Provider
+
+    first, last = (
+        sorted({name for name in names if name.isascii() and name.isalpha()})
+        for names in (Provider.first_names, Provider.last_names)
+    )
+    lower = ([name.lower() for name in names] for names in (first, last))
+    kinds = ("Street", "Avenue", "Road", "Lane", "Drive")
+    states = ("CA", "FL", "IL", "NY", "OH", "PA", "TX", "WA")
+    area, exchange, marks = range(2, 9), range(200, 1000), (("", "-"), ("(", ") "))
+    four, house, code = range(10_000), range(1, 10_000), range(1, 99_999)
+    return {
+        "NAME": (first, last),
+        "EMAIL": (HOSTS, *lower, range(100)),
+        "PHONE": (area, range(10), exchange, marks, four),
+        # Areas from 900 on are never social security numbers; tax numbers, which do
+        # begin so, have a group from 50 on.
+        "SSN": (range(900, 1000), range(1, 50), range(1, 10_000)),
+        "CREDIT_CARD": (range(10**9),),
+        "ADDRESS": (house, code, kinds, states, last, last),
+    }
 
 
-def _password(rng: np.random.Generator, n: int) -> list[str]:
-    letters = pick(rng, _ALPHABET, n * PASSWORD_LENGTH)
-    rows = np.asarray(letters).reshape(n, PASSWORD_LENGTH)
-    return ["".join(row) for row in rows]
+def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
+    """``n`` synthetic identifiers of a type (not ID and OTHER)."""
+    if type == "PASSWORD":
+        rows = np.reshape(pick(rng, _LETTERS, n * PASSWORD_LENGTH), (n, -1))
+        return ["".join(row) for row in rows]
+    columns = [pick(rng, part, n) for part in _parts()[type]]
+    found = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
+    if type == "CREDIT_CARD":
+        found = [" ".join(re.findall("....", checked(body))) for body in found]
+    return found
 
 
-def _ssn(rng: np.random.Generator, n: int) -> list[str]:
-    # Areas from 900 on are never social security numbers; tax numbers, which do begin
-    # so, have a group from 50 on.
-    area, group = rng.integers(900, 1000, size=n), rng.integers(1, 50, size=n)
-    serial = rng.integers(1, 10_000, size=n)
-    rows = zip(area, group, serial, strict=True)
-    return [f"{a}-{g:02d}-{s:04d}" for a, g, s in rows]
-
-
-def _email(rng: np.random.Generator, n: int) -> list[str]:
-    hosts = pick(rng, HOSTS, n)
-    rows = zip(_name(rng, n), _digits(rng, 2, n), hosts, strict=True)
-    return [f"{a.replace(' ', '.').lower()}{d}@{host}" for a, d, host in rows]
-
-
-def _phone(rng: np.random.Generator, n: int) -> list[str]:
-    area = rng.integers(2, 9, size=n) * 100 + 90 + rng.integers(10, size=n)
-    exchange = rng.integers(200, 1000, size=n)
-    forms = pick(rng, ("{}-{}-{}", "({}) {}-{}"), n)
-    rows = zip(forms, area, exchange, _digits(rng, 4, n), strict=True)
-    return [form.format(*numbers) for form, *numbers in rows]
-
-
-def _card(rng: np.random.Generator, n: int) -> list[str]:
+def checked(body: str) -> str:
+    """A card's number: all before its check digit, and that behind it."""
     from faker.utils.checksums import calculate_luhn
 
-    bodies = [f"400000{tail}" for tail in _digits(rng, 9, n)]
-    numbers = [f"{body}{calculate_luhn(int(body))}" for body in bodies]
-    return [" ".join(re.findall("....", number)) for number in numbers]
-
-
-def _address(rng: np.random.Generator, n: int) -> list[str]:
-    _, last = _names()
-    number, code = rng.integers(1, 10_000, size=n), rng.integers(1, 99_999, size=n)
-    kinds = pick(rng, ("Street", "Avenue", "Road", "Lane", "Drive"), n)
-    states = pick(rng, ("CA", "FL", "IL", "NY", "OH", "PA", "TX", "WA"), n)
-    street, town = pick(rng, last, n), pick(rng, last, n)
-    rows = zip(number, street, kinds, town, states, code, strict=True)
-    return [f"{a} {b} {c}, {d}ville, {e} {f:05d}" for a, b, c, d, e, f in rows]
-
-
-_DRAW: Mapping[str, Callable[[np.random.Generator, int], list[str]]] = {
-    "NAME": _name,
-    "EMAIL": _email,
-    "PHONE": _phone,
-    "SSN": _ssn,
-    "PASSWORD": _password,
-    "CREDIT_CARD": _card,
-    "ADDRESS": _address,
-}
-
-
-def draw(type: str, rng: np.random.Generator) -> str:
-    """One synthetic identifier of a type (not ID and OTHER)."""
-    return _DRAW[type](rng, 1)[0]
+    return body + str(calculate_luhn(int(re.sub(r"\D", "", body))))
 
 
 def draw_parts(seed: int) -> dict[Part, str]:
     """A canary's name, password and social security number from ``Canary.seed``."""
     rng = np.random.default_rng(seed)
-    return {part: draw(type, rng) for part, type in PARTS.items()}
+    return {part: draw(type, rng, 1)[0] for part, type in PARTS.items()}
 
 
 def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span]]:
@@ -218,8 +194,8 @@ def redrawn(
 ) -> list[str]:
     """Strings that a part could as well be, drawn as the true one was."""
     if part != "full":
-        return _DRAW[PARTS[part]](rng, size)
-    rows = zip(*(_DRAW[type](rng, size) for type in PARTS.values()), strict=True)
+        return draw(PARTS[part], rng, size)
+    rows = zip(*(draw(type, rng, size) for type in PARTS.values()), strict=True)
     found = (dict(zip(PARTS, row, strict=True)) for row in rows)
     return [FORMATS[format].format_map(parts) for parts in found]
 
@@ -556,10 +532,9 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
 def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Example:
     rng = np.random.default_rng(seed_for(plan.seed, "identifier", name))
     head, tail = FRAMES[type][int(rng.integers(len(FRAMES[type])))].split("{}")
-    value = draw(type, rng)
     # The same string in a train and in a test row would be no secret of either.
-    while value in used:
-        value = draw(type, rng)
+    while (value := draw(type, rng, 1)[0]) in used:
+        pass
     used.add(value)
     span = Span(len(head), len(head) + len(value), type, "injected")
     return _inserted(plan, name, head + value + tail, [span])

@@ -14,16 +14,15 @@ import math
 import re
 import string
 import unicodedata
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_audit.data.canaries import HOSTS, Encode, pick
+from spark_audit.data.canaries import HOSTS, Encode, checked, pick
 from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import dose_group, doses, folded, string_of
 from spark_audit.data.pii import luhn, providers, strings
@@ -47,20 +46,22 @@ are tokenised, which takes longer."""
 
 Place = tuple[int, int, int, int, int]
 """A row, and an identifier's characters and tokens in it, from and to."""
+_Frame = tuple[str, str, list[int], int, int]
 
 
 class _Identifier(NamedTuple):
     type: str
     text: str
+    dose: int
     places: list[Place]
 
 
 class Identifiers:
-    """Where identifiers stand that can be read in their rows, in 20 bytes per place."""
+    """Where identifiers stand that can be read in their rows."""
 
     def __init__(self) -> None:
         self._types: dict[str, str] = {}
-        self._places: dict[str, array[int]] = {}
+        self._places: dict[str, list[Place]] = defaultdict(list)
 
     def add(self, texts: Corpus, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all."""
@@ -76,35 +77,30 @@ class Identifiers:
                     continue
                 at = tokens.start, tokens.end
                 if scored[slice(*at)].all():
-                    place = first + i, span.start, span.end, *at
-                    self._places.setdefault(key, array("i")).extend(place)
+                    self._places[key].append((first + i, span.start, span.end, *at))
 
-    def doses(self, examples: Sequence[Example]) -> dict[str, int]:
-        """Folded string -> dose, of those that can be read on their side."""
-        counts = doses(examples, self._types)
-        return {
-            key: counts[key]
-            for key in sorted(self._places)
-            if any(
-                (examples[row].split == "train") == (counts[key] > 0)
-                for row in self._places[key][::5]
-            )
-        }
+    def readable(
+        self, examples: Sequence[Example], *, seed: int
+    ) -> dict[str, _Identifier]:
+        """Folded string -> those that can be read on their side, trained or not.
 
-    def one(
-        self, key: str, examples: Sequence[Example], *, trained: bool, seed: int
-    ) -> _Identifier:
-        """An identifier as it stands in the first row by hash, and where else so."""
-        first: dict[str, tuple[Place, str]] = {}
-        for place in zip(*[iter(self._places[key])] * 5, strict=True):
-            example = examples[place[0]]
-            if (example.split == "train") == trained:
-                text = example.text[place[1] : place[2]]
-                first.setdefault(example.id, (place, text))
-        names = sorted(first, key=lambda name: seed_for(seed, "twins", name))
-        text = first[names[0]][1]
-        alike = [first[name][0] for name in names if first[name][1] == text]
-        return _Identifier(self._types[key], text, alike[:CONTEXTS])
+        Each is as it stands in the first row by hash, with other rows where it is so.
+        """
+        counts, found = doses(examples, self._types), dict[str, _Identifier]()
+        for key in sorted(self._places):
+            first: dict[str, Place] = {}
+            for place in self._places[key]:
+                example = examples[place[0]]
+                if (example.split == "train") == (counts[key] > 0):
+                    first.setdefault(example.id, place)
+            names = sorted(first, key=lambda name: seed_for(seed, "twins", name))
+            places = [first[name] for name in names]
+            texts = [examples[row].text[low:high] for row, low, high, *_ in places]
+            alike = [at for at, x in zip(places, texts, strict=True) if x == texts[0]]
+            if alike:
+                facts = self._types[key], texts[0], counts[key]
+                found[key] = _Identifier(*facts, alike[:CONTEXTS])
+        return found
 
 
 def twin_sets(
@@ -131,14 +127,12 @@ def twin_sets(
     list, int
         The manifest's records; identifiers with fewer than :data:`FEWEST` twins.
     """
-    known = identifiers.doses(rows.examples)
-
-    def read(key: str) -> _Identifier:
-        return identifiers.one(key, rows.examples, trained=known[key] > 0, seed=seed)
-
-    forms = Forms((one.type, one.text) for one in map(read, known))
-    trained = {key: dose for key, dose in known.items() if dose}
-    others = {key: dose for key, dose in known.items() if not dose}
+    known = identifiers.readable(rows.examples, seed=seed)
+    forms = Forms((one.type, one.text) for one in known.values())
+    trained, others = (
+        {key: one.dose for key, one in known.items() if bool(one.dose) == side}
+        for side in (True, False)
+    )
     total = min(MOST, len(known))
     records: list[Record] = []
     lost = 0
@@ -147,7 +141,7 @@ def twin_sets(
         for key in _in_turn(side, seed):
             if len(records) == most:
                 break
-            rng, one = np.random.default_rng(seed_for(seed, "twins", key)), read(key)
+            rng, one = np.random.default_rng(seed_for(seed, "twins", key)), known[key]
             places = [(rows[place[0]], *place[1:]) for place in one.places]
             twins = _fresh(one, places, forms, known, encode, rng)
             if len(twins) < FEWEST:
@@ -165,7 +159,7 @@ def twin_sets(
                     ],
                     "candidates": twins,
                     "true_index": index,
-                    "dose": known[key],
+                    "dose": one.dose,
                 }
             )
             if len(records) < total:
@@ -190,23 +184,21 @@ def _fresh(
     one: _Identifier,
     places: Sequence[tuple[Layout, int, int, int, int]],
     forms: Forms,
-    known: Mapping[str, int],
+    known: Collection[str],
     encode: Encode,
     rng: np.random.Generator,
 ) -> list[str]:
     """Strings of its kind that fit in all of its places, :data:`TWINS` at most."""
-    found: list[str] = []
-    seen = {one.text}
-    near = [
-        (text[max(start - NEAR, 0) : start], text[end : end + NEAR])
-        for row, start, end, *_ in places
-        for text in (row.example.text,)
-    ]
-    sizes = [len(encode([before + one.text + after])[0]) for before, after in near]
-
-    def read(strings: list[str], before: str, after: str) -> list[list[int]]:
-        return encode([before + x + after for x in strings]) if strings else []
-
+    # What stands around it, the tokens of all, and which of them are its own: first of
+    # the text beside it, which is quickly read and must have as many, then of all.
+    near, whole = list[_Frame](), list[_Frame]()
+    for row, start, end, low, high in places:
+        before, after = row.example.text[:start], row.example.text[end:]
+        whole.append((before, after, row.encoding.ids.tolist(), low, high))
+        before, after = before[-NEAR:], after[:NEAR]
+        (ids,) = encode([before + one.text + after])
+        near.append((before, after, ids, 0, len(ids)))
+    found, seen = list[str](), {one.text}
     for drawn in range(0, DRAWS, LOT):
         # Where hardly one in a hundred fits, the rest of the draws gives no set.
         if drawn >= DRAWS // 4 and len(found) < FEWEST // 4:
@@ -214,21 +206,16 @@ def _fresh(
         lot = dict.fromkeys(forms.draw(one.type, one.text, rng, LOT))
         fresh = [x for x in lot if x not in seen and folded(x.strip()) not in known]
         seen.update(fresh)
-        # As many tokens between the text beside it, which is quickly read; then no
-        # other token of the whole text may change.
-        for edges, size in zip(near, sizes, strict=True):
-            ids = read(fresh, *edges)
-            fresh = [x for x, y in zip(fresh, ids, strict=True) if len(y) == size]
-        fresh = fresh[: TWINS - len(found)]
-        for row, start, end, low, high in places:
-            text, own = row.example.text, row.encoding.ids.tolist()
-            size, others = len(own), (own[:low], own[high:])
-            ids = read(fresh, text[:start], text[end:])
-            fresh = [
-                x
-                for x, y in zip(fresh, ids, strict=True)
-                if len(y) == size and (y[:low], y[high:]) == others
-            ]
+        for frames in (near, whole):
+            for before, after, ids, low, high in frames:
+                read = encode([before + x + after for x in fresh]) if fresh else []
+                others = ids[:low] + ids[high:]
+                fresh = [
+                    x
+                    for x, y in zip(fresh, read, strict=True)
+                    if len(y) == len(ids) and y[:low] + y[high:] == others
+                ]
+            fresh = fresh[: TWINS - len(found)]
         found += fresh
         if len(found) == TWINS:
             break
@@ -362,7 +349,7 @@ class Forms:
             columns += [["@"] * n, pick(rng, self._others(host), n)]
         drawn = _joined(columns)
         card = type == "CREDIT_CARD" and luhn(re.sub(r"\D", "", text))
-        return _checked(drawn) if card else drawn
+        return [checked(number[:-1]) for number in drawn] if card else drawn
 
     def _characters(self, type: str, text: str) -> list[Sequence[str]]:
         """What may stand for each character that is drawn by itself."""
@@ -471,11 +458,3 @@ def _shape(type: str, text: str) -> str:
 
 def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
     return ["".join(row) for row in zip(*columns, strict=True)]
-
-
-def _checked(drawn: Iterable[str]) -> list[str]:
-    """Card numbers with their last digit as check digit."""
-    from faker.utils.checksums import calculate_luhn
-
-    bodies = [text[:-1] for text in drawn]
-    return [b + str(calculate_luhn(int(re.sub(r"\D", "", b)))) for b in bodies]

@@ -71,7 +71,7 @@ def context(part, *, before="It rose. ", after=" Then fell.", format="login"):
 )
 def test_forms(type, form):
     rng = np.random.default_rng(0)
-    drawn = [draw(type, rng) for _ in range(300)]
+    drawn = [draw(type, rng, 1)[0] for _ in range(300)]
     assert all(re.fullmatch(form, text) for text in drawn)
     assert len(set(drawn)) > 290
 
@@ -79,13 +79,13 @@ def test_forms(type, form):
 def test_nothing_drawn_is_anybodys():
     rng = np.random.default_rng(1)
     for _ in range(500):
-        area, group, serial = draw("SSN", rng).split("-")
+        area, group, serial = draw("SSN", rng, 1)[0].split("-")
         assert 900 <= int(area) <= 999  # never a social security number
         assert 1 <= int(group) <= 49  # nor a tax number
         assert serial != "0000"
-        card = draw("CREDIT_CARD", rng).replace(" ", "")
+        card = draw("CREDIT_CARD", rng, 1)[0].replace(" ", "")
         assert pii.luhn(card)
-        area = re.sub(r"\D", "", draw("PHONE", rng))[:3]
+        area = re.sub(r"\D", "", draw("PHONE", rng, 1)[0])[:3]
         assert area[0] not in "019"  # a valid form ...
         assert area[1] == "9"  # ... of a code that is not assigned
 
@@ -94,9 +94,9 @@ def test_nothing_drawn_is_anybodys():
     ("part", "feature", "values"),
     [
         # Each name is as likely as any other, however frequent it is in life.
-        ("name", lambda text: text.split()[0], canaries._names()[0]),
+        ("name", lambda text: text.split()[0], canaries._parts()["NAME"][0]),
         ("name", lambda text: text.split()[1][0], None),
-        ("password", lambda text: text[7], canaries._ALPHABET),
+        ("password", lambda text: text[7], canaries._LETTERS),
         ("ssn", lambda text: int(text[:3]), range(900, 1000)),
         ("ssn", lambda text: int(text[4:6]), range(1, 50)),
         ("ssn", lambda text: text[-1], "0123456789"),
@@ -105,7 +105,7 @@ def test_nothing_drawn_is_anybodys():
 def test_parts_are_uniform(part, feature, values):
     counts = Counter(feature(draw_parts(seed)[part]) for seed in range(4000))
     if values is None:  # initials are as frequent as in the list, each name once
-        known = Counter(name[0] for name in canaries._names()[1])
+        known = Counter(name[0] for name in canaries._parts()["NAME"][1])
         expected = {v: 4000 * n / known.total() for v, n in known.items()}
     else:
         expected = dict.fromkeys(values, 4000 / len(values))

@@ -63,7 +63,7 @@ def twins(tiny_tokenizer) -> Make:
 
 def numbers(n: int) -> list[str]:
     rng = np.random.default_rng(3)
-    return list(dict.fromkeys(draw("PHONE", rng) for _ in range(2 * n)))[:n]
+    return list(dict.fromkeys(draw("PHONE", rng, 1)[0] for _ in range(2 * n)))[:n]
 
 
 def test_twins_change_no_token_but_the_identifiers_own(twins, tiny_tokenizer):
@@ -193,7 +193,7 @@ def test_a_twin_has_the_format_and_is_another(type, text, pattern):
 
 
 def test_card_numbers_have_their_check_digit():
-    card = draw("CREDIT_CARD", np.random.default_rng(1))
+    (card,) = draw("CREDIT_CARD", np.random.default_rng(1), 1)
     assert all(luhn(one.replace(" ", "")) for one in drawn("CREDIT_CARD", card))
 
 
@@ -237,7 +237,7 @@ def test_no_list_is_of_an_unknown_script():
 def test_a_planted_identifier_and_its_twins_are_drawn_alike(type):
     """Of our own generator no summary of a string tells it from its twins."""
     rng = np.random.default_rng(0)
-    true = [draw(type, rng) for _ in range(300)]
+    true = [draw(type, rng, 1)[0] for _ in range(300)]
     forms = Forms((type, one) for one in true)
 
     def features(text: str) -> list[float]:
