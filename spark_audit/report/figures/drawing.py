@@ -24,7 +24,7 @@ from markupsafe import Markup, escape
 
 from spark_audit.errors import InputError, choose
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.results import Contrast, Report, Row, grouped
+from spark_audit.results import Report, Row, grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +82,6 @@ def _matplotlib() -> None:
 def styled(**settings: Any) -> Iterator[None]:
     """Matplotlib's settings while a figure is drawn or written; global ones stay."""
     _matplotlib()
-    import seaborn
     from matplotlib import style
 
     look = {
@@ -106,8 +105,7 @@ def styled(**settings: Any) -> Iterator[None]:
         "pdf.fonttype": 42,
     }
     # Its own defaults first, whatever was read before we were called.
-    ticks = seaborn.axes_style("ticks")
-    with style.context(["default", ticks | look | settings]):
+    with style.context(["default", "seaborn-v0_8-ticks", look | settings]):
         yield
 
 
@@ -247,35 +245,26 @@ def rows_of(
     report: Report, audit: str, metric: str, *, of: str = "", group: str = "pooled"
 ) -> dict[str, Row]:
     """Checkpoint -> its row; one row an entry, with the widest interval there is."""
-    wanted = (audit, metric, of, group)
-    chosen = _chosen(report, report.results, wanted)
+    chosen = chosen_of(report, report.results, audit, metric, of, group)
     return {name: row for (name, _), row in chosen.items()}
 
 
-def contrasts_of(
-    report: Report, audit: str, metric: str
-) -> dict[tuple[str, str], Contrast]:
-    """(checkpoint, baseline) -> its pooled contrast, chosen as in ``rows_of``."""
-    return _chosen(report, report.contrasts, (audit, metric, "", "pooled"))
-
-
-def _chosen(
-    report: Report, rows: Sequence[R], wanted: tuple[str, ...]
+def chosen_of(
+    report: Report, rows: Sequence[R], *wanted: str
 ) -> dict[tuple[str, str], R]:
+    """(checkpoint, baseline) -> its row of an audit, metric, variant and group."""
     asked = (r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted)
     by_key = grouped(asked, lambda r: (r.checkpoint, getattr(r, "baseline", "")))
     places, names = palette(report), {name for name, _ in by_key}
     # Of a method that has a row of its own, its replicates' are left out.
     kept = [k for k in by_key if not {entry_of(k[0])} & (names - {k[0]})]
 
-    def place(key: tuple[str, str]) -> list[int]:
-        return [places[name] for name in key if name]
-
     def rank(row: Row) -> tuple[bool, bool, float]:
         low, high = row.ends or (0.0, -1.0)
         return row.value is not None, row.over == "both" and high > low, high - low
 
-    return {key: max(by_key[key], key=rank) for key in sorted(kept, key=place)}
+    kept.sort(key=lambda key: [places[name] for name in key if name])
+    return {key: max(by_key[key], key=rank) for key in kept}
 
 
 def frame_of(
@@ -307,11 +296,9 @@ def palette(report: Report) -> dict[str, int]:
     for records in report.tables.values():
         names += [r["checkpoint"] for r in records if r.get("checkpoint")]
     ordered = sorted(dict.fromkeys(names), key=lambda name: name != BASE)
-    entries = {
-        entry: k for k, entry in enumerate(dict.fromkeys(map(entry_of, ordered)))
-    }
+    entries = list(dict.fromkeys(map(entry_of, ordered)))
     both = (each for name in ordered for each in (name, entry_of(name)))
-    return {name: entries[entry_of(name)] for name in both}
+    return {name: entries.index(entry_of(name)) for name in both}
 
 
 K = TypeVar("K")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -178,11 +178,6 @@ class Curve:
     step: bool = False
 
     @property
-    def rows(self) -> Iterator[Row]:
-        """The rows that it shows."""
-        yield from (at for at in (*self.x, *self.y) if isinstance(at, Row))
-
-    @property
     def points(self) -> list[tuple[float, float, Value, Value]]:
         """Coordinates of each point that has both, with what they are made of."""
         found = []
@@ -268,9 +263,8 @@ class Panel:
             _curve(axes, curve, self.x.limits, shift=dodge * place)
         for kind, at, look in self.references:
             style = look.line | {"zorder": 1.5}
-            if kind == "diagonal":
-                slope = (at * 10 if self.x.scale == "log" else at + 1,) * 2
-                axes.axline((at, at), slope, **style)
+            if kind == "diagonal":  # of two log axes
+                axes.axline((at, at), (10 * at, 10 * at), **style)
             else:
                 look.owns((axes.axvline if kind == "x" else axes.axhline)(at, **style))
         axes.set_title(self.title)
@@ -402,11 +396,6 @@ class Picture:
     most: int = 2
     dodge: float = 0.0
 
-    @property
-    def curves(self) -> Iterator[Curve]:
-        """Of all panels."""
-        yield from (curve for panel in self.panels for curve in panel.curves)
-
     def drawing(self, name: str, report: Report) -> Drawing:
         """Lay it out, draw it, and say what it shows."""
         facts = {"name": name, **self._facts(report), **self.facts}
@@ -428,10 +417,8 @@ class Picture:
         )
 
     def _drawn(self, name: str, entries: Mapping[str, Look]) -> Figure:
-        label, side = (
-            wrapped(optional(f"figure.{name}.{part}"), width=SIDE)
-            for part in ("label", "side")
-        )
+        parts = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
+        label, side = (wrapped(part, width=SIDE) for part in parts)
         labels = [wrapped(label, width=ENTRY_WIDTH, lines=3) for label in entries]
         columns = max(1, min(int((WIDTH - 0.2) / (inches(labels) + 0.5)), 4))
         if columns == 1:
@@ -449,17 +436,15 @@ class Picture:
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
         words = any(panel.labels for panel in self.panels)
+        ratios = {"height_ratios": talls}
         grid = figure.subplots(
-            *(down, across),
-            squeeze=False,
-            sharey=not words,
-            gridspec_kw={"height_ratios": talls},
+            down, across, squeeze=False, sharey=not words, gridspec_kw=ratios
         )
-        for place, axes in enumerate(grid.flat):
-            if place >= len(self.panels):
-                axes.remove()
-                continue
-            panel = self.panels[place]
+        for axes in grid.flat[len(self.panels) :]:
+            axes.remove()
+        for place, (panel, axes) in enumerate(
+            zip(self.panels, grid.flat, strict=False)
+        ):
             panel.paint(axes, dodge=self.dodge)
             # The same axis is labelled below the lowest panel alone.
             if place + across < len(self.panels) and not panel.x.label:
@@ -479,7 +464,6 @@ class Picture:
                 labelspacing=0.45 if columns > 1 else 0.8,
                 title=label or None,
                 title_fontsize=FONT,
-                alignment="center",
             )
             both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
             for look, parts in zip(self.names, both, strict=False):
@@ -488,7 +472,9 @@ class Picture:
 
     def _facts(self, report: Report) -> dict[str, Any]:
         """What a caption says of intervals, hollow marks, missing figures and seeds."""
-        rows = [row for curve in self.curves for row in curve.rows]
+        curves = [curve for panel in self.panels for curve in panel.curves]
+        shown = (at for curve in curves for at in (*curve.x, *curve.y))
+        rows = [at for at in shown if isinstance(at, Row)]
         bounded = [r for r in rows if r.value is not None and r.low is not None]
         lacking: dict[str, dict[str, None]] = {}
         for row in rows:
@@ -499,7 +485,7 @@ class Picture:
         for row in (*report.results, *report.contrasts):
             if (row.audit, row.group) == (self.audit, "pooled") and row.status in void:
                 void[row.status][entry_of(row.checkpoint)] = None
-        owned = any(curve.look.name for curve in self.curves)
+        owned = any(curve.look.name for curve in curves)
         return {
             "rows": rows,
             "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
@@ -513,17 +499,15 @@ class Picture:
 
     def _alt(self, shows: str) -> str:
         """What it shows, and its figures where these are not too many."""
-        told: list[str] = []
-        count = 0
+        told, count = [], 0
         for panel in self.panels:
-            curves = [curve for curve in panel.curves if curve.told and curve.points]
             figures = [
                 f"{one.look.name} {one.words or plain(one.points[-1][1], self.digits)}"
-                for one in curves
+                for one in panel.curves
+                if one.told and one.points
             ]
-            title = panel.title.replace("\n", "")
-            if title and (len(self.panels) > 1 or not panel.labels):
-                figures = [f"{title}: {', '.join(figures)}"]
-            told += [", ".join(figures)] if curves else []
-            count += len(curves)
+            titled = panel.title and (len(self.panels) > 1 or not panel.labels)
+            title = panel.title.replace("\n", "") + ": " if titled else ""
+            told += [title + ", ".join(figures)] if figures else []
+            count += len(figures)
         return f"{shows}: {'; '.join(told)}." if 0 < count <= MOST_TOLD else f"{shows}."

@@ -45,8 +45,8 @@ LANE = 0.16
 GAP = 0.06
 """Inches above and below a line."""
 STYLES: tuple[dict[str, Any], ...] = (
-    {"size": 6.0, "width": 1.6},
-    {"size": 3.6, "width": 1.0, "alpha": 0.55},
+    {"dashes": "none", "size": 6.0, "width": 1.6},
+    {"dashes": "none", "size": 3.6, "width": 1.0, "alpha": 0.55},
 )
 """How the first mark of a line is drawn, and one below it."""
 
@@ -80,25 +80,16 @@ def section(lines: Sequence[Line], title: str, axis: picture.Axis) -> picture.Pa
         labels.append(picture.Label(line.text, below, line.look))
         lane = below + picture.LETTERS * picture.lines_of([line.text])
         for at, (row, style) in enumerate(zip(line.rows, STYLES, strict=False)):
-            curves.append(
-                picture.Curve(
-                    replace(line.look, dashes="none", **style),
-                    [row],
-                    [lane + LANE * (at + 0.5)],
-                    words=line.text,
-                    told=at == 0,
-                )
-            )
+            mark, height = replace(line.look, **style), lane + LANE * (at + 0.5)
+            told = at == 0
+            curves.append(picture.Curve(mark, [row], [height], line.text, told=told))
         under = lane + LANE * lanes
         if line.behind and line.behind.ends:
             ends = [lane + 0.02] * 2, [under - 0.02] * 2
             bands.append(picture.Band(line.behind.ends, *ends, look=line.look))
-        for (text, colour), (share, down) in zip(line.below, columns, strict=False):
-            labels.append(
-                picture.Label(
-                    text, under + down * picture.LETTERS, line.look, share, colour
-                )
-            )
+        for (text, colour), (share, row) in zip(line.below, columns, strict=False):
+            at = under + row * picture.LETTERS
+            labels.append(picture.Label(text, at, line.look, share, colour))
         tall = under + foot + GAP
     return picture.Panel(
         curves,
@@ -172,23 +163,19 @@ def selectivity(report: Report) -> picture.Picture | None:
             Line(picture.wrapped(name), look[name], rows, text, bands.get(name))
         )
     panels = [_section("changes", lines)]
-    contrasts = drawing.contrasts_of(report, "matched", "did")
+    contrasts, behind = (
+        drawing.chosen_of(report, report.contrasts, "matched", metric, "", "pooled")
+        for metric in ("did", "rtm_bias")
+    )
     if drawing.estimable(contrasts):
-        behind = drawing.contrasts_of(report, "matched", "rtm_bias")
         baselines = {baseline for _, baseline in contrasts}
         one = baselines.pop() if len(baselines) == 1 else ""
-        lines = [
-            Line(
-                picture.wrapped(name)
-                if one
-                else f"{picture.wrapped(name)}\nvs {picture.wrapped(baseline)}",
-                look[name],
-                [row],
-                _words(row),
-                behind.get((name, baseline)),
-            )
-            for (name, baseline), row in contrasts.items()
-        ]
+        lines = []
+        for (name, baseline), row in contrasts.items():
+            label = picture.wrapped(name)
+            label += "" if one else f"\nvs {picture.wrapped(baseline)}"
+            band = behind.get((name, baseline))
+            lines.append(Line(label, look[name], [row], _words(row), band))
         panels.append(_section("contrasts", lines, baseline=one))
     return picture.Picture(
         audit="matched",
@@ -229,13 +216,10 @@ STATES: dict[State, picture.Look] = {
 }
 """Shape and colour of each state."""
 ATTACKS = {
-    "●": ("found", picture.Look(colour=drawing.ALARM, marker="o", dashes="none")),
-    "○": (
-        "not_found",
-        picture.Look(colour=drawing.INK, marker="o", dashes="none", hollow=True),
-    ),
-    "×": ("void", picture.Look(colour=drawing.MUTED, marker="x", dashes="none")),
-    "–": ("not_tested", picture.Look(colour=drawing.MUTED, marker="_", dashes="none")),
+    "●": ("found", picture.Look(colour=drawing.ALARM, marker="o")),
+    "○": ("not_found", picture.Look(colour=drawing.INK, marker="o", hollow=True)),
+    "×": ("void", picture.Look(colour=drawing.MUTED, marker="x")),
+    "–": ("not_tested", picture.Look(colour=drawing.MUTED, marker="_")),
 }
 """Sign of what the other attacks came to -> how the legend names and shows it."""
 RATIOS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -263,7 +247,7 @@ def memory(report: Report) -> picture.Picture | None:
         if any(one.state == state and one.memory for one in found)
     }
     keys |= {render("figure.memory.band"): picture.AREA} | {
-        render(f"figure.memory.{name}"): look
+        render(f"figure.memory.{name}"): replace(look, dashes="none")
         for sign, (name, look) in ATTACKS.items()
         if sign in signs
     }
@@ -277,12 +261,10 @@ def _line(one: Standing, *, alike: bool) -> Line:
     look = replace(STATES[one.state], name=one.name)
     row, sides = one.memory, () if alike else one.sides
     text = render("figure.memory.figure", row=row, sides=sides, missed=one.missed)
+    colours = {"FOUND": drawing.ALARM}
     below = [
-        (
-            f"{SIGNS[tried.outcome]} {tried.attack}",
-            drawing.ALARM if tried.outcome == "FOUND" else drawing.MUTED,
-        )
-        for tried in one.attacks
+        (f"{SIGNS[k.outcome]} {k.attack}", colours.get(k.outcome, drawing.MUTED))
+        for k in one.attacks
     ]
     mark, band = None, None
     if row is not None and row.value is not None:
@@ -292,17 +274,9 @@ def _line(one: Standing, *, alike: bool) -> Line:
         mark = row.model_copy(update=turned)
         if row.mde:
             band = row.model_copy(update={"low": -row.mde, "high": row.mde})
-    return Line(
-        picture.wrapped(
-            f"{SHAPES[one.state]} {state_name(one.state)}  {one.name}", lines=3
-        ),
-        look,
-        [mark],
-        textwrap.fill(_minus(text), 44),
-        band,
-        below=below,
-        colour=look.colour,
-    )
+    label = f"{SHAPES[one.state]} {state_name(one.state)}  {one.name}"
+    label, text = picture.wrapped(label, lines=3), textwrap.fill(_minus(text), 44)
+    return Line(label, look, [mark], text, band, below=below, colour=look.colour)
 
 
 def _ticks(low: float, high: float) -> dict[float, str]:
@@ -335,8 +309,7 @@ def _minus(text: str) -> str:
 SHOWN = picture.Look(marker="o", dashes="none", size=6.0)
 SHARED = {"series": "-", "last": "--"}
 """What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
-Stages = dict[int, dict[str, Row]]
-"""Stage -> checkpoint -> its row."""
+FIGURES = ("value", "low", "high")
 
 
 def stages(report: Report) -> picture.Picture | None:
@@ -349,21 +322,15 @@ def stages(report: Report) -> picture.Picture | None:
     places = sorted((record["trained_at"] or 0, record["task"]) for record in records)
     for task in dict.fromkeys(task for _, task in places):
         mine = [record for record in records if record["task"] == task]
-        found = _stage_rows(report, "stages", "memory", task, stages)
-        if found:
-            curves = [
-                one for name in look for one in _stage_curves(look[name], found, mine)
-            ]
-            own = {record["trained_at"] for record in mine if record["trained_at"]}
-            panels.append(
-                _stage_panel(
-                    curves,
-                    picture.wrapped(task, width=18),
-                    stages,
-                    own,
-                    ("y", 0.0, picture.ZERO),
-                )
-            )
+        found = _by_stage(report, "stages", "memory", task, stages)
+        curves = []
+        for name in look:
+            states = {r["stage"]: r["state"] for r in mine if r["checkpoint"] == name}
+            if rows := found.get(name):
+                curves += _stage_curves(look[name], rows, states)
+        own = {record["trained_at"] for record in mine if record["trained_at"]}
+        title, zero = picture.wrapped(task, width=18), ("y", 0.0, picture.ZERO)
+        panels.append(_stage_panel(curves, title, stages, own, zero))
     keys = {
         "stages.remembered": SHOWN,
         "stages.hidden": replace(SHOWN, hollow=True),
@@ -381,26 +348,21 @@ def accuracy(report: Report) -> picture.Picture | None:
     look = picture.looks(report, width=1.0)
     panels, owners = [], dict[str, picture.Look]()
     for task in tasks:
-        found = _stage_rows(report, "utility", "accuracy", task, stages)
+        found = _by_stage(report, "utility", "accuracy", task, stages)
         curves = []
-        for name in look:
-            at = {k: own[name] for k, own in found.items() if name in own}
+        for name in (name for name in look if name in found):
+            at, owners[name] = found[name], look[name]
             if len(at) == 1:  # no series
                 at = {0 if name == BASE else stages[-1]: row for row in at.values()}
-            if at:
-                owners[name] = look[name]
-                curves.append(picture.Curve(look[name], [*at], [*at.values()]))
+            curves.append(picture.Curve(look[name], [*at], [*at.values()]))
         sizes = {row.n for own in found.values() for row in own.values()}
-        title = picture.wrapped(
-            f"{task}, n {picture.spanned(sizes)}" if sizes else task, width=18
-        )
+        title = f"{task}, n {picture.spanned(sizes)}" if sizes else task
+        title = picture.wrapped(title, width=18)
         matrix = report.tables.get("accuracy_matrix", [])
         trained = {r["stage"] for r in matrix if r.get("after") == task}
-        if curves:
-            panels.append(_stage_panel(curves, title, [0, *stages], trained))
-    return _stage_figure(
-        "utility", panels, list(owners.values()), {"stages.trained": picture.DASHED}
-    )
+        panels.append(_stage_panel(curves, title, [0, *stages], trained))
+    keys = {"stages.trained": picture.DASHED}
+    return _stage_figure("utility", panels, list(owners.values()), keys)
 
 
 def series(report: Report) -> picture.Picture | None:
@@ -413,13 +375,10 @@ def series(report: Report) -> picture.Picture | None:
     for name, mine in grouped(records, lambda record: record["checkpoint"]).items():
         stages, curves = [record["stage"] for record in mine], []
         for of, dashes in SHARED.items():
-            row = Row(audit="series", checkpoint=name, metric="auc", of=of, value=0)
-            ends = ("value", "low", "high")
-            auc = [{end: one[f"{of}_{end}"] for end in ends} for one in mine]
-            shown = [row.model_copy(update=figures) for figures in auc]
-            curves.append(
-                picture.Curve(replace(look[name], dashes=dashes), stages, shown)
-            )
+            style = replace(look[name], dashes=dashes)
+            ends = [[one[f"{of}_{end}"] for end in FIGURES] for one in mine]
+            shown = [_row("series", "auc", style, *figures) for figures in ends]
+            curves.append(picture.Curve(style, stages, shown))
         title = f"{picture.wrapped(name, width=15)}\nn {n.get(name, 0)}"
         panels.append(_stage_panel(curves, title, stages, (), ("y", 0.5, picture.ZERO)))
     keys = {
@@ -434,7 +393,7 @@ def _stage_figure(
     names: list[picture.Look],
     keys: dict[str, picture.Look],
 ) -> picture.Picture | None:
-    if not panels:
+    if not (panels := [panel for panel in panels if panel.curves]):
         return None
     return picture.Picture(
         audit=audit,
@@ -446,15 +405,17 @@ def _stage_figure(
     )
 
 
-def _stage_rows(
+def _by_stage(
     report: Report, audit: str, metric: str, task: str, stages: Iterable[int]
-) -> Stages:
-    group = f"task:{task}"
-    rows = {
-        k: drawing.rows_of(report, audit, metric, of=str(k), group=group)
-        for k in stages
-    }
-    return {k: own for k in rows if (own := drawing.estimable(rows[k]))}
+) -> dict[str, dict[int, Row]]:
+    """Checkpoint -> stage -> its figure of a task, where that is estimable."""
+    found: dict[str, dict[int, Row]] = {}
+    place: dict[str, Any] = {"audit": audit, "metric": metric, "group": f"task:{task}"}
+    for stage in stages:
+        rows = drawing.rows_of(report, of=str(stage), **place)
+        for name, row in drawing.estimable(rows).items():
+            found.setdefault(name, {})[stage] = row
+    return found
 
 
 def _stage_panel(
@@ -474,18 +435,22 @@ def _stage_panel(
 
 
 def _stage_curves(
-    look: picture.Look, found: Stages, records: list[dict[str, Any]]
+    look: picture.Look, rows: dict[int, Row], states: dict[int, str]
 ) -> list[picture.Curve]:
     """A line with its intervals, and a mark a stage: filled where remembered."""
-    rows = {stage: own[look.name] for stage, own in found.items() if look.name in own}
-    states = {r["stage"]: r["state"] for r in records if r["checkpoint"] == look.name}
     curves = [picture.Curve(replace(look, marker="none"), [*rows], [*rows.values()])]
     for shown in (True, False):
         at = [k for k in rows if (states.get(k) == "remembered") is shown]
         mark = replace(look, dashes="none", hollow=not shown)
         y = [rows[k].value or 0.0 for k in at]
         curves += [picture.Curve(mark, at, y, told=False)] if at else []
-    return curves if rows else []
+    return curves
+
+
+def _row(audit: str, metric: str, look: picture.Look, *figures: float | None) -> Row:
+    """A row of a curve whose figures (value, low, high) stand in a table."""
+    place = {"audit": audit, "checkpoint": look.name, "metric": metric}
+    return Row(**place, **dict(zip(FIGURES, figures, strict=True)))
 
 
 CHANCE = ["chance_exposure_low", "chance_exposure_high"]
@@ -562,15 +527,8 @@ def _dose_curve(look: picture.Look, mine: pd.DataFrame, *, line: bool) -> pictur
     # The interval of a mean over seeds is not that of one of them.
     if mine["checkpoint"].nunique() > 1:
         means[ENDS] = np.nan
-    rows = [
-        Row(
-            audit="canary",
-            checkpoint=look.name,
-            metric="exposure_mean",
-            **dict(zip(("value", "low", "high"), one, strict=True)),
-        )
-        for one in means.astype(object).where(means.notna(), None).to_numpy()
-    ]
+    figures = means.astype(object).where(means.notna(), None).to_numpy()
+    rows = [_row("canary", "exposure_mean", look, *one) for one in figures]
     style = look if line else replace(look, dashes="none")
     return picture.Curve(style, [*means.index], rows)
 
