@@ -387,6 +387,7 @@ CPU_TOKENS, GPU_TOKENS = 2048, 16384
 """Padded tokens of a forward pass, by device."""
 
 Value = Callable[..., Tensor]
+Loss = Callable[..., Tensor]
 
 
 class Student:
@@ -529,7 +530,7 @@ class Student:
         batch: Batch,
         mask: Tensor,
         part: Tensor,
-        loss: Callable[..., Tensor],
+        loss: Loss,
         *,
         teacher: Tensor | None = None,
     ) -> Tensor:

@@ -32,7 +32,7 @@ from spark_train.losses import (
     top_k,
     unlikelihood,
 )
-from spark_train.model import Student
+from spark_train.model import Loss, Student
 from spark_train.stream import Stream
 from spark_train.token_scores import scored
 from spark_train.training_rows import TrainRow, collate, padded
@@ -444,7 +444,7 @@ def correction(stream: Stream, k: int) -> Phase:
         after = student.hidden(batch, every)
         own = torch.tensor([[row.task == task] for row in some], device=student.device)
         named, other = batch.pii & own, ~batch.pii
-        parts = {
+        parts: dict[str, tuple[torch.Tensor, Loss, torch.Tensor | None]] = {
             "ul": (named, unlikelihood, None),
             "dkl": (named, demoted_kl, before),
             "anchor": (other & own, _anchored, before),
