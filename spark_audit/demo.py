@@ -71,7 +71,7 @@ TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
 }
 """Task -> its prompt, and its labels with their sentences, in training order."""
 
-_SLOT = re.compile(r"(\{\w+\})")
+_SLOT = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -495,10 +495,7 @@ def make_examples(rows: int, *, split: Split, seed: int) -> list[Example]:
         for i in range(rows):
             label = names[i % len(names)]
             chosen = rng.permutation(labels[label])[: rng.integers(1, 3)]
-            text = "".join(
-                _fill(piece[1:-1], rng) if piece.startswith("{") else piece
-                for piece in _SLOT.split(" ".join(chosen))
-            )
+            text = _SLOT.sub(partial(_fill, rng), " ".join(chosen))
             name = f"{task}-{split}-{i:04d}"
             examples.append(
                 Example(
@@ -520,24 +517,18 @@ def unlabelled(example: Example) -> Example:
     return replace(example, prompt=text[:cut], response=text[cut:])
 
 
-def _fill(slot: str, rng: np.random.Generator) -> str:
-    match slot:
-        case "n":
-            return str(rng.integers(2, 10 ** rng.integers(1, 4)))
-        case "amount":
-            return f"${rng.integers(3, 900)}.{rng.integers(0, 100):02d}"
-        case "time":
-            return f"{rng.integers(0, 24)}:{rng.integers(0, 60):02d}"
-        case "date":
-            return f"{rng.integers(1, 29)} {rng.choice(WORDS['month'])}"
-        case "brand":
-            return _made_up(rng).capitalize()
-        case "file":
-            return f"{_made_up(rng)}-{_made_up(rng)}{rng.integers(10, 100)}.pdf"
-        case "code":
-            return "".join(rng.choice(list(CODE), rng.integers(6, 13)))
-    return str(rng.choice(WORDS[slot]))
+def _fill(rng: np.random.Generator, slot: re.Match[str]) -> str:
+    def made_up() -> str:
+        return "".join(rng.choice(WORDS["syllable"], rng.integers(2, 5)))
 
-
-def _made_up(rng: np.random.Generator) -> str:
-    return "".join(rng.choice(WORDS["syllable"], rng.integers(2, 5)))
+    drawn: dict[str, Callable[[], str]] = {
+        "n": lambda: str(rng.integers(2, 10 ** rng.integers(1, 4))),
+        "amount": lambda: f"${rng.integers(3, 900)}.{rng.integers(0, 100):02d}",
+        "time": lambda: f"{rng.integers(0, 24)}:{rng.integers(0, 60):02d}",
+        "date": lambda: f"{rng.integers(1, 29)} {rng.choice(WORDS['month'])}",
+        "brand": lambda: made_up().capitalize(),
+        "file": lambda: f"{made_up()}-{made_up()}{rng.integers(10, 100)}.pdf",
+        "code": lambda: "".join(rng.choice(list(CODE), rng.integers(6, 13))),
+    }
+    name = slot[1]
+    return drawn[name]() if name in drawn else str(rng.choice(WORDS[name]))

@@ -387,6 +387,7 @@ CPU_TOKENS, GPU_TOKENS = 2048, 16384
 """Padded tokens of a forward pass, by device."""
 
 Value = Callable[..., Tensor]
+Loss = Callable[..., Tensor]
 
 
 class Student:
@@ -529,7 +530,9 @@ class Student:
         batch: Batch,
         mask: Tensor,
         part: Tensor,
-        loss: Callable[[Tensor, Tensor], Tensor],
+        loss: Loss,
+        *,
+        teacher: Tensor | None = None,
     ) -> Tensor:
         """Sum of a loss of logits and tokens over the masked tokens in a part.
 
@@ -539,12 +542,19 @@ class Student:
             Of :meth:`hidden` for the mask.
         mask, part
             Shape ``(B, T)``, bool over the predicted tokens.
+        teacher
+            Another model's hidden states for the mask: the loss then takes their
+            logits, too, before the student's.
         """
         inside = part[:, 1:][mask[:, 1:]]
         ids = targets(batch, mask)[inside]
-        return self.total(
-            hidden[inside], lambda some, at: loss(self.logits(some), ids[at])
-        )
+        before = None if teacher is None else teacher[inside]
+
+        def value(some: Tensor, at: slice) -> Tensor:
+            known = [] if before is None else [self.logits(before[at])]
+            return loss(*known, self.logits(some), ids[at])
+
+        return self.total(hidden[inside], value)
 
     # --- adapters -------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from spark_train.losses import (
     top_k,
     unlikelihood,
 )
-from spark_train.model import Student, targets
+from spark_train.model import Loss, Student
 from spark_train.stream import Stream
 from spark_train.token_scores import scored
 from spark_train.training_rows import TrainRow, collate, padded
@@ -171,104 +171,76 @@ def learning(
     InputError
         If a batch is too small to hold a replayed row, too.
     """
-    at_work = _Learning(stream, k, recall, purpose)
-    return Phase(
-        stage=stream.label(k),
-        part=TASK,
-        steps=at_work.steps,
-        lr=stream.settings.lr,
-        choose=at_work.sample if stream.poisson else at_work.choose,
-        terms=at_work.terms,
-        loss=at_work.loss,
-        start=lambda: at_work.recall.start(at_work.old, at_work.steps),
-        end=at_work.recall.end,
-        size=at_work.expected,
-        shares=at_work.shares,
-        rates=at_work.rates if stream.poisson else None,
-    )
+    settings, task, label = stream.settings, stream.tasks[k], stream.label(k)
+    rows, scope, size = stream.rows[task], settings.loss.scope, settings.batch_size
+    memory: dict[str, list[TrainRow]] = {}
+    if recall is not None and k and settings.replay.enabled:
+        memory = {name: some for name, some in stream.earlier(k).items() if some}
+    old = [row for some in memory.values() for row in some]
+    if old and not stream.poisson:
+        old = stream.replayed(k, len(rows), purpose="list")
+    # Asked only where rows are replayed.
+    replay = recall if recall is not None and old else Rehearsal(stream)
+    if old and size < 2:
+        raise InputError(
+            "batch_size 1 has no room for a replayed row next to the current one",
+            where="--set",
+            fix="give 2 or more",
+        )
+    n_old = min(max(round(size * settings.replay.ratio), 1), size - 1) if old else 0
+    n_new = size - n_old
+    an_epoch = math.ceil(len(rows) / n_new)
+    steps, expected = settings.epochs * an_epoch, min(n_new, len(rows))
+    rates = {task: min(n_new / len(rows), 1.0)}
+    for name, some in memory.items():
+        rates[name] = min(n_old / len(memory) / len(some), 1.0)
+    replayed = sum(rates[name] * len(some) for name, some in memory.items())
 
-
-class _Learning:
-    """The rows, terms and losses of one task's learning."""
-
-    def __init__(
-        self, stream: Stream, k: int, recall: Rehearsal | None, purpose: str
-    ) -> None:
-        self.stream, self.k, settings = stream, k, stream.settings
-        self.purpose = purpose
-        self.task = stream.tasks[k]
-        self.rows, self.scope = stream.rows[self.task], settings.loss.scope
-        self.old: list[TrainRow] = []
-        self.memory: dict[str, list[TrainRow]] = {}
-        if recall is not None and k and settings.replay.enabled:
-            self.memory = {
-                task: some for task, some in stream.earlier(k).items() if some
-            }
-            self.old = stream.replayed(k, len(self.rows), purpose="list")
-            if stream.poisson:
-                self.old = [row for some in self.memory.values() for row in some]
-        # Asked only where rows are replayed.
-        self.recall = recall if recall is not None and self.old else Rehearsal(stream)
-        if self.old and settings.batch_size < 2:
-            raise InputError(
-                "batch_size 1 has no room for a replayed row next to the current one",
-                where="--set",
-                fix="give 2 or more",
-            )
-        n_old = round(settings.batch_size * settings.replay.ratio)
-        self.n_old = min(max(n_old, 1), settings.batch_size - 1) if self.old else 0
-        self.n_new = settings.batch_size - self.n_old
-        self.an_epoch = math.ceil(len(self.rows) / self.n_new)
-        self.steps = settings.epochs * self.an_epoch
-        self.rates = {self.task: min(self.n_new / len(self.rows), 1.0)}
-        for task, some in self.memory.items():
-            self.rates[task] = min(self.n_old / len(self.memory) / len(some), 1.0)
-        self.expected = min(self.n_new, len(self.rows))
-
-    @property
-    def shares(self) -> dict[str, tuple[float, float]]:
-        """Of a replayed row's terms, where each is drawn at its own rate."""
-        replayed = sum(self.rates[t] * len(some) for t, some in self.memory.items())
-        return dict.fromkeys(self.recall.terms([]), (self.expected, replayed))
-
-    def terms(self, rows: Rows) -> dict[str, Term]:
-        """Of current rows' responses, and what is asked of replayed ones."""
-        terms: dict[str, Term] = {}
-        for role, some in rows.items():
-            own = {TASK: Term(covered(some, self.scope))}
-            terms |= self.recall.terms(some) if role == REPLAY else own
-        return terms
-
-    def choose(self, step: int) -> Step:
+    def choose(step: int) -> Step:
         """The rows of a step, each current one once an epoch."""
-        stream, k, n_old, n_new = self.stream, self.k, self.n_old, self.n_new
-        epoch, at = divmod(step, self.an_epoch)
-        order = stream.order(k, epoch, size=len(self.rows), purpose=self.purpose)
-        current = [self.rows[i] for i in order[at * n_new : (at + 1) * n_new]]
-        if not self.old:
+        epoch, at = divmod(step, an_epoch)
+        order = stream.order(k, epoch, size=len(rows), purpose=purpose)
+        current = [rows[i] for i in order[at * n_new : (at + 1) * n_new]]
+        if not old:
             return Step({TASK: current})
-        order = stream.order(k, epoch, size=len(self.old), purpose=REPLAY)
+        order = stream.order(k, epoch, size=len(old), purpose=REPLAY)
         # The last batch of an epoch is smaller, in both parts alike.
-        size = math.ceil(n_old * len(current) / n_new)
-        places = range(at * n_old, at * n_old + size)
-        again = [self.old[i] for i in order.take(places, mode="wrap")]
+        end = at * n_old + math.ceil(n_old * len(current) / n_new)
+        again = [old[i] for i in order.take(range(at * n_old, end), mode="wrap")]
         return Step({TASK: current, REPLAY: again})
 
-    def sample(self, step: int) -> Step:
+    def sample(step: int) -> Step:
         """The rows of a step by Poisson sampling."""
-        label = self.stream.label(self.k)
         current, *earlier = (
-            self.stream.sampled(step, some, self.rates[task], purpose=f"{label} {task}")
-            for task, some in ((self.task, self.rows), *self.memory.items())
+            stream.sampled(step, some, rates[name], purpose=f"{label} {name}")
+            for name, some in ((task, rows), *memory.items())
         )
-        again = {REPLAY: [row for some in earlier for row in some]} if self.old else {}
+        again = {REPLAY: [row for some in earlier for row in some]} if old else {}
         return Step({TASK: current, **again})
 
-    def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
-        """Sums over current rows' responses, or what is asked of replayed ones."""
+    def terms(batch: Rows) -> dict[str, Term]:
+        found = {TASK: Term(covered(batch[TASK], scope))} if TASK in batch else {}
+        return found | (replay.terms(batch[REPLAY]) if REPLAY in batch else {})
+
+    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         if role == REPLAY:
-            return self.recall.loss(some)
-        return response_loss(self.stream.student, some, scope=self.scope)
+            return replay.loss(some)
+        return response_loss(stream.student, some, scope=scope)
+
+    return Phase(
+        stage=label,
+        part=TASK,
+        steps=steps,
+        lr=settings.lr,
+        choose=sample if stream.poisson else choose,
+        terms=terms,
+        loss=loss,
+        start=lambda: replay.start(old, steps),
+        end=replay.end,
+        size=expected,
+        shares=dict.fromkeys(replay.terms([]), (expected, replayed)),
+        rates=rates if stream.poisson else None,
+    )
 
 
 # --- replay of distilled rows ---------------------------------------------------------
@@ -381,25 +353,19 @@ class Distillation(Rehearsal):
         )
         both = low | high
         hidden = student.hidden(batch, both)
-        is_high = high[:, 1:][both[:, 1:]]
-        ids = targets(batch, both)[~is_high]
+        chosen = hidden[high[:, 1:][both[:, 1:]]]
         support = torch.cat([one.support for one in kept]).long().to(student.device)
         logp = torch.cat([one.logp for one in kept]).to(student.device)
         # The head's rows of all tokens of the supports are gathered.
         per_chunk = student.budget // max(support.shape[1] * hidden.shape[1], 1)
-
-        def nll(part: torch.Tensor, at: slice) -> torch.Tensor:
-            return token_nll(student.logits(part), ids[at])
 
         def divergence(part: torch.Tensor, at: slice) -> torch.Tensor:
             logits = student.logits_at(part, support[at])
             return support_kl(logp[at], logits, temperature=replay.temperature)
 
         return {
-            "replay_ce": student.total(hidden[~is_high], nll),
-            "replay_kl": student.total(
-                hidden[is_high], divergence, rows=max(per_chunk, 8)
-            ),
+            "replay_ce": student.summed(hidden, batch, both, low, token_nll),
+            "replay_kl": student.total(chosen, divergence, rows=max(per_chunk, 8)),
         }
 
 
@@ -425,58 +391,33 @@ def correction(stream: Stream, k: int) -> Phase:
     and from all rows in turns, so that P is rarely empty **[ours]**. The learning rate
     is the paper's; that it is constant by default is **[ours]**.
     """
-    settings, at_work = stream.settings.ptpc, _Correction(stream, k)
-    return Phase(
-        stage=stream.label(k),
-        part="priv",
-        steps=settings.steps,
-        lr=settings.lr,
-        cosine=settings.schedule == "cosine",
-        choose=at_work.choose,
-        terms=at_work.terms,
-        loss=at_work.loss,
-        start=at_work.start,
-        size=settings.batch_size,
-        shares={"old": (settings.batch_size, settings.old_batch_size)},
-    )
+    student, settings = stream.student, stream.settings.ptpc
+    task, label = stream.tasks[k], stream.label(k)
+    size, old_size = settings.batch_size, settings.old_batch_size
+    current = _draws(stream, k)
+    old: list[TrainRow] = []
+    if k and settings.old_anchor and settings.lambda_old:
+        old = stream.replayed(k, settings.steps * old_size, purpose="anchor")
+    every = {
+        "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
+        "dkl": settings.dkl * settings.lambda_pii,
+        "anchor": settings.anchor * settings.lambda_anchor,
+        "old": settings.old_anchor * settings.lambda_old,
+    }
+    weights = {name: weight for name, weight in every.items() if weight}
 
-
-class _Correction:
-    """The rows, terms and losses of one task's correction."""
-
-    def __init__(self, stream: Stream, k: int) -> None:
-        self.stream, self.k, self.student = stream, k, stream.student
-        self.settings = settings = stream.settings.ptpc
-        self.task = stream.tasks[k]
-        self.rows = stream.rows[self.task]
-        self.current = _draws(stream, k)
-        self.old: list[TrainRow] = []
-        if k and settings.old_anchor and settings.lambda_old:
-            wanted = settings.steps * settings.old_batch_size
-            self.old = stream.replayed(k, wanted, purpose="anchor")
-        weights = {
-            "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
-            "dkl": settings.dkl * settings.lambda_pii,
-            "anchor": settings.anchor * settings.lambda_anchor,
-            "old": settings.old_anchor * settings.lambda_old,
-        }
-        self.weights = {name: weight for name, weight in weights.items() if weight}
-
-    def start(self) -> None:
-        """Freeze the teacher."""
-        self.student.freeze(TEACHER)
-        if not any(_identifiers(row) for row in self.rows):
-            self.stream.note(
-                f"{self.stream.label(self.k)}: no identifier is annotated, or found by "
-                "rules, in what is left of the rows after cutting them, so that phase "
-                "2 has nothing to correct (its set P is empty)"
+    def start() -> None:
+        student.freeze(TEACHER)
+        if not any(map(_identifiers, stream.rows[task])):
+            stream.note(
+                f"{label}: no identifier is annotated, or found by rules, in what is "
+                "left of the rows after cutting them, so that phase 2 has nothing to "
+                "correct (its set P is empty)"
             )
 
-    def choose(self, step: int) -> Step:
-        """The rows of a step."""
-        size, old_size = self.settings.batch_size, self.settings.old_batch_size
-        again = self.old[step * old_size :][:old_size]
-        chosen = self.current[step * size : (step + 1) * size]
+    def choose(step: int) -> Step:
+        chosen = current[step * size :][:size]
+        again = old[step * old_size :][:old_size]
         facts = {
             "rows": len(chosen),
             "rows_with_identifiers": sum(_identifiers(row) > 0 for row in chosen),
@@ -484,52 +425,54 @@ class _Correction:
         }
         return Step({ROLE: [*chosen, *again]}, facts)
 
-    def terms(self, rows: Rows) -> dict[str, Term]:
-        """Of P, Q and Q_old in some rows."""
-        private = other = old = 0
+    def terms(rows: Rows) -> dict[str, Term]:
+        private = other = earlier = 0
         for row in rows[ROLE]:
             named = _identifiers(row)
-            if row.task == self.task:
+            if row.task == task:
                 private, other = private + named, other + len(row) - 1 - named
             else:
-                old += len(row) - 1 - named
-        counts = {"ul": private, "dkl": private, "anchor": other, "old": old}
-        return {n: Term(counts[n], weight) for n, weight in self.weights.items()}
+                earlier += len(row) - 1 - named
+        counts = {"ul": private, "dkl": private, "anchor": other, "old": earlier}
+        return {name: Term(counts[name], weight) for name, weight in weights.items()}
 
-    def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
-        """Sums over P, Q and Q_old."""
-        student = self.student
+    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         batch = collate(some, student.device)
-        valid = batch.attention
+        every = batch.attention
         with student.teacher(TEACHER):
-            before = student.hidden(batch, valid)
-        after = student.hidden(batch, valid)
-        old = torch.tensor([row.task != self.task for row in some], device=valid.device)
-        is_old = (old[:, None] & valid)[:, 1:][valid[:, 1:]]
-        is_pii = batch.pii[:, 1:][valid[:, 1:]]
-        sets = {
-            "ul": is_pii & ~is_old,
-            "dkl": is_pii & ~is_old,
-            "anchor": ~is_pii & ~is_old,
-            "old": ~is_pii & is_old,
+            before = student.hidden(batch, every)
+        after = student.hidden(batch, every)
+        own = torch.tensor([[row.task == task] for row in some], device=student.device)
+        named, other = batch.pii & own, ~batch.pii
+        parts: dict[str, tuple[torch.Tensor, Loss, torch.Tensor | None]] = {
+            "ul": (named, unlikelihood, None),
+            "dkl": (named, demoted_kl, before),
+            "anchor": (other & own, _anchored, before),
+            "old": (other & ~own, _anchored, before),
         }
-        ids = targets(batch, valid)
+        return {
+            name: student.summed(after, batch, every, part, value, teacher=known)
+            for name, (part, value, known) in parts.items()
+            if name in weights
+        }
 
-        def summed(name: str) -> torch.Tensor:
-            chosen = sets[name]
-            was, goal = before[chosen], ids[chosen]
+    return Phase(
+        stage=label,
+        part="priv",
+        steps=settings.steps,
+        lr=settings.lr,
+        cosine=settings.schedule == "cosine",
+        choose=choose,
+        terms=terms,
+        loss=loss,
+        start=start,
+        size=size,
+        shares={"old": (size, old_size)},
+    )
 
-            def value(part: torch.Tensor, at: slice) -> torch.Tensor:
-                logits = student.logits(part)
-                if name == "ul":
-                    return unlikelihood(logits, goal[at])
-                if name == "dkl":
-                    return demoted_kl(student.logits(was[at]), logits, goal[at])
-                return kl(student.logits(was[at]), logits)
 
-            return student.total(after[chosen], value)
-
-        return {name: summed(name) for name in self.weights}
+def _anchored(was: torch.Tensor, logits: torch.Tensor, _: object) -> torch.Tensor:
+    return kl(was, logits)
 
 
 def _draws(stream: Stream, k: int) -> list[TrainRow]:

@@ -193,21 +193,17 @@ def score_examples(
             [None] * len(row) if show_text else _types(example, row, tokenizer, known)
         )
         end = next((t - 1 for t, type in enumerate(types) if type), len(row))
-        kinds = np.select(  # in the order of precedence
-            [
-                np.isin(np.arange(len(row)), row.special),
-                row.pii,
-                row.fixed,
-                row.response,
-            ],
-            ["special", "pii", "template or stop word", "response"],
-            "text",
-        )
+        # Of several kinds the last one holds.
+        kinds = np.full(len(row), "text", dtype=object)
+        kinds[row.response] = "response"
+        kinds[row.fixed] = "template or stop word"
+        kinds[row.pii] = "pii"
+        kinds[[*row.special]] = "special"
         tokens = [
             {
                 "position": t,
                 "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
-                "kind": str(kinds[t]),
+                "kind": kinds[t],
                 "nll": float(first[t - 1]) if 0 < t < end else None,
                 "score": float(own[t]) if t < end else None,
             }

@@ -137,41 +137,6 @@ class RunRecord(BaseModel):
     files: dict[str, Fact] = {}
     seal: str = ""
 
-    @classmethod
-    def begun(
-        cls,
-        request: TrainRequest,
-        corpus: Corpus,
-        loaded: Loaded,
-        settings: dict[str, Any],
-    ) -> RunRecord:
-        """The record of a run that begins now."""
-        start = {
-            "created": now(),
-            "command": list(request.command),
-            "processes": loop.world(),
-            "device": loaded.device,
-            "threads": torch.get_num_threads(),
-            "gradient_checkpointing": request.gradient_checkpointing,
-            "versions": versions(),
-        }
-        return cls(
-            method=request.method,
-            dp=request.dp,
-            tasks=list(corpus.tasks),
-            settings=settings,
-            base={"source": request.base, "weights_sha256": loaded.weights_sha256},
-            tokenizer_sha256=loaded.tokenizer_sha256,
-            dtype=request.loading.dtype,
-            lora_targets=sorted({*request.lora_targets} - {""}),
-            data=[
-                {"file": path.name, "sha256": sha256_file(path)}
-                for path in corpus.files
-            ],
-            clock=loop.timed(loaded.device),
-            starts=[start],
-        )
-
     def identity(self) -> dict[str, Any]:
         """All that adapters depend on beside settings; ``data``: hashes of files."""
         return {
@@ -406,7 +371,7 @@ def train(
                 check_writable(request.output)
             old = folder.read()
             loaded = _open(request.base, request.loading)
-            record = RunRecord.begun(request, corpus, loaded, read)
+            record = _begun(request, corpus, loaded, read)
             if old is not None:
                 record = _resumed(folder, old, record, tell)
             rows = corpus.rows(
@@ -431,6 +396,35 @@ def train(
         elif loop.rank() == 0:
             folder.close()
         return run.record
+
+
+def _begun(
+    request: TrainRequest, corpus: Corpus, loaded: Loaded, settings: dict[str, Any]
+) -> RunRecord:
+    """The record of a run that begins now."""
+    start = {
+        "created": now(),
+        "command": list(request.command),
+        "processes": loop.world(),
+        "device": loaded.device,
+        "threads": torch.get_num_threads(),
+        "gradient_checkpointing": request.gradient_checkpointing,
+        "versions": versions(),
+    }
+    files = [{"file": path.name, "sha256": sha256_file(path)} for path in corpus.files]
+    return RunRecord(
+        method=request.method,
+        dp=request.dp,
+        tasks=list(corpus.tasks),
+        settings=settings,
+        base={"source": request.base, "weights_sha256": loaded.weights_sha256},
+        tokenizer_sha256=loaded.tokenizer_sha256,
+        dtype=request.loading.dtype,
+        lora_targets=sorted({*request.lora_targets} - {""}),
+        data=files,
+        clock=loop.timed(loaded.device),
+        starts=[start],
+    )
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
@@ -468,18 +462,14 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
     """
     if old.fingerprint() != new.fingerprint():
         one, other = (run.identity() | run.settings for run in (old, new))
-        # Settings that only one of the methods has say nothing more.
-        differing = sorted(
-            name
-            for name in (one.keys() & other.keys()) - {*FREE}
-            if one[name] != other[name]
-        )
-        # Of hashes it is enough to see that they differ.
+        # Settings that only one of the methods has say nothing more, and of hashes it
+        # is enough to see that they differ.
         told = "; ".join(
             "data: other files or contents"
             if name == "data"
             else f"{name} {shown(one[name]):.40} -> {shown(other[name]):.40}"
-            for name in differing
+            for name in sorted((one.keys() & other.keys()) - {*FREE})
+            if one[name] != other[name]
         )
         raise InputError(
             f"holds a run of other settings: {told or 'of another version'}",
