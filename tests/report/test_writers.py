@@ -100,6 +100,7 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
         "extract_prompts": [{"checkpoint": "x", "rows": "test", "of": "t1"}],
     }
     given = {"contrasts": [*report.contrasts, of_task], "tables": records}
+    given["origins"] = {"accuracy_matrix": "utility"}
     write_report(report.model_copy(update=given), tmp_path, formats=["csv"])
     tables = {p.stem: pd.read_csv(p) for p in tmp_path.glob("tables/*.csv")}
     assert not {c.lower() for table in tables.values() for c in table} & SQL

@@ -417,8 +417,8 @@ class Picture:
         )
 
     def _drawn(self, name: str, entries: Mapping[str, Look]) -> Figure:
-        parts = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
-        label, side = (wrapped(part, width=SIDE) for part in parts)
+        texts = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
+        label, side = (wrapped(text, width=SIDE) for text in texts)
         labels = [wrapped(label, width=ENTRY_WIDTH, lines=3) for label in entries]
         columns = max(1, min(int((WIDTH - 0.2) / (inches(labels) + 0.5)), 4))
         if columns == 1:

@@ -87,9 +87,9 @@ def section(lines: Sequence[Line], title: str, axis: picture.Axis) -> picture.Pa
         if line.behind and line.behind.ends:
             ends = [lane + 0.02] * 2, [under - 0.02] * 2
             bands.append(picture.Band(line.behind.ends, *ends, look=line.look))
-        for (text, colour), (share, row) in zip(line.below, columns, strict=False):
-            at = under + row * picture.LETTERS
-            labels.append(picture.Label(text, at, line.look, share, colour))
+        for (text, colour), (share, down) in zip(line.below, columns, strict=False):
+            y = under + down * picture.LETTERS
+            labels.append(picture.Label(text, y, line.look, share, colour))
         tall = under + foot + GAP
     return picture.Panel(
         curves,
@@ -449,8 +449,8 @@ def _stage_curves(
 
 def _row(audit: str, metric: str, look: picture.Look, *figures: float | None) -> Row:
     """A row of a curve whose figures (value, low, high) stand in a table."""
-    place = {"audit": audit, "checkpoint": look.name, "metric": metric}
-    return Row(**place, **dict(zip(FIGURES, figures, strict=True)))
+    ends: dict[str, Any] = dict(zip(FIGURES, figures, strict=True))
+    return Row(audit=audit, checkpoint=look.name, metric=metric, **ends)
 
 
 CHANCE = ["chance_exposure_low", "chance_exposure_high"]
