@@ -31,7 +31,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures import drawing
 from spark_audit.report.tables import File, Rendering
-from spark_audit.report.writers import html_pages, markdown, table_files
+from spark_audit.report.writers import markdown, pages, table_files
 from spark_audit.results import Report
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
@@ -60,13 +60,13 @@ def _figures(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
 
 
 WRITERS: Mapping[str, Writer] = {
-    "html": html_pages.write_page,
+    "html": pages.write_page,
     "md": markdown.write,
     "csv": table_files.write_csv,
     "latex": table_files.write_latex,
     "json": _json,
     "figures": _figures,
-    "dossier": html_pages.write_dossier,
+    "dossier": pages.write_dossier,
     "card": markdown.write_card,
     "named": table_files.write_named,
 }

@@ -33,7 +33,7 @@ from spark_audit.names import ANY, BASE, entry_of, series_of
 from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure import KEYED, disclosed, manifest_facts
 from spark_audit.report.states import untested
-from spark_audit.report.writers.template import environment
+from spark_audit.report.writers.pages import environment
 from spark_audit.results import Contrast, Report, Row, grouped, number
 from spark_audit.results.findings import SEVERITY, WITHHELD
 from spark_audit.sentences import render

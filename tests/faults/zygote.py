@@ -56,7 +56,7 @@ def stand_still() -> None:
         "spark_audit.pipeline.compare",
         "spark_audit.cli.main",
         "spark_audit.cli.show",
-        "spark_audit.report.writers.html_pages",
+        "spark_audit.report.writers.pages",
         "spark_train.cli",
         "spark_train.training_run",
         "spark_train.relearn",

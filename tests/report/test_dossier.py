@@ -21,8 +21,8 @@ from spark_audit.report.assemble import assemble
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.states import OUTCOMES, SHAPES, attacks, standings
 from spark_audit.report.tables import Rendering
-from spark_audit.report.writers import html_pages as page
-from spark_audit.report.writers.html_pages import MOST, exposed
+from spark_audit.report.writers import pages as page
+from spark_audit.report.writers.pages import MOST, exposed
 from spark_audit.results import (
     AuditResult,
     Finding,

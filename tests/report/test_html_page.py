@@ -25,7 +25,7 @@ from made_reports import (
 
 from spark_audit.report.figures import drawing
 from spark_audit.report.tables import Rendering
-from spark_audit.report.writers import html_pages
+from spark_audit.report.writers import pages
 from spark_audit.results import (
     Finding,
     Report,
@@ -113,7 +113,7 @@ def report() -> Report:
 
 
 def render(report: Report) -> str:
-    return html_pages.page(report, Rendering(partial(drawing.drawings, report)))
+    return pages.page(report, Rendering(partial(drawing.drawings, report)))
 
 
 @pytest.fixture
@@ -290,7 +290,7 @@ def test_colours_can_be_read():
         assert contrast(known["alarm"], known["alarm-paper"]) >= 4.5
         assert contrast(known["ink"], known["alarm-paper"]) >= 4.5
         assert contrast(known["warn"], known["warn-paper"]) >= 4.5
-        light, dark = html_pages.LIGHT, html_pages.DARK
+        light, dark = pages.LIGHT, pages.DARK
         for series in light if name == "light" else dark:
             assert contrast(series, known["paper"]) >= 3
 

@@ -20,7 +20,7 @@ from spark_audit.report.tables import (
     main_rows,
     tables,
 )
-from spark_audit.report.writers.template import environment, facts
+from spark_audit.report.writers.pages import environment, facts
 from spark_audit.results import Report
 
 LONGEST = 65_000

@@ -25,7 +25,7 @@ from spark_audit.report.tables import (
     line_name,
     methods_of,
 )
-from spark_audit.report.writers.template import environment
+from spark_audit.report.writers.pages import environment
 from spark_audit.results import Report, Row
 
 RENAMED = {
