@@ -82,6 +82,7 @@ def _matplotlib() -> None:
 def styled(**settings: Any) -> Iterator[None]:
     """Matplotlib's settings while a figure is drawn or written; global ones stay."""
     _matplotlib()
+    import seaborn
     from matplotlib import style
 
     look = {
@@ -105,7 +106,8 @@ def styled(**settings: Any) -> Iterator[None]:
         "pdf.fonttype": 42,
     }
     # Its own defaults first, whatever was read before we were called.
-    with style.context(["default", "seaborn-v0_8-ticks", look | settings]):
+    ticks = seaborn.axes_style("ticks")
+    with style.context(["default", ticks | look | settings]):
         yield
 
 
