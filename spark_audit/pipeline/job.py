@@ -445,7 +445,7 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
             if counts[name] > 1 and name not in learned:
                 learned[name] = tuple(trained_order(Path(path).expanduser()))
     first = next(filter(None, learned.values()), ())
-    orders = (getattr(one, "order", None) for one in request.audits)
+    orders = (getattr(one, "order", None) for one in request.audits if one.of_series)
     given = next((order for order in orders if order is not None), None)
     asked = [] if given is None else [task.strip() for task in given.split(",")]
     for name, tasks in learned.items():
@@ -471,7 +471,7 @@ def with_order(request: Request, learned: Sequence[str], manifest: Manifest) -> 
     order = ",".join(tasks)
     audits = tuple(
         replace(audit, **{"order": audit.order or order})
-        if hasattr(audit, "order")
+        if audit.of_series and hasattr(audit, "order")
         else audit
         for audit in request.audits
     )

@@ -14,7 +14,7 @@ from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
 
 from spark_audit import sentences
-from spark_audit.audits import ON_REQUEST, about, audit_names
+from spark_audit.audits import AUDITS, ON_REQUEST, about, audit_names
 from spark_audit.audits.base import LEVEL, TESTS
 from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.names import (
@@ -224,7 +224,7 @@ def standings(report: Report) -> list[Standing]:
         name
         for name in audit_names()
         if name in ran or name not in ON_REQUEST
-        if knows(f"audit.{name}.attack")
+        if knows(f"audit.{name}.attack") or (name not in AUDITS and about(name).covers)
     ]
     if not ran & {*attacks}:
         return []

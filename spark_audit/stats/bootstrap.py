@@ -256,7 +256,10 @@ def sign_flips(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarr
     for count in np.unique(held[held > 0]):
         part = num.T[held == count]
         part = part[part != 0].reshape(-1, count)
-        p[held == count] = _flip_p(part.T, replicates, seed, family=False)
+        if count <= EXACT_UP_TO:
+            p[held == count] = [_exact_p(one) for one in part]
+        else:
+            p[held == count] = _flip_p(part.T, replicates, seed, family=False)
     return p
 
 
@@ -265,6 +268,15 @@ def _finite(num: ArrayLike) -> np.ndarray:
     if not np.isfinite(table).all():
         raise ValueError("num holds NaN or an infinity")
     return table
+
+
+def _exact_p(num: np.ndarray) -> float:
+    """P among all patterns: those of one half of the clusters meet the other's."""
+    first, second = _all_sums(num[::2]), np.sort(_all_sums(num[1::2]))
+    bar = _bar(num)
+    hits = second.searchsorted(-bar - first, side="right").sum()
+    hits += (len(second) - second.searchsorted(bar - first)).sum()
+    return min(1.0, float(hits / (len(first) * len(second))))
 
 
 def _all_sums(num: np.ndarray) -> np.ndarray:

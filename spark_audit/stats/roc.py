@@ -259,7 +259,7 @@ def auc_estimate(
         return Estimate.missing(error.what, n=n, clusters=clusters), None
     variance, df = _variance(design, parts)
     plain = Estimate(value, n=n, clusters=clusters)
-    if variance <= ZERO:
+    if variance <= ZERO or _perfect(value):
         if not _perfect(value):
             return plain.noting(intervals.NO_SPREAD), None
         pairs = _pairs(design)
