@@ -60,37 +60,27 @@ def disclosed(report: Report) -> Report:
     shown = {_key(row): _row(row, hidden) for row in rows}
     by_place = grouped(rows, _place)
     clusters = report.manifest.n_clusters
+    checkpoints, guards = [], []
+    for one in report.checkpoints:
+        # Files are named, not the folders on somebody's machine.
+        names = {"source": _PATH.sub("", one.source)}
+        names |= {"base": _PATH.sub("", one.base)} if one.base else {}
+        checkpoints.append(one.model_copy(update=names))
+    for guard in report.guards:
+        facts = {k: _fact(fact, shown, clusters) for k, fact in guard.facts.items()}
+        guards.append(guard.model_copy(update={"facts": facts}))
     return report.model_copy(
         update={
             "command": list(command_line(report.command)),
             "manifest": manifest_facts(report.manifest),
-            # Files are named, not the folders on somebody's machine.
-            "checkpoints": [
-                one.model_copy(
-                    update={
-                        "source": _PATH.sub("", one.source),
-                        "base": one.base and _PATH.sub("", one.base),
-                    }
-                )
-                for one in report.checkpoints
-            ],
+            "checkpoints": checkpoints,
             "settings": {k: v for k, v in report.settings.items() if k != "seed"},
             "results": [shown[_key(row)] for row in report.results],
             "contrasts": [shown[_key(row)] for row in report.contrasts],
             "findings": [
                 _finding(one, report, shown, by_place) for one in report.findings
             ],
-            "guards": [
-                one.model_copy(
-                    update={
-                        "facts": {
-                            k: _fact(fact, shown, clusters)
-                            for k, fact in one.facts.items()
-                        }
-                    }
-                )
-                for one in report.guards
-            ],
+            "guards": guards,
             "tables": {
                 name: list(_table(name, records, report))
                 for name, records in report.tables.items()
@@ -272,9 +262,8 @@ def _hidden(rows: Sequence[Row]) -> dict[int, str]:
 
 
 def _row(row: R, hidden: Mapping[int, str]) -> R:
-    gone: dict[str, Any] = dict.fromkeys((*LIMITS, *NULLS))
-    if isinstance(row, Contrast):
-        gone |= {"p": None, "p_adjusted": None}
+    ps = ("p", "p_adjusted") if isinstance(row, Contrast) else ()
+    gone: dict[str, Any] = dict.fromkeys((*LIMITS, *NULLS, *ps))
     if row.value is None:
         return row
     if (why := hidden.get(id(row))) is not None:
@@ -283,7 +272,7 @@ def _row(row: R, hidden: Mapping[int, str]) -> R:
     step, counts = step_of(row), {"n": count_of(row.n, row.clusters)}
     told = {name: value for name in gone if (value := getattr(row, name)) is not None}
     for name, value in told.items():
-        if name in ("p", "p_adjusted"):
+        if name in ps:
             told[name] = float(f"{value:.2g}")
         elif row.unit == "tries":
             told[name] = decade(value)
@@ -351,10 +340,8 @@ def _finding(
     # Over sources and over seeds the value is the same, and the interval is not.
     own.sort(key=lambda r: (r.low, r.high) != (finding.low, finding.high))
     gone = any(shown[_key(row)].withheld for row in own or alike)
-    clusters = min(
-        (r.clusters for r in own or alike if r.clusters),
-        default=report.manifest.n_clusters,
-    )
+    sizes = (r.clusters for r in own or alike if r.clusters)
+    clusters = min(sizes, default=report.manifest.n_clusters)
     scale = 100 if finding.unit == "points" else 1
     shares: dict[str, Any] = {name: getattr(finding, name) for name in MEANT}
     shares = {k: None if v is None else v / scale for k, v in shares.items()}
@@ -421,8 +408,7 @@ def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
     figures = [
         key
         for key, value in record.items()
-        if key not in PLACES
-        and key not in SIZES
+        if key not in (*PLACES, *SIZES)
         and isinstance(value, int | float)
         and not isinstance(value, bool)
     ]

@@ -36,12 +36,7 @@ from spark_audit.results import Report
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
 
-FOLDERS = (
-    "tables",
-    "figures",
-    "scores",
-    "scores/store",
-)
+FOLDERS = ("tables", "figures", "scores", "scores/store")
 """What a report folder holds besides files; never a link out of it."""
 
 
@@ -231,9 +226,7 @@ def _settled(
     """
     old = {} if before is None else before.files
     # Formats that were not written stay where the report is the one that they tell of.
-    same = (
-        before is not None and now.model_copy(update={"files": before.files}) == before
-    )
+    same = before is not None and now.model_copy(update={"files": old}) == before
     # Those of a writer that there is no more go: nothing would render them again.
     kept = {k: v for k, v in old.items() if k in (SCORES, *WRITERS)}
     if not same:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
@@ -174,12 +174,11 @@ class Standing:
     @property
     def unclear(self) -> bool:
         """Whether a measured difference may come from the texts alone."""
+        doubts = (one.finding for one in self.tried if one.outcome == "confounded")
         return any(
-            one.claim == "confounded"
-            and one.checkpoint != BASE
-            and (about(one.audit).memory or one.audit == "extract")
-            for one in (tried.finding for tried in self.tried)
-            if one is not None
+            about(one.audit).memory or one.audit == "extract"
+            for one in doubts
+            if one is not None and one.checkpoint != BASE
         )
 
     @property
@@ -319,14 +318,12 @@ def answer(found: Sequence[Standing]) -> str:
     not run, readers took a checkpoint for cleared.
     """
     states: list[dict[str, Any]] = []
-    for state in SHAPES:
-        own = [one for one in found if one.state == state]
-        if own:
-            tested = [sum(len(one.tally.get(k, ())) for k in RESULTS[0]) for one in own]
-            names = [one.name for one in own]
-            facts = {"key": key_of(state), "count": len(own), "names": names}
-            facts |= {"attacks": len(own[0].tried), "tested": sorted({*tested})}
-            states.append(facts)
+    for state, own in grouped(found, lambda one: one.state).items():
+        tested = [sum(len(one.tally.get(k, ())) for k in RESULTS[0]) for one in own]
+        names = [one.name for one in own]
+        facts = {"key": key_of(state), "count": len(own), "names": names}
+        facts |= {"attacks": len(own[0].tried), "tested": sorted({*tested})}
+        states.append(facts)
     return sentences.render("states.answer", count=len(found), states=states)
 
 
@@ -421,11 +418,8 @@ def reading(report: Report, found: Sequence[Standing]) -> str:
     """How to read the sentences of these checkpoints: every unit is explained."""
     led_by = [one.led_by for one in found if one.led_by]
     used = {one.unit for one in led_by if one.claim != "not_tested"}
-    facts = {
-        **_level(report),
-        "units": [unit for unit in UNITS if unit in used],
-    }
-    return sentences.render("states.reading", **facts)
+    units = [unit for unit in UNITS if unit in used]
+    return sentences.render("states.reading", **_level(report), units=units)
 
 
 def level(report: Report) -> str:
@@ -439,9 +433,8 @@ def _level(report: Report) -> dict[str, Any]:
     Three digits, rounded down: what is shown is no looser than what is applied.
     """
     tests = int(report.settings.get(TESTS, 0))
-    level = Context(prec=3, rounding=ROUND_FLOOR).create_decimal(
-        repr(LEVEL / (tests or 1))
-    )
+    down = Context(prec=3, rounding=ROUND_FLOOR)
+    level = down.create_decimal(repr(LEVEL / (tests or 1)))
     return {"tests": tests, "limit": level}
 
 
@@ -511,19 +504,11 @@ def _standing(
         led_by = led_by or _least(own)
     # Over sources, as the states are: over a few seeds an interval may be endless, and
     # next to what was found in these checkpoints it read as if nothing had been.
-    wanted = ("matched", name, "memory", "", "pooled", "sources")
-    rows = (
-        row
-        for row in report.results
-        if (row.audit, row.checkpoint, row.metric, row.of, row.group, row.over)
-        == wanted
-    )
-    sides = (
-        [one.facts.get(side) for side in ("trained", "held_out")]
-        for one in findings
-        if (one.audit, one.checkpoint) == ("matched", name)
-    )
-    both = ([side.clusters for side in two if isinstance(side, Row)] for two in sides)
+    rows = (r for r in _memory(report, name) if (r.of, r.group) == ("", "pooled"))
+    place = ("matched", name)
+    facts = (f.facts for f in findings if (f.audit, f.checkpoint) == place)
+    pairs = ([told.get(side) for side in ("trained", "held_out")] for told in facts)
+    sides = ([one.clusters for one in pair if isinstance(one, Row)] for pair in pairs)
     return Standing(
         name,
         state,
@@ -535,8 +520,16 @@ def _standing(
         nearest=near,
         # Where the setup is at fault, there is no valid figure.
         memory=None if failed else next(rows, None),
-        sides=next((tuple(two) for two in both if len(two) == 2), ()),
+        sides=next((tuple(both) for both in sides if len(both) == 2), ()),
     )
+
+
+def _memory(report: Report, name: str) -> Iterator[Row]:
+    """What a checkpoint remembers of trained identifiers, by rows over sources."""
+    wanted = ("matched", "memory", name, "sources")
+    for row in report.results:
+        if (row.audit, row.metric, row.checkpoint, row.over) == wanted:
+            yield row
 
 
 def _p(finding: Finding | None) -> float:
@@ -546,7 +539,6 @@ def _p(finding: Finding | None) -> float:
 def _least(own: Iterable[Finding]) -> Finding | None:
     """The primary test with the smallest p, whatever it claims; a void one last."""
     tests = (f for f in own if f.family == "primary" and f.claim != "not_tested")
-
     return min(tests, key=lambda one: (one.status != "ok", _p(one)), default=None)
 
 
@@ -563,22 +555,14 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> tuple[Row, ..
     claims = {one.claim for one in own if one.detected}
     less = any((one.audit, one.claim) == ("matched", "betrays") for one in own)
     less &= not claims & {"memory", "verbatim"}
-
     way = 1 if less else -1
 
     def beyond(row: Row) -> bool:
         end, null = (row.low, row.null_high) if less else (row.high, row.null_low)
         return end is not None and way * end > way * (null or 0.0)
 
-    wanted = ("matched", "memory", name, "sources", "ok")
-    rows = [
-        row
-        for row in report.results
-        if (row.audit, row.metric, row.checkpoint, row.over, row.status) == wanted
-        and claims
-        and row.grouping[0] == "type"
-        and beyond(row)
-    ]
+    types = (r for r in _memory(report, name) if r.grouping[0] == "type")
+    rows = [row for row in types if claims and row.status == "ok" and beyond(row)]
     rows.sort(key=lambda row: row.value or 0.0, reverse=less)
     return tuple(rows[:MOST])
 
@@ -588,49 +572,23 @@ def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tr
     first = own[0] if own else None
     if first is not None and first.severity >= DETECTED:
         return Tried(audit, "FOUND", first)
-    tests = [one for one in own if one.family == "primary"]
-    confounded = next((one for one in own if one.claim == "confounded"), None)
-    if confounded is not None:
-        return Tried(audit, "confounded", confounded)
-    shown = _least(tests)
-    if shown is not None:
-        sound = shown.status == "ok"
-        return Tried(audit, "not shown" if sound else "void", shown)
+    for one in own:
+        if one.claim == "confounded":
+            return Tried(audit, "confounded", one)
+    if (least := _least(own)) is not None:
+        return Tried(audit, "not shown" if least.status == "ok" else "void", least)
     return Tried(audit, "void" if scored else "not tested", first, ran=ran)
 
 
-@dataclass(frozen=True)
-class Attack:
-    """One class of attack over all checkpoints.
+def attacks(report: Report, found: Sequence[Standing]) -> list[dict[str, Any]]:
+    """Every class of attack over all checkpoints, the untried ones too.
 
-    Attributes
-    ----------
-    name, audit, question, frames
-        What it is called, its command, what it asks, where frameworks ask for it.
-    state
-        ``tested``, ``void``, ``not tested`` or ``not applicable``; ``why`` if not: an
-        outcome, or in words.
-    on, null, least
-        On how much, what it finds without a leak, and the smallest effect that would
-        have been detected, in words.
-    open
-        Outcome -> checkpoints without a result of this attack.
+    Each has its ``name``, its ``audit``, the ``question`` that it asks and the
+    ``frames`` that ask for it; its ``state`` (``tested``, ``void``, ``not tested`` or
+    ``not applicable``) and ``why``, an outcome or in words; in words ``on`` how much,
+    what it finds without a leak (``null``) and the ``least`` effect that would have
+    been detected; ``open``, outcome -> checkpoints that it has no result of.
     """
-
-    name: str
-    audit: str
-    question: str
-    frames: str
-    state: str
-    why: str
-    on: str
-    null: str
-    least: str
-    open: Mapping[Outcome, list[str]]
-
-
-def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
-    """Every class of attack, the untried ones too."""
     made = []
     for name in (tried.audit for tried in (found[0].tried if found else ())):
         each = {one.name: t for one in found for t in one.tried if t.audit == name}
@@ -640,18 +598,18 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
         state, why = _state(report, name, by_outcome)
         open = OUTCOMES[1:4] if state == "tested" else ()
         made.append(
-            Attack(
-                name=attack_name(name),
-                audit=name,
-                question=optional(f"audit.{name}.asks"),
-                frames=optional(f"audit.{name}.frameworks"),
-                state=state,
-                why=why,
-                on=_on(report, name) if state in ("tested", "void") else "",
-                null=optional(f"audit.{name}.null"),
-                least=_detectable(each, name),
-                open={k: by_outcome[k] for k in open if k in by_outcome},
-            )
+            {
+                "name": attack_name(name),
+                "audit": name,
+                "question": optional(f"audit.{name}.asks"),
+                "frames": optional(f"audit.{name}.frameworks"),
+                "state": state,
+                "why": why,
+                "on": _on(report, name) if state in ("tested", "void") else "",
+                "null": optional(f"audit.{name}.null"),
+                "least": _detectable(each, name),
+                "open": {k: by_outcome[k] for k in open if k in by_outcome},
+            }
         )
     return made
 
@@ -713,32 +671,26 @@ def _detectable(each: Mapping[str, Tried], audit: str) -> str:
     return ""
 
 
-def attack_table(tried: Sequence[Attack]) -> Table:
+def attack_table(tried: Sequence[Mapping[str, Any]]) -> Table:
     """One line per attack: what it asks, on how much it was tested, what it detects."""
-    records = [
-        {
-            "attack": f"{one.name} ({one.audit})",
-            "question": one.question,
-            "on": one.on or f"{outcome_name('not tested')}: {one.why}",
-            "null": one.null,
-            "least": one.least if one.state == "tested" else "-",
-        }
-        for one in tried
-    ]
-    shown = [
-        {render(f"attacks.{name}"): capitalised(text) for name, text in one.items()}
-        for one in records
-    ]
-    return records_table(shown, title=render("attacks.title"), key="attacks")
+    records = []
+    for one in tried:
+        told = {"attack": f"{one['name']} ({one['audit']})"}
+        told |= {name: one[name] for name in ("question", "on", "null", "least")}
+        told["on"] = one["on"] or f"{outcome_name('not tested')}: {one['why']}"
+        told["least"] = one["least"] if one["state"] == "tested" else "-"
+        shown = {render(f"attacks.{k}"): capitalised(text) for k, text in told.items()}
+        records.append(shown)
+    return records_table(records, title=render("attacks.title"), key="attacks")
 
 
-def uncovered(tried: Sequence[Attack], found: Sequence[Standing]) -> str:
+def uncovered(tried: Sequence[Mapping[str, Any]], found: Sequence[Standing]) -> str:
     """What was not tested."""
     return render(
         "states.uncovered",
         attacks=tried,
         untested=[one.name for one in found if one.state == "NOT TESTED"],
-        nothing=all(one.state != "tested" for one in tried),
+        nothing=all(one["state"] != "tested" for one in tried),
         faults=any(one.faults for one in found),
         relearned=relearned(found),
     )

@@ -302,11 +302,10 @@ def glance(report: Report) -> Table | None:
         return None
     if not all(cell.missing for cell in chance):
         lines.append(Line((Cell(sentences.render("table.chance")), *chance)))
+    names = ("checkpoint", *columns)
     return Table(
         title=sentences.render("page.glance"),
-        header=tuple(
-            sentences.translated("column", name) for name in ("checkpoint", *columns)
-        ),
+        header=tuple(sentences.translated("column", name) for name in names),
         rows=_telling(lines),
         remarks=(sentences.render("page.glance_remark"),),
         key="glance",
@@ -504,8 +503,7 @@ def _figures(report: Report) -> dict[tuple[str, ...], Row]:
 def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, str]:
     label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
     label += "" if row.group == "pooled" else f" {row.group}"
-    pairs: dict[str, tuple[Any, Any]] = {}
-    pairs["base"] = _base(row, report), _base(match, other)
+    pairs: dict[str, Any] = {"base": (_base(row, report), _base(match, other))}
     for name in ("n", "clusters", "interval", "over"):
         pairs[name] = getattr(row, name), getattr(match, name)
     apart = [f"{k} {a} / {b}" for k, (a, b) in pairs.items() if a != b and b != 0]

@@ -159,7 +159,8 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
         for f in told
     ]
     less = report.model_copy(update={"results": rows, "findings": told})
-    found = {one.name: (one.state, one.why) for one in attacks(less, standings(less))}
+    tried = attacks(less, standings(less))
+    found = {one["name"]: (one["state"], one["why"]) for one in tried}
     assert found == {
         "identifiers": ("tested", ""),
         "canaries": ("not applicable", "no canaries"),

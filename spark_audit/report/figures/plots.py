@@ -45,8 +45,8 @@ LANE = 0.16
 GAP = 0.06
 """Inches above and below a line."""
 STYLES: tuple[dict[str, Any], ...] = (
-    {"dashes": "none", "size": 6.0, "width": 1.6},
-    {"dashes": "none", "size": 3.6, "width": 1.0, "alpha": 0.55},
+    {"size": 6.0, "width": 1.6},
+    {"size": 3.6, "width": 1.0, "alpha": 0.55},
 )
 """How the first mark of a line is drawn, and one below it."""
 
@@ -80,8 +80,8 @@ def section(lines: Sequence[Line], title: str, axis: picture.Axis) -> picture.Pa
         labels.append(picture.Label(line.text, below, line.look))
         lane = below + picture.LETTERS * picture.lines_of([line.text])
         for at, (row, style) in enumerate(zip(line.rows, STYLES, strict=False)):
-            mark, height = replace(line.look, **style), lane + LANE * (at + 0.5)
-            told = at == 0
+            mark = replace(line.look, dashes="none", **style)
+            height, told = lane + LANE * (at + 0.5), at == 0
             curves.append(picture.Curve(mark, [row], [height], line.text, told=told))
         under = lane + LANE * lanes
         if line.behind and line.behind.ends:

@@ -66,12 +66,9 @@ def write_card(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     from huggingface_hub.repocard_data import eval_results_to_model_index
 
     hub: Any = huggingface_hub.utils  # which does not export it for type checkers
-    index = [
-        model
-        for name, own in evaluations(report).items()
-        for model in eval_results_to_model_index(visible(name), own)
-    ]
-    head = ""
+    index, head = [], ""
+    for name, own in evaluations(report).items():
+        index += eval_results_to_model_index(visible(name), own)
     if index:
         head = f"---\n{hub.yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
     yield File("card.md", head + _rendered("card.md", facts(report)))
@@ -85,10 +82,9 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
     from huggingface_hub import EvalResult
 
     found: dict[str, list[Any]] = {}
-    for title, row in (
-        (title, r) for title, _, rows in main_rows(report) for r in rows
-    ):
-        if row.checkpoint == BASE or row.status != "ok" or row.value is None:
+    figures = ((title, row) for title, _, rows in main_rows(report) for row in rows)
+    for title, row in figures:
+        if row.checkpoint == BASE or row.status != "ok":
             continue
         told = {name: getattr(row, name, None) for name in LIMITS}
         told |= {"unit": row.unit or None}

@@ -182,9 +182,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         grids[place].append(replace(table, title=title, key=table.key or str(k)))
     for one in drawn:
         pictures[one.audit if one.audit in pictures else FURTHER].append(one)
-    for name in grids:
-        if not grids[name] and not pictures[name]:
-            continue
+    for name in (name for name in grids if grids[name] or pictures[name]):
         terms = [*sentences.terms(f"definition.{name}"), *general(report)]
         yield {
             "name": name,

@@ -18,7 +18,6 @@ from spark_audit import sentences
 from spark_audit.audits.base import carriers
 from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows, numbered
 from spark_audit.report.tables import (
-    NONE,
     File,
     Rendering,
     figure,
@@ -255,10 +254,8 @@ def _table(name: str, report: Report, figures: Shown) -> str:
         if any(line in rows for rows in figures.values())
     ]
     cells = {
-        column.header: [
-            (figure(rows[line]) if line in rows else NONE).text for line in lines
-        ]
-        for column, rows in figures.items()
+        column.header: [figure(k[line]).text if line in k else "-" for line in lines]
+        for column, k in figures.items()
     }
     frame = pd.DataFrame(cells, index=lines).rename_axis("Checkpoint", axis=1)
     style = (
@@ -268,20 +265,14 @@ def _table(name: str, report: Report, figures: Shown) -> str:
         .map_index(lambda _: "textbf:--rwrap;", axis=1)
     )
     paper = report.settings.get("preset") == "paper"
-    notes = pd.DataFrame(_notes(report, figures)).style.hide(axis=0).hide(axis=1)
+    caption = sentences.render(f"latex.{name}", each=paper)
     shape = f"@{{}}l{'c' * len(cells)}@{{}}"
-    return (
-        environment()
-        .get_template("table.tex")
-        .render(
-            name=name,
-            caption=sentences.render(f"latex.{name}", each=paper),
-            tabular=style.to_latex(hrules=True, column_format=shape).strip(),
-            notes=notes.format(_tex, escape="latex")
-            .to_latex(column_format=r"@{}p{\textwidth}@{}")
-            .strip(),
-        )
-    )
+    tabular = style.to_latex(hrules=True, column_format=shape).strip()
+    below = pd.DataFrame(_notes(report, figures)).style.hide(axis=0).hide(axis=1)
+    below = below.format(_tex, escape="latex")
+    notes = below.to_latex(column_format=r"@{}p{\textwidth}@{}").strip()
+    template = environment().get_template("table.tex")
+    return template.render(name=name, caption=caption, tabular=tabular, notes=notes)
 
 
 def _notes(report: Report, figures: Shown) -> list[str]:
