@@ -7,6 +7,8 @@ from types import ModuleType
 import pytest
 
 import spark_audit as sa
+from spark_audit.audits.known import AUDITS, COMMANDS
+from spark_audit.cli.main import _app
 
 
 @pytest.mark.parametrize("name", sa.__all__)
@@ -29,6 +31,11 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_every_audit_has_the_name_that_it_is_found_by():
     assert all(audit.name == name for name, audit in sa.audits.all_audits().items())
+
+
+def test_no_audit_of_others_can_take_the_name_of_a_command():
+    commands = {name for name in _app([]) if not name.startswith("-")}
+    assert commands == {*AUDITS, *COMMANDS}
 
 
 def test_a_report_of_one_audit_imports_no_other():

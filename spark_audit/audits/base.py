@@ -392,7 +392,7 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
         try:
             loaded[point.name] = point.load()
             why = fault(point.name, loaded[point.name])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             why = one_line(error)
         if why:
             loaded.pop(point.name, None)

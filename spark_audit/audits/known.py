@@ -33,6 +33,11 @@ AUDITS = {
     "series": "SeriesAttack",
 }
 """Our audits by their commands, as reports have them; others follow."""
+COMMANDS = (
+    *("demo", "data", "manifest", "inspect", "all", "report", "persons", "compare"),
+    *("verify", "epsilon", "gate"),
+)
+"""What no audit of another package can be called, either."""
 ON_REQUEST = ("noise", "series")
 """``all`` runs these on request alone: they take most of the time, or answer who asks.
 """
@@ -46,6 +51,8 @@ def _outside() -> dict[str, type[Audit]]:
     from spark_audit.audits.base import Audit, registered
 
     def no_audit(name: str, audit: Any) -> str:
+        if name in (*AUDITS, *COMMANDS):
+            return "there is a command of this name"
         if isinstance(audit, type) and issubclass(audit, Audit) and audit.name == name:
             return ""
         return f"it is not an Audit named {name!r}"

@@ -6,14 +6,14 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spark_audit.audits import Audit, Matched, about, audit_names, find
+from spark_audit.audits import Audit, about, audit_names, find
 from spark_audit.audits.base import Context, baselines_of, originals, replicates
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
@@ -113,9 +113,10 @@ def compare(
     results: dict[str, AuditResult] = {}
     known: dict[str, None] = {}
     for name in (one for one in audits if not only or one in only):
-        kind = find(name)
         evidence[name] = Evidence.united([part.evidence(name) for part in parts])
-        audit = Matched(null=null) if kind is Matched else kind()
+        audit = _as_made(name, first, but=FREE)
+        if name == "matched":
+            audit = replace(audit, **{"null": null})
         known |= dict.fromkeys(entries(audit, evidence[name]))
         results[name] = concluded(audit, evidence[name], context, chosen, facts)
     check_known(chosen, [*sorted(known), *map(entry_of, known)], where="--baseline")
@@ -420,12 +421,17 @@ def _concluded(
         yield f"conclusions of {name}", said
 
 
+def _as_made(name: str, report: Report, *, but: Container[str]) -> Audit:
+    """An audit with the options of a report, but for some."""
+    kind = find(name)
+    wanted = (one.name for one in fields(kind) if one.name not in but)
+    given = {option: report.settings.get(f"{name}.{option}") for option in wanted}
+    return kind(**{k: v for k, v in given.items() if v is not None})
+
+
 def _result(report: Report, name: str, evidence: Evidence) -> AuditResult:
     """What an audit concludes with the settings of the report."""
-    kind, settings = find(name), report.settings
-    given = {one.name: settings.get(f"{name}.{one.name}") for one in fields(kind)}
-    given.pop("replicates", None)
-    audit = kind(**{k: v for k, v in given.items() if v is not None})
+    settings, audit = report.settings, _as_made(name, report, but=("replicates",))
     preset, baseline = str(settings.get("preset")), settings.get("baseline")
     context = Context(
         paper=preset == "paper",
