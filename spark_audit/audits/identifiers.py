@@ -344,7 +344,7 @@ class Sums:
         lengths = [len(example.reference_unll) for example in manifest.examples]
         self._first = np.concatenate([[0], np.cumsum(np.add(lengths, 1))])
         self._prefix = np.zeros(int(self._first[-1]))
-        for start, example in zip(self._first, manifest.examples, strict=False):
+        for start, example in zip(self._first[:-1], manifest.examples, strict=True):
             nll = np.zeros(len(example.reference_unll))
             if table is None:
                 nll = np.maximum(example.unll, 0) / 1e6

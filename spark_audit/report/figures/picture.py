@@ -440,11 +440,11 @@ class Picture:
         grid = figure.subplots(
             down, across, squeeze=False, sharey=not words, gridspec_kw=ratios
         )
-        for axes in grid.flat[len(self.panels) :]:
+        count = len(self.panels)
+        used, unused = grid.flat[:count], grid.flat[count:]
+        for axes in unused:
             axes.remove()
-        for place, (panel, axes) in enumerate(
-            zip(self.panels, grid.flat, strict=False)
-        ):
+        for place, (panel, axes) in enumerate(zip(self.panels, used, strict=True)):
             panel.paint(axes, dodge=self.dodge)
             # The same axis is labelled below the lowest panel alone.
             if place + across < len(self.panels) and not panel.x.label:
