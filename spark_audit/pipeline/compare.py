@@ -28,6 +28,8 @@ from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
 
+ABSENT = "the package that it is of is not installed"
+"""Why nothing is concluded of an audit that is not known here."""
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options that change nothing that is compared."""
 
@@ -283,7 +285,8 @@ def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:
 def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
     """Audits whose evidence all folders have, and what is left out and why."""
     audits: list[str] = []
-    left_out: list[str] = []
+    every = {row.audit for part in parts for row in part.report.results}
+    left_out = [f"{name} ({ABSENT})" for name in sorted(every - {*audit_names()})]
     for name in audit_names():
         lacking = [p.folder.name for p in parts if not p.path(name).exists()]
         differing = [
@@ -371,6 +374,9 @@ def verify(
     measured = (row.audit for row in report.results if row.value is not None)
     for name in dict.fromkeys(measured):
         file, wrong = part.path(name).name, ""
+        if name not in audit_names():
+            yield name, ABSENT
+            continue
         if file not in report.evidence:
             yield name, "left no evidence, so nothing can be concluded from it"
             continue

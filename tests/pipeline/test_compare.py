@@ -1,7 +1,9 @@
 """Reports compared from stored evidence alone: as if they had been one call."""
 
+import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,15 @@ import pytest
 from audited import matched, nll
 from made_reports import checkpoint, made_report, manifest_facts
 
-from spark_audit.audits import about
-from spark_audit.audits.base import baselines_of
+from spark_audit.audits import NLL, about, known
+from spark_audit.audits.base import Context, baselines_of
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import sha256_file
-from spark_audit.pipeline.compare import compare
+from spark_audit.pipeline.compare import compare, verify
 from spark_audit.provenance import now, versions
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Row
 from spark_audit.results.evidence import Evidence
 
 
@@ -192,6 +194,43 @@ def test_an_audit_that_one_report_lacks_is_left_out_aloud(make_case, write):
         InputError, match="no audit can be compared: matched .two.; nll .two."
     ):
         compare(one, two)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled(NLL):
+    """An audit of another package."""
+
+    name = "scaled"
+    times: float = 1.0
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        options: dict[str, Any] = {"audit": "scaled", "metric": "m", "n": 1}
+        names = evidence.checkpoints
+        rows = [Row(checkpoint=one, value=self.times, **options) for one in names]
+        return AuditResult(rows=rows)
+
+
+def test_an_audit_of_others_concludes_as_its_reports_did(make_case, write, monkeypatch):
+    case, folders = make_case(), []
+    for name, shifts in (("one", {"base": 0.1, "er": 0.0}), ("two", {"spark": 0.6})):
+        folder = write(name, case, **shifts)
+        path = shutil.copy(
+            folder / "scores/nll.parquet", folder / "scores/scaled.parquet"
+        )
+        told = json.loads((folder / "report.json").read_text())
+        told["settings"]["scaled.times"] = 3.0
+        told["evidence"]["scaled.parquet"] = sha256_file(Path(path))
+        told["results"] += [{**told["results"][0], "audit": "scaled"}]
+        (folder / "report.json").write_text(json.dumps(told))
+        folders.append(folder)
+    (left_out,) = (one for one in compare(*folders).guards if "compared" in one.name)
+    assert "scaled (the package that it is of is not installed)" in left_out.detail
+    told = dict(verify(folders[0]))
+    assert told["scaled"] == "the package that it is of is not installed"
+
+    monkeypatch.setattr(known, "_outside", lambda: {"scaled": Scaled})
+    rows = [row for row in compare(*folders).results if row.audit == "scaled"]
+    assert [row.value for row in rows] == [3.0] * 3
 
 
 def test_evidence_is_that_of_its_report(make_case, write, tmp_path):
