@@ -39,7 +39,7 @@ from spark_audit.audits.matched_changes import unequal
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
 from spark_audit.audits.mia.texts import best_guess, labelled, without_model
-from spark_audit.audits.task_accuracy import UNORDERED, OfSeries
+from spark_audit.audits.task_accuracy import UNORDERED, OfSeries, tasks_in_order
 from spark_audit.data.canaries import FORMATS
 from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
@@ -86,6 +86,7 @@ class Stages(OfSeries):
     claims = False
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        tasks_in_order(manifest, self.order)
         return identifiers.plan_of_identifiers(manifest)
 
     def evidence(
@@ -514,6 +515,7 @@ class SeriesAttack(OfSeries):
 
         ``stages`` scores the rows with an identifier; no other audit the canaries.
         """
+        tasks_in_order(manifest, self.order)
         sides = manifest.membership
         rows = {*sides.members, *sides.non_members}
         if not self.all_rows:

@@ -9,6 +9,7 @@ import pytest
 from audited import conclude, evidence, figure, of_frame
 from scipy import stats
 
+from spark_audit.audits import find
 from spark_audit.audits.base import Context
 from spark_audit.audits.stages import Stages, judged
 from spark_audit.errors import InputError
@@ -346,3 +347,11 @@ def test_at_most_5_percent_of_series_get_a_false_claim(noise, course):
         assert added >= 0.5 * runs, added / runs
     else:
         assert max(lost, added) <= most, (lost / runs, added / runs)
+
+
+@pytest.mark.parametrize("audit", ["stages", "utility", "series"])
+def test_an_order_of_unknown_tasks_is_refused_before_anything_is_scored(
+    audit, make_case
+):
+    with pytest.raises(InputError, match="--order"):
+        find(audit)(order="no-task").plan(make_case().manifest)
