@@ -48,8 +48,16 @@ def test_a_report_of_one_audit_imports_no_other():
     assert done.stdout.strip() == "set()"
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    code = "import sys, spark_audit; print({'torch', 'numpy'} & set(sys.modules))"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("spark_audit", {"torch", "numpy"}),
+        ("spark_audit.manifest.build", {"pandas", "sklearn"}),
+    ],
+)
+def test_importing_a_module_imports_nothing_heavy(module, heavy):
+    """A library costs memory: pandas takes 35 MB, which building needs for rows."""
+    code = f"import sys, {module}; print({heavy} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

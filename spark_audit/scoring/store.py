@@ -270,7 +270,13 @@ def _numbers(keys: Iterable[str]) -> np.ndarray:
     return np.unique(np.fromiter((int(key[:16], 16) for key in keys), np.uint64))
 
 
-_SCHEMAS = [TokenTable.from_items([], kind=kind).arrow().schema for kind in LAYOUTS]
+_SCHEMAS = [
+    pa.schema(
+        {"key": pa.string(), "position": pa.list_(pa.int32())}
+        | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
+    )
+    for layout in LAYOUTS.values()
+]
 
 GONE = "top40_cold"
 """A column of earlier parts that nothing reads."""
