@@ -14,6 +14,7 @@ import math
 import re
 import string
 import unicodedata
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -57,11 +58,11 @@ class _Identifier(NamedTuple):
 
 
 class Identifiers:
-    """Where identifiers stand that can be read in their rows."""
+    """Where identifiers stand that can be read in their rows, in 20 bytes per place."""
 
     def __init__(self) -> None:
         self._types: dict[str, str] = {}
-        self._places: dict[str, list[Place]] = defaultdict(list)
+        self._places: dict[str, array[int]] = defaultdict(lambda: array("i"))
 
     def add(self, texts: Corpus, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all."""
@@ -77,7 +78,7 @@ class Identifiers:
                     continue
                 at = tokens.start, tokens.end
                 if scored[slice(*at)].all():
-                    self._places[key].append((first + i, span.start, span.end, *at))
+                    self._places[key].extend((first + i, span.start, span.end, *at))
 
     def readable(
         self, examples: Sequence[Example], *, seed: int
@@ -89,7 +90,7 @@ class Identifiers:
         counts, found = doses(examples, self._types), dict[str, _Identifier]()
         for key in sorted(self._places):
             first: dict[str, Place] = {}
-            for place in self._places[key]:
+            for place in zip(*[iter(self._places[key])] * 5, strict=True):
                 example = examples[place[0]]
                 if (example.split == "train") == (counts[key] > 0):
                     first.setdefault(example.id, place)
