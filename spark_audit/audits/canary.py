@@ -257,9 +257,9 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     able = max(1, int(ranks.resolved(once).sum()))
     if k:
         hits = ranks.hits_of(once, k=k)
-        found = memorisation.top_k_mde(able, k=k, n_candidates=size)
+        least = memorisation.top_k_mde(able, k=k, n_candidates=size)
         band = hits.null_low / n, hits.null_high / n
-        change = {"null": hits.null, "mde": found and found - hits.null}
+        change = {"null": hits.null, "mde": least and least - hits.null}
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
@@ -482,12 +482,12 @@ def _mean_rise(part: pd.DataFrame, name: str) -> Estimate:
 def _risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
     """Of the one-sided signed-rank test of the canaries that stand in most rows."""
     most = parts[parts["dose"] == parts["dose"].max()]
-    found = _mean_rise(most, name)
-    if not found.se:
+    rise = _mean_rise(most, name)
+    if not rise.se:
         return []
-    n = found.n
+    n = rise.n
     # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
-    se = found.se * np.sqrt(np.pi / 3)
+    se = rise.se * np.sqrt(np.pi / 3)
     least, over = 2.0 ** (1 - n), best.over / 2
     return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
 

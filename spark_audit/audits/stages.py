@@ -430,8 +430,8 @@ def likelier(name: str, own: pd.DataFrame, every: pd.DataFrame) -> Finding:
         missing = "stages", "stages.no_steps"
         return Finding.not_tested(*missing, checkpoint=name, reason=reason)
     again = steps[steps["again"]]
-    found = steps if again.empty else again
-    best = min(found.to_dict("records"), key=lambda cell: cell["step"].value)
+    chosen = steps if again.empty else again
+    best = min(chosen.to_dict("records"), key=lambda cell: cell["step"].value)
     facts: dict[str, Any] = {
         **{key: best[key] for key in ("step", "task", "stage")},
         "p": best["step_p"],

@@ -126,10 +126,10 @@ def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
         rows = np.reshape(pick(rng, _LETTERS, n * PASSWORD_LENGTH), (n, -1))
         return ["".join(row) for row in rows]
     columns = [pick(rng, part, n) for part in _parts()[type]]
-    found = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
+    drawn = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
     if type == "CREDIT_CARD":
-        found = [" ".join(re.findall("....", checked(body))) for body in found]
-    return found
+        drawn = [" ".join(re.findall("....", checked(body))) for body in drawn]
+    return drawn
 
 
 def checked(body: str) -> str:

@@ -87,7 +87,7 @@ class Identifiers:
 
         Each is as it stands in the first row by hash, with other rows where it is so.
         """
-        counts, found = doses(examples, self._types), dict[str, _Identifier]()
+        counts, known = doses(examples, self._types), dict[str, _Identifier]()
         for key in sorted(self._places):
             first: dict[str, Place] = {}
             for place in zip(*[iter(self._places[key])] * 5, strict=True):
@@ -100,8 +100,8 @@ class Identifiers:
             alike = [at for at, x in zip(places, texts, strict=True) if x == texts[0]]
             if alike:
                 facts = self._types[key], texts[0], counts[key]
-                found[key] = _Identifier(*facts, alike[:CONTEXTS])
-        return found
+                known[key] = _Identifier(*facts, alike[:CONTEXTS])
+        return known
 
 
 def twin_sets(

@@ -322,11 +322,11 @@ def stages(report: Report) -> picture.Picture | None:
     places = sorted((record["trained_at"] or 0, record["task"]) for record in records)
     for task in dict.fromkeys(task for _, task in places):
         mine = [record for record in records if record["task"] == task]
-        found = _by_stage(report, "stages", "memory", task, stages)
+        figures = _by_stage(report, "stages", "memory", task, stages)
         curves = []
         for name in look:
             states = {r["stage"]: r["state"] for r in mine if r["checkpoint"] == name}
-            if rows := found.get(name):
+            if rows := figures.get(name):
                 curves += _stage_curves(look[name], rows, states)
         own = {record["trained_at"] for record in mine if record["trained_at"]}
         title, zero = picture.wrapped(task, width=18), ("y", 0.0, picture.ZERO)
@@ -348,14 +348,14 @@ def accuracy(report: Report) -> picture.Picture | None:
     look = picture.looks(report, width=1.0)
     panels, owners = [], dict[str, picture.Look]()
     for task in tasks:
-        found = _by_stage(report, "utility", "accuracy", task, stages)
+        figures = _by_stage(report, "utility", "accuracy", task, stages)
         curves = []
-        for name in (name for name in look if name in found):
-            at, owners[name] = found[name], look[name]
+        for name in (name for name in look if name in figures):
+            at, owners[name] = figures[name], look[name]
             if len(at) == 1:  # no series
                 at = {0 if name == BASE else stages[-1]: row for row in at.values()}
             curves.append(picture.Curve(look[name], [*at], [*at.values()]))
-        sizes = {row.n for own in found.values() for row in own.values()}
+        sizes = {row.n for own in figures.values() for row in own.values()}
         title = f"{task}, n {picture.spanned(sizes)}" if sizes else task
         title = picture.wrapped(title, width=18)
         matrix = report.tables.get("accuracy_matrix", [])
@@ -409,13 +409,13 @@ def _by_stage(
     report: Report, audit: str, metric: str, task: str, stages: Iterable[int]
 ) -> dict[str, dict[int, Row]]:
     """Checkpoint -> stage -> its figure of a task, where that is estimable."""
-    found: dict[str, dict[int, Row]] = {}
+    figures: dict[str, dict[int, Row]] = {}
     place: dict[str, Any] = {"audit": audit, "metric": metric, "group": f"task:{task}"}
     for stage in stages:
         rows = drawing.rows_of(report, of=str(stage), **place)
         for name, row in drawing.estimable(rows).items():
-            found.setdefault(name, {})[stage] = row
-    return found
+            figures.setdefault(name, {})[stage] = row
+    return figures
 
 
 def _stage_panel(
