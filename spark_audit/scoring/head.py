@@ -96,7 +96,7 @@ class Columns:
         self.vocabulary = int(alive[-1]) + 1 if len(alive) else 0
         holes = np.flatnonzero(~usable[: self.vocabulary])
         self._holes = torch.from_numpy(holes).to(device) if len(holes) else None
-        self._stride, self.width = _blocks(self.vocabulary)
+        self.width = self.vocabulary
         on_cpu = device.type == "cpu"
         self._group = CPU_GROUP if on_cpu else GPU_GROUP
         self._fused = fused_on(device)
@@ -269,7 +269,7 @@ class Columns:
         # First what reads the row in order: it comes from memory here, and from the
         # cache in everything below.
         torch.softmax(z, 1, out=p)
-        top = self._top(z)
+        top = _largest(z)
         # Counts below 2**24 are exact in float32, which is faster to sum than bool.
         above = torch.gt(z, own, out=w).sum(1)
         at_least = torch.ge(z, own, out=w).sum(1)
@@ -286,31 +286,14 @@ class Columns:
             (above, at_least - above),
         )
 
-    def _top(self, z: torch.Tensor) -> torch.Tensor:
-        """The ``TOP`` largest of each row, largest first.
 
-        They all stand in the ``TOP`` blocks of largest maximum: what stands elsewhere
-        is at most its block's maximum, and ``TOP`` numbers are at least that large.
-        """
-        if self._stride == 1:
-            return z.topk(min(TOP, z.shape[1]), 1)[0]
-        blocks = z.view(len(z), self._stride, -1)
-        best = blocks.amax(1).topk(TOP, 1, sorted=False)[1]
-        index = best[:, None, :].expand(-1, self._stride, -1)
-        return blocks.gather(2, index).flatten(1).topk(TOP, 1)[0]
-
-
-def _blocks(vocabulary: int) -> tuple[int, int]:
-    """Elements a block, and the row width they divide, for finding the largest ones.
-
-    A block is every ``width / stride``-th element; ``stride`` near
-    ``sqrt(V / TOP)`` makes the two searches equally short.
-    """
-    if vocabulary < 32 * TOP:
-        return 1, vocabulary
-    stride = 2 ** round(np.log2(vocabulary / TOP) / 2)
-    step = 16 * stride
-    return stride, -(-vocabulary // step) * step
+def _largest(z: torch.Tensor) -> torch.Tensor:
+    """The ``TOP`` largest of each row, largest first: ``(n, min(TOP, width))``."""
+    if z.device.type != "cpu" or z.shape[1] <= TOP:
+        return z.topk(min(TOP, z.shape[1]), 1)[0]
+    # Half the time of torch's, which takes places along.
+    rising = np.sort(np.partition(z.numpy(), -TOP, 1)[:, -TOP:], 1)
+    return torch.from_numpy(rising[:, ::-1].copy())
 
 
 def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
