@@ -9,11 +9,11 @@ occur in most rows are detected in any checkpoint, nothing can be concluded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, starmap
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +24,7 @@ from spark_audit import sentences
 from spark_audit.audits import canary_ranks as ranks
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary_ranks import Judged, Tested
-from spark_audit.audits.ratio_rows import bounded, cells_of_frame, marked, ratio_figures
+from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.manifest.sequences import canary_key
@@ -33,7 +33,6 @@ from spark_audit.results import (
     AuditResult,
     Claim,
     Contrast,
-    Estimate,
     Finding,
     Guard,
     Row,
@@ -130,7 +129,11 @@ class CanaryRank(Audit):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         names, units = list(evidence.checkpoints), evidence.units
         every = evidence.frame().astype({"rank": np.int64, "ties": np.int64})
-        warned = rankable(units)
+        warned = []
+        parts = units.loc[units["kind"] != "context", "kind"]
+        if lost := int((parts == "unrankable").sum()):
+            told = {"lost": lost, "parts": len(parts)}
+            warned.append(guard("canaries rankable", "canaries_rankable", told))
         if (kept := evidence.facts["kept_contexts"]) is not None:
             warned.append(guard("canary contexts", "canary_contexts", {"kept": kept}))
         frame = ranks.ranked(every)
@@ -139,27 +142,29 @@ class CanaryRank(Audit):
             reason = UNSCORED if (units["kind"] == "canary").any() else UNRANKED
             if len(frame):
                 reason = "no canary of a trained row can be ranked"
-            says = "canary.not_estimable"
-            unknown = Finding.not_tested("canary", says, reason=reason)
+            unknown = finding("", "not_tested", "not_estimable", {"reason": reason})
             rows = self.missing(names, reason)
             return AuditResult(rows=rows, guards=warned, findings=[unknown])
         judged = Judged(frame)
         in_contexts = ranks.trained(ranks.ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context)
-        tables = ranks.tables_of(frame, judged)
+        tables = {
+            "canary_by_dose": [*ranks.dose_table(frame)],
+            "canary_epsilon": ranks.epsilon_table(judged),
+            "canary_one_run": ranks.one_run_table(judged),
+        }
         said = [*findings(judged, tables["canary_epsilon"], rows)]
         for name in names:
             reason = UNRANKED
             if name not in {*ours["checkpoint"]}:
                 reason = UNSCORED
-                lost: dict[str, Any] = {"checkpoint": name, "reason": reason}
-                said.append(Finding.not_tested("canary", "canary.unscored", **lost))
+                said.append(finding(name, "not_tested", "unscored", {"reason": reason}))
             rows += self.missing([name], reason, beside=rows)
         said += contrast_findings(contrasts, judged)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=[*guards(judged, every), *warned],
+            guards=[*guards(judged), *warned],
             findings=said,
             tables={name: table for name, table in tables.items() if table},
         )
@@ -216,12 +221,11 @@ def canary_figures(
     ``once`` holds a rank a canary, ``often`` one a context. Top-1 has no contrast: so
     few canaries cannot show its change.
     """
-    size = int(once["n_candidates"].iloc[0])
+    size = ranks.size_of(once)
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
-    every = [once.assign(of=once["part"])]
-    every.append(often.assign(of=often["part"] + "/annotation"))
-    frame = pd.concat(every, ignore_index=True)
-    frame["cluster"] = frame["canary_id"]
+    in_contexts = often.assign(part=often["part"] + "/annotation")
+    frame = pd.concat([once, in_contexts], ignore_index=True)
+    frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
     for metric, k in TOP.items():
         frame[metric] = memorisation.top_k_credit(
             frame["rank"], k=k, ties=frame["ties"]
@@ -230,16 +234,10 @@ def canary_figures(
     columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
     cells = [cells_of_frame("pooled", frame, columns)]
     rows, contrasts = ratio_figures(cells, context, CanaryRank, **tops)
-    order = {metric.name: i for i, metric in enumerate(METRICS)}
-    # Cut once for the rows of all metrics.
-    first, each = (dict(list(r.groupby(["checkpoint", "part"]))) for r in (once, often))
-    rows = [
-        _beside_chance(row, first[place], each[place])
-        for row in rows
-        for place in [(row.checkpoint, row.of.partition("/")[0])]
-    ]
+    rows = [_beside_chance(row, once, often) for row in rows]
     names = list(dict.fromkeys(once["checkpoint"]))
-    rows.sort(key=lambda r: (names.index(r.checkpoint), r.of, order[r.metric]))
+    order = [metric.name for metric in METRICS]
+    rows.sort(key=lambda r: (names.index(r.checkpoint), r.of, order.index(r.metric)))
     return _marked(rows, judged), _marked(bounded(contrasts, TOP), judged)
 
 
@@ -248,11 +246,15 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
 
     ``once`` holds a rank a canary, ``often`` one a context.
     """
-    k = TOP.get(row.metric, 0)
-    n, size = len(once), int(once["n_candidates"].iloc[0])
+    part, _, annotation = row.of.partition("/")
+    once, often = (
+        of[(of["checkpoint"] == row.checkpoint) & (of["part"] == part)]
+        for of in (once, often)
+    )
+    k, n, size = TOP.get(row.metric, 0), len(once), ranks.size_of(once)
     if row.metric == "nll" or row.value is None or k >= size:
         return row
-    change, notes, annotation = dict[str, Any](), [row.note], "/" in row.of
+    change, notes = dict[str, Any](), [row.note]
     # Others show nothing, however large the effect.
     able = max(1, int(ranks.resolved(once).sum()))
     if k:
@@ -269,7 +271,8 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         change = {"mde": memorisation.chance_mde(able, n_candidates=size, of=of)}
         change["null"] = getattr(memorisation.null_moments(size), row.metric)
     change["null_low"], change["null_high"] = band
-    notes += [ONE_RANK] * annotation
+    if annotation:
+        notes.append(ONE_RANK)
     counted = often if annotation else once
     if count := ranks.tied(counted):
         facts = {"tied": count, "canaries": len(counted)}
@@ -279,21 +282,18 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
 
 def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
     """The rows, with the status that what holds of all canaries gives them."""
-
-    def uncontrolled(row: Row) -> str | None:
+    found = []
+    for row in rows:
+        part, change = row.of.partition("/")[0], dict[str, Any]()
+        likelihood, paired = row.metric == "nll", isinstance(row, Contrast)
         # A change of likelihood itself needs no positive control.
-        change = isinstance(row, Contrast) and row.metric == "nll"
-        known = change or row.of.partition("/")[0] in judged.sensitive
-        return None if known else row.note
-
-    def unranked(row: Row) -> str | None:
-        part = row.of.partition("/")[0]
-        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
-        lost = any((name, part) in judged.tied for name in sides)
-        return ranks.TIED if lost and row.metric != "nll" else None
-
-    rows = marked(rows, "insensitive", uncontrolled)
-    return marked(rows, "not_resolvable", unranked)
+        if part not in judged.sensitive and not (likelihood and paired):
+            change = {"status": "insensitive"}
+        sides = (row.checkpoint, *([row.baseline] if paired else []))
+        if not likelihood and any((name, part) in judged.tied for name in sides):
+            change = {"status": "not_resolvable", "note": ranks.TIED}
+        found.append(row.model_copy(update=change if row.value is not None else None))
+    return found
 
 
 # --- findings and guards --------------------------------------------------------------
@@ -303,19 +303,14 @@ Record: TypeAlias = "Mapping[str, Any]"
 
 
 def finding(
-    name: str,
-    claim: Claim,
-    says: str,
-    facts: Mapping[str, Any] | None = None,
-    p: float | None = None,
-    **columns: Any,
+    name: str, claim: Claim, says: str, facts: Record | None = None, **columns: Any
 ) -> Finding:
     """A finding of one checkpoint; one with a p is primary."""
-    columns |= {"audit": "canary", "checkpoint": name, "facts": facts or {}, "p": p}
+    columns |= {"audit": "canary", "checkpoint": name, "facts": facts or {}}
     return Finding.on(None, claim, f"canary.{says}", **columns)
 
 
-def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:
+def _among(one: Finding, groups: int, facts: Record) -> Finding:
     """The finding, where so many groups of tests of its checkpoint could have claimed.
 
     ``facts`` are further ones.
@@ -330,106 +325,97 @@ def findings(
     judged: Judged, bounds: Sequence[Record], rows: Iterable[Row]
 ) -> Iterator[Finding]:
     """What is said of every checkpoint, with ``bounds`` of epsilon and report rows."""
-    limits_of = {
-        (row.checkpoint, row.metric, row.of): {"low": row.low, "high": row.high}
-        for row in rows
-        if row.group == "pooled"
-    }
     if judged.sensitive and judged.lost:
-        parts = [part for part in RANKED if part in judged.sensitive]
-        lists: dict[str, Any] = {"insensitive": judged.lost, "sensitive": parts}
-        yield Finding.not_tested("canary", "canary.partly_insensitive", **lists)
+        parts = sorted(judged.sensitive)
+        lists = {"insensitive": judged.lost, "sensitive": parts}
+        yield finding("", "not_tested", "partly_insensitive", lists)
+    means = {(r.checkpoint, r.of): r for r in rows if r.metric == "exposure_mean"}
     for name in dict.fromkeys(ranks.trained(judged.frame)["checkpoint"]):
-        for one in _of_checkpoint(name, judged, bounds):
-            place = (one.checkpoint, one.metric, one.of)
-            yield one.model_copy(update=limits_of.get(place))
-
-
-def _of_checkpoint(
-    name: str, judged: Judged, bounds: Sequence[Record]
-) -> Iterator[Finding]:
-    ours = ranks.trained(judged.frame[judged.frame["checkpoint"] == name])
-    if gone := [part for part in RANKED if (name, part) in judged.tied]:
-        says: Status = "not_resolvable"
-        lost: dict[str, Any] = {"checkpoint": name, "status": says, "parts": gone}
-        yield Finding.not_tested("canary", f"canary.{says}", **lost, reason=ranks.TIED)
-        ours = ours[~ours["part"].isin(gone)]
-        if ours.empty:
-            return
-    if parts := set(ours["part"]) & judged.sensitive:
-        ours = ours[ours["part"].isin(parts)]
-    size = int(ours["n_candidates"].iloc[0])
-    n = max(1, int(ranks.resolved(ours).groupby(ours["part"]).sum().min()))
-    control = [test for test in judged.control if test.checkpoint == name]
-    frame = judged.frame[judged.frame["checkpoint"] == name]
-    of_all = {"never_inserted": ranks.held_out(frame)["canary_id"].nunique()}
-    if not parts:
-        p = min((test.p for test in control), default=None)
-        yield finding(name, "not_tested", "insensitive", of_all, p)
-        return
-    if name == BASE:
-        if not judged.uniform:
-            yield finding(name, "confounded", "base_knows")
-        return
-    never = _against_held_out(frame[frame["part"].isin(parts)])
-    if not judged.uniform:
-        best = next(test for test in control if test.part in parts)
-        ahead = _clear(never, ahead=True) is not None
-        yield _among(_rise(judged.frame, best, ahead=ahead), 1, of_all)
-        return
-    # Both ends, those in most rows, bounds of epsilon, and held-out canaries.
-    groups = 3 + bool(never)
-    for one in _ends(name, ours, judged, never, n):
-        yield _among(one, groups, {"supposed": judged.supposed, **of_all})
-    # The table holds canaries of our own draw only: no condition.
-    if bound := _epsilon(name, bounds, size):
-        yield _among(bound, groups, of_all)
+        frame = judged.frame[judged.frame["checkpoint"] == name]
+        lost = {part for one, part in judged.tied if one == name}
+        if lost:
+            facts: Record = {"parts": sorted(lost), "reason": ranks.TIED}
+            status: Status = "not_resolvable"
+            yield finding(name, "not_tested", status, facts, status=status)
+        kept = {*ranks.trained(frame)["part"]} - lost
+        parts = kept & judged.sensitive
+        of_all = {"never_inserted": ranks.held_out(frame)["canary_id"].nunique()}
+        never = _against_held_out(frame[frame["part"].isin(parts)])
+        control = [test for test in judged.control if test.checkpoint == name]
+        if not parts:
+            if kept:
+                p = min((test.p for test in control), default=None)
+                yield finding(name, "not_tested", "insensitive", of_all, p=p)
+        elif name == BASE:
+            if not judged.uniform:
+                yield finding(name, "confounded", "base_knows")
+        elif not judged.uniform:
+            best = next(test for test in control if test.part in parts)
+            yield _among(_rise(judged.frame, best, never), 1, of_all)
+        else:
+            # Both ends, those in most rows, bounds of epsilon, and held-out canaries.
+            groups = 3 + bool(never)
+            supposed = {"supposed": judged.supposed, **of_all}
+            for one in _ends(frame, parts, never, judged, means):
+                yield _among(one, groups, supposed)
+            # The table holds canaries of our own draw only: no condition.
+            for one in _epsilon(name, bounds, ranks.size_of(frame)):
+                yield _among(one, groups, of_all)
 
 
 def _ends(
-    name: str, ours: pd.DataFrame, judged: Judged, never: Sequence[Pair], n: int
-) -> list[Finding]:
+    frame: pd.DataFrame,
+    parts: Collection[str],
+    never: Sequence[Pair],
+    judged: Judged,
+    means: Mapping[tuple[str, str], Row],
+) -> Iterator[Finding]:
     """Both ends of the ranks, against chance and against never-inserted canaries."""
-    # Adjusted over all parts, before those that tell nothing are left out.
-    parts, kinds = set(ours["part"]), judged.kinds[name]
-    best, low = (
-        next(test for test in tests if test.part in parts)
-        for tests in ranks.two_ended(judged.frame[judged.frame["checkpoint"] == name])
-    )
-    ends = [_against_chance(ours, best, judged.control, n)]
+    ours = ranks.trained(frame)
+    best, low = ranks.two_ended(ours, parts)
+    name = best.checkpoint
+    made, kinds = partial(finding, name), judged.kinds[name]
     ahead, behind = (_clear(never, ahead=side) for side in (True, False))
-    made = partial(finding, name)
-    if ends[0].claim == "memory" and "ahead" in kinds:
+    most = (t for t in judged.control if t.checkpoint == name and t.detected)
+    shown = best if best.detected else next(most, None)
+    if shown and "ahead" in kinds:
         # Chance is no null here: only the held-out canaries tell.
-        p = never[0].p if never else ends[0].p
-        ends = [made("confounded", "lifted", p=p)] if ahead is None else []
-    told = len(ends)
+        if ahead is None:
+            yield made("confounded", "lifted", p=never[0].p if never else shown.p)
+    else:
+        ours = ours[ours["part"].isin(parts)]
+        yield _against_chance(ours, best, shown, means[name, best.part])
+    told = []
     if low.detected and "behind" in kinds and behind is None:
-        ends.append(made("confounded", "sunk"))
+        told.append(made("confounded", "sunk"))
     elif low.detected:
-        size = int(ours["n_candidates"].iloc[0])
-        null = memorisation.null_moments(size).exposure_mean
+        null = memorisation.null_moments(ranks.size_of(frame)).exposure_mean
         facts = low.facts("lower_tail_exposure", null=null)
-        ends.append(made("betrays", "behind_chance", facts, low.p))
+        told.append(made("betrays", "behind_chance", facts, p=low.p))
     if ahead is not None:
-        ends.append(made("memory", "ahead", ahead.told, ahead.p))
+        told.append(made("memory", "ahead", ahead.told, p=ahead.p))
     elif behind is not None and not low.detected:
-        ends.append(made("confounded", "behind", behind.told))
+        told.append(made("confounded", "behind", behind.told))
     # Chance has told more than so few held-out canaries can.
-    if len(ends) > told or best.detected:
-        return ends
-    if not never:
-        return [*ends, made("not_tested", "no_held_out")]
-    power = [never[0].power.model_copy(update={"over": never[0].over})]
-    on: dict[str, Any] = {"unit": "ranks", "power": power}
-    return [*ends, made("nothing_shown", "no_difference", never[0].told, **on)]
+    if not told and not best.detected:
+        if never:
+            power = never[0].power.model_copy(update={"over": never[0].over})
+            on: dict[str, Any] = {"unit": "ranks", "power": [power]}
+            told.append(made("nothing_shown", "no_difference", never[0].told, **on))
+        else:
+            told.append(made("not_tested", "no_held_out"))
+    yield from told
 
 
 def _against_chance(
-    ours: pd.DataFrame, best: Tested, control: Sequence[Tested], n: int
+    ours: pd.DataFrame, best: Tested, shown: Tested | None, mean: Row
 ) -> Finding:
+    """Whether canaries are remembered, by what was ``shown`` of all, or of most rows.
+
+    ``best`` is the clearest test of all canaries, ``mean`` the figure that it is on.
+    """
     name, part = best.checkpoint, ours[ours["part"] == best.part]
-    size = int(part["n_candidates"].iloc[0])
+    size = ranks.size_of(ours)
     low, high = memorisation.null_mean([size] * best.n).band()
     null = memorisation.null_moments(size).exposure_mean
     first = ranks.hits_of(part, k=1)
@@ -442,54 +428,44 @@ def _against_chance(
         "candidates": size,
         "tied": ranks.tied(part),
     }
-    # Of the part with the fewest canaries that can be ranked.
-    power = [Power(test="exposure", n=n, size=size, over=best.over)]
-    on: dict[str, Any] = {"unit": "bits", "null": null, "value": best.value}
-    on |= {"metric": "exposure_mean", "of": best.part, "power": power}
-    if best.detected:
-        return finding(name, "memory", "memory", facts, best.p, **on)
-    if most := [t for t in control if t.checkpoint == name and t.detected]:
-        told = most[0].facts("exposure_mean")
+    on: dict[str, Any] = {"unit": "bits", "null": null}
+    if shown and shown is not best:
+        told = shown.facts("exposure_mean")
         facts |= {"most_rows": told.pop("exposure_mean"), **told}
-        on |= {"value": most[0].value, "metric": "", "of": "", "power": []}
-        return finding(name, "memory", "most_rows", facts, most[0].p, **on)
-    return finding(name, "nothing_shown", "nothing", facts, best.p, **on)
+        on |= {"p": shown.p, "value": shown.value}
+        return finding(name, "memory", "most_rows", facts, **on)
+    # Of the part with the fewest canaries that can be ranked.
+    able = max(1, int(ranks.resolved(ours).groupby(ours["part"]).sum().min()))
+    on["power"] = [Power(test="exposure", n=able, size=size, over=best.over)]
+    on |= {"p": best.p, "value": best.value, "low": mean.low, "high": mean.high}
+    on |= {"metric": "exposure_mean", "of": best.part}
+    says = ("memory", "memory") if shown else ("nothing_shown", "nothing")
+    return finding(name, *says, facts, **on)
 
 
-def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
+def _rise(frame: pd.DataFrame, best: Tested, never: Sequence[Pair]) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     name, part = best.checkpoint, frame[frame["part"] == best.part]
-    kinds, own = ranks.held_out(part), ranks.trained(part)
-    kind, before = (kinds[kinds["checkpoint"] == one] for one in (name, BASE))
+    own = ranks.trained(part)
+    most = own[own["dose"] == own["dose"].max()]
+    changes = (ranks.rises(one, name) for one in (own, most))
+    rise, of_most = (ratio_estimate(one, np.ones(len(one))) for one in changes)
     names = {"audit": "canary", "checkpoint": name, "metric": "exposure_rise"}
-    rise = Row.of_estimate(_mean_rise(own, name), **names, of=best.part, unit="bits")
-    facts = {"rise": rise, "p": best.p, "over": best.over}
-    if not best.detected:
-        on = {"unit": "bits", "power": _risen_power(own, name, best)}
-        return finding(name, "nothing_shown", "not_risen", facts, best.p, **on)
-    if len(kind) and not ahead and ranks.p_risen(kind, before) <= 1 - ranks.LEVEL:
-        return finding(name, "confounded", "kind_risen", facts, best.p)
-    return finding(name, "memory", "risen", facts, best.p)
-
-
-def _mean_rise(part: pd.DataFrame, name: str) -> Estimate:
-    """Mean change of exposure since the base, over canaries of one part."""
-    ours, base = (part[part["checkpoint"] == one] for one in (name, BASE))
-    change = ranks.changes(ours, base)
-    return ratio_estimate(change, np.ones(len(change)))
-
-
-def _risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
-    """Of the one-sided signed-rank test of the canaries that stand in most rows."""
-    most = parts[parts["dose"] == parts["dose"].max()]
-    rise = _mean_rise(most, name)
-    if not rise.se:
-        return []
-    n = rise.n
-    # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
-    se = rise.se * np.sqrt(np.pi / 3)
-    least, over = 2.0 ** (1 - n), best.over / 2
-    return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
+    row = Row.of_estimate(rise, **names, of=best.part, unit="bits")
+    facts = {"rise": row, "p": best.p, "over": best.over}
+    if best.detected:
+        kind = ranks.p_risen(ranks.rises(ranks.held_out(part), name))
+        lifted = kind <= 1 - ranks.LEVEL and _clear(never, ahead=True) is None
+        says = ("confounded", "kind_risen") if lifted else ("memory", "risen")
+        return finding(name, *says, facts, p=best.p)
+    # The one-sided signed-rank test of those in most rows. Against Student's t its
+    # efficiency is 3 / pi; one-sided is half of two sides.
+    test: dict[str, Any] = {"df": of_most.n - 1, "least_p": 2.0 ** (1 - of_most.n)}
+    if se := of_most.se:
+        test |= {"se": se * np.sqrt(np.pi / 3), "over": best.over / 2}
+    power = [Power(test="sign-flip", n=of_most.n, **test)] if se else []
+    on: dict[str, Any] = {"p": best.p, "unit": "bits", "power": power}
+    return finding(name, "nothing_shown", "not_risen", facts, **on)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -514,7 +490,7 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
     found = []
     for name, part, whole in ranks.by_part(frame):
         ours, never = ranks.trained(whole)["mid"], ranks.held_out(whole)["mid"]
-        n, m, size = len(ours), len(never), int(whole["n_candidates"].iloc[0])
+        n, m, size = len(ours), len(never), ranks.size_of(whole)
         if not n or not m:
             continue
         row = partial(ranks.row_of, name, part, "rank_mean", unit="ranks")
@@ -539,46 +515,44 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
 
 def _clear(never: Sequence[Pair], *, ahead: bool) -> Pair | None:
     """The clearest part with a difference to that side."""
-    clear = (x for x in never if x.p <= 1 - ranks.LEVEL and (x.value > 0.5) == ahead)
-    return next(clear, None)
+    return next((x for x in never if x.detected and (x.value > 0.5) == ahead), None)
 
 
-def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
+def _epsilon(name: str, bounds: Sequence[Record], size: int) -> Iterator[Finding]:
     """The bound declared beforehand, and the largest of the others if it is more.
 
     p is that of guesses as good by chance, among ``size`` candidates.
     """
-    here = [r for r in table if r["checkpoint"] == name and r["epsilon_per_record"]]
-    bounds: list[tuple[Row, int]] = []
+    epsilon = itemgetter("epsilon_per_record")
+    here = [one for one in bounds if one["checkpoint"] == name and epsilon(one)]
+    told = [one for one in here if one["declared"]]
+    least = max(map(epsilon, told), default=0.0)
+    more = (one for one in here if epsilon(one) > least)
+    told += sorted(more, key=epsilon, reverse=True)[:1]
+    if not told:
+        return
+    rows: list[tuple[Row, int] | tuple[None, None]] = []
     ps: list[float] = []
-    for declared in (True, False):
-        some = [r for r in here if r["declared"] == declared]
-        best = max(some, key=lambda r: r["epsilon_per_record"], default=None)
-        least = bounds[0][0].value or 0.0 if bounds else 0.0
-        if best is None or (epsilon := best["epsilon_per_record"]) <= least:
-            continue
-        trials, chance = best["canaries"], best["k"] / size
-        by_chance = scipy.stats.binom.sf(best["hits"] - 1, trials, chance)
-        ps.append(float(by_chance) * (1 - ranks.LEVEL) / best["significance"])
+    for one in told:
+        trials, chance = one["canaries"], one["k"] / size
+        by_chance = float(scipy.stats.binom.sf(one["hits"] - 1, trials, chance))
+        ps.append(by_chance * (1 - ranks.LEVEL) / one["significance"])
         row = Row(
             audit="canary",
             checkpoint=name,
             metric="epsilon_per_record",
-            of=best["part"],
-            group="pooled" if best["dose"] == "all" else f"dose:{best['dose']}",
-            value=epsilon,
-            level=1 - best["significance"],
-            n=best["canaries"],
-            family="primary" if declared else "exploratory",
+            of=one["part"],
+            group="pooled" if one["dose"] == "all" else f"dose:{one['dose']}",
+            value=epsilon(one),
+            level=1 - one["significance"],
+            n=trials,
+            family="primary" if one["declared"] else "exploratory",
         )
-        bounds.append((row, best["k"]))
-    if not bounds:
-        return None
-    (bound, k), *others = bounds
-    larger, larger_k = others[0] if others else (None, None)
+        rows.append((row, one["k"]))
+    (bound, k), (larger, larger_k) = [*rows, (None, None)][:2]
     facts = {"bound": bound, "k": k, "larger": larger, "larger_k": larger_k}
     # The declared bounds and the others are two looks.
-    return finding(name, "memory", "epsilon", facts, min(1.0, 2 * min(ps)))
+    yield finding(name, "memory", "epsilon", facts, p=min(1.0, 2 * min(ps)))
 
 
 def contrast_findings(
@@ -599,33 +573,23 @@ def contrast_findings(
         yield Finding.on(row, claim, f"canary.{says}", facts=facts)
 
 
-def rankable(units: pd.DataFrame) -> list[Guard]:
-    """A warning where parts of canaries have no candidates."""
-    counts = units["kind"].value_counts()
-    lost = int(counts.get("unrankable", 0))
-    told = {"lost": lost, "parts": lost + int(counts.get("canary", 0))}
-    return [guard("canaries rankable", "canaries_rankable", told)] if lost else []
-
-
-def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
+def guards(judged: Judged) -> list[Guard]:
     """What can void the figures: no positive control, or a base that knows canaries."""
-    control, facts = judged.control, dict[str, Any]()
-    says = "control_missing"
+    control, base = judged.control, judged.base
+    shown = list(dict.fromkeys(t.checkpoint for t in control if t.detected))
+    says, facts = "control_missing", dict[str, Any]()
     if control:
         says, facts = "control_not_found", control[0].facts("exposure_mean")
-    if shown := list(dict.fromkeys(t.checkpoint for t in control if t.detected)):
+    if shown:
         says = "control_found"
         facts |= {"checkpoints": shown, "insensitive": judged.lost}
     passed = None if shown and judged.lost else bool(shown)
-    found = [guard("positive control", says, facts, passed=passed)]
-    name, told = "base ranks canaries by chance", dict[str, Any]()
-    if judged.base:
-        says = "canary_base_ranks"
-        facts = judged.base[0].facts("rank_mean", unit="ranks")
-        facts["by_chance"] = uniform = judged.uniform
-        told = {"passed": uniform, "checkpoint": BASE}
-    else:
-        scored = evidence.loc[evidence["kind"] == "canary", "checkpoint"]
-        says = f"canary_base_{'tied' if BASE in {*scored} else 'unscored'}"
-        facts = {"supposed": judged.supposed}
-    return [*found, guard(name, says, facts, **told)]
+    found = guard("positive control", says, facts, passed=passed)
+    name = "base ranks canaries by chance"
+    if not base:
+        scored = BASE in {*judged.frame["checkpoint"]}
+        says = f"canary_base_{'tied' if scored else 'unscored'}"
+        return [found, guard(name, says, {"supposed": judged.supposed})]
+    told = {"passed": judged.uniform, "checkpoint": BASE}
+    facts = base[0].facts("rank_mean", unit="ranks") | {"by_chance": judged.uniform}
+    return [found, guard(name, "canary_base_ranks", facts, **told)]

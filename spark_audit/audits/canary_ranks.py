@@ -9,11 +9,10 @@ against the attacker.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import chain, product
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
@@ -94,16 +93,22 @@ def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
             yield str(name), part, parts[name, part]
 
 
-def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
-    """Per-canary change of exposure, of canaries that both have."""
-    both = frame.merge(base, on="canary_id", suffixes=("", "_base"))
+def size_of(frame: pd.DataFrame) -> int:
+    """Candidates of each canary: sets of different sizes are refused."""
+    return int(frame["n_candidates"].iloc[0])
+
+
+def rises(part: pd.DataFrame, name: str) -> np.ndarray:
+    """Changes of exposure since the base, of canaries of one part that both have."""
+    ours, base = (part[part["checkpoint"] == one] for one in (name, BASE))
+    both = ours.merge(base, on="canary_id", suffixes=("", "_base"))
     return (both["exposure"] - both["exposure_base"]).to_numpy(np.float64)
 
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> memorisation.TopK:
     """Canaries among the first k, compared with chance."""
-    size = int(frame["n_candidates"].iloc[0])
-    return memorisation.top_k(frame["rank"], k=k, n_candidates=size, ties=frame["ties"])
+    size, ties = size_of(frame), frame["ties"]
+    return memorisation.top_k(frame["rank"], k=k, n_candidates=size, ties=ties)
 
 
 LEVEL = 0.95
@@ -122,12 +127,11 @@ def p_by_chance(frame: pd.DataFrame, column: str) -> float:
     return null.above(float(frame[column].mean()))
 
 
-def p_risen(frame: pd.DataFrame, base: pd.DataFrame) -> float:
-    """Wilcoxon's one-sided p value that exposure rose since the base model."""
-    change = changes(frame, base)
-    if not change.any():
+def p_risen(rises: np.ndarray) -> float:
+    """Wilcoxon's one-sided p value that exposures rose; 1 where none moved."""
+    if not rises.any():
         return 1.0
-    return float(scipy.stats.wilcoxon(change, alternative="greater").pvalue)
+    return float(scipy.stats.wilcoxon(rises, alternative="greater").pvalue)
 
 
 @dataclass(frozen=True)
@@ -188,18 +192,20 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
     return sorted(adjusted(known), key=attrgetter("p"))
 
 
-def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
-    """Tests of one checkpoint's trained canaries at both ends, by Holm over all six.
+def two_ended(frame: pd.DataFrame, parts: Collection[str]) -> tuple[Tested, Tested]:
+    """The clearest tests of one checkpoint's trained canaries, of some of its parts.
 
-    The remembered end, then the suppressed one, the smallest p value first.
+    That of the remembered end, and that of the suppressed one. By Holm over both ends
+    of all parts, those that are left out afterwards too.
     """
-    ends = [
-        one
-        for column in ("exposure", "lower_tail")
-        for one in tests_of(trained(frame), column, partial(p_by_chance, column=column))
-    ]
-    ends, half, smallest = adjusted(ends), len(ends) // 2, attrgetter("p", "part")
-    return sorted(ends[:half], key=smallest), sorted(ends[half:], key=smallest)
+    ends = ("exposure", "lower_tail")
+    by_end = [tests_of(frame, end, partial(p_by_chance, column=end)) for end in ends]
+    tests, half = adjusted([*chain(*by_end)]), len(by_end[0])
+    first, last = (
+        min((test for test in end if test.part in parts), key=attrgetter("p", "part"))
+        for end in (tests[:half], tests[half:])
+    )
+    return first, last
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,14 +236,15 @@ class Judged:
         By :func:`uniform_tests`, over a checkpoint's parts by Holm. No model was
         trained on them, so that strings of their kind moved, and chance is no null.
         """
-        never, found = held_out(self.frame), defaultdict[str, set[str]](set)
-        for name, own in never.groupby("checkpoint", observed=True):
-            middle = (own["n_candidates"].iloc[0] + 1) / 2
-            clear = (test for test in uniform_tests(own) if test.detected)
-            found[str(name)] = {
-                "ahead" if t.value < middle else "behind" for t in clear
+        middle = (size_of(self.frame) + 1) / 2
+        return {
+            str(name): {
+                "ahead" if test.value < middle else "behind"
+                for test in uniform_tests(held_out(own))
+                if test.detected
             }
-        return found
+            for name, own in self.frame.groupby("checkpoint")
+        }
 
     @cached_property
     def control(self) -> list[Tested]:
@@ -254,13 +261,12 @@ class Judged:
             sizes = [len(own) for name, _, own in by_part(most) if name != BASE]
             if self.uniform or sum(0.5**n for n in sizes) <= 1 - LEVEL:
                 break
-        base = {part: chosen for name, part, chosen in by_part(most) if name == BASE}
 
         def p(chosen: pd.DataFrame) -> float:
-            before = base.get(chosen["part"].iloc[0])
-            if self.uniform or before is None:
+            if self.uniform:
                 return p_by_chance(chosen, "exposure")
-            return p_risen(chosen, before)
+            name, part = chosen[["checkpoint", "part"]].iloc[0]
+            return p_risen(rises(most[most["part"] == part], name))
 
         tests = tests_of(most[most["checkpoint"] != BASE], "exposure", p)
         return sorted(adjusted(tests), key=attrgetter("p"))
@@ -294,9 +300,8 @@ def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
     for name, part, whole in by_part(frame):
         doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
         for dose, chosen in whole.groupby(doses):
-            size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
-            bounds = (0.0, float(np.log2(size)))
-            mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=bounds)
+            n, most = len(chosen), float(np.log2(size_of(chosen)))
+            mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=(0.0, most))
             low, high = memorisation.null_mean(chosen["n_candidates"]).band(LEVEL)
             # Where nothing is ranked there is no test.
             able = bool(resolved(chosen).any())
@@ -310,7 +315,7 @@ def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
                 "exposure_mean": float(chosen["exposure"].mean()),
                 "exposure_low": mean.low,
                 "exposure_high": mean.high,
-                "exposure_most": bounds[1],
+                "exposure_most": most,
                 "chance_exposure_low": low,
                 "chance_exposure_high": high,
                 "p_remembered": p_by_chance(chosen, "exposure") if able else None,
@@ -339,36 +344,47 @@ DECLARED = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
 
-def _doses_of(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def _drawn(judged: Judged) -> pd.DataFrame:
+    """Synthetic canaries: theirs is the uniform draw that bounds rest on.
+
+    None where the base's ranks speak against it.
+    """
+    frame = judged.frame
+    drawn = frame["format"].isin(list(FORMATS)) & judged.uniform
+    return frame[drawn & (frame["checkpoint"] != BASE)]
+
+
+def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """All canaries, and those of each dose where there are several."""
-    yield DECLARED[1], frame
-    several = frame["dose"].nunique() > 1
-    yield from ((str(dose), part) for dose, part in frame.groupby("dose") if several)
+    doses = [(str(dose), part) for dose, part in frame.groupby("dose")]
+    if doses:
+        yield DECLARED[1], frame
+    if len(doses) > 1:
+        yield from doses
 
 
-def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
+def epsilon_table(judged: Judged) -> list[Record]:
     """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
 
     A canary that is tied across the k-th place is no hit, whatever share of a hit it is
     on average: hits are then never more than those of a guess that breaks ties at
     random, which is what the bound holds for.
     """
-    # The same for all canaries.
-    size = int(frame["n_candidates"].max()) if len(frame) else 0
-    guesses = [k for k in KS if k < size]
+    size = size_of(judged.frame)
     found = [
         {
             "checkpoint": name,
             "part": part,
-            "dose": label,
+            "dose": dose,
             "k": k,
-            "declared": (part, label, k) == DECLARED,
+            "declared": (part, dose, k) == DECLARED,
             "canaries": len(chosen),
             "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
             "rows": int(chosen["dose"].max()),
         }
-        for name, part, whole in by_part(trained(_drawn(frame)))
-        for (label, chosen), k in product(_doses_of(whole), guesses)
+        for name, part, whole in by_part(trained(_drawn(judged)))
+        for (dose, chosen), k in product(_by_dose(whole), KS)
+        if k < size
     ]
 
     def bounds(record: Record, share: float) -> Record:
@@ -380,7 +396,7 @@ def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
     return _bounded(found, bounds, judged, assumed="drawn")
 
 
-def one_run_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
+def one_run_table(judged: Judged) -> list[Record]:
     """Lower bounds of epsilon from the coins that chose between two canaries each.
 
     Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
@@ -389,23 +405,21 @@ def one_run_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
     Gaussian mechanism would have.
     """
     found: list[Record] = []
-    tossed = _drawn(frame)
+    tossed = _drawn(judged)
     for name, part, whole in by_part(tossed[tossed["pair"] != ""]):
-        for label, chosen in _doses_of(_pairs(whole)):
-            if not len(chosen):
-                continue
-            guesses = memorisation.declared_guesses(len(chosen))
-            # A guess at a tie is one that is wrong.
-            first = chosen.sort_values("gap", ascending=False, kind="stable")[:guesses]
+        for dose, pairs in _by_dose(_pairs(whole)):
+            guesses = memorisation.declared_guesses(len(pairs))
+            surest = pairs.sort_values("gap", ascending=False, kind="stable")[:guesses]
             record = {
                 "checkpoint": name,
                 "part": part,
-                "dose": label,
-                "declared": (part, label) == DECLARED[:2],
-                "pairs": len(chosen),
+                "dose": dose,
+                "declared": (part, dose) == DECLARED[:2],
+                "pairs": len(pairs),
                 "guesses": guesses,
-                "right": int((first["planted"] < first["held_out"]).sum()),
-                "rows": int(chosen["dose"].max()),
+                # A guess at a tie is one that is wrong.
+                "right": int((surest["at"] < surest["at_never"]).sum()),
+                "rows": int(pairs["dose"].max()),
             }
             found.append(record)
     return _bounded(found, coin_figures, judged, assumed="tossed")
@@ -427,12 +441,6 @@ def coin_figures(record: Record, share: float) -> Record:
     }
 
 
-def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
-    """Synthetic canaries: theirs is the uniform draw that bounds rest on."""
-    drawn = frame["format"].isin(list(FORMATS))
-    return frame[drawn & (frame["checkpoint"] != BASE)]
-
-
 Bounds: TypeAlias = Callable[[Record, float], Record]
 """Columns of bounds from a record, one-sided at a level."""
 
@@ -449,8 +457,8 @@ def _bounded(
     # How many bounds there are is known before any result, sensitive parts or not.
     declared = sum(record["declared"] for record in found)
     for record in found:
-        own = record["declared"]
-        share = (1 - LEVEL) / (declared if own else len(found) - declared)
+        family = declared if record["declared"] else len(found) - declared
+        share = (1 - LEVEL) / family
         figures = bounds(record, share)
         epsilon = figures["epsilon_per_record"]
         key = "bounded" if epsilon > 0 else "bound_of_0"
@@ -465,26 +473,15 @@ def _bounded(
 
 
 def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Both ranks of each pair, in the order of the pairs: of those that have both.
+    """Ranks of both canaries of each pair that has both, in the order of the pairs.
 
-    Ties are broken at random, so that a rank without memory is exactly uniform.
+    ``at`` is the planted one's, ``at_never`` the other's. Ties are broken at random, so
+    that a rank without memory is exactly uniform.
     """
     order = frame.sort_values("canary_id", kind="stable")
     jitter = np.random.default_rng(0).random(len(order))
     order = order.assign(at=order["rank"] + np.floor(jitter * (order["ties"] + 1)))
-    planted, never = (side(order).set_index("pair") for side in (trained, held_out))
-    both = planted.index.intersection(never.index).sort_values()
-    ranks = {"planted": planted["at"][both], "held_out": never["at"][both]}
-    found = pd.DataFrame({**ranks, "dose": planted["dose"][both]})
-    return found.assign(gap=np.abs(np.log(found["planted"] / found["held_out"])))
-
-
-def tables_of(frame: pd.DataFrame, judged: Judged) -> dict[str, list[Record]]:
-    """Every table, by its name."""
-    # Without a uniform draw bounds of epsilon have no ground.
-    drawn = frame if judged.uniform else frame[:0]
-    return {
-        "canary_by_dose": [*dose_table(frame)],
-        "canary_epsilon": epsilon_table(drawn, judged),
-        "canary_one_run": one_run_table(drawn, judged),
-    }
+    sides = (side(order)[["pair", "dose", "at"]] for side in (trained, held_out))
+    options: Any = {"on": "pair", "suffixes": ("", "_never"), "validate": "1:1"}
+    both = pd.merge(*sides, **options).sort_values("pair")
+    return both.assign(gap=np.abs(np.log(both["at"] / both["at_never"])))

@@ -381,8 +381,7 @@ def test_guesses_do_not_know_how_the_coins_fell(plant):
     other = frame.assign(
         held_out=~frame["held_out"], dose=np.where(frame["held_out"], 6, 0)
     )
-    judged = Judged(frame)
-    both = [one_run_table(f, judged) for f in (frame, other)]
+    both = [one_run_table(Judged(f)) for f in (frame, other)]
     for one, turned in zip(*both, strict=True):
         assert one["pairs"] == 31
         assert one["guesses"] == 16
