@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -49,17 +50,11 @@ from spark_audit.results import (
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Power
 from spark_audit.scoring.table import Pass
+from spark_audit.stats import memory_contrast
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
 from spark_audit.stats.duplicates import connected_components
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memorisation import candidate_rank, exposure_bits, top_k_credit
-from spark_audit.stats.memory_contrast import (
-    Memory,
-    Sides,
-    least_p,
-    memory,
-    permutation_p,
-)
 
 CANDIDATES = Pass("candidates")
 NO_BASE = (
@@ -153,8 +148,8 @@ class Twins(Audit):
                 nll, ranks = table.columns["nll_mean"], []
                 for one, own in zip(every, keys, strict=True):
                     # Mean over contexts; in each all strings have as many tokens.
-                    held = np.stack([nll[table.rows(key)] for key in own])
-                    means = held.astype(np.float64).mean(axis=0)
+                    held = [nll[table.rows(key)] for key in own]
+                    means = np.mean(held, axis=0, dtype=np.float64)
                     ranks.append(candidate_rank(means, one.true_index))
                 rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T
                 yield name, {"rank": rank, "ties": ties}
@@ -229,9 +224,8 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         Twins,
         exposure_mean=(0.0, most),
     )
-    # The null of a rise is 0, that of ranks the base's figure.
-    others = [row for row in rows if row.metric != "rise"]
-    rows = [*beside_base(others), *(row for row in rows if row.metric == "rise")]
+    # The base has no rise: of ranks alone its figure is the null.
+    rows = beside_base(rows)
     names = list(dict.fromkeys(frame["checkpoint"]))
     if ours.empty:
         rows += Twins.missing(names, NO_TRAINED)
@@ -241,12 +235,13 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         own = frame[frame["checkpoint"] == name]
         ours, never = own[own["side"] == TRAINED], held_out(own)
         for group, part in [("pooled", ours), *by_dose(ours)]:
-            if (found := beyond(part, never)) is not None:
+            if (sides := both_sides(part, never)) is not None:
                 # What can be worked out of the smaller side is withheld as that is.
                 least = min(part["cluster"].nunique(), never["cluster"].nunique())
-                estimate = replace(found[0].difference, clusters=least)
-                of = compared(part)
-                rows.append(Twins.row(estimate, name, "beyond", of, group=group))
+                found = memory_contrast.memory(*sides).difference
+                place = name, "beyond", compared(part)
+                beyond = replace(found, clusters=least)
+                rows.append(Twins.row(beyond, *place, group=group))
     order = {metric.name: i for i, metric in enumerate(Twins.metrics)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
     lost = collapsed(frame)
@@ -294,7 +289,7 @@ class Test:
     power
         What the smallest effect follows from that all of these tests detect.
     p
-        Of the conjunction, as each of the tests must hold, corrected over groups.
+        Of the conjunction, as each of the tests must hold.
     """
 
     row: Row
@@ -321,13 +316,11 @@ def findings(
             yield absent("twins.not_resolvable", status="not_resolvable", **why)
             continue
         tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
-        if not tests:
-            trained = (own["side"] == TRAINED).any()
-            yield absent(f"twins.no_{'control' if trained else 'trained'}")
+        if tests:
+            yield _verdict(tests, own)
             continue
-        ps = holm([test.p for test in tests]).tolist()
-        tests = [replace(test, p=p) for test, p in zip(tests, ps, strict=True)]
-        yield _verdict(tests, own)
+        trained = (own["side"] == TRAINED).any()
+        yield absent(f"twins.no_{'control' if trained else 'trained'}")
 
 
 def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -338,18 +331,19 @@ def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
             yield f"dose:{name}", ours[names == name]
 
 
-def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | None:
-    """Trained minus never trained within strata, of one checkpoint; what is held so.
+def both_sides(
+    ours: pd.DataFrame, others: pd.DataFrame
+) -> tuple[np.ndarray, memory_contrast.Sides] | None:
+    """Rises of trained and never trained, or exposures without a base, and strata.
 
-    Of rises, or of exposures where the base was not scored. ``None`` where too few were
-    never trained on.
+    Of one checkpoint. ``None`` where too few were never trained on.
     """
     if others["cluster"].nunique() < CONTROL or ours.empty:
         return None
     both = pd.concat([ours, others])
     strata = both.groupby(["type", both["stratum"].abs()]).ngroup()
-    sides = Sides.of(both["side"] == TRAINED, both["cluster"], [strata])
-    return memory(both[compared(both)].to_numpy(), sides), sides
+    held = both["side"] == TRAINED, both["cluster"], [strata]
+    return both[compared(both)].to_numpy(), memory_contrast.Sides.of(*held)
 
 
 def held_out(frame: pd.DataFrame) -> pd.DataFrame:
@@ -414,12 +408,12 @@ def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:
 def _dealt(
     part: pd.DataFrame, others: pd.DataFrame, seed: int
 ) -> tuple[float | None, list[Power], float] | None:
-    """P of :func:`beyond` by permutations, or by Student's t, its power, its value."""
-    if (held := beyond(part, others)) is None:
+    """P of both sides by permutations, or by Student's t, its power, its value."""
+    if (held := both_sides(part, others)) is None:
         return None
-    found, sides = held
-    change = pd.concat([part, others])[compared(part)].to_numpy()
-    p, least = permutation_p(change, sides, seed=seed), least_p(sides)
+    found = memory_contrast.memory(*held)
+    p = memory_contrast.permutation_p(*held, seed=seed)
+    least = memory_contrast.least_p(held[1])
     if p is None:
         p, least = found.t_p(), 0.0
     value, se = found.difference.value or 0.0, found.difference.se
@@ -456,10 +450,12 @@ def _beyond_the_kind(
 
 
 def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
-    best, whole = min(tests, key=lambda test: test.p), tests[0]
-    detected = best.p <= LEVEL and best.way and side_of(best.row) == best.way
+    ps = holm([test.p for test in tests]).tolist()
+    p, best = min(zip(ps, tests, strict=True), key=itemgetter(0))
+    whole, trained = tests[0], own["side"] == TRAINED
+    detected = p <= LEVEL and best.way and side_of(best.row) == best.way
     clearest = best if detected else whole
-    left_out = own[(own["side"] == NEVER) & (own["stratum"] < 0)]
+    left_out = own[~trained & (own["stratum"] < 0)]
     facts: dict[str, Any] = {"ahead": clearest.row, "ahead_all": whole.row}
     facts["trained"], facts["never"] = clearest.groups
     facts["left_out"] = left_out["cluster"].nunique()
@@ -473,10 +469,10 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
         held = "beyond" in best.ps and best.row is not best.apart
         facts["beyond"] = best.apart if held else None
         facts["beyond_clear"] = bool(best.apart and side_of(best.apart) == best.way)
+    elif detected and "beyond" in best.ps:
+        claim = says = "betrays"
     elif detected:
         claim, says = "moved", "fell"
-        if "beyond" in best.ps:
-            claim = says = "betrays"
     elif rose and "kind" in whole.ps:
         claim = says = "confounded"
     elif rose and "beyond" in whole.ps:
@@ -485,10 +481,9 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
         each.model_copy(update={"over": each.over * len(tests)})
         for each in clearest.power
     ]
-    options: dict[str, Any] = {"p": best.p}
+    options: dict[str, Any] = {"p": p}
     # A mean of 0 without an interval may be two that cancel.
-    ours = own[own["side"] == TRAINED]
-    if whole.row.metric == "rise" and whole.row.value == 0 and not ours["rise"].any():
+    if whole.row.metric == "rise" and not own.loc[trained, "rise"].any():
         says, power = "still", [_hits_power(*whole.groups, over=len(tests))]
         facts["clusters"], options["unit"] = whole.groups[0], "clusters"
     options |= {"power": power, "facts": facts}

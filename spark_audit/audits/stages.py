@@ -36,7 +36,7 @@ from spark_audit.audits import identifiers
 from spark_audit.audits.base import LEVEL, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary_ranks import coin_figures
 from spark_audit.audits.matched_changes import unequal
-from spark_audit.audits.mia.estimates import Group, Known
+from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
 from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.task_accuracy import UNORDERED, OfSeries, tasks_in_order
@@ -590,20 +590,21 @@ class SeriesAttack(OfSeries):
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
             scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
-            known = Known(stages.rows, scores, context, FPRS, context.seed)
+            known = stages.rows, scores, context, FPRS, context.seed
             tasks = stages.rows["task"].to_numpy()
             parts = {"pooled": np.arange(len(tasks))}
             parts |= {f"task:{t}": np.flatnonzero(tasks == t) for t in sorted({*tasks})}
             for where, at in parts.items():
-                group = Group(known, where, at, seed_for(context.seed, "series"))
+                group = Group(*known, where, at, seed_for(context.seed, "series"))
                 gain = list(group.differences((name, SERIES), (name, LAST)))
                 if where == "pooled":
                     p = gain[0][2]
                     pooled[name], gains[name] = group, 1.0 if p is None else p
                 row = partial(self.row, group=where)
                 for of, metric in product(OFS, ("auc", *FPRS)):
-                    null = group.chance(name, of, FPRS.get(metric))
                     found = group.estimate(name, of, metric)
+                    rate = metric != "auc"
+                    null = group.chance(name, of, FPRS[metric]) if rate else {}
                     rows.append(row(found, name, metric, of, **null))
                 rows += [row(m, name, f"{k}_gain", null=0.0) for k, m, _ in gain]
             table += _by_stage(name, stages)
@@ -713,7 +714,7 @@ def _finding(
     elif moved < 0.05 and above.told:
         claim = "confounded"
     gain = rows[name, "auc_gain", ""]
-    member = group.known.facts["member"]
+    member = group.facts["member"]
     facts: dict[str, Fact] = {
         **above.rows(name, SERIES, audit="series"),
         "last": rows[name, "auc", LAST],

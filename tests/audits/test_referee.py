@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.estimates import Group, Known
+from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.membership import Findings, judged_scores
 from spark_audit.audits.mia.referee import given_files, read_scores
 from spark_audit.audits.mia.scores import FPRS
@@ -47,8 +47,8 @@ def verdicts(
             scores["base"]["x"] = topic + rng.normal(0, 0.3, ROWS)
         else:
             scores["base"]["x"] = np.full(ROWS, np.nan)
-        known = Known(facts, scores, Context(replicates=20), FPRS, 1)
-        pooled = Group(known, "pooled", np.arange(ROWS), 2)
+        known = facts, scores, Context(replicates=20), FPRS, 1
+        pooled = Group(*known, "pooled", np.arange(ROWS), 2)
         (record,) = judged_scores(["base", "mine"], ["x"], Findings(pooled))
         said.append(record["says"])
     return said

@@ -46,27 +46,6 @@ TOO_FEW = f"fewer than {FEWEST} members or {FEWEST} non-members"
 
 
 @dataclass(frozen=True)
-class Known:
-    """Facts of the examples, and their scores.
-
-    Attributes
-    ----------
-    scores
-        Checkpoint -> score -> shape ``(n,)``, NaN where there is none.
-    fprs
-        Budgets of false positives of the rates, by metric.
-    chance_seed
-        Of the rates that a score has which knows nothing.
-    """
-
-    facts: pd.DataFrame
-    scores: Mapping[str, Mapping[str, np.ndarray]]
-    context: Context
-    fprs: Mapping[str, float]
-    chance_seed: int
-
-
-@dataclass(frozen=True)
 class Drawn:
     """Rows that have a score, their design and the weights of its resamples."""
 
@@ -150,10 +129,27 @@ class AboveTexts:
 class Group:
     """The rows of one group; estimates and resamples are kept once made.
 
-    ``seed`` is that of the resamples.
+    Attributes
+    ----------
+    facts
+        Of all examples, ``n`` of them.
+    scores
+        Checkpoint -> score -> shape ``(n,)``, NaN where there is none.
+    fprs
+        Budgets of false positives of the rates, by metric.
+    chance_seed
+        Of the rates that a score has which knows nothing.
+    rows
+        Places of the group's examples.
+    seed
+        Of the resamples.
     """
 
-    known: Known
+    facts: pd.DataFrame
+    scores: Mapping[str, Mapping[str, np.ndarray]]
+    context: Context
+    fprs: Mapping[str, float]
+    chance_seed: int
     name: str
     rows: np.ndarray
     seed: int
@@ -167,14 +163,14 @@ class Group:
 
         Shape ``(rows,)`` each.
         """
-        values = [self.known.scores[name][of][self.rows] for name, of in scores]
+        values = [self.scores[name][of][self.rows] for name, of in scores]
         kept = np.isfinite(values).all(axis=0)
         key = kept.tobytes()
         if key not in self._drawn:
             rows = self.rows[kept]
-            facts = self.known.facts.iloc[rows]
+            facts = self.facts.iloc[rows]
             design = roc.Design.of(facts["member"], facts["cluster"], facts["task"])
-            most = min(self.known.context.replicates, MOST_REPLICATES)
+            most = min(self.context.replicates, MOST_REPLICATES)
             weights = design.draw(replicates=most, seed=self.seed)
             self._drawn[key] = Drawn(rows, design, weights)
         return self._drawn[key], [each[kept] for each in values]
@@ -184,8 +180,8 @@ class Group:
         # The blind scores are the same for every checkpoint.
         key = ("" if attack in BESIDE else name, attack, drawn.rows.tobytes())
         if key not in self._resampled:
-            values = self.known.scores[name][attack][drawn.rows]
-            given, fprs = (drawn.design, values), self.known.fprs
+            values = self.scores[name][attack][drawn.rows]
+            given, fprs = (drawn.design, values), self.fprs
             rates = roc.tpr_replicates(*given, [*fprs.values()], drawn.weights)
             area = roc.auc_replicates(*given, drawn.weights)
             self._resampled[key] = {"auc": area, **dict(zip(fprs, rates, strict=True))}
@@ -195,7 +191,7 @@ class Group:
         """Why a checkpoint has no such score here; empty if it has."""
         if not len(self.rows):
             return TOO_FEW
-        values = self.known.scores[name][attack][self.rows]
+        values = self.scores[name][attack][self.rows]
         if np.isfinite(values).any():
             return ""
         if name == BASE and attack in RELATIVE:
@@ -209,7 +205,7 @@ class Group:
         drawn, (values,) = self.drawn((name, attack))
         replicates = self.resampled(name, attack, drawn)[metric]
         if metric != "auc":
-            rates = (drawn.design, values, self.known.fprs[metric])
+            rates = (drawn.design, values, self.fprs[metric])
             found = roc.tpr_estimate(*rates, replicates=replicates)
         else:
             found, _ = roc.auc_estimate(drawn.design, values, replicates=replicates)
@@ -218,18 +214,13 @@ class Group:
             if attack == "ez" and (top := int((values >= LIMIT).sum())):
                 note = f"{top} rows at its limit: no token became less likely"
                 found = found.noting(note)
-        return with_mde(found).decided(paper=self.known.context.paper)
+        return with_mde(found).decided(paper=self.context.paper)
 
-    def chance(self, name: str, attack: str, fpr: float | None) -> dict[str, float]:
-        """Null as columns of a row: of an AUC, or of a TPR at a budget, if it has one.
-
-        That is what a score gives which knows nothing.
-        """
-        if fpr is None:
-            return {"null": 0.5}
+    def chance(self, name: str, attack: str, fpr: float) -> dict[str, float]:
+        """TPR at a budget of a score that knows nothing, as columns of a row."""
         drawn, _ = self.drawn((name, attack))
         try:
-            band = roc.chance(drawn.design, fpr, seed=self.known.chance_seed)
+            band = roc.chance(drawn.design, fpr, seed=self.chance_seed)
         except NotEstimableError:
             return {}
         return dict(zip(NULL, band, strict=True))
@@ -324,10 +315,10 @@ class Group:
         if estimate.value is not None:
             found += [
                 (metric, _rate_difference(drawn, pair, fpr, apart[metric]), None)
-                for metric, fpr in self.known.fprs.items()
+                for metric, fpr in self.fprs.items()
             ]
         for metric, each, p in found:
-            shown = with_mde(each, null=0.0).decided(paper=self.known.context.paper)
+            shown = with_mde(each, null=0.0).decided(paper=self.context.paper)
             yield metric, shown, p
 
 

@@ -14,32 +14,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, with_base
-from spark_audit.audits.mia import estimates
+from spark_audit.audits.mia import estimates, scores
 from spark_audit.audits.mia.referee import (
     given_files,
     outside_scores,
     read_rows,
     read_scores,
-)
-from spark_audit.audits.mia.scores import (
-    ATTACKS,
-    BESIDE,
-    DECLARED,
-    FEWEST,
-    FPRS,
-    METRICS,
-    NO_ROWS,
-    RELATIVE,
-    membership_scores,
-    reference_table,
-    scored_text,
 )
 from spark_audit.audits.mia.texts import best_guess, label_test, labelled, without_model
 from spark_audit.audits.setup_guards import ALARM, BASE_READ
@@ -90,8 +77,8 @@ class Membership(Audit):
     """
 
     name = "mia"
-    metrics = METRICS
-    nothing = NO_ROWS
+    metrics = scores.METRICS
+    nothing = scores.NO_ROWS
     unscored = UNSCORED
     over = "trained rows compared with held-out rows"
     chance = True
@@ -143,29 +130,29 @@ class Membership(Audit):
         if not ids or not scored:
             return Evidence()
         if borrowed := BASE not in scored:
-            scored, base = [BASE, *scored], reference_table(manifest, ids)
+            scored, base = [BASE, *scored], scores.reference_table(manifest, ids)
         else:
             base = tables[BASE][Pass()]
-        texts = [scored_text(manifest.by_id[key]) for key in ids]
+        texts = [scores.scored_text(manifest.by_id[key]) for key in ids]
         options = {"seed": context.seed, "permutations": self.blind_permutations}
         units, alone, blind = without_model(manifest, texts, ids, **options)
         attacks = given_files(self.scores_file)
         outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
+        of_base = scores.membership_scores(base, manifest, ids)
+        read = {of: of_base[of] for of in OF_BASE}
+        seed = seed_for(context.seed, "mia", "texts")
+        guess = best_guess(texts, *labelled(units), read, seed=seed)
 
         def measured() -> Measured:
-            unknown = np.full(len(units), np.nan)
+            unknown = dict.fromkeys(scores.BESIDE, np.full(len(units), np.nan))
             for name in scored:
                 if name == BASE:
-                    scores = membership_scores(base, manifest, ids)
-                    own = {of: scores[of] for of in OF_BASE}
-                    seed = seed_for(context.seed, "mia", "texts")
-                    guess = best_guess(texts, *labelled(units), own, seed=seed)
-                    beside = {"texts": guess, "blind": blind}
+                    own = {**of_base, "texts": guess, "blind": blind}
                 else:
                     table = tables[name][Pass()]
-                    scores = membership_scores(table, manifest, ids, base=base)
-                    beside = dict.fromkeys(BESIDE, unknown)
-                yield name, {**scores, **beside, **outside[name]}
+                    own = scores.membership_scores(table, manifest, ids, base=base)
+                    own |= unknown
+                yield name, {**own, **outside[name]}
 
         lacking = [name for name in tables if name not in scored]
         told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}
@@ -179,58 +166,53 @@ class Membership(Audit):
         ``auc`` and the rates are taken by task and averaged over the tasks with
         at least 20 members and 20 non-members.
         """
-        names = list(evidence.checkpoints)
-        outside = evidence.facts.get("outside", [])
-        every = (*ATTACKS, *outside)
-        scores = {
+        names, outside = list(evidence.checkpoints), evidence.facts.get("outside", [])
+        every = (*scores.ATTACKS, *outside)
+        values = {
             name: {of: evidence.row(name, of) for of in every}
-            | {of: evidence.row(BASE, of) for of in BESIDE}
+            | {of: evidence.row(BASE, of) for of in scores.BESIDE}
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
-        known = estimates.Known(evidence.units, scores, context, FPRS, seed("chance"))
+        known = evidence.units, values, context, scores.FPRS, seed("chance")
         groups = {
-            group: estimates.Group(known, group, rows, seed(group))
+            group: estimates.Group(*known, group, rows, seed(group))
             for group, rows in estimates.rows_by_group(evidence.units).items()
         }
         pooled = groups["pooled"]
-        judged = findings(pooled, evidence.facts["alone"], seed=context.seed)
+        judged = findings(pooled, evidence.facts, seed=context.seed)
         rows = [
             row
             for group in groups.values()
             for name in names
-            for attack in (*(every if group is pooled else DECLARED), "blind")
+            for attack in (*(every if group is pooled else scores.DECLARED), "blind")
             for row in rows_of(group, name, attack, judged)
         ]
         contrasts = [
             row
             for group in groups.values()
             for name, other in with_base(names, context.baselines)
-            for attack in DECLARED
-            if other != BASE or attack not in RELATIVE
+            for attack in scores.DECLARED
+            if other != BASE or attack not in scores.RELATIVE
             for row in contrasts_of(group, name, other, attack, judged)
         ]
-        told, above = verdicts(names, rows, contrasts, judged)
-        others = judged_scores(names, outside, judged)
+        told, above = verdicts(names, [*rows, *contrasts], judged)
         for name in evidence.facts["unscored"]:
             lost: dict[str, Any] = {"checkpoint": name, "reason": UNSCORED}
             told.append(Finding.not_tested("mia", "mia.missing", **lost))
-        borrowed = []
-        if evidence.facts["borrowed"]:
-            says = "mia.untrained_borrowed"
-            borrowed = [guard("untrained model", says, {}, checkpoint=BASE)]
+        tables = {
+            "mia_covariates": [*covariate_table(judged.facts)],
+            "mia_roc": [*curve_table(pooled, names)],
+            "mia_texts": above,
+            "mia_outside": judged_scores(names, outside, judged),
+        }
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=[*borrowed, *base_read(pooled), *judged.guards],
+            guards=judged.guards,
             findings=told,
             settings={"replicates": min(context.replicates, estimates.MOST_REPLICATES)},
-            tables={
-                "mia_covariates": [*covariate_table(evidence.units.iloc[pooled.rows])],
-                "mia_roc": [*curve_table(pooled, names)],
-                **({"mia_texts": above} if above else {}),
-                **({"mia_outside": others} if others else {}),
-            },
+            tables={name: table for name, table in tables.items() if table},
         )
 
 
@@ -238,16 +220,12 @@ def rows_of(
     group: estimates.Group, name: str, attack: str, judged: Findings
 ) -> Iterator[Row]:
     """AUC and rates of one score, with what the guards say of it."""
-    columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
     pooled = group.name == "pooled"
-    for metric in ("auc", *FPRS):
-        estimate = group.estimate(name, attack, metric)
-        if estimate.value is None:
-            null = {"null": 0.5} if metric == "auc" else {}
-            yield Row.of_estimate(estimate, metric=metric, **columns, **null)
-            continue
-        null = group.chance(name, attack, FPRS.get(metric))
-        if attack == "blind":
+    for metric in ("auc", *scores.FPRS):
+        estimate, null = group.estimate(name, attack, metric), dict[str, float]()
+        if estimate.value is not None and metric != "auc":
+            null = group.chance(name, attack, scores.FPRS[metric])
+        if attack == "blind" and estimate.value is not None:
             # Intervals that take cross-validated scores as given are too narrow.
             sizes: dict[str, Any] = {"n": estimate.n, "clusters": estimate.clusters}
             bare = Estimate(estimate.value, status=estimate.status, **sizes)
@@ -257,16 +235,16 @@ def rows_of(
                 p, drawn = p_value(told["blind_p"]), told["blind_permutations"]
                 estimate = estimate.noting(f"permutation {p}, {drawn} permutations")
                 null = {end: told[f"blind_{end}"] for end in estimates.NULL}
-        else:
+        elif estimate.value is not None:
             estimate = _voided(estimate, judged, attack)
             if metric == "auc" and pooled:
-                count = group.known.facts["task"].iloc[group.rows].nunique()
+                count = judged.facts["task"].nunique()
                 over = f"mean over {count} tasks" if count > 1 else "1 task"
                 estimate = estimate.noting(over)
             within = estimate.status == "ok" and side_of(estimate, 0.5) == 0
             if metric == "auc" and within and estimate.mde:
                 estimate = estimate.noting(NOT_DETECTED)
-        yield Row.of_estimate(estimate, metric=metric, **columns, **null)
+        yield Membership.row(estimate, name, metric, attack, group=group.name, **null)
 
 
 def _voided(
@@ -298,17 +276,17 @@ def curve_table(pooled: estimates.Group, names: list[str]) -> Iterator[dict[str,
     Budgets of false positives run from what one non-member of the smallest task
     allows to 1; a rate is the mean over tasks, as in the rows.
     """
-    for name, attack in product(names, DECLARED):
+    for name, attack in product(names, scores.DECLARED):
         if pooled.usable(name, attack):
             continue
-        drawn, (scores,) = pooled.drawn((name, attack))
+        drawn, (values,) = pooled.drawn((name, attack))
         fewest = min((len(others) for _, others in drawn.design.tasks), default=0)
         if fewest < 2:
             continue
         # A hair above, or the smallest task's first false positive is lost.
         for fpr in np.geomspace(1 / fewest * (1 + 1e-9), 0.99, CURVE).tolist():
             if band := pooled.chance(name, attack, fpr):
-                rates = [tpr.value for tpr in tpr_by_task(drawn.design, scores, fpr)]
+                rates = [tpr.value for tpr in tpr_by_task(drawn.design, values, fpr)]
                 point = {"checkpoint": name, "of": attack, "fpr": fpr}
                 point["tpr"] = float(np.mean(rates))
                 yield point | {
@@ -320,27 +298,35 @@ def curve_table(pooled: estimates.Group, names: list[str]) -> Iterator[dict[str,
 
 
 Record: TypeAlias = "dict[str, Any]"
-R = TypeVar("R", bound=Row)
 PRIMARY = "combined"
 """The score that is told where several detect."""
 USABLE = ("ok", "insensitive")
 
 
 def verdicts(
-    names: list[str], rows: list[Row], contrasts: list[Contrast], judged: Findings
+    names: Sequence[str], rows: Sequence[Row], judged: Findings
 ) -> tuple[list[Finding], list[Record]]:
     """What is said of each checkpoint but the untrained model, and on what.
 
     The table compares each score with the best guess from the texts alone; rates of the
-    score that the sentence rests on.
+    score that the sentence rests on. ``rows`` are all of the report, contrasts last.
     """
     found: list[Finding] = []
     table: list[Record] = []
     for name in names:
         if name == BASE:
             continue
-        own, changes = _aucs(rows, name), _aucs(contrasts, name)
-        concluded, tests = _concluded(name, own, changes, judged)
+        # Of each score its change since the untrained model, or where there is none
+        # its AUC.
+        aucs = {
+            row.of: row
+            for row in rows
+            if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
+            and getattr(row, "baseline", BASE) == BASE
+            and row.value is not None
+            and row.of in scores.DECLARED
+        }
+        concluded, tests = _concluded(name, aucs, judged)
         found.append(concluded)
         for attack, test in tests.items():
             if (above := test.above) is not None:
@@ -366,18 +352,6 @@ def _rates(
         says = test.state if (apart.low or 0.0) > 0 else "not shown"
         record = {"checkpoint": name, "of": attack, "metric": metric}
         yield {**record, **above.record, "says": says}
-
-
-def _aucs(rows: Sequence[R], name: str) -> dict[str, R]:
-    """AUCs of a checkpoint, or changes since the untrained model, by score."""
-    return {
-        row.of: row
-        for row in rows
-        if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
-        and getattr(row, "baseline", BASE) == BASE
-        and row.value is not None
-        and row.of in DECLARED
-    }
 
 
 @dataclass(frozen=True)
@@ -449,53 +423,31 @@ def effect_of(row: Row) -> float:
     return (row.value or 0.0) - (row.null or 0.0)
 
 
-def _tests(
-    name: str, own: Mapping[str, Row], changes: Mapping[str, Contrast], judged: Findings
-) -> tuple[dict[str, Tested], dict[str, Any]]:
-    """The test of each usable score, and which scores have none."""
-    pooled, tests = judged.pooled, dict[str, Tested]()
-    void: list[str] = []
-    untested: list[str] = []
-    for attack, row in own.items():
-        change = changes.get(attack)
-        tested = change or row
-        p = change.p if change else pooled.p(name, attack)
-        if tested.status not in USABLE:
-            void.append(attack)
-        elif p is None:
-            untested.append(attack)
-        else:
-            more = effect_of(tested) > 0
-            above = pooled.above_texts(name, attack, more=more, told=judged.before)
-            tests[attack] = Tested(tested, p, judged.doubted(attack), above)
-    return tests, {"void": sorted(void), "untested": sorted(untested)}
-
-
-def base_read(pooled: estimates.Group) -> list[Guard]:
-    """That the base tells trained rows from others better than their texts do."""
-    above = pooled.above_texts(BASE, "loss", texts="blind")
-    if above is None or above.p >= ALARM:
-        return []
-    facts = above.rows(BASE, "loss")
-    return [guard(BASE_READ, "mia.base_read", facts, passed=False, checkpoint=BASE)]
-
-
 def _concluded(
-    name: str, own: Mapping[str, Row], changes: Mapping[str, Contrast], judged: Findings
+    name: str, aucs: Mapping[str, Row], judged: Findings
 ) -> tuple[Finding, dict[str, Tested]]:
+    """What is said of a checkpoint, and the tests of its usable scores."""
     not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
-    pooled = judged.pooled
-    if not own:
-        reason = NO_ROWS if len(pooled.rows) else estimates.TOO_FEW
+    pooled, tests = judged.pooled, dict[str, Tested]()
+    if not aucs:
+        reason = scores.NO_ROWS if len(pooled.rows) else estimates.TOO_FEW
         return not_tested("mia.missing", reason=reason), {}
-    tests, facts = _tests(name, own, changes, judged)
+    for attack, row in aucs.items():
+        p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
+        if row.status in USABLE and p is not None:
+            options = {"more": effect_of(row) > 0, "told": judged.before}
+            above = pooled.above_texts(name, attack, **options)
+            tests[attack] = Tested(row, p, judged.doubted(attack), above)
+    void = sorted(a for a, row in aucs.items() if row.status not in USABLE)
+    untested = sorted({*aucs} - {*tests, *void})
+    facts: dict[str, Any] = {"void": void, "untested": untested}
     if not tests:
         return not_tested("mia.no_score", **facts), {}
 
     moved, needed, over = _corrected(name, tests, pooled)
-    facts["scores"] = len(tests)
-    member = pooled.known.facts["member"].to_numpy(bool)[pooled.rows]
-    facts |= {"members": int(member.sum()), "others": int((~member).sum())}
+    members = int(judged.facts["member"].sum())
+    facts |= {"scores": len(tests), "members": members}
+    facts["others"] = len(judged.facts) - members
     claim: Claim = "nothing_shown"
     if detected := [attack for attack in tests if needed[attack] < 0.05]:
         claim, best = "membership", _shown_of(detected, tests)
@@ -548,15 +500,14 @@ def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
 
 def judged_scores(
     names: Sequence[str], attacks: Sequence[str], judged: Findings
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """What each attack shows of each checkpoint, by the guards of our own scores.
 
     It detects where it scores trained rows higher than the base did (or, without scores
     of the base, than chance), and exceeds the best guess from the texts alone; p values
     are corrected (Holm) over attacks and checkpoints.
     """
-    pooled, ps = judged.pooled, list[float]()
-    records: list[dict[str, Any]] = []
+    pooled, records = judged.pooled, list[Record]()
     for name, attack in product((one for one in names if one != BASE), attacks):
         estimate = pooled.estimate(name, attack)
         above = pooled.above_texts(name, attack, told=judged.texts)
@@ -571,13 +522,13 @@ def judged_scores(
             (_, change, p), *_ = pooled.differences((name, attack), (BASE, attack))
             moved = change.value or 0.0
         rising = 1.0 if p is None or moved <= 0 else p
-        ps.append(max(rising, above.p))
         says = "confounded" if above.told and rising < 0.05 else "not shown"
-        state, _ = judged.of(attack)
-        record |= {**above.record, "p": ps[-1], "status": state, "says": says}
+        record |= {**above.record, "p": max(rising, above.p)}
+        record |= {"status": judged.of(attack)[0], "says": says}
     tested = [one for one in records if "p" in one]
-    for one, p in zip(tested, holm(ps), strict=True):
-        one["p_adjusted"] = float(p)
+    ps = holm([one["p"] for one in tested]).tolist()
+    for one, p in zip(tested, ps, strict=True):
+        one["p_adjusted"] = p
         if p < 0.05:
             one["says"] = "detected" if one["status"] == "ok" else one["status"]
     return records
@@ -618,7 +569,8 @@ class Findings:
     (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
     where that is so of ``loss``. A score of few tokens passes where the sides differ.
     ``alone`` is what the texts alone tell, ``before`` whether the untrained model's
-    scores tell the sides, as one family; ``pooled`` has the scores of all rows.
+    scores tell the sides, as one family; ``pooled`` has the scores of all rows that
+    are judged, ``facts`` what is known of these rows.
     """
 
     pooled: estimates.Group
@@ -629,6 +581,10 @@ class Findings:
     texts: bool = False
     before: bool = False
     apart: set[str] = field(default_factory=set)
+
+    @property
+    def facts(self) -> pd.DataFrame:
+        return self.pooled.facts.iloc[self.pooled.rows]
 
     def add(self, name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> None:
         """Add a guard, by default a warning."""
@@ -649,17 +605,25 @@ class Findings:
 
 
 def findings(
-    pooled: estimates.Group, alone: Mapping[str, float], *, seed: int
+    pooled: estimates.Group, told: Mapping[str, Any], *, seed: int
 ) -> Findings:
     """Judge the sets and the untrained model.
 
     Parameters
     ----------
-    alone
-        What the texts alone tell.
+    told
+        Whether the untrained model's figures are ``borrowed``, and what the texts
+        ``alone`` tell.
     """
-    facts = pooled.known.facts.iloc[pooled.rows]
-    found = Findings(pooled, alone if len(facts) else {})
+    found = Findings(pooled, told["alone"] if len(pooled.rows) else {})
+    facts, of_base = found.facts, {"checkpoint": BASE}
+    if told["borrowed"]:
+        found.add("untrained model", "untrained_borrowed", {}, **of_base)
+    # The base tells trained rows from others better than their texts do.
+    above = pooled.above_texts(BASE, "loss", texts="blind")
+    if above is not None and above.p < ALARM:
+        read = above.rows(BASE, "loss")
+        found.add(BASE_READ, "base_read", read, passed=False, **of_base)
     _rows(found, facts)
     _blind_guard(found, facts)
     _duplicates(found, len(facts))
@@ -693,7 +657,11 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     others = len(facts) - members
     clusters = facts.groupby("member")["cluster"].nunique()
     least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
-    told: dict[str, Fact] = {"members": members, "others": others, "fewest": FEWEST}
+    told: dict[str, Fact] = {
+        "members": members,
+        "others": others,
+        "fewest": scores.FEWEST,
+    }
     told |= {"tasks": facts["task"].nunique(), "seen": None}
     if least > 1:
         share = (members + others + 1) / (12 * members * others)
@@ -760,18 +728,19 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
 
 
 def _untrained(found: Findings) -> None:
-    pooled, alone = found.pooled, list[str]()
-    scored = [one for one in ATTACKS if not pooled.usable(BASE, one)]
+    pooled = found.pooled
+    scored = [one for one in scores.ATTACKS if not pooled.usable(BASE, one)]
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
     if ps:
         together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
-        found.before = bool(
-            correlated([*ps.values()], together)[0].min() < estimates.TOLD
-        )
-    for attack in DECLARED:
+        least = correlated([*ps.values()], together)[0].min()
+        found.before = bool(least < estimates.TOLD)
+    for attack in scores.DECLARED:
         estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:
-            alone.append(attack)
+            # ``loss`` is the first of them.
+            if "loss" in found.apart:
+                found.beside[attack] = UNGUARDED
             continue
         holds = side == 0
         if not holds:
@@ -782,6 +751,4 @@ def _untrained(found: Findings) -> None:
         facts: dict[str, Fact] = {"auc": auc, "holds": holds}
         found.add("untrained model", "untrained", facts, **told, checkpoint=BASE)
     if "loss" in found.apart:
-        found.apart |= {*DECLARED}
-        for attack in alone:
-            found.beside[attack] = UNGUARDED
+        found.apart |= {*scores.DECLARED}
