@@ -266,14 +266,15 @@ class Group:
         areas = estimate.value + alone.value, alone.value
         return AboveTexts(with_mde(estimate, null=0.0), *areas, least_p, told)
 
-    def correlation(self, name: str, tests: Mapping[str, str]) -> np.ndarray:
+    def correlation(
+        self, name: str, tests: Mapping[str, tuple[str, str] | None]
+    ) -> np.ndarray:
         """How the AUCs of scores vary together, less those that they are compared with.
 
         Parameters
         ----------
         tests
-            Score -> ``base``: less the same score of the untrained model; ``texts``:
-            less that of the texts alone; empty: less 0.5.
+            Score -> what its AUC is less that of (checkpoint, score); None: less 0.5.
 
         Returns
         -------
@@ -283,10 +284,7 @@ class Group:
         parts: list[np.ndarray] = []
         rows: list[bytes] = []
         for attack, other in tests.items():
-            compared = [(name, attack)]
-            if other:
-                compared.append((BASE, attack) if other == BASE else (name, other))
-            drawn, found = self.drawn(*compared)
+            drawn, found = self.drawn((name, attack), *([other] if other else []))
             each = [roc.auc_components(drawn.design, values) for values in found]
             part = each[0] - sum(each[1:])
             parts.append(part / (np.linalg.norm(part) or 1.0))
@@ -310,16 +308,16 @@ class Group:
         drawn, pair = self.drawn(one, other)
         ours, theirs = (self.resampled(*each, drawn) for each in (one, other))
         apart = {metric: ours[metric] - theirs[metric] for metric in ours}
-        estimate, p = roc.auc_difference(drawn.design, *pair, replicates=apart["auc"])
-        found = [("auc", estimate, p)]
-        if estimate.value is not None:
-            found += [
-                (metric, _rate_difference(drawn, pair, fpr, apart[metric]), None)
-                for metric, fpr in self.fprs.items()
-            ]
-        for metric, each, p in found:
-            shown = with_mde(each, null=0.0).decided(paper=self.context.paper)
-            yield metric, shown, p
+        for metric, moved in apart.items():
+            if metric == "auc":
+                found = roc.auc_difference(drawn.design, *pair, replicates=moved)
+            else:
+                rate = _rate_difference(drawn, pair, self.fprs[metric], moved)
+                found = rate, None
+            estimate, p = with_mde(found[0], null=0.0), found[1]
+            yield metric, estimate.decided(paper=self.context.paper), p
+            if estimate.value is None:
+                return
 
 
 def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -356,10 +354,10 @@ def _rate_difference(
     """Difference of two rates with the percentile interval of its resamples."""
     found = [roc.tpr_by_task(drawn.design, values, fpr) for values in pair]
     one, other = (float(np.mean([tpr.value for tpr in side])) for side in found)
-    sizes: Any = {"n": len(drawn.rows), "clusters": drawn.design.n_clusters}
+    clear = all(tpr.resolvable for side in found for tpr in side)
+    sizes: dict[str, Any] = {"n": len(drawn.rows), "clusters": drawn.design.n_clusters}
+    sizes["status"] = "ok" if clear else "not_resolvable"
     estimate = Estimate(one - other, **sizes)
-    if not all(tpr.resolvable for side in found for tpr in side):
-        estimate = replace(estimate, status="not_resolvable")
     low, high = percentile_interval(replicates)
     if not high > low:
         return estimate.noting("all resamples are equal: no interval")

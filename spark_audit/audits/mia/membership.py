@@ -362,29 +362,19 @@ class Tested:
     the guard and still moves every score. Where the texts were not tried, a score that
     a guard doubts claims nothing, and the sentence of any other says so. Only where
     the sides are ``told`` apart without training can a change be confounded with that.
+    ``beyond_p`` is the p value of what a claim needs in addition to the change.
     """
 
     row: Row
     p: float
-    doubted: bool
     above: estimates.AboveTexts | None
+    told: bool
+    beyond_p: float
 
     @property
     def more(self) -> bool:
         """Whether members look more familiar; else less."""
         return effect_of(self.row) > 0
-
-    @property
-    def told(self) -> bool:
-        """Whether the sides are told apart without training."""
-        return self.doubted if self.above is None else self.above.told
-
-    @property
-    def beyond_p(self) -> float:
-        """P value of what a claim needs in addition to the change."""
-        if self.above is not None:
-            return self.above.p
-        return 1.0 if self.doubted else self.p
 
     @property
     def state(self) -> str:
@@ -437,7 +427,12 @@ def _concluded(
         if row.status in USABLE and p is not None:
             options = {"more": effect_of(row) > 0, "told": judged.before}
             above = pooled.above_texts(name, attack, **options)
-            tests[attack] = Tested(row, p, judged.doubted(attack), above)
+            # The sides differ in what is no training: nothing is clean then.
+            doubted = judged.texts or attack in judged.apart
+            beyond = doubted, 1.0 if doubted else p
+            if above is not None:
+                beyond = above.told, above.p
+            tests[attack] = Tested(row, p, above, *beyond)
     void = sorted(a for a, row in aucs.items() if row.status not in USABLE)
     untested = sorted({*aucs} - {*tests, *void})
     facts: dict[str, Any] = {"void": void, "untested": untested}
@@ -475,13 +470,17 @@ def _corrected(
     sides are told apart without training what a score shows beyond that is no sample
     of noise alone: nothing is gained there from how scores vary together.
     """
-    change = {a: BASE if isinstance(t.row, Contrast) else "" for a, t in tests.items()}
+    change = {
+        attack: (BASE, attack) if isinstance(test.row, Contrast) else None
+        for attack, test in tests.items()
+    }
     together = pooled.correlation(name, change)
     moved, worth = correlated([test.p for test in tests.values()], together)
     further = [test.beyond_p for test in tests.values()]
     excess, worth_excess = holm(further), float(len(tests))
     if not any(test.told for test in tests.values()):
-        beyond = {a: "texts" if t.above else change[a] for a, t in tests.items()}
+        texts = name, "texts"
+        beyond = {a: texts if t.above else change[a] for a, t in tests.items()}
         excess, worth_excess = correlated(further, pooled.correlation(name, beyond))
     both = np.maximum(moved, excess)
     changed, claimed = (dict(zip(tests, ps, strict=True)) for ps in (moved, both))
@@ -598,10 +597,6 @@ class Findings:
             own = APART
         notes = dict.fromkeys((reason, own, self.beside.get(ALL, "")))
         return status, "; ".join(note for note in notes if note)
-
-    def doubted(self, attack: str) -> bool:
-        """Whether the sides differ in what is no training: nothing is clean then."""
-        return self.texts or attack in self.apart
 
 
 def findings(
@@ -732,7 +727,7 @@ def _untrained(found: Findings) -> None:
     scored = [one for one in scores.ATTACKS if not pooled.usable(BASE, one)]
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
     if ps:
-        together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
+        together = pooled.correlation(BASE, dict.fromkeys(ps))
         least = correlated([*ps.values()], together)[0].min()
         found.before = bool(least < estimates.TOLD)
     for attack in scores.DECLARED:

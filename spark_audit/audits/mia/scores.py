@@ -8,7 +8,6 @@ by the entry point ``spark_audit.scores``, whose name is the score's.
 
 from __future__ import annotations
 
-import zlib as compression
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Metric, registered
+from spark_audit.audits.mia.texts import compressed_bytes
 from spark_audit.errors import InputError, one_line
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY
@@ -102,11 +102,6 @@ def minkpp(block: Scored, share: float) -> np.ndarray:
     usable = sd >= SD_FLOOR
     z = np.where(usable, (block.logp - mean) / np.where(usable, sd, 1.0), 0.0)
     return lowest_mean(z, share)
-
-
-def compressed_bytes(text: str) -> int:
-    """Size of a text under zlib at level 6, in bytes."""
-    return len(compression.compress(text.encode(), 6))
 
 
 def zlib(block: Scored) -> np.ndarray:

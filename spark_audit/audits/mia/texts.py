@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import combinations
@@ -11,7 +12,6 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.mia.scores import compressed_bytes
 from spark_audit.data.examples import parts_outside
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
@@ -47,6 +47,11 @@ def remembered(function: Callable[..., R]) -> Callable[..., R]:
         return found[1]
 
     return run
+
+
+def compressed_bytes(text: str) -> int:
+    """Size of a text under zlib at level 6, in bytes."""
+    return len(zlib.compress(text.encode(), 6))
 
 
 def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
@@ -190,11 +195,11 @@ def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
         return np.arange(n)
     # The smaller side keeps up to half: an AUC is as sure as its smaller side.
     kept = []
-    counts = int(sides.member.sum()), int((~sides.member).sum())
-    small = min(*counts, MOST_ROWS // 2)
-    for member, count in zip((True, False), counts, strict=True):
-        rows = np.flatnonzero(sides.member == member)
-        wanted = small if count == min(counts) else MOST_ROWS - small
+    both = [np.flatnonzero(sides.member == side) for side in (True, False)]
+    fewest = min(map(len, both))
+    small = min(fewest, MOST_ROWS // 2)
+    for rows in both:
+        wanted = small if len(rows) == fewest else MOST_ROWS - small
         _, code = np.unique(sides.cluster[rows], return_inverse=True)
         place = rng.permutation(code.max() + 1)[code]
         kept.append(rows[np.argsort(place, kind="stable")][:wanted])
