@@ -326,8 +326,7 @@ def findings(
 ) -> Iterator[Finding]:
     """What is said of every checkpoint, with ``bounds`` of epsilon and report rows."""
     if judged.sensitive and judged.lost:
-        parts = sorted(judged.sensitive)
-        lists = {"insensitive": judged.lost, "sensitive": parts}
+        lists = {"insensitive": judged.lost, "sensitive": sorted(judged.sensitive)}
         yield finding("", "not_tested", "partly_insensitive", lists)
     means = {(r.checkpoint, r.of): r for r in rows if r.metric == "exposure_mean"}
     for name in dict.fromkeys(ranks.trained(judged.frame)["checkpoint"]):
@@ -439,8 +438,9 @@ def _against_chance(
     on["power"] = [Power(test="exposure", n=able, size=size, over=best.over)]
     on |= {"p": best.p, "value": best.value, "low": mean.low, "high": mean.high}
     on |= {"metric": "exposure_mean", "of": best.part}
-    says = ("memory", "memory") if shown else ("nothing_shown", "nothing")
-    return finding(name, *says, facts, **on)
+    if shown:
+        return finding(name, "memory", "memory", facts, **on)
+    return finding(name, "nothing_shown", "nothing", facts, **on)
 
 
 def _rise(frame: pd.DataFrame, best: Tested, never: Sequence[Pair]) -> Finding:
@@ -455,9 +455,9 @@ def _rise(frame: pd.DataFrame, best: Tested, never: Sequence[Pair]) -> Finding:
     facts = {"rise": row, "p": best.p, "over": best.over}
     if best.detected:
         kind = ranks.p_risen(ranks.rises(ranks.held_out(part), name))
-        lifted = kind <= 1 - ranks.LEVEL and _clear(never, ahead=True) is None
-        says = ("confounded", "kind_risen") if lifted else ("memory", "risen")
-        return finding(name, *says, facts, p=best.p)
+        if kind <= 1 - ranks.LEVEL and _clear(never, ahead=True) is None:
+            return finding(name, "confounded", "kind_risen", facts, p=best.p)
+        return finding(name, "memory", "risen", facts, p=best.p)
     # The one-sided signed-rank test of those in most rows. Against Student's t its
     # efficiency is 3 / pi; one-sided is half of two sides.
     test: dict[str, Any] = {"df": of_most.n - 1, "least_p": 2.0 ** (1 - of_most.n)}

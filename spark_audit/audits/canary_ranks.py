@@ -481,7 +481,7 @@ def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
     order = frame.sort_values("canary_id", kind="stable")
     jitter = np.random.default_rng(0).random(len(order))
     order = order.assign(at=order["rank"] + np.floor(jitter * (order["ties"] + 1)))
-    sides = (side(order)[["pair", "dose", "at"]] for side in (trained, held_out))
+    ours, never = (side(order)[["pair", "dose", "at"]] for side in (trained, held_out))
     options: Any = {"on": "pair", "suffixes": ("", "_never"), "validate": "1:1"}
-    both = pd.merge(*sides, **options).sort_values("pair")
+    both = ours.merge(never, **options).sort_values("pair")
     return both.assign(gap=np.abs(np.log(both["at"] / both["at_never"])))

@@ -425,8 +425,8 @@ def _concluded(
     for attack, row in aucs.items():
         p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
         if row.status in USABLE and p is not None:
-            options = {"more": effect_of(row) > 0, "told": judged.before}
-            above = pooled.above_texts(name, attack, **options)
+            more = effect_of(row) > 0
+            above = pooled.above_texts(name, attack, more=more, told=judged.before)
             # The sides differ in what is no training: nothing is clean then.
             doubted = judged.texts or attack in judged.apart
             beyond = doubted, 1.0 if doubted else p
