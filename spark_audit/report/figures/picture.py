@@ -15,7 +15,6 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
 from spark_audit.names import entry_of
 from spark_audit.report.figures.drawing import (
@@ -29,14 +28,12 @@ from spark_audit.report.figures.drawing import (
     palette,
 )
 from spark_audit.report.tables import VOID
-from spark_audit.results import Report, Row, number
+from spark_audit.results import Report, Row, grouped, number
 from spark_audit.sentences import optional, render
 
 FONT = 8.0
 SCREEN = 5.0
 """Inches of a panel from which on its axis stands above it, too."""
-FEW_DECADES = 150.0
-"""Ratio of an axis' ends below which it is labelled at 2 and 5 too."""
 DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
@@ -167,7 +164,8 @@ class Curve:
     """Points in the plane, joined where the look has dashes; a row has its interval.
 
     Points whose row has no value are left out. The alt text tells its ``words``, or the
-    height of its last point, unless it is not ``told``. Steps have few markers.
+    height of its last point, unless it is not ``told``. Points at an x of ``hollow``
+    have hollow marks. Steps have few markers.
     """
 
     look: Look
@@ -175,6 +173,7 @@ class Curve:
     y: Sequence[Value]
     words: str = ""
     told: bool = True
+    hollow: Sequence[float] = ()
     step: bool = False
 
     @property
@@ -187,15 +186,48 @@ class Curve:
                 found.append((x, y, *made))
         return found
 
+    def paint(self, axes: Axes, limits: tuple[float, float], *, shift: float) -> None:
+        """Its line, its intervals, and hollow marks of what must not be read as found.
 
-@dataclass(frozen=True)
-class Axis:
-    """A scale (linear, log) with its ends, and ticks (where -> what)."""
-
-    label: str = ""
-    scale: str = "linear"
-    limits: tuple[float, float] | None = None
-    ticks: Mapping[float, str] | None = None
+        Of what lies beyond the ends of the axis an arrow is shown.
+        """
+        look, points, (low, high) = self.look, self.points, limits
+        at_x = [min(max(x, low), high) + shift for x, *_ in points]
+        apart = [
+            not low <= x <= high
+            or x in self.hollow
+            or any(isinstance(at, Row) and at.status in VOID for at in made)
+            for x, _, *made in points
+        ]
+        every = max(1, len(points) // 4) if self.step else 1
+        drawn = axes.plot(
+            at_x,
+            [y for _, y, *_ in points],
+            drawstyle="steps-post" if self.step else "default",
+            markevery=[k for k in range(0, len(points), every) if not apart[k]],
+            clip_on=look.dashes != "none",
+            **look.line,
+        )
+        bar: dict[str, Any] = {"color": look.colour, "alpha": look.alpha}
+        bar |= {"linewidth": look.width, "zorder": 1.9, "solid_capstyle": "butt"}
+        for shown, (x, y, across, up), hollow in zip(at_x, points, apart, strict=True):
+            marks = []
+            if isinstance(across, Row) and across.ends:
+                left, right = across.ends
+                drawn += axes.plot((max(left, low), min(right, high)), [y, y], **bar)
+                arrow = replace(look, size=4)
+                marks += [(low, replace(arrow, marker="<"))] if left < low else []
+                marks += [(high, replace(arrow, marker=">"))] if right > high else []
+            if isinstance(up, Row) and up.ends:
+                drawn += axes.plot([shown, shown], up.ends, **bar)
+            if hollow:
+                marker = "<" if x < low else ">" if x > high else look.marker
+                mark = replace(look, marker=marker, hollow=low <= x <= high)
+                marks.append((shown, mark))
+            for at, mark in marks:
+                style = replace(mark, dashes="none").line
+                drawn += axes.plot(at, y, zorder=2.1, clip_on=False, **style)
+        look.owns(*drawn)
 
 
 @dataclass(frozen=True)
@@ -227,14 +259,16 @@ class Label:
 class Panel:
     """Curves on two axes, with bands behind them and lines of reference.
 
-    ``references`` stand at an ``x`` or ``y``; a "diagonal" goes through that point.
-    With ``labels`` there is no axis at the left.
+    ``limits`` and ``ticks`` (where -> what) are those of x, ``settings`` what else
+    ``axes.set`` takes. ``references`` stand at an ``x`` or ``y``. With ``labels`` there
+    is no axis at the left.
     """
 
     curves: Sequence[Curve]
     title: str = ""
-    x: Axis = field(default_factory=Axis)
-    y: Axis = field(default_factory=Axis)
+    limits: tuple[float, float] | None = None
+    ticks: Mapping[float, str] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     bands: Sequence[Band] = ()
     references: Sequence[tuple[str, float, Look]] = ()
     labels: Sequence[Label] = ()
@@ -242,11 +276,17 @@ class Panel:
 
     def paint(self, axes: Axes, *, dodge: float) -> None:
         """Draw it; points of several checkpoints stand side by side in ``dodge``."""
-        axes.set_xscale(self.x.scale)
-        axes.set_yscale(self.y.scale)
+        axes.set(title=self.title, **self.settings)
+        if self.ticks is not None:
+            axes.set_xticks([*self.ticks], [*self.ticks.values()])
+        if self.limits is not None:
+            axes.set_xlim(self.limits)
+        axes.minorticks_off()
+        axes.grid(True, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(True, linewidth=0.6, zorder=0)
-        axes.set_axisbelow(True)
+        axes.spines["left"].set_visible(not self.labels)
+        if self.labels and self.tall > SCREEN:
+            axes.tick_params("x", top=True, labeltop=True)
         for band in self.bands:
             area = axes.fill_between(
                 *(band.x, band.low, band.high),
@@ -258,44 +298,17 @@ class Panel:
             )
             band.look.owns(area)
         names = list(dict.fromkeys(curve.look.name for curve in self.curves))
+        limits = self.limits or (-math.inf, math.inf)
         for curve in filter(lambda curve: curve.points, self.curves):
             place = (names.index(curve.look.name) + 0.5) / len(names) - 0.5
-            _curve(axes, curve, self.x.limits, shift=dodge * place)
+            curve.paint(axes, limits, shift=dodge * place)
         for kind, at, look in self.references:
-            style = look.line | {"zorder": 1.5}
-            if kind == "diagonal":  # of two log axes
-                axes.axline((at, at), (10 * at, 10 * at), **style)
-            else:
-                look.owns((axes.axvline if kind == "x" else axes.axhline)(at, **style))
-        axes.set_title(self.title)
-        for axis, own, view in (
-            (axes.xaxis, self.x, axes.set_xlim),
-            (axes.yaxis, self.y, axes.set_ylim),
-        ):
-            axis.set_label_text(own.label)
-            # A page can turn it.
-            axis.label.set_rotation_mode("anchor")
-            if own.limits is not None:
-                view(*own.limits)
-            if own.ticks is not None:
-                axis.set_major_locator(FixedLocator(list(own.ticks)))
-                axis.set_ticklabels(list(own.ticks.values()))
-            elif own.scale == "log":
-                low, high = axis.get_view_interval()
-                subs = (1, 2, 5) if high / low < FEW_DECADES else (1,)
-                axis.set_major_locator(LogLocator(subs=subs, numticks=6))
-                axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axis.set_minor_locator(NullLocator())
-        axes.spines["left"].set_visible(not self.labels)
-        if self.labels and self.tall > SCREEN:
-            axes.tick_params(axis="x", top=True, labeltop=True)
+            draw = axes.axvline if kind == "x" else axes.axhline
+            draw(at, zorder=1.5, **look.line)
         for label in self.labels:
             drawn = axes.text(
-                label.at,
-                label.top,
-                label.text,
+                *(label.at, label.top, label.text),
                 transform=axes.get_yaxis_transform(),
-                ha="right" if label.at == 1.0 else "left",
                 va="top",
                 color=label.colour,
                 # On the ground's own colour, above the grid.
@@ -303,53 +316,6 @@ class Panel:
                 zorder=1.6,
             )
             label.look.owns(drawn)
-
-
-def _curve(
-    axes: Axes, curve: Curve, limits: tuple[float, float] | None, *, shift: float
-) -> None:
-    """Its line, its intervals, and hollow marks of what must not be read as found.
-
-    Of what lies beyond the ends of the axis an arrow is shown.
-    """
-    look, points = curve.look, curve.points
-    low, high = limits or (-math.inf, math.inf)
-    at_x = [min(max(x, low), high) + shift for x, _, _, _ in points]
-    apart = [
-        not low <= x <= high
-        or any(isinstance(at, Row) and at.status in VOID for at in made)
-        for x, _, *made in points
-    ]
-    every = max(1, len(points) // 4) if curve.step else 1
-    line = axes.plot(
-        at_x,
-        [y for _, y, _, _ in points],
-        drawstyle="steps-post" if curve.step else "default",
-        markevery=[k for k in range(0, len(points), every) if not apart[k]],
-        clip_on=look.dashes != "none",
-        **look.line,
-    )
-    look.owns(*line)
-
-    def put(x: float, y: float, mark: Look) -> None:
-        style = replace(mark, dashes="none").line
-        look.owns(*axes.plot(x, y, zorder=2.1, clip_on=False, **style))
-
-    bar: dict[str, Any] = {"color": look.colour, "alpha": look.alpha}
-    bar |= {"linewidth": look.width, "zorder": 1.9, "solid_capstyle": "butt"}
-    for shown, (x, y, across, up), hollow in zip(at_x, points, apart, strict=True):
-        if isinstance(across, Row) and across.ends:
-            left, right = across.ends
-            ends = max(left, low), min(right, high)
-            look.owns(*axes.plot(ends, [y, y], **bar))
-            for out, end, marker in ((left < low, low, "<"), (right > high, high, ">")):
-                if out:
-                    put(end, y, replace(look, marker=marker, size=4))
-        if isinstance(up, Row) and up.ends:
-            look.owns(*axes.plot([shown, shown], up.ends, **bar))
-        if hollow:
-            beyond = "<" if x < low else ">" if x > high else look.marker
-            put(shown, y, replace(look, marker=beyond, hollow=low <= x <= high))
 
 
 WIDTH = 3.0
@@ -435,20 +401,22 @@ class Picture:
         figure.set_layout_engine(
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
-        words = any(panel.labels for panel in self.panels)
-        ratios = {"height_ratios": talls}
         grid = figure.subplots(
-            down, across, squeeze=False, sharey=not words, gridspec_kw=ratios
+            *(down, across),
+            squeeze=False,
+            sharey=not any(panel.labels for panel in self.panels),
+            gridspec_kw={"height_ratios": talls},
         )
         count = len(self.panels)
-        used, unused = grid.flat[:count], grid.flat[count:]
-        for axes in unused:
+        for axes in grid.flat[count:]:
             axes.remove()
-        for place, (panel, axes) in enumerate(zip(self.panels, used, strict=True)):
+        for place, (panel, axes) in enumerate(
+            zip(self.panels, grid.flat, strict=False)
+        ):
             panel.paint(axes, dodge=self.dodge)
             # The same axis is labelled below the lowest panel alone.
-            if place + across < len(self.panels) and not panel.x.label:
-                axes.tick_params(axis="x", labelbottom=False)
+            if place + across < count and "xlabel" not in panel.settings:
+                axes.tick_params("x", labelbottom=False)
         if side:
             figure.supylabel(side, fontsize=FONT)
         if labels:
@@ -476,22 +444,29 @@ class Picture:
         shown = (at for curve in curves for at in (*curve.x, *curve.y))
         rows = [at for at in shown if isinstance(at, Row)]
         bounded = [r for r in rows if r.value is not None and r.low is not None]
-        lacking: dict[str, dict[str, None]] = {}
-        for row in rows:
-            if row.status == "not_estimable":
-                lacking.setdefault(row.note, {})[row.checkpoint] = None
+        gone = (row for row in rows if row.status == "not_estimable")
         # Curves are drawn from tables, which have no status of their own.
-        void: dict[str, dict[str, None]] = {"invalid": {}, "insensitive": {}}
-        for row in (*report.results, *report.contrasts):
-            if (row.audit, row.group) == (self.audit, "pooled") and row.status in void:
-                void[row.status][entry_of(row.checkpoint)] = None
+        own = [
+            row
+            for row in (*report.results, *report.contrasts)
+            if (row.audit, row.group) == (self.audit, "pooled")
+        ]
+        void = {
+            status: dict.fromkeys(
+                entry_of(row.checkpoint) for row in own if row.status == status
+            )
+            for status in ("invalid", "insensitive")
+        }
         owned = any(curve.look.name for curve in curves)
         return {
             "rows": rows,
             "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
             "over": [o for o in OVER if any(r.over == o for r in bounded)],
             "hollow": sorted({r.status for r in rows} & set(VOID)),
-            "lacking": lacking,
+            "lacking": {
+                reason: dict.fromkeys(row.checkpoint for row in lacking)
+                for reason, lacking in grouped(gone, lambda row: row.note).items()
+            },
             "seeds": owned and any(entry_of(name) != name for name in palette(report)),
             "apart": False,
             "void": {status: names for status, names in void.items() if names},
