@@ -329,21 +329,18 @@ def stages(report: Report) -> picture.Picture | None:
         figures = _by_stage(report, "stages", "memory", task, stages)
         states = {(one["checkpoint"], one["stage"]): one["state"] for one in mine}
         curves = []
-        for name in (name for name in look if name in figures):
-            rows = figures[name]
+        for name, rows in figures.items():
             hidden = [at for at in rows if states.get((name, at)) != "remembered"]
             shown = look[name], [*rows], [*rows.values()]
             curves.append(picture.Curve(*shown, hollow=hidden))
         own = {one["trained_at"] for one in mine if one["trained_at"]}
-        title, zero = picture.wrapped(task, width=18), ("y", 0.0, picture.ZERO)
-        panels.append(_stage_panel(curves, title, stages, own, zero))
+        panels.append((picture.wrapped(task, width=18), curves, own))
     keys = {
         "stages.remembered": SHOWN,
         "stages.hidden": replace(SHOWN, hollow=True),
         "stages.trained": picture.DASHED,
     }
-    names = [look[n] for n in dict.fromkeys(one["checkpoint"] for one in records)]
-    return _stage_figure("stages", panels, names, keys)
+    return _stage_figure("stages", panels, keys, level=0.0)
 
 
 def accuracy(report: Report) -> picture.Picture | None:
@@ -352,23 +349,20 @@ def accuracy(report: Report) -> picture.Picture | None:
     tasks = dict.fromkeys(r.grouping[1] for r in rows if r.grouping[0] == "task")
     stages = sorted({int(row.of) for row in rows if row.of.isdigit()})
     look = picture.looks(report, width=1.0)
-    panels, owners = [], dict[str, picture.Look]()
+    panels = []
     for task in tasks:
         figures = _by_stage(report, "utility", "accuracy", task, stages)
         curves = []
-        for name in (name for name in look if name in figures):
-            at, owners[name] = figures[name], look[name]
+        for name, at in figures.items():
             if len(at) == 1:  # no series
                 at = {0 if name == BASE else stages[-1]: row for row in at.values()}
             curves.append(picture.Curve(look[name], [*at], [*at.values()]))
-        sizes = {row.n for own in figures.values() for row in own.values()}
+        sizes = [row.n for own in figures.values() for row in own.values()]
         title = f"{task}, n {picture.spanned(sizes)}" if sizes else task
-        title = picture.wrapped(title, width=18)
         matrix = report.tables.get("accuracy_matrix", [])
         trained = {r["stage"] for r in matrix if r.get("after") == task}
-        panels.append(_stage_panel(curves, title, [0, *stages], trained))
-    keys = {"stages.trained": picture.DASHED}
-    return _stage_figure("utility", panels, list(owners.values()), keys)
+        panels.append((picture.wrapped(title, width=18), curves, trained))
+    return _stage_figure("utility", panels, {"stages.trained": picture.DASHED})
 
 
 def series(report: Report) -> picture.Picture | None:
@@ -386,57 +380,58 @@ def series(report: Report) -> picture.Picture | None:
             shown = [_row("series", "auc", style, *figures) for figures in ends]
             curves.append(picture.Curve(style, stages, shown))
         title = f"{picture.wrapped(name, width=15)}\nn {n.get(name, 0)}"
-        panels.append(_stage_panel(curves, title, stages, (), ("y", 0.5, picture.ZERO)))
+        panels.append((title, curves, set[int]()))
     keys = {
         f"series.{of}": picture.Look(marker="o", dashes=d) for of, d in SHARED.items()
     }
-    return _stage_figure("series", panels, [], keys)
-
-
-def _stage_figure(
-    audit: str,
-    panels: list[picture.Panel],
-    names: list[picture.Look],
-    keys: dict[str, picture.Look],
-) -> picture.Picture | None:
-    if not (panels := [panel for panel in panels if panel.curves]):
-        return None
-    return picture.Picture(
-        audit=audit,
-        panels=panels,
-        dodge=0.3,
-        names=names,
-        keys={render(f"figure.{key}"): look for key, look in keys.items()},
-        digits=2,
-    )
+    figure = _stage_figure("series", panels, keys, level=0.5)
+    # Above each panel stands whose it is.
+    return figure and replace(figure, names=[])
 
 
 def _by_stage(
     report: Report, audit: str, metric: str, task: str, stages: Iterable[int]
 ) -> dict[str, dict[int, Row]]:
     """Checkpoint -> stage -> its figure of a task, where that is estimable."""
-    figures: dict[str, dict[int, Row]] = {}
+    figures: dict[str, dict[int, Row]] = {name: {} for name in drawing.palette(report)}
     place: dict[str, Any] = {"audit": audit, "metric": metric, "group": f"task:{task}"}
     for stage in stages:
         rows = drawing.rows_of(report, of=str(stage), **place)
         for name, row in drawing.estimable(rows).items():
-            figures.setdefault(name, {})[stage] = row
-    return figures
+            figures[name][stage] = row
+    return {name: rows for name, rows in figures.items() if rows}
 
 
-def _stage_panel(
-    curves: Sequence[picture.Curve],
-    title: str,
-    stages: Sequence[int],
-    trained: Iterable[int],
-    *references: tuple[str, float, picture.Look],
-) -> picture.Panel:
-    return picture.Panel(
-        curves,
-        title,
-        ticks={stage: str(stage) for stage in stages},
-        references=[*references, *(("x", at, picture.DASHED) for at in trained)],
-        tall=1.6,
+def _stage_figure(
+    audit: str,
+    panels: Iterable[tuple[str, list[picture.Curve], set[int]]],
+    keys: Mapping[str, picture.Look],
+    *,
+    level: float | None = None,
+) -> picture.Picture | None:
+    """Panels of title, curves and own stages, with a line at the level of nothing."""
+    panels = [panel for panel in panels if panel[1]]
+    curves = [curve for _, own, _ in panels for curve in own]
+    if not curves:
+        return None
+    last = max(int(x) for curve in curves for x, *_ in curve.points)
+    flat = [] if level is None else [("y", level, picture.ZERO)]
+    return picture.Picture(
+        audit=audit,
+        panels=[
+            picture.Panel(
+                own,
+                title,
+                ticks={stage: str(stage) for stage in range(last + 1)},
+                references=[*flat, *(("x", at, picture.DASHED) for at in trained)],
+                tall=1.6,
+            )
+            for title, own, trained in panels
+        ],
+        dodge=0.3,
+        names=list({curve.look.name: curve.look for curve in curves}.values()),
+        keys={render(f"figure.{key}"): look for key, look in keys.items()},
+        digits=2,
     )
 
 
