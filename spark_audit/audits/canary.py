@@ -267,7 +267,7 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         of: memorisation.Of = "rank" if row.metric == "rank_mean" else "exposure"
         band = memorisation.null_mean([size] * n, of=of).band(row.level)
         change = {"mde": memorisation.chance_mde(able, n_candidates=size, of=of)}
-        change["null"] = getattr(memorisation.null_moments(size), row.metric)
+        change["null"], _ = memorisation.null_moments(size, of=of)
     change["null_low"], change["null_high"] = band
     notes += [ONE_RANK] * annotation
     counted = often if annotation else once
@@ -408,7 +408,7 @@ def _ends(
         ends.append(made("confounded", "sunk"))
     elif low.detected:
         size = int(ours["n_candidates"].iloc[0])
-        null = memorisation.null_moments(size).exposure_mean
+        null, _ = memorisation.null_moments(size)
         facts = low.facts("lower_tail_exposure", null=null)
         ends.append(made("betrays", "behind_chance", facts, low.p))
     if ahead is not None:
@@ -431,7 +431,7 @@ def _against_chance(
     name, part = best.checkpoint, ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
     low, high = memorisation.null_mean([size] * best.n).band()
-    null = memorisation.null_moments(size).exposure_mean
+    null, _ = memorisation.null_moments(size)
     first = ranks.hits_of(part, k=1)
     rate = {"value": first.rate, "low": first.low, "high": first.high}
     facts = {
@@ -521,7 +521,7 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
         sides = {"trained": ours, "held_out": never}
         means = {k: row(len(x), value=float(x.mean())) for k, x in sides.items()}
         # Ranks never trained on are uniform.
-        spread = memorisation.null_moments(size).rank_sd
+        _, spread = memorisation.null_moments(size, of="rank")
         power = Power(
             test="t",
             se=spread * np.sqrt(1 / n + 1 / m),
