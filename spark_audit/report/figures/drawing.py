@@ -280,8 +280,8 @@ def frame_of(
     frame = pd.DataFrame(report.tables.get(table, []), columns=[*needed, *also])
     frame = frame.dropna(subset=needed)
     frame["entry"] = frame["checkpoint"].map(entry_of)
-    places = frame["checkpoint"].map(palette(report))
-    return frame.loc[places.sort_values(kind="stable").index]
+    places = palette(report)
+    return frame.sort_values("checkpoint", key=lambda at: at.map(places), kind="stable")
 
 
 def palette(report: Report) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -230,38 +230,59 @@ class Curve:
         look.owns(*drawn)
 
 
-@dataclass(frozen=True)
-class Band:
-    """An area between two heights over a range."""
-
-    x: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-    step: Any = None
-    look: Look = AREA
+Part: TypeAlias = Callable[[Axes], object]
+"""Draws something on a panel's axes."""
 
 
-@dataclass(frozen=True)
-class Label:
-    """Text in a panel: at a share of its width, its upper edge at a height.
+def band(
+    x: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    *,
+    look: Look = AREA,
+    step: Any = None,
+) -> Part:
+    """An area between two heights over a range, of the checkpoint of the look."""
+    grey: dict[str, Any] = {"color": AREA.colour, "alpha": AREA.alpha, "linewidth": 0}
 
-    It belongs to the checkpoint that ``look`` names.
-    """
+    def draw(axes: Axes) -> None:
+        look.owns(axes.fill_between(x, low, high, step=step, zorder=1, **grey))
 
-    text: str
-    top: float
-    look: Look
-    at: float = 0.0
-    colour: str = INK
+    return draw
+
+
+def rule(at: float, look: Look, *, upright: bool = False) -> Part:
+    """A line of reference across the panel."""
+    draw = Axes.axvline if upright else Axes.axhline
+    return lambda axes: draw(axes, at, zorder=1.5, **look.line)
+
+
+def label(
+    text: str, top: float, look: Look, *, share: float = 0.0, colour: str = INK
+) -> Part:
+    """Text of a checkpoint: its upper edge at a height, from a share of the width."""
+
+    def draw(axes: Axes) -> None:
+        drawn = axes.text(
+            *(share, top, text),
+            transform=axes.get_yaxis_transform(),
+            va="top",
+            color=colour,
+            # On the ground's own colour, above the grid.
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
+            zorder=1.6,
+        )
+        look.owns(drawn)
+
+    return draw
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on two axes, with bands behind them and lines of reference.
+    """Curves on two axes, and further ``parts`` that are drawn before them.
 
     ``limits`` and ``ticks`` (where -> what) are those of x, ``settings`` what else
-    ``axes.set`` takes. ``references`` stand at an ``x`` or ``y``. With ``labels`` there
-    is no axis at the left.
+    ``axes.set`` takes. A ``forest`` has no axis at the left.
     """
 
     curves: Sequence[Curve]
@@ -269,10 +290,9 @@ class Panel:
     limits: tuple[float, float] | None = None
     ticks: Mapping[float, str] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    bands: Sequence[Band] = ()
-    references: Sequence[tuple[str, float, Look]] = ()
-    labels: Sequence[Label] = ()
+    parts: Sequence[Callable[[Axes], None]] = ()
     tall: float = 1.75
+    forest: bool = False
 
     def paint(self, axes: Axes, *, dodge: float) -> None:
         """Draw it; points of several checkpoints stand side by side in ``dodge``."""
@@ -284,38 +304,16 @@ class Panel:
         axes.minorticks_off()
         axes.grid(True, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.spines["left"].set_visible(not self.labels)
-        if self.labels and self.tall > SCREEN:
+        axes.spines["left"].set_visible(not self.forest)
+        if self.forest and self.tall > SCREEN:
             axes.tick_params("x", top=True, labeltop=True)
-        for band in self.bands:
-            area = axes.fill_between(
-                *(band.x, band.low, band.high),
-                step=band.step,
-                color=AREA.colour,
-                alpha=AREA.alpha,
-                linewidth=0,
-                zorder=1,
-            )
-            band.look.owns(area)
+        for part in self.parts:
+            part(axes)
         names = list(dict.fromkeys(curve.look.name for curve in self.curves))
         limits = self.limits or (-math.inf, math.inf)
         for curve in filter(lambda curve: curve.points, self.curves):
             place = (names.index(curve.look.name) + 0.5) / len(names) - 0.5
             curve.paint(axes, limits, shift=dodge * place)
-        for kind, at, look in self.references:
-            draw = axes.axvline if kind == "x" else axes.axhline
-            draw(at, zorder=1.5, **look.line)
-        for label in self.labels:
-            drawn = axes.text(
-                *(label.at, label.top, label.text),
-                transform=axes.get_yaxis_transform(),
-                va="top",
-                color=label.colour,
-                # On the ground's own colour, above the grid.
-                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
-                zorder=1.6,
-            )
-            label.look.owns(drawn)
 
 
 WIDTH = 3.0
@@ -345,8 +343,8 @@ class Picture:
         An audit's name, ``manifest`` or ``training``.
     facts
         Of the sentences.
-    names
-        Looks that are named in the legend, and below them ``keys``, by their labels.
+    keys
+        Looks in the legend, by their labels.
     digits
         Decimals of the heights that the alt text tells.
     dodge
@@ -356,7 +354,6 @@ class Picture:
     audit: str
     panels: Sequence[Panel]
     facts: Mapping[str, Any] = field(default_factory=dict)
-    names: Sequence[Look] = ()
     keys: Mapping[str, Look] = field(default_factory=dict)
     digits: int = 3
     most: int = 2
@@ -365,8 +362,7 @@ class Picture:
     def drawing(self, name: str, report: Report) -> Drawing:
         """Lay it out, draw it, and say what it shows."""
         facts = {"name": name, **self._facts(report), **self.facts}
-        owned = {look.name: look for look in self.names}
-        entries = {**owned, **self.keys}
+        entries = dict(self.keys)
         if facts["levels"]:
             entries[render("figure.interval", **facts)] = Look(width=1.6)
         if facts["hollow"]:
@@ -404,7 +400,7 @@ class Picture:
         grid = figure.subplots(
             *(down, across),
             squeeze=False,
-            sharey=not any(panel.labels for panel in self.panels),
+            sharey=not any(panel.forest for panel in self.panels),
             gridspec_kw={"height_ratios": talls},
         )
         count = len(self.panels)
@@ -434,8 +430,8 @@ class Picture:
                 title_fontsize=FONT,
             )
             both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
-            for look, parts in zip(self.names, both, strict=False):
-                look.owns(*(part for part in parts if part is not None))
+            for look, (sample, text) in zip(entries.values(), both, strict=True):
+                look.owns(*([sample] if sample else []), text)
         return figure
 
     def _facts(self, report: Report) -> dict[str, Any]:
@@ -481,7 +477,7 @@ class Picture:
                 for one in panel.curves
                 if one.told and one.points
             ]
-            titled = panel.title and (len(self.panels) > 1 or not panel.labels)
+            titled = panel.title and (len(self.panels) > 1 or not panel.forest)
             title = panel.title.replace("\n", "") + ": " if titled else ""
             told += [title + ", ".join(figures)] if figures else []
             count += len(figures)

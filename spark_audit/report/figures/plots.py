@@ -78,23 +78,23 @@ def section(
     lanes = max(len(line.rows) for line in lines)
     columns = columns_of(lines)
     foot = picture.LETTERS * (columns[-1][1] + 1) if columns else 0.0
-    curves, bands, labels, at = [], [], [], 0.0
+    parts, curves, at = [picture.rule(0.0, picture.ZERO, upright=True)], [], 0.0
     for line in lines:
         at += GAP
         for text, colour in ((line.label, line.colour), (line.text, drawing.INK)):
-            labels.append(picture.Label(text, at, line.look, colour=colour))
+            parts.append(picture.label(text, at, line.look, colour=colour))
             at += picture.LETTERS * picture.lines_of([text])
         under = at + LANE * lanes
         if line.behind and line.behind.ends:
             ends = [at + 0.02] * 2, [under - 0.02] * 2
-            bands.append(picture.Band(line.behind.ends, *ends, look=line.look))
+            parts.append(picture.band(line.behind.ends, *ends, look=line.look))
         for row, style in zip(line.rows, STYLES, strict=False):
             mark, first = replace(line.look, dashes="none", **style), style is STYLES[0]
             height = [at + LANE * (0.5 if first else 1.5)]
             curves.append(picture.Curve(mark, [row], height, line.text, told=first))
         for (text, colour), (share, down) in zip(line.below, columns, strict=False):
             y = under + down * picture.LETTERS
-            labels.append(picture.Label(text, y, line.look, share, colour))
+            parts.append(picture.label(text, y, line.look, share=share, colour=colour))
         at = under + foot + GAP
     return picture.Panel(
         curves,
@@ -102,9 +102,8 @@ def section(
         limits,
         ticks,
         {"xlabel": label, "ylim": (at, 0.0), "yticks": []},
-        bands=bands,
-        references=[("x", 0.0, picture.ZERO)],
-        labels=labels,
+        parts,
+        forest=True,
         tall=at + 0.2 + picture.LETTERS * picture.lines_of([label]),
     )
 
@@ -384,9 +383,7 @@ def series(report: Report) -> picture.Picture | None:
     keys = {
         f"series.{of}": picture.Look(marker="o", dashes=d) for of, d in SHARED.items()
     }
-    figure = _stage_figure("series", panels, keys, level=0.5)
-    # Above each panel stands whose it is.
-    return figure and replace(figure, names=[])
+    return _stage_figure("series", panels, keys, level=0.5)
 
 
 def _by_stage(
@@ -415,7 +412,9 @@ def _stage_figure(
     if not curves:
         return None
     last = max(int(x) for curve in curves for x, *_ in curve.points)
-    flat = [] if level is None else [("y", level, picture.ZERO)]
+    flat = [] if level is None else [picture.rule(level, picture.ZERO)]
+    # Above each panel of a series stands whose it is.
+    named = {one.look.name: one.look for one in curves if audit != "series"}
     return picture.Picture(
         audit=audit,
         panels=[
@@ -423,14 +422,16 @@ def _stage_figure(
                 own,
                 title,
                 ticks={stage: str(stage) for stage in range(last + 1)},
-                references=[*flat, *(("x", at, picture.DASHED) for at in trained)],
+                parts=[
+                    *flat,
+                    *(picture.rule(at, picture.DASHED, upright=True) for at in trained),
+                ],
                 tall=1.6,
             )
             for title, own, trained in panels
         ],
         dodge=0.3,
-        names=list({curve.look.name: curve.look for curve in curves}.values()),
-        keys={render(f"figure.{key}"): look for key, look in keys.items()},
+        keys=named | {render(f"figure.{key}"): look for key, look in keys.items()},
         digits=2,
     )
 
@@ -459,12 +460,13 @@ def exposure(report: Report) -> picture.Picture | None:
     frame = frame.assign(trained=trained, at=at.where(trained, left))
     gap = np.diff(np.unique(frame["at"])).min(initial=1.0)
     look = picture.looks(report, width=1.0)
-    marked: list[tuple[str, float, picture.Look]] = []
+    marked = []
     if not trained.all() and trained.any():
-        marked.append(("x", left + 0.5, picture.DOTTED))
-    keys = {render("figure.exposure.chance"): picture.AREA}
+        marked.append(picture.rule(left + 0.5, picture.DOTTED, upright=True))
+    keys = {name: look[name] for name in dict.fromkeys(frame["entry"])}
+    keys[render("figure.exposure.chance")] = picture.AREA
     if (tops := frame["exposure_most"].dropna()).size:
-        marked.append(("y", tops.max(), picture.DASHED))
+        marked.append(picture.rule(tops.max(), picture.DASHED))
         keys[render("figure.exposure.ceiling")] = picture.DASHED
     panels = []
     for part, own in frame.groupby("part", sort=False):
@@ -476,7 +478,6 @@ def exposure(report: Report) -> picture.Picture | None:
         panels=panels,
         dodge=0.72 * gap,
         most=1,
-        names=[look[name] for name in dict.fromkeys(frame["entry"])],
         keys=keys,
         digits=1,
     )
@@ -485,14 +486,14 @@ def exposure(report: Report) -> picture.Picture | None:
 def _dose_panel(
     own: pd.DataFrame,
     look: dict[str, picture.Look],
-    marked: Sequence[tuple[str, float, picture.Look]],
+    marked: Sequence[picture.Part],
     reach: float,
 ) -> picture.Panel:
-    bands, ticks, curves = [], {}, []
+    parts, ticks, curves = [*marked], {}, []
     for place, here in own.groupby("at"):
         at = float(str(place))
         low, high = here[CHANCE[0]].min(), here[CHANCE[1]].max()
-        bands.append(picture.Band([at - reach, at + reach], [low] * 2, [high] * 2))
+        parts.append(picture.band([at - reach, at + reach], [low] * 2, [high] * 2))
         doses = [f"{dose:g}" for dose in here["dose"][here["trained"]]]
         ticks[at] = doses[0] if doses else render("figure.exposure.held_out")
         if len(sizes := here["canaries"].dropna()):
@@ -510,9 +511,7 @@ def _dose_panel(
         told = bool(trained or not own["trained"].any())
         curves.append(picture.Curve(style, [*means.index], rows, told=told))
     limits = min(ticks) - 0.5, max(ticks) + 0.5
-    return picture.Panel(
-        curves, limits=limits, ticks=ticks, bands=bands, references=marked, tall=1.5
-    )
+    return picture.Panel(curves, limits=limits, ticks=ticks, parts=parts, tall=1.5)
 
 
 LEAST = 1e-4
@@ -610,6 +609,8 @@ def _roc_panel(
         ticks=TICKS,
         settings=scales
         | {"yticks": heights, "yticklabels": [f"{y:g}" for y in heights]},
-        bands=[picture.Band([*chance["fpr"]], low, high, "post")],
-        references=[("x", FEW_POSITIVES, picture.DOTTED)],
+        parts=[
+            picture.band([*chance["fpr"]], low, high, step="post"),
+            picture.rule(FEW_POSITIVES, picture.DOTTED, upright=True),
+        ],
     )
