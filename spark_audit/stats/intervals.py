@@ -353,10 +353,9 @@ def median_estimate(
         return Estimate.missing(_too_few(held), n=len(pooled), clusters=held)
     estimate = Estimate(float(np.median(pooled)), n=len(pooled), clusters=held)
     estimate = with_parity(estimate, replicates)
-    low, high = estimate.parity_low, estimate.parity_high
-    if low is None or high is None:
+    if estimate.parity_low is None or estimate.parity_high is None:
         return estimate
-    return estimate.between(low, high).noting(
+    return estimate.between(estimate.parity_low, estimate.parity_high).noting(
         "percentile interval, conservative for discrete values"
     )
 

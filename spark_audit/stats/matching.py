@@ -16,10 +16,9 @@ lowest), then the earliest starts, span by span. That order leaves no ties.
   optimal together, because each group reached its own optimum and nothing beats the
   sum of optima. (Standley 2010, "Finding optimal solutions to cooperative
   pathfinding problems", calls this independence detection.)
-* **Pruning.** A window of ``a`` tokens touches at most ``r`` disjoint windows of ``b``
-  tokens. Once a span's cheapest windows hold more disjoint ones than all other windows
-  of its group can touch together, one of them is always free and no dearer window is
-  ever used.
+* **Pruning.** A window of ``a`` tokens touches ``a + b - 1`` windows of ``b`` tokens.
+  Of a span only as many of its cheapest windows are looked at as all others of its
+  group can touch together, and one more: that one is free.
 * **Dynamic programme** over window ends and masks, exact for up to ``MOST`` spans that
   clash. Groups that would hold more are not merged: the window that stands first stays,
   and the other group does without its tokens, which can cost a span its window.
@@ -408,8 +407,9 @@ def balance_rows(
     ]
 
 
-def _balance_row(name: str, *sides: np.ndarray) -> dict[str, str | float | None]:
-    pii, pool, matched, control = sides
+def _balance_row(
+    name: str, pii: np.ndarray, pool: np.ndarray, matched: np.ndarray, own: np.ndarray
+) -> dict[str, str | float | None]:
     why: dict[str, list[str]] = {}
     row: dict[str, str | float | None] = {"covariate": name}
 
@@ -420,13 +420,10 @@ def _balance_row(name: str, *sides: np.ndarray) -> dict[str, str | float | None]
             row[figure] = None
             why.setdefault(error.what, []).append(figure)
 
-    def smd_by_pii(a: np.ndarray, b: np.ndarray) -> float:
-        return smd(a, b, sd=_sd(_sample(pii)))
-
-    for side, values in (("pii", pii), ("pool", pool), ("control", control)):
-        put(f"mean_{side}", _mean, values)
-    for when, *both in (("before", pii, pool), ("after", matched, control)):
-        put(f"smd_{when}", smd_by_pii, *both)
+    for side, values in (("pii", pii), ("pool", pool), ("control", own)):
+        put(f"mean_{side}", lambda one: float(_sample(one).mean()), values)
+    for when, *both in (("before", pii, pool), ("after", matched, own)):
+        put(f"smd_{when}", lambda a, b: smd(a, b, sd=_sd(_sample(pii))), *both)
         for compute in (variance_ratio, ecdf_max, ecdf_mean):
             put(f"{compute.__name__}_{when}", compute, *both)
     row["note"] = "; ".join(f"{reason}: {', '.join(f)}" for reason, f in why.items())
@@ -455,10 +452,6 @@ def _sample(values: np.ndarray) -> np.ndarray:
     if not np.isfinite(out).all():
         raise NotEstimableError("values that are not finite")
     return out
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(_sample(values).mean())
 
 
 def _sd(values: np.ndarray) -> float:
@@ -549,36 +542,16 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
     return picks
 
 
-def _useful(choices: Sequence[Choices]) -> list[list[Pick]]:
-    """Windows that an optimum can use, by rising cost."""
-    kept: list[list[Pick]] = []
-    for i, choice in enumerate(choices):
-        touched = sum(
-            (other.length - 2) // choice.length + 2
-            for j, other in enumerate(choices)
-            if j != i
-        )
-        by_cost = np.argsort(choice.costs, kind="stable")
-        starts, costs = choice.starts[by_cost].tolist(), choice.costs[by_cost].tolist()
-        disjoint: list[int] = []
-        windows: list[Pick] = []
-        for start, cost in zip(starts, costs, strict=True):
-            if len(disjoint) > touched:
-                break
-            if all(abs(start - one) >= choice.length for one in disjoint):
-                disjoint.append(start)
-            windows.append((start, cost))
-        kept.append(windows)
-    return kept
-
-
 def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by interval scheduling over masks of the spans that have a window."""
-    events = sorted(
-        (start + choices[i].length, start, i, cost)
-        for i, windows in enumerate(_useful(choices))
-        for start, cost in windows
-    )
+    events = []
+    for i, choice in enumerate(choices):
+        others = (other.length for j, other in enumerate(choices) if j != i)
+        touched = sum(length + choice.length - 1 for length in others)
+        cheapest = np.argsort(choice.costs, kind="stable")[: touched + 1]
+        windows = np.stack([choice.starts, choice.costs], axis=1)[cheapest].tolist()
+        events += [(start + choice.length, start, i, cost) for start, cost in windows]
+    events.sort()
     reach = max(choice.length for choice in choices)
     # best[n]: mask -> least cost and then earliest windows, of those that end at
     # ends[n] or before. Of one mask the same spans have none.

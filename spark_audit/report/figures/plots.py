@@ -602,13 +602,19 @@ def _roc_panel(
     diagonal = picture.Curve(DIAGONAL, whole, whole, told=False)
     steps = (1, 2, 5) if 1.15 / floor < FEW_DECADES else (1,)
     heights = [step * decade for decade in TICKS for step in steps]
-    scales = {"xscale": "log", "yscale": "log", "ylim": (floor, 1.15)}
+    settings = {
+        "xscale": "log",
+        "yscale": "log",
+        "yticks": heights,
+        "yticklabels": [f"{y:g}" for y in heights],
+        # After the ticks, which widen the axis.
+        "ylim": (floor, 1.15),
+    }
     return picture.Panel(
         [diagonal, *curves],
         limits=(floor, 1.0),
         ticks=TICKS,
-        settings=scales
-        | {"yticks": heights, "yticklabels": [f"{y:g}" for y in heights]},
+        settings=settings,
         parts=[
             picture.band([*chance["fpr"]], low, high, step="post"),
             picture.rule(FEW_POSITIVES, picture.DOTTED, upright=True),
