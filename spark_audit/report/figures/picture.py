@@ -86,10 +86,10 @@ class Look:
             return Patch(facecolor=self.colour, edgecolor=PAPER, alpha=self.alpha)
         return Line2D([], [], **self.line)
 
-    def owns(self, *artists: Artist) -> None:
+    def owns(self, *artists: Artist | None) -> None:
         """Mark artists as the checkpoint's."""
         for artist in artists:
-            if self.name:
+            if self.name and artist:
                 artist.set_gid(CHECKPOINT + self.name)
 
 
@@ -415,28 +415,27 @@ class Picture:
                 axes.tick_params("x", labelbottom=False)
         if side:
             figure.supylabel(side, fontsize=FONT)
-        if labels:
-            # A label of the figure itself would stand in the legend's place.
-            drawn = figure.legend(
-                [look.sample for look in entries.values()],
-                labels,
-                loc="outside lower center",
-                ncols=min(columns, len(labels)),
-                frameon=False,
-                handlelength=2.0,
-                columnspacing=1.0,
-                labelspacing=0.45 if columns > 1 else 0.8,
-                title=label or None,
-                title_fontsize=FONT,
-            )
-            both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
-            for look, (sample, text) in zip(entries.values(), both, strict=True):
-                look.owns(*([sample] if sample else []), text)
+        # A label of the figure itself would stand in the legend's place.
+        drawn = figure.legend(
+            [look.sample for look in entries.values()],
+            labels,
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            handlelength=2.0,
+            columnspacing=1.0,
+            labelspacing=0.45 if columns > 1 else 0.8,
+            title=label or None,
+            title_fontsize=FONT,
+        )
+        both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
+        for look, parts in zip(entries.values(), both, strict=True):
+            look.owns(*parts)
         return figure
 
     def _facts(self, report: Report) -> dict[str, Any]:
         """What a caption says of intervals, hollow marks, missing figures and seeds."""
-        curves = [curve for panel in self.panels for curve in panel.curves]
+        curves = (curve for panel in self.panels for curve in panel.curves)
         shown = (at for curve in curves for at in (*curve.x, *curve.y))
         rows = [at for at in shown if isinstance(at, Row)]
         bounded = [r for r in rows if r.value is not None and r.low is not None]
@@ -453,7 +452,6 @@ class Picture:
             )
             for status in ("invalid", "insensitive")
         }
-        owned = any(curve.look.name for curve in curves)
         return {
             "rows": rows,
             "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
@@ -463,7 +461,7 @@ class Picture:
                 reason: dict.fromkeys(row.checkpoint for row in lacking)
                 for reason, lacking in grouped(gone, lambda row: row.note).items()
             },
-            "seeds": owned and any(entry_of(name) != name for name in palette(report)),
+            "seeds": any(entry_of(name) != name for name in palette(report)),
             "apart": False,
             "void": {status: names for status, names in void.items() if names},
         }

@@ -151,8 +151,8 @@ def selectivity(report: Report) -> picture.Picture | None:
     """Delta_sel and its change with intervals, and contrasts between checkpoints."""
     changes = drawing.rows_of(report, "matched", "delta_sel", of="change")
     levels = drawing.rows_of(report, "matched", "delta_sel")
-    changed = bool(drawing.estimable(changes))
-    if not changed and not drawing.estimable(levels):
+    changed = any(row.value is not None for row in changes.values())
+    if not changed and all(row.value is None for row in levels.values()):
         return None
     if BASE in changes and changes[BASE].value is None:
         # Of the reference itself there is no change to show.
@@ -171,7 +171,7 @@ def selectivity(report: Report) -> picture.Picture | None:
         drawing.chosen_of(report, report.contrasts, "matched", metric, "", "pooled")
         for metric in ("did", "rtm_bias")
     )
-    if drawing.estimable(contrasts):
+    if any(row.value is not None for row in contrasts.values()):
         baselines = {baseline for _, baseline in contrasts}
         one = baselines.pop() if len(baselines) == 1 else ""
         lines = []
@@ -287,13 +287,13 @@ def _ticks(low: float, high: float) -> dict[float, str]:
     """Where -> how much more likely, with nats per token in brackets."""
     if high - low > math.log(3):
         halves = (0.5, 2.0) if high - low < math.log(20) else ()
-        known = sorted((*RATIOS, *halves))
-        ratios = [ratio for ratio in known if low <= math.log(ratio) <= high]
+        ratios = sorted((*RATIOS, *halves))
     else:
-        first, last = (100 * math.expm1(end) for end in (low, high))
-        steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(first, last)
-        ratios = [1 + step / 100 for step in steps if first <= step <= last]
-    return {math.log(ratio): _tick(ratio) for ratio in ratios}
+        ends = (100 * math.expm1(end) for end in (low, high))
+        steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(*ends)
+        ratios = [1 + step / 100 for step in steps]
+    inside = (one for one in ratios if math.exp(low) <= one <= math.exp(high))
+    return {math.log(ratio): _tick(ratio) for ratio in inside}
 
 
 def _tick(ratio: float) -> str:
@@ -394,8 +394,9 @@ def _by_stage(
     place: dict[str, Any] = {"audit": audit, "metric": metric, "group": f"task:{task}"}
     for stage in stages:
         rows = drawing.rows_of(report, of=str(stage), **place)
-        for name, row in drawing.estimable(rows).items():
-            figures[name][stage] = row
+        for name, row in rows.items():
+            if row.value is not None:
+                figures[name][stage] = row
     return {name: rows for name, rows in figures.items() if rows}
 
 
