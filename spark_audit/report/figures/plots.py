@@ -437,9 +437,14 @@ def _stage_figure(
     )
 
 
-def _row(audit: str, metric: str, look: picture.Look, *figures: float | None) -> Row:
+def _row(
+    audit: str, metric: str, look: picture.Look, *figures: float | None
+) -> Row | None:
     """A row of a curve whose figures (value, low, high) stand in a table."""
-    ends: dict[str, Any] = dict(zip(FIGURES, figures, strict=True))
+    value, low, high = figures
+    if value is None:
+        return None
+    ends = {"value": value, "low": low, "high": high}
     return Row(audit=audit, checkpoint=look.name, metric=metric, **ends)
 
 
@@ -537,7 +542,7 @@ BAND = ("chance_low", "chance_high")
 
 def roc(report: Report) -> picture.Picture | None:
     """True against false positive rate, both on log axes, a panel a checkpoint."""
-    points = drawing.frame_of(report, "mia_roc", "of", "fpr", "tpr", also=BAND)
+    points = drawing.frame_of(report, "mia_roc", "of", "fpr", "tpr", *BAND)
     points = points[points["fpr"] > 0]
     # Curves that have a true positive before everything is called one.
     tops = points.groupby(["of", "checkpoint"])["tpr"].transform("max")
@@ -596,8 +601,8 @@ def _roc_panel(
             x, y = run.loc[run["tpr"] > 0, ["fpr", "tpr"]].to_numpy().T.tolist()
             words = picture.plain(y[0])
             curves.append(picture.Curve(how, x, y, words=words, told=told, step=True))
-    runs = own.dropna().groupby(["of", "checkpoint"], sort=False)
-    chance = max((run for _, run in runs), key=len, default=own[:0])
+    runs = own.groupby(["of", "checkpoint"], sort=False)
+    chance = max((run for _, run in runs), key=len)
     low, high = ([*chance[side].clip(lower=floor)] for side in BAND)
     whole = [floor, 1.0]
     diagonal = picture.Curve(DIAGONAL, whole, whole, told=False)
