@@ -28,7 +28,7 @@ from spark_audit.report.figures.drawing import (
     palette,
 )
 from spark_audit.report.tables import VOID
-from spark_audit.results import Report, Row, grouped, number
+from spark_audit.results import Report, Row, number
 from spark_audit.sentences import optional, render
 
 FONT = 8.0
@@ -290,7 +290,7 @@ class Panel:
     limits: tuple[float, float] | None = None
     ticks: Mapping[float, str] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    parts: Sequence[Callable[[Axes], None]] = ()
+    parts: Sequence[Part] = ()
     tall: float = 1.75
     forest: bool = False
 
@@ -439,28 +439,21 @@ class Picture:
         shown = (at for curve in curves for at in (*curve.x, *curve.y))
         rows = [at for at in shown if isinstance(at, Row)]
         bounded = [r for r in rows if r.value is not None and r.low is not None]
-        gone = (row for row in rows if row.status == "not_estimable")
+        lacking: dict[str, dict[str, None]] = {}
+        for row in rows:
+            if row.status == "not_estimable":
+                lacking.setdefault(row.note, {})[row.checkpoint] = None
         # Curves are drawn from tables, which have no status of their own.
-        own = [
-            row
-            for row in (*report.results, *report.contrasts)
-            if (row.audit, row.group) == (self.audit, "pooled")
-        ]
-        void = {
-            status: dict.fromkeys(
-                entry_of(row.checkpoint) for row in own if row.status == status
-            )
-            for status in ("invalid", "insensitive")
-        }
+        void: dict[str, dict[str, None]] = {"invalid": {}, "insensitive": {}}
+        for row in (*report.results, *report.contrasts):
+            if (row.audit, row.group) == (self.audit, "pooled") and row.status in void:
+                void[row.status][entry_of(row.checkpoint)] = None
         return {
             "rows": rows,
             "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
             "over": [o for o in OVER if any(r.over == o for r in bounded)],
             "hollow": sorted({r.status for r in rows} & set(VOID)),
-            "lacking": {
-                reason: dict.fromkeys(row.checkpoint for row in lacking)
-                for reason, lacking in grouped(gone, lambda row: row.note).items()
-            },
+            "lacking": lacking,
             "seeds": any(entry_of(name) != name for name in palette(report)),
             "apart": False,
             "void": {status: names for status, names in void.items() if names},

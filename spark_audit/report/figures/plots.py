@@ -292,8 +292,8 @@ def _ticks(low: float, high: float) -> dict[float, str]:
         ends = (100 * math.expm1(end) for end in (low, high))
         steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(*ends)
         ratios = [1 + step / 100 for step in steps]
-    inside = (one for one in ratios if math.exp(low) <= one <= math.exp(high))
-    return {math.log(ratio): _tick(ratio) for ratio in inside}
+    low, high = math.exp(low), math.exp(high)
+    return {math.log(one): _tick(one) for one in ratios if low <= one <= high}
 
 
 def _tick(ratio: float) -> str:
