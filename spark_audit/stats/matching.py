@@ -544,10 +544,10 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
 
 def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by interval scheduling over masks of the spans that have a window."""
-    events, tokens = [], sum(choice.length for choice in choices)
+    events: list[tuple[int, int, int, int]] = []
+    tokens = sum(choice.length for choice in choices)
     for i, choice in enumerate(choices):
-        others = len(choices) - 1
-        touched = tokens - choice.length + others * (choice.length - 1)
+        touched = tokens - choice.length + (len(choices) - 1) * (choice.length - 1)
         cheapest = np.argsort(choice.costs, kind="stable")[: touched + 1]
         windows = np.stack([choice.starts, choice.costs], axis=1)[cheapest].tolist()
         events += [(start + choice.length, start, i, cost) for start, cost in windows]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -210,7 +210,7 @@ class Design:
         return int(self.cluster.max(initial=-1)) + 1
 
     @property
-    def size(self) -> dict[str, int]:
+    def size(self) -> dict[str, Any]:
         """Rows and clusters, as estimates have them."""
         return {"n": len(self.member), "clusters": self.n_clusters}
 
@@ -318,8 +318,8 @@ def auc_difference(
         return exact.noting(f"{note}clusters"), least
     se = float(np.sqrt(variance))
     low, high, p = _t_test(a - b, se, df)
-    ends = {"low": max(-1.0, low), "high": min(1.0, high)}
-    estimate = replace(plain, **ends, interval="delong", se=se)
+    low, high = max(-1.0, low), min(1.0, high)
+    estimate = replace(plain, low=low, high=high, interval="delong", se=se)
     return intervals.with_parity(estimate, replicates), max(least, p)
 
 

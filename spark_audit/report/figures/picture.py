@@ -397,11 +397,9 @@ class Picture:
         figure.set_layout_engine(
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
+        forest = any(panel.forest for panel in self.panels)
         grid = figure.subplots(
-            *(down, across),
-            squeeze=False,
-            sharey=not any(panel.forest for panel in self.panels),
-            gridspec_kw={"height_ratios": talls},
+            down, across, squeeze=False, sharey=not forest, height_ratios=talls
         )
         count = len(self.panels)
         for axes in grid.flat[count:]:
