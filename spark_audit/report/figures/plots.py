@@ -68,13 +68,12 @@ class Line:
 
 
 def section(
-    lines: Sequence[Line],
-    title: str,
-    label: str,
-    limits: tuple[float, float],
-    ticks: Mapping[float, str] | None = None,
+    lines: Sequence[Line], title: str, label: str, **axis: Any
 ) -> picture.Panel:
-    """Lines on one axis as a panel; the unit of its height is an inch."""
+    """Lines on one axis as a panel; the unit of its height is an inch.
+
+    ``axis`` are the panel's ``limits`` and ``ticks``.
+    """
     lanes = max(len(line.rows) for line in lines)
     columns = columns_of(lines)
     foot = picture.LETTERS * (columns[-1][1] + 1) if columns else 0.0
@@ -99,10 +98,9 @@ def section(
     return picture.Panel(
         curves,
         title,
-        limits,
-        ticks,
-        {"xlabel": label, "ylim": (at, 0.0), "yticks": []},
-        parts,
+        **axis,
+        settings={"xlabel": label, "ylim": (at, 0.0), "yticks": []},
+        parts=parts,
         forest=True,
         tall=at + 0.2 + picture.LETTERS * picture.lines_of([label]),
     )
@@ -199,7 +197,7 @@ def _section(name: str, lines: list[Line], **facts: str) -> picture.Panel:
         picture.wrapped(render(f"figure.selectivity.{key}", **facts), width=42, lines=3)
         for key in (name, f"{name}_axis")
     )
-    return section(lines, title, label, span(lines))
+    return section(lines, title, label, limits=span(lines))
 
 
 def _words(row: Row | None) -> str:
@@ -255,7 +253,7 @@ def memory(report: Report) -> picture.Picture | None:
     }
     title = render("figure.memory.sides", **facts)
     label = picture.wrapped(render("figure.memory.axis"), width=42)
-    panel = section(lines, title, label, limits, _ticks(*limits))
+    panel = section(lines, title, label, limits=limits, ticks=_ticks(*limits))
     return picture.Picture(
         audit="memory", panels=[panel], most=1, facts=facts, keys=keys
     )
@@ -438,14 +436,13 @@ def _stage_figure(
 
 
 def _row(
-    audit: str, metric: str, look: picture.Look, *figures: float | None
+    audit: str, metric: str, look: picture.Look, *ends: float | None
 ) -> Row | None:
     """A row of a curve whose figures (value, low, high) stand in a table."""
-    value, low, high = figures
-    if value is None:
+    figures: dict[str, Any] = dict(zip(FIGURES, ends, strict=True))
+    if figures["value"] is None:
         return None
-    ends = {"value": value, "low": low, "high": high}
-    return Row(audit=audit, checkpoint=look.name, metric=metric, **ends)
+    return Row(audit=audit, checkpoint=look.name, metric=metric, **figures)
 
 
 CHANCE = ["chance_exposure_low", "chance_exposure_high"]
