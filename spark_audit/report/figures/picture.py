@@ -279,7 +279,7 @@ def label(
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on two axes, and further ``parts`` that are drawn before them.
+    """Curves on two axes, and further ``parts``, such as lines of reference.
 
     ``limits`` and ``ticks`` (where -> what) are those of x, ``settings`` what else
     ``axes.set`` takes. A ``forest`` has no axis at the left.
@@ -307,13 +307,13 @@ class Panel:
         axes.spines["left"].set_visible(not self.forest)
         if self.forest and self.tall > SCREEN:
             axes.tick_params("x", top=True, labeltop=True)
-        for part in self.parts:
-            part(axes)
         names = list(dict.fromkeys(curve.look.name for curve in self.curves))
         limits = self.limits or (-math.inf, math.inf)
         for curve in filter(lambda curve: curve.points, self.curves):
             place = (names.index(curve.look.name) + 0.5) / len(names) - 0.5
             curve.paint(axes, limits, shift=dodge * place)
+        for part in self.parts:
+            part(axes)
 
 
 WIDTH = 3.0
