@@ -190,7 +190,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
             sum(line["claim"] == "membership" for line in own),
             sum(line["adds"] for line in own),
         ):
-            _, high = clopper_pearson(hits, len(own), level=0.95, side="upper")
+            _, high = clopper_pearson(hits, len(own), level=0.9)
             counts.append(f"{hits}/{len(own)} (at most {high:.0%})")
         means = [
             ", ".join(

@@ -269,7 +269,7 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         of: memorisation.Of = "rank" if row.metric == "rank_mean" else "exposure"
         band = memorisation.null_mean([size] * n, of=of).band(row.level)
         change = {"mde": memorisation.chance_mde(able, n_candidates=size, of=of)}
-        change["null"] = getattr(memorisation.null_moments(size), row.metric)
+        change["null"], _ = memorisation.null_moments(size, of=of)
     change["null_low"], change["null_high"] = band
     if annotation:
         notes.append(ONE_RANK)
@@ -388,7 +388,7 @@ def _ends(
     if low.detected and "behind" in kinds and behind is None:
         told.append(made("confounded", "sunk"))
     elif low.detected:
-        null = memorisation.null_moments(ranks.size_of(frame)).exposure_mean
+        null, _ = memorisation.null_moments(ranks.size_of(frame))
         facts = low.facts("lower_tail_exposure", null=null)
         told.append(made("betrays", "behind_chance", facts, p=low.p))
     if ahead is not None:
@@ -416,7 +416,7 @@ def _against_chance(
     name, part = best.checkpoint, ours[ours["part"] == best.part]
     size = ranks.size_of(ours)
     low, high = memorisation.null_mean([size] * best.n).band()
-    null = memorisation.null_moments(size).exposure_mean
+    null, _ = memorisation.null_moments(size)
     first = ranks.hits_of(part, k=1)
     rate = {"value": first.rate, "low": first.low, "high": first.high}
     facts = {
@@ -497,7 +497,7 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
         sides = {"trained": ours, "held_out": never}
         means = {k: row(len(x), value=float(x.mean())) for k, x in sides.items()}
         # Ranks never trained on are uniform.
-        spread = memorisation.null_moments(size).rank_sd
+        _, spread = memorisation.null_moments(size, of="rank")
         power = Power(
             test="t",
             se=spread * np.sqrt(1 / n + 1 / m),

@@ -792,7 +792,7 @@ def guess_rates(
         theirs = held.loc[held["type"] == kind, "hit"]
         if theirs.any():
             count = int(theirs.sum()), len(theirs)
-            rates.append(clopper_pearson(*count, side="upper")[1])
+            rates.append(clopper_pearson(*count, level=0.9)[1])
         if (part["origin"] != "injected").any() or kind in WORDED:
             strings = part.drop_duplicates("string")
             leads = strings["lead"].value_counts().to_numpy()

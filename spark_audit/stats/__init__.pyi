@@ -65,7 +65,6 @@ from .matching import unlike_drift as unlike_drift
 from .matching import variance_ratio as variance_ratio
 from .memorisation import GuessBound as GuessBound
 from .memorisation import NullMean as NullMean
-from .memorisation import NullMoments as NullMoments
 from .memorisation import TopK as TopK
 from .memorisation import candidate_guess_bound as candidate_guess_bound
 from .memorisation import candidate_rank as candidate_rank

@@ -89,7 +89,7 @@ def duplicate_groups(
 
 
 def connected_components(
-    n: int, edges: Iterable[tuple[int, int]] | np.ndarray
+    n: int, edges: Sequence[tuple[int, int]] | np.ndarray
 ) -> np.ndarray:
     """Label the nodes of an undirected graph by their component's smallest node.
 
@@ -105,8 +105,7 @@ def connected_components(
     numpy.ndarray
         Shape ``(n,)``, int64.
     """
-    pairs = edges if isinstance(edges, np.ndarray) else list(edges)
-    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     if n == 0:
         return np.zeros(0, np.int64)
     graph = scipy.sparse.coo_array((np.ones(len(ends)), tuple(ends.T)), (n, n))

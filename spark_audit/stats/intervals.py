@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy
@@ -90,26 +90,17 @@ def percentile_interval(
     return float(low), float(high)
 
 
-def clopper_pearson(
-    x: float,
-    n: float,
-    *,
-    level: float = 0.95,
-    side: Literal["both", "lower", "upper"] = "both",
-) -> tuple[float, float]:
+def clopper_pearson(x: float, n: float, *, level: float = 0.95) -> tuple[float, float]:
     """Exact binomial interval for ``x`` events in ``n`` trials, each real-valued.
 
-    ``side="lower"`` gives the one-sided bound ``(low, 1)``, ``"upper"`` ``(0, high)``.
+    Either end by itself is the bound of one side at ``(1 + level) / 2``.
     """
     if not 0 <= x <= n or n <= 0:
         raise ValueError("clopper_pearson needs 0 <= x <= n and n > 0")
-    tail = (1 - level) / (2 if side == "both" else 1)
-    low, high = 0.0, 1.0
-    if x > 0 and side != "upper":
-        low = float(scipy.special.betaincinv(x, n - x + 1, tail))
-    if x < n and side != "lower":
-        high = float(scipy.special.betainccinv(x + 1, n - x, tail))
-    return low, high
+    tail = (1 - level) / 2
+    low = scipy.special.betaincinv(x, n - x + 1, tail) if x > 0 else 0.0
+    high = scipy.special.betainccinv(x + 1, n - x, tail) if x < n else 1.0
+    return float(low), float(high)
 
 
 def effective_trials(rate: Estimate, n: float) -> float:
@@ -191,7 +182,7 @@ def estimate_of(
     low, high = bounds or (-np.inf, np.inf)
     low, high = max(value - reach, low), min(value + reach, high)
     estimate = replace(plain, low=low, high=high, interval="jackknife-t", se=se)
-    return estimate if replicates is None else with_parity(estimate, replicates)
+    return with_parity(estimate, replicates)
 
 
 class Estimand(NamedTuple):
@@ -362,16 +353,20 @@ def median_estimate(
         return Estimate.missing(_too_few(held), n=len(pooled), clusters=held)
     estimate = Estimate(float(np.median(pooled)), n=len(pooled), clusters=held)
     estimate = with_parity(estimate, replicates)
-    low, high = estimate.parity_low, estimate.parity_high
-    if low is None or high is None:
+    if estimate.parity_low is None or estimate.parity_high is None:
         return estimate
-    return estimate.between(low, high).noting(
+    return estimate.between(estimate.parity_low, estimate.parity_high).noting(
         "percentile interval, conservative for discrete values"
     )
 
 
-def with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
-    """Add the percentile interval, or the reason why there is none."""
+def with_parity(estimate: Estimate, replicates: np.ndarray | None) -> Estimate:
+    """Add the percentile interval, or the reason why there is none.
+
+    Without replicates the estimate stays as it is.
+    """
+    if replicates is None:
+        return estimate
     kept = replicates[np.isfinite(replicates)]
     if dropped := len(replicates) - len(kept):
         estimate = estimate.noting(

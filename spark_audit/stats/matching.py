@@ -6,24 +6,22 @@ Everything is decided in integers (micro-nats per token, micro-nat-tokens per pa
 that the same scores give the same pairs on every machine. Controls of one example
 share no token.
 
-Windows are assigned to spans, pairwise token-disjoint, at the least total cost, exactly
+Windows are assigned to spans, pairwise token-disjoint, at the least total cost
 (:func:`assign_disjoint`). The optimum is lexicographic: most spans with a window, then
 least total cost, then the smallest mask of spans (a bit a span, the first span the
-lowest), then the earliest starts, span by span. That order leaves no ties, so every
-exact way of solving gives the same answer, and three of them share the work:
+lowest), then the earliest starts, span by span. That order leaves no ties.
 
 * **Groups.** Each span starts alone with its best window. Where two groups' windows
   clash they are merged and solved together; windows of groups that do not clash are
   optimal together, because each group reached its own optimum and nothing beats the
   sum of optima. (Standley 2010, "Finding optimal solutions to cooperative
   pathfinding problems", calls this independence detection.)
-* **Pruning.** A window of ``a`` tokens touches at most ``r`` disjoint windows of ``b``
-  tokens. Once a span's cheapest windows hold more disjoint ones than all other windows
-  of its group can touch together, one of them is always free and no dearer window is
-  ever used.
-* **Dynamic programme** over window ends and masks. Past ``MAX_STATES`` masks a group
-  goes to HiGHS through `scipy.optimize.milp`; among optima of equal cost the choice is
-  then HiGHS's own.
+* **Pruning.** A window of ``a`` tokens touches ``a + b - 1`` windows of ``b`` tokens.
+  Of a span only as many of its cheapest windows are looked at as all others of its
+  group can touch together, and one more: that one is free.
+* **Dynamic programme** over window ends and masks, exact for up to ``MOST`` spans that
+  clash. Groups that would hold more are not merged: the window that stands first stays,
+  and the other group does without its tokens, which can cost a span its window.
 
 What is measured is ``delta_sel = NLL_PII - NLL_control`` over spans matched on a
 *reference* model. Matched on one model and measured on another, it is not zero without
@@ -50,7 +48,6 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
@@ -235,7 +232,7 @@ def match_spans(
         if window is None:
             reasons[i] = LOST
         else:
-            cost, start = window
+            start, cost = window
             pairs.append(Pair(i, start, start + choice.length, cost))
     pairs.sort(key=lambda pair: (pair.span, pair.start))
     return Matching(pairs, dict(sorted(reasons.items())))
@@ -410,8 +407,9 @@ def balance_rows(
     ]
 
 
-def _balance_row(name: str, *sides: np.ndarray) -> dict[str, str | float | None]:
-    pii, pool, matched, control = sides
+def _balance_row(
+    name: str, pii: np.ndarray, pool: np.ndarray, matched: np.ndarray, own: np.ndarray
+) -> dict[str, str | float | None]:
     why: dict[str, list[str]] = {}
     row: dict[str, str | float | None] = {"covariate": name}
 
@@ -422,13 +420,10 @@ def _balance_row(name: str, *sides: np.ndarray) -> dict[str, str | float | None]
             row[figure] = None
             why.setdefault(error.what, []).append(figure)
 
-    def smd_by_pii(a: np.ndarray, b: np.ndarray) -> float:
-        return smd(a, b, sd=_sd(_sample(pii)))
-
-    for side, values in (("pii", pii), ("pool", pool), ("control", control)):
-        put(f"mean_{side}", _mean, values)
-    for when, *both in (("before", pii, pool), ("after", matched, control)):
-        put(f"smd_{when}", smd_by_pii, *both)
+    for side, values in (("pii", pii), ("pool", pool), ("control", own)):
+        put(f"mean_{side}", lambda one: float(_sample(one).mean()), values)
+    for when, *both in (("before", pii, pool), ("after", matched, own)):
+        put(f"smd_{when}", lambda a, b: smd(a, b, sd=_sd(_sample(pii))), *both)
         for compute in (variance_ratio, ecdf_max, ecdf_mean):
             put(f"{compute.__name__}_{when}", compute, *both)
     row["note"] = "; ".join(f"{reason}: {', '.join(f)}" for reason, f in why.items())
@@ -459,10 +454,6 @@ def _sample(values: np.ndarray) -> np.ndarray:
     return out
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(_sample(values).mean())
-
-
 def _sd(values: np.ndarray) -> float:
     """Standard deviation with n - 1; exactly 0 for a constant, to a millionth."""
     if len(values) < 2:
@@ -485,10 +476,10 @@ def _ecdf_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 Pick = tuple[int, int]
-"""A window as ``(cost, start)``."""
+"""A window as ``(start, cost)``."""
 
-MAX_STATES = 4096
-"""Masks that the dynamic programme may have to hold: 12 spans."""
+MOST = 12
+"""Spans of a group: all of its 4096 masks may have to be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,6 +498,11 @@ class Choices:
     starts: np.ndarray
     costs: np.ndarray
 
+    def without(self, first: int, end: int) -> Choices:
+        """Those that share no token with a window."""
+        apart = (self.starts >= end) | (self.starts + self.length <= first)
+        return Choices(self.length, self.starts[apart], self.costs[apart])
+
 
 def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
     """Give each span a window, no token used twice; ``None``: it got none.
@@ -517,73 +513,50 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
         One entry a span, in the order that breaks ties.
     """
     picks: list[Pick | None] = [None for _ in choices]
+    left = list(choices)
     group = {i: [i] for i, choice in enumerate(choices) if len(choice.starts)}
     unsolved = list(group.values())
     while unsolved:
         for members in unsolved:
-            too_large = 1 << len(members) > MAX_STATES
-            solve = _integer_programme if too_large else _dynamic_programme
-            solution = solve([choices[i] for i in members])
+            solution = _dynamic_programme([left[i] for i in members])
             for i, window in zip(members, solution, strict=True):
                 picks[i] = window
-        clash = _first_clash(picks, choices)
         unsolved = []
-        if clash:
-            merged = sorted(group[clash[0]] + group[clash[1]])
-            group.update(dict.fromkeys(merged, merged))
-            unsolved = [merged]
-    return picks
-
-
-def _first_clash(
-    picks: Sequence[Pick | None], choices: Sequence[Choices]
-) -> tuple[int, int] | None:
-    """The leftmost two spans whose windows share a token."""
-    taken = sorted(
-        (window[1], window[1] + choices[i].length, i)
-        for i, window in enumerate(picks)
-        if window is not None
-    )
-    for (_, end, one), (start, _, other) in pairwise(taken):
-        if start < end:
-            return one, other
-    return None
-
-
-def _useful(choices: Sequence[Choices]) -> list[list[Pick]]:
-    """Windows that an optimum can use, by rising cost."""
-    kept: list[list[Pick]] = []
-    for i, choice in enumerate(choices):
-        touched = sum(
-            (other.length - 2) // choice.length + 2
-            for j, other in enumerate(choices)
-            if j != i
+        taken = sorted(
+            (window[0], window[0] + choices[i].length, i)
+            for i, window in enumerate(picks)
+            if window is not None
         )
-        by_cost = np.argsort(choice.costs, kind="stable")
-        starts, costs = choice.starts[by_cost].tolist(), choice.costs[by_cost].tolist()
-        disjoint: list[int] = []
-        n = 0
-        while n < len(starts) and len(disjoint) <= touched:
-            if all(abs(starts[n] - s) >= choice.length for s in disjoint):
-                disjoint.append(starts[n])
-            n += 1
-        kept.append(list(zip(costs[:n], starts[:n], strict=True)))
-    return kept
+        # The leftmost two windows that share a token.
+        for (first, end, one), (start, _, other) in pairwise(taken):
+            if start < end:
+                merged = sorted(group[one] + group[other])
+                if len(merged) <= MOST:
+                    group.update(dict.fromkeys(merged, merged))
+                    unsolved = [merged]
+                else:
+                    unsolved = [group[other]]
+                    for i in group[other]:
+                        left[i] = left[i].without(first, end)
+                break
+    return picks
 
 
 def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by interval scheduling over masks of the spans that have a window."""
-    kept = _useful(choices)
-    events = sorted(
-        (start + choices[i].length, start, i, cost)
-        for i, windows in enumerate(kept)
-        for cost, start in windows
-    )
+    events: list[tuple[int, int, int, int]] = []
+    tokens = sum(choice.length for choice in choices)
+    for i, choice in enumerate(choices):
+        touched = tokens - choice.length + (len(choices) - 1) * (choice.length - 1)
+        cheapest = np.argsort(choice.costs, kind="stable")[: touched + 1]
+        windows = np.stack([choice.starts, choice.costs], axis=1)[cheapest].tolist()
+        events += [(start + choice.length, start, i, cost) for start, cost in windows]
+    events.sort()
     reach = max(choice.length for choice in choices)
-    # best[n]: mask -> least cost and then earliest starts over the windows that end at
-    # ends[n] or before.
-    nothing: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,) * len(choices))}
-    ends, best = [0], [nothing]
+    # best[n]: mask -> least cost and then earliest windows, of those that end at
+    # ends[n] or before. Of one mask the same spans have none.
+    nobody: tuple[Pick | None, ...] = (None,) * len(choices)
+    ends, best = [0], [{0: (0, nobody)}]
     for end, start, i, cost in events:
         if end > ends[-1]:
             ends.append(end)
@@ -593,60 +566,17 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
             if old > 0:
                 del ends[:old], best[:old]
         now = best[-1]
-        for mask, (total, starts) in best[bisect_right(ends, start) - 1].items():
+        for mask, (total, picks) in best[bisect_right(ends, start) - 1].items():
             known = now.get(mask | 1 << i)
             if mask >> i & 1 or (known is not None and total + cost > known[0]):
                 continue
-            new = total + cost, (*starts[:i], start, *starts[i + 1 :])
+            new = total + cost, (*picks[:i], (start, cost), *picks[i + 1 :])
             if known is None or new < known:
                 now[mask | 1 << i] = new
-    mask, (_, starts) = min(
+    _, (_, found) = min(
         best[-1].items(), key=lambda one: (-one[0].bit_count(), one[1][0], one[0])
     )
-    cost_of = [{start: cost for cost, start in windows} for windows in kept]
-    return [
-        (cost_of[i][start], start) if mask >> i & 1 else None
-        for i, start in enumerate(starts)
-    ]
-
-
-def _integer_programme(choices: Sequence[Choices]) -> list[Pick | None]:
-    """The optimum by HiGHS: set packing in two steps, counts first, then cost."""
-    kept = _useful(choices)
-    owner = np.repeat(np.arange(len(choices)), [len(windows) for windows in kept])
-    cost, start = np.array([window for windows in kept for window in windows]).T
-    end = start + np.array([choice.length for choice in choices])[owner]
-    # Windows that share a token all cover the last start among them.
-    points = np.unique(start)[:, None]
-    packing = scipy.sparse.csr_array(
-        np.vstack(
-            [(start <= points) & (points < end), owner == np.unique(owner)[:, None]]
-        ).astype(np.float64)
-    )
-    limits = scipy.optimize.LinearConstraint(packing, -np.inf, 1.0)
-    every = np.ones(len(cost))
-    most = _solve(-every, limits).sum()
-    enough = scipy.optimize.LinearConstraint(every[None, :], most, np.inf)
-    picks: list[Pick | None] = [None for _ in choices]
-    for j in np.flatnonzero(_solve(cost, limits, enough)):
-        picks[owner[j]] = (int(cost[j]), int(start[j]))
-    return picks
-
-
-def _solve(
-    objective: np.ndarray, *constraints: scipy.optimize.LinearConstraint
-) -> np.ndarray:
-    """Minimise over 0/1 variables; shape ``(n,)``, rounded to 0 and 1."""
-    result = scipy.optimize.milp(
-        objective,
-        constraints=constraints,
-        integrality=np.ones(len(objective), np.int64),
-        bounds=scipy.optimize.Bounds(0, 1),
-        options={"mip_rel_gap": 0.0},
-    )
-    if result.x is None:
-        raise RuntimeError(f"HiGHS gave no assignment: {result.message}")
-    return np.round(result.x)
+    return list(found)
 
 
 # --- what regression to the mean would give by itself ---------------------------------

@@ -130,27 +130,10 @@ def checked_ranks(
 # --- what chance gives ----------------------------------------------------------------
 
 
-class NullMoments(NamedTuple):
-    """Mean and standard deviation of one canary's figures under a uniform rank."""
-
-    rank_mean: float
-    rank_sd: float
-    exposure_mean: float
-    exposure_sd: float
-
-
-def null_moments(n_candidates: int) -> NullMoments:
-    """Exact moments of a uniform rank among N and of its exposure.
-
-    Mean rank ``(N+1)/2``, variance ``(N^2-1)/12``; mean exposure
-    ``log2 N - log2(N!)/N``, its variance that of ``log2 rank``.
-    """
-    n = _size(n_candidates)
-    mean_log = float(scipy.special.gammaln(n + 1)) / (n * np.log(2))
-    spread = np.mean(np.log2(np.arange(1, n + 1)) ** 2) - mean_log**2
-    rank = (n + 1) / 2, float(np.sqrt((n**2 - 1) / 12))
-    exposure = float(np.log2(n) - mean_log), float(np.sqrt(max(spread, 0.0)))
-    return NullMoments(*rank, *exposure)
+def null_moments(n_candidates: int, *, of: Of = "exposure") -> tuple[float, float]:
+    """Mean and standard deviation of a uniform rank among N, or of its exposure."""
+    values = _values(n_candidates, of)
+    return float(values.mean()), float(values.std())
 
 
 @dataclass(frozen=True)
@@ -198,20 +181,20 @@ def null_mean(n_candidates: ArrayLike, *, of: Of = "exposure") -> NullMean:
     sizes = np.asarray(n_candidates, dtype=np.int64)
     if sizes.ndim != 1 or not len(sizes):
         raise ValueError("n_candidates must have shape (n,), n > 0")
-    counts = Counter(_size(int(size)) for size in sizes)
-    return _null_mean(tuple(sorted(counts.items())), of)
+    return _null_mean(tuple(sorted(Counter(sizes.tolist()).items())), of)
 
 
 @lru_cache(maxsize=32)
 def _null_mean(counts: tuple[tuple[int, int], ...], of: Of) -> NullMean:
     n = sum(count for _, count in counts)
-    reach = sum(count * (s - 1 if of == "rank" else np.log2(s)) for s, count in counts)
     # Steps of 1 keep ranks exact.
-    step = 1.0 if of == "rank" else float(reach) / _GRID
+    least, step = 1.0, 1.0
+    if of == "exposure":
+        least, step = 0.0, float(sum(c * np.log2(size) for size, c in counts)) / _GRID
     parts = []
     for size, count in counts:
         # Equal masses at real positions, shared between the neighbouring grid points.
-        position = _values(size, of) / step
+        position = (_values(size, of) - least) / step
         low = np.floor(position).astype(np.int64)
         share = position - low
         where, mass = np.r_[low, low + 1], np.r_[1 - share, share] / size
@@ -224,12 +207,15 @@ def _null_mean(counts: tuple[tuple[int, int], ...], of: Of) -> NullMean:
     probability = np.clip(scipy.fft.irfft(product, fast)[:length], 0.0, None)
     probability /= probability.sum()
     probability.flags.writeable = False
-    return NullMean(n, float(n) if of == "rank" else 0.0, step, probability)
+    return NullMean(n, n * least, step, probability)
 
 
 def _values(size: int, of: Of) -> np.ndarray:
-    ranks = np.arange(1, size + 1)
-    return ranks - 1.0 if of == "rank" else exposure_bits(ranks, size)
+    """What a rank from 1 to the size gives, the rank itself or its exposure."""
+    if size < 2:
+        raise ValueError("a rank needs at least 2 candidates")
+    ranks = np.arange(1.0, size + 1)
+    return ranks if of == "rank" else exposure_bits(ranks, size)
 
 
 # --- tests ----------------------------------------------------------------------------
@@ -302,9 +288,8 @@ def chance_mde(n: int, *, n_candidates: int, of: Of = "exposure") -> float:
     """
     if n < 1:
         raise ValueError("chance_mde needs at least 1 canary")
-    z = float(scipy.special.ndtri([0.975, 0.8]).sum())
-    sd: float = getattr(null_moments(n_candidates), f"{of}_sd")
-    return float(z / np.sqrt(n) * sd)
+    _, sd = null_moments(n_candidates, of=of)
+    return float(scipy.special.ndtri([0.975, 0.8]).sum() / np.sqrt(n) * sd)
 
 
 def exposure_mde(
@@ -364,12 +349,6 @@ def uniformity_p(
     return min(1.0, 2 * min(2 * float(scipy.special.ndtr(-abs(z))), float(ks.pvalue)))
 
 
-def _size(n_candidates: int) -> int:
-    if n_candidates < 2:
-        raise ValueError("a rank needs at least 2 candidates")
-    return n_candidates
-
-
 def _chance(k: int, n_candidates: int) -> float:
     if not 1 <= k <= n_candidates:
         raise ValueError("k must lie between 1 and the number of candidates")
@@ -377,10 +356,6 @@ def _chance(k: int, n_candidates: int) -> float:
 
 
 # --- sampled extraction ---------------------------------------------------------------
-
-
-_SMALL = -30.0
-"""Below this log probability ``log1p(-e^L)`` equals ``-e^L`` to all digits."""
 
 
 def top_k_logp(
@@ -434,9 +409,7 @@ def n_p(logp: ArrayLike, *, p: float = 0.5) -> np.ndarray:
     if np.isnan(values).any() or np.any(values > 0):
         raise ValueError("a log probability is NaN or above 0")
     with np.errstate(divide="ignore", over="ignore"):
-        near = np.log1p(-p) / np.log1p(-np.exp(np.maximum(values, _SMALL)))
-        far = -np.log1p(-p) * np.exp(-values)
-    tries = np.where(values < _SMALL, far, near)
+        tries = np.log1p(-p) / np.log1p(-np.exp(values))
     return np.asarray(np.maximum(np.ceil(tries), 1.0))
 
 
@@ -506,7 +479,7 @@ def candidate_guess_bound(
     _check(hits, n, significance)
     if not 1 <= k < n_candidates or rows < 1:
         raise ValueError("candidate_guess_bound needs 1 <= k < n_candidates, rows >= 1")
-    low, _ = clopper_pearson(hits, n, level=1 - significance, side="lower")
+    low, _ = clopper_pearson(hits, n, level=1 - 2 * significance)
     canary = 0.0
     # Odds of k in N are what eps 0 allows; above them the bound is positive.
     if low > k / n_candidates:
@@ -572,16 +545,6 @@ def one_run_bound(
     if guesses > coins or rows < 1 or not 0 <= delta < 1:
         raise ValueError("one_run_bound needs guesses <= coins, rows >= 1, delta < 1")
 
-    def refuted(epsilon: float, of: float) -> bool:
-        up, down = float(np.exp(epsilon)), float(np.exp(-epsilon))
-
-        def curve(y: float) -> float:
-            return max(0.0, down * (y - of), 1 - of - up * (1 - y))
-
-        count = correct, guesses, coins
-        p = one_run_p(*count, epsilon=epsilon, delta=of)
-        return p <= significance or _too_many(*count, significance, curve)
-
     @cache
     def bound(group: int) -> float:
         if group > 1 and not delta:
@@ -589,7 +552,15 @@ def one_run_bound(
 
         def told(epsilon: float) -> bool:
             ratio = np.expm1(group * epsilon) / np.expm1(epsilon) if epsilon else group
-            return refuted(group * epsilon, min(1.0, delta * float(ratio)))
+            epsilon, of = group * epsilon, min(1.0, delta * float(ratio))
+            up, down = np.exp(epsilon), np.exp(-epsilon)
+
+            def curve(y: float) -> float:
+                return float(max(0.0, down * (y - of), 1 - of - up * (1 - y)))
+
+            count = correct, guesses, coins
+            p = one_run_p(*count, epsilon=epsilon, delta=of)
+            return p <= significance or _too_many(*count, significance, curve)
 
         return _largest(told)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -150,16 +150,17 @@ def _ranks(values: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _side(scores: ArrayLike, name: str) -> np.ndarray:
-    values = np.asarray(scores, dtype=np.float64)
+    values = checked(scores)
     if values.ndim != 1:
         raise ValueError("scores must have one dimension")
     if not len(values):
         raise NotEstimableError(f"there is no {name}")
-    return checked(values)
+    return values
 
 
-def checked(values: np.ndarray) -> np.ndarray:
-    """The scores, refused when one is NaN; infinite ones can be ordered."""
+def checked(scores: ArrayLike) -> np.ndarray:
+    """Float64 scores, refused when one is NaN; infinite ones can be ordered."""
+    values = np.asarray(scores, dtype=np.float64)
     if np.isnan(values).any():
         raise NotEstimableError("a score is NaN")
     return values
@@ -208,6 +209,11 @@ class Design:
         """Number of clusters."""
         return int(self.cluster.max(initial=-1)) + 1
 
+    @property
+    def size(self) -> dict[str, Any]:
+        """Rows and clusters, as estimates have them."""
+        return {"n": len(self.member), "clusters": self.n_clusters}
+
     @cached_property
     def held(self) -> np.ndarray:
         """Shape ``(C, 2 T)``: rows of each cluster among a task's members, others."""
@@ -252,31 +258,26 @@ def auc_estimate(
     replicates
         Shape ``(B,)``, from :func:`auc_replicates`: also the percentile interval.
     """
-    n, clusters = len(design.member), design.n_clusters
     try:
-        value, parts = _influence(design, np.asarray(scores, dtype=np.float64))
+        value, parts = _influence(design, scores)
     except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=clusters), None
+        return Estimate.missing(error.what, **design.size), None
     variance, df = _variance(design, parts)
-    plain = Estimate(value, n=n, clusters=clusters)
-    if variance <= ZERO or _perfect(value):
-        if not _perfect(value):
-            return plain.noting(intervals.NO_SPREAD), None
+    plain = Estimate(value, **design.size)
+    if _perfect(value):
         pairs = _pairs(design)
         low, high = intervals.clopper_pearson(round(value) * pairs, pairs)
         exact = replace(plain, low=low, high=high, interval="clopper-pearson")
         note = f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
         return exact.noting(note), _perfect_p(design)
+    if variance <= ZERO:
+        return plain.noting(intervals.NO_SPREAD), None
     # On the logit scale: inside (0, 1) and around the value.
-    centre, reach = scipy.special.logit(value), scipy.special.stdtrit(df, 0.975)
-    se = float(np.sqrt(variance))
-    spread = se / (value * (1 - value))
-    width = float(reach) * spread
-    low, high = scipy.special.expit([centre - width, centre + width]).tolist()
+    se, centre = float(np.sqrt(variance)), float(scipy.special.logit(value))
+    *ends, p = _t_test(centre, se / (value * (1 - value)), df)
+    low, high = scipy.special.expit(ends).tolist()
     estimate = replace(plain, low=low, high=high, interval="delong", se=se)
-    if replicates is not None:
-        estimate = intervals.with_parity(estimate, replicates)
-    return estimate, float(2 * scipy.special.stdtr(df, -abs(float(centre) / spread)))
+    return intervals.with_parity(estimate, replicates), p
 
 
 def auc_difference(
@@ -299,15 +300,13 @@ def auc_difference(
     replicates
         Shape ``(B,)``: difference of both scores' replicates from the same weights.
     """
-    n, clusters = len(design.member), design.n_clusters
     try:
-        a, ours = _influence(design, np.asarray(first, dtype=np.float64))
-        b, theirs = _influence(design, np.asarray(second, dtype=np.float64))
+        (a, ours), (b, theirs) = (_influence(design, one) for one in (first, second))
     except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=clusters), None
+        return Estimate.missing(error.what, **design.size), None
     variance, df = _variance(design, ours - theirs)
-    plain = Estimate(a - b, n=n, clusters=clusters)
-    least = _perfect_p(design) if any(_perfect(each) for each in (a, b)) else 0.0
+    plain = Estimate(a - b, **design.size)
+    least = _perfect_p(design) if _perfect(a) or _perfect(b) else 0.0
     if variance <= ZERO:
         if abs(a - b) < 1 - ZERO:
             return plain.noting("the two order all pairs alike: no spread"), None
@@ -318,12 +317,17 @@ def auc_difference(
         note = f"opposite perfect orders: exact bounds for {pairs} disjoint pairs of "
         return exact.noting(f"{note}clusters"), least
     se = float(np.sqrt(variance))
-    reach = float(scipy.special.stdtrit(df, 0.975)) * se
-    low, high = max(-1.0, a - b - reach), min(1.0, a - b + reach)
+    low, high, p = _t_test(a - b, se, df)
+    low, high = max(-1.0, low), min(1.0, high)
     estimate = replace(plain, low=low, high=high, interval="delong", se=se)
-    if replicates is not None:
-        estimate = intervals.with_parity(estimate, replicates)
-    return estimate, max(least, float(2 * scipy.special.stdtr(df, -abs(a - b) / se)))
+    return intervals.with_parity(estimate, replicates), max(least, p)
+
+
+def _t_test(value: float, se: float, df: float) -> tuple[float, float, float]:
+    """Ends of the interval of 95 %, and the two-sided p value against 0."""
+    reach = float(scipy.special.stdtrit(df, 0.975)) * se
+    p = 2 * scipy.special.stdtr(df, -abs(value) / se)
+    return value - reach, value + reach, float(p)
 
 
 def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
@@ -332,7 +336,7 @@ def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
     Inner products of two scores' components are their AUCs' covariance, but for a
     factor of nearly 1 (DeLong et al. 1988).
     """
-    return _influence(design, np.asarray(scores, dtype=np.float64))[1].ravel()
+    return _influence(design, scores)[1].ravel()
 
 
 def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.ndarray:
@@ -347,7 +351,7 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
     -------
     Shape ``(B,)``; NaN where a resample lacks a side. One sort, then O(B n).
     """
-    values = checked(np.asarray(scores, dtype=np.float64))
+    values = checked(scores)
     total = np.zeros(len(weights))
     for x, y in design.tasks:
         y = y[np.argsort(values[y], kind="stable")]
@@ -379,7 +383,7 @@ def _resamples(
         yield part, own, others
 
 
-def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:
+def _influence(design: Design, scores: ArrayLike) -> tuple[float, np.ndarray]:
     """AUC averaged over tasks and its components by cluster, shape ``(C, 2 T)``.
 
     A component is ``(sum of V - rows * AUC) / all rows`` of the cluster in one task
@@ -460,23 +464,22 @@ def tpr_estimate(
     replicates
         Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
     """
-    n, clusters = len(design.member), design.n_clusters
     try:
         if not (rates := tpr_by_task(design, scores, fpr)):
             raise NotEstimableError("there is no row")
         low, high = intervals.percentile_interval(replicates)
     except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=clusters)
-    value = float(np.mean([tpr.value for tpr in rates]))
-    estimate = Estimate(value, n=n, clusters=clusters).between(low, high)
+        return Estimate.missing(error.what, **design.size)
+    values, thresholds, achieved, *_ = zip(*rates, strict=True)
+    estimate = Estimate(float(np.mean(values)), **design.size).between(low, high)
     if high - low > ZERO:
         estimate = replace(estimate, se=float(np.nanstd(replicates)))
     else:
         estimate = replace(estimate, parity_low=None, parity_high=None)
-    threshold = np.array([tpr.threshold for tpr in rates])[design.task]
+    above = np.asarray(scores) > np.array(thresholds)[design.task]
     events, trials = (
-        cluster_sums(rows & design.member, design.cluster, clusters)
-        for rows in (np.asarray(scores) > threshold, True)
+        cluster_sums(rows & design.member, design.cluster, design.n_clusters)
+        for rows in (above, True)
     )
     hits, tried = events.sum(), trials.sum()
     if min(hits, tried - hits) < intervals.FEW_EVENTS and np.count_nonzero(trials) > 1:
@@ -485,8 +488,7 @@ def tpr_estimate(
         known = [x for x in ends if x is not None]
         low, high = min(known), max(known)
         estimate = replace(estimate, low=low, high=high, interval="korn-graubard")
-    achieved = float(np.mean([tpr.fpr for tpr in rates]))
-    estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
+    estimate = estimate.noting(f"achieved FPR {np.mean(achieved):.4g}")
     if unresolved := [tpr for tpr in rates if not tpr.resolvable]:
         estimate = replace(estimate, status="not_resolvable")
     notes = [tpr.note for tpr in unresolved or rates if tpr.note]
@@ -509,7 +511,7 @@ def tpr_replicates(
     -------
     Shape ``(F, B)``; NaN where a resample lacks a side.
     """
-    values = checked(np.asarray(scores, dtype=np.float64))
+    values = checked(scores)
     total = np.zeros((len(fprs), len(weights)))
     for x, y in design.tasks:
         x, y = (side[np.argsort(-values[side], kind="stable")] for side in (x, y))

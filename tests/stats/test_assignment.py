@@ -43,25 +43,25 @@ def tokens_of(picks: Sequence[Pick | None], choices: Sequence[Choices]) -> list[
         token
         for window, choice in zip(picks, choices, strict=True)
         if window is not None
-        for token in range(window[1], window[1] + choice.length)
+        for token in range(window[0], window[0] + choice.length)
     ]
 
 
 def value(picks: Sequence[Pick | None]) -> tuple[int, int]:
     """What is optimised first: spans without a window, cost."""
-    return picks.count(None), sum(window[0] for window in picks if window is not None)
+    return picks.count(None), sum(window[1] for window in picks if window is not None)
 
 
 def whole_order(picks: Sequence[Pick | None]) -> tuple[object, ...]:
     """The documented order, ties and all."""
     mask = [window is not None for window in reversed(picks)]
-    starts = [0 if window is None else window[1] for window in picks]
+    starts = [0 if window is None else window[0] for window in picks]
     return (*value(picks), mask, starts)
 
 
 def by_brute_force(choices: Sequence[Choices]) -> list[Pick | None]:
     options = [
-        [None, *zip(choice.costs.tolist(), choice.starts.tolist(), strict=True)]
+        [None, *zip(choice.starts.tolist(), choice.costs.tolist(), strict=True)]
         for choice in choices
     ]
     valid = []
@@ -101,27 +101,28 @@ def test_groups_change_nothing(monkeypatch):
         assert picks == matching._dynamic_programme(choices)
 
 
-def test_integer_programme_agrees(monkeypatch):
-    rng = np.random.default_rng(17)
-    for _ in range(25):
-        choices = random_choices(rng, spans=5, tokens=25, windows=20, largest=5_000_000)
-        exact = assign_disjoint(choices)
-        with monkeypatch.context() as patch:
-            patch.setattr(matching, "MAX_STATES", 2)
-            by_milp = assign_disjoint(choices)
-        used = tokens_of(by_milp, choices)
-        assert len(used) == len(set(used))
-        assert value(by_milp) == value(exact)
-        # Without ties (costs are drawn from five million) the windows agree too.
-        assert by_milp == exact
-
-
-def test_more_than_twelve_competing_spans_go_to_milp():
-    # 14 spans want the same 15 tokens; the cheapest 14 cost 0 + 1 + .. + 13.
+def test_more_than_twelve_competing_spans_share_what_there_is():
+    # 14 spans want the same 15 tokens.
     choices = choices_of(*[(1, {start: start for start in range(15)})] * 14)
     picks = assign_disjoint(choices)
+    used = tokens_of(picks, choices)
+    assert len(used) == len(set(used))
     assert value(picks) == (0, 91)
-    assert sorted(tokens_of(picks, choices)) == list(range(14))
     # One too many: 13 windows for 14 spans.
     choices = choices_of(*[(1, {start: start for start in range(13)})] * 14)
     assert value(assign_disjoint(choices)) == (1, 78)
+
+
+def test_crowds_of_spans_share_no_token():
+    """Beyond twelve no optimum is promised, but nearly all windows that there are."""
+    rng = np.random.default_rng(17)
+    for _ in range(10):
+        choices = random_choices(rng, spans=30, tokens=60, windows=40, largest=10**6)
+        picks = assign_disjoint(choices)
+        used = tokens_of(picks, choices)
+        assert len(used) == len(set(used))
+        assert len(used) > 40
+        for window, choice in zip(picks, choices, strict=True):
+            assert window is None or window in zip(
+                choice.starts, choice.costs, strict=True
+            )

@@ -197,7 +197,7 @@ def test_invariants(example, caliper_u, distance, controls):
 
     picks = assign_disjoint(list(choices.values()))
     expected = [
-        (i, window[1], window[0])
+        (i, window[0], window[1])
         for i, window in zip(choices, picks, strict=True)
         if window is not None
     ]

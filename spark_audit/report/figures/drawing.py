@@ -12,7 +12,7 @@ import importlib.util
 import io
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -139,14 +139,13 @@ def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing
     only
         Names of the figures wanted.
     """
-    _matplotlib()
     drawn = []
     there = {"", *report.tables, *(row.audit for row in report.results)}
-    for name, shown in FIGURES.items():
-        if name not in only or shown not in there:
-            continue
-        draw = resolve_name(f"spark_audit.report.figures.plots:{name}")
-        with styled():
+    with styled():
+        for name, shown in FIGURES.items():
+            if name not in only or shown not in there:
+                continue
+            draw = resolve_name(f"spark_audit.report.figures.plots:{name}")
             if (picture := draw(report)) is not None:
                 drawing = picture.drawing(name, report)
                 # Once is enough: the layout is the same in every format.
@@ -280,8 +279,8 @@ def frame_of(
     frame = pd.DataFrame(report.tables.get(table, []), columns=[*needed, *also])
     frame = frame.dropna(subset=needed)
     frame["entry"] = frame["checkpoint"].map(entry_of)
-    places = frame["checkpoint"].map(palette(report))
-    return frame.loc[places.sort_values(kind="stable").index]
+    places = palette(report)
+    return frame.sort_values("checkpoint", key=lambda at: at.map(places), kind="stable")
 
 
 def palette(report: Report) -> dict[str, int]:
@@ -301,11 +300,3 @@ def palette(report: Report) -> dict[str, int]:
     entries = list(dict.fromkeys(map(entry_of, ordered)))
     both = (each for name in ordered for each in (name, entry_of(name)))
     return {name: entries.index(entry_of(name)) for name in both}
-
-
-K = TypeVar("K")
-
-
-def estimable(rows: Mapping[K, R]) -> dict[K, R]:
-    """Those of some rows that have a value."""
-    return {key: row for key, row in rows.items() if row.value is not None}

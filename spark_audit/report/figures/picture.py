@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -15,7 +15,6 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
 from spark_audit.names import entry_of
 from spark_audit.report.figures.drawing import (
@@ -35,8 +34,6 @@ from spark_audit.sentences import optional, render
 FONT = 8.0
 SCREEN = 5.0
 """Inches of a panel from which on its axis stands above it, too."""
-FEW_DECADES = 150.0
-"""Ratio of an axis' ends below which it is labelled at 2 and 5 too."""
 DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
@@ -89,10 +86,10 @@ class Look:
             return Patch(facecolor=self.colour, edgecolor=PAPER, alpha=self.alpha)
         return Line2D([], [], **self.line)
 
-    def owns(self, *artists: Artist) -> None:
+    def owns(self, *artists: Artist | None) -> None:
         """Mark artists as the checkpoint's."""
         for artist in artists:
-            if self.name:
+            if self.name and artist:
                 artist.set_gid(CHECKPOINT + self.name)
 
 
@@ -167,7 +164,8 @@ class Curve:
     """Points in the plane, joined where the look has dashes; a row has its interval.
 
     Points whose row has no value are left out. The alt text tells its ``words``, or the
-    height of its last point, unless it is not ``told``. Steps have few markers.
+    height of its last point, unless it is not ``told``. Points at an x of ``hollow``
+    have hollow marks. Steps have few markers.
     """
 
     look: Look
@@ -175,6 +173,7 @@ class Curve:
     y: Sequence[Value]
     words: str = ""
     told: bool = True
+    hollow: Sequence[float] = ()
     step: bool = False
 
     @property
@@ -187,169 +186,134 @@ class Curve:
                 found.append((x, y, *made))
         return found
 
+    def paint(self, axes: Axes, limits: tuple[float, float], *, shift: float) -> None:
+        """Its line, its intervals, and hollow marks of what must not be read as found.
 
-@dataclass(frozen=True)
-class Axis:
-    """A scale (linear, log) with its ends, and ticks (where -> what)."""
+        Of what lies beyond the ends of the axis an arrow is shown.
+        """
+        look, points, (low, high) = self.look, self.points, limits
+        at_x = [min(max(x, low), high) + shift for x, *_ in points]
+        apart = [
+            not low <= x <= high
+            or x in self.hollow
+            or any(isinstance(at, Row) and at.status in VOID for at in made)
+            for x, _, *made in points
+        ]
+        every = max(1, len(points) // 4) if self.step else 1
+        drawn = axes.plot(
+            at_x,
+            [y for _, y, *_ in points],
+            drawstyle="steps-post" if self.step else "default",
+            markevery=[k for k in range(0, len(points), every) if not apart[k]],
+            clip_on=look.dashes != "none",
+            **look.line,
+        )
+        bar: dict[str, Any] = {"color": look.colour, "alpha": look.alpha}
+        bar |= {"linewidth": look.width, "zorder": 1.9, "solid_capstyle": "butt"}
+        for shown, (x, y, across, up), hollow in zip(at_x, points, apart, strict=True):
+            marks = []
+            if isinstance(across, Row) and across.ends:
+                left, right = across.ends
+                drawn += axes.plot((max(left, low), min(right, high)), [y, y], **bar)
+                arrow = replace(look, size=4)
+                marks += [(low, replace(arrow, marker="<"))] if left < low else []
+                marks += [(high, replace(arrow, marker=">"))] if right > high else []
+            if isinstance(up, Row) and up.ends:
+                drawn += axes.plot([shown, shown], up.ends, **bar)
+            if hollow:
+                marker = "<" if x < low else ">" if x > high else look.marker
+                mark = replace(look, marker=marker, hollow=low <= x <= high)
+                marks.append((shown, mark))
+            for at, mark in marks:
+                style = replace(mark, dashes="none").line
+                drawn += axes.plot(at, y, zorder=2.1, clip_on=False, **style)
+        look.owns(*drawn)
 
-    label: str = ""
-    scale: str = "linear"
-    limits: tuple[float, float] | None = None
-    ticks: Mapping[float, str] | None = None
+
+Part: TypeAlias = Callable[[Axes], object]
+"""Draws something on a panel's axes."""
 
 
-@dataclass(frozen=True)
-class Band:
-    """An area between two heights over a range."""
+def band(
+    x: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    *,
+    look: Look = AREA,
+    step: Any = None,
+) -> Part:
+    """An area between two heights over a range, of the checkpoint of the look."""
+    grey: dict[str, Any] = {"color": AREA.colour, "alpha": AREA.alpha, "linewidth": 0}
 
-    x: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-    step: Any = None
-    look: Look = AREA
+    def draw(axes: Axes) -> None:
+        look.owns(axes.fill_between(x, low, high, step=step, zorder=1, **grey))
+
+    return draw
 
 
-@dataclass(frozen=True)
-class Label:
-    """Text in a panel: at a share of its width, its upper edge at a height.
+def rule(at: float, look: Look, *, upright: bool = False) -> Part:
+    """A line of reference across the panel."""
+    draw = Axes.axvline if upright else Axes.axhline
+    return lambda axes: draw(axes, at, zorder=1.5, **look.line)
 
-    It belongs to the checkpoint that ``look`` names.
-    """
 
-    text: str
-    top: float
-    look: Look
-    at: float = 0.0
-    colour: str = INK
+def label(
+    text: str, top: float, look: Look, *, share: float = 0.0, colour: str = INK
+) -> Part:
+    """Text of a checkpoint: its upper edge at a height, from a share of the width."""
+
+    def draw(axes: Axes) -> None:
+        drawn = axes.text(
+            *(share, top, text),
+            transform=axes.get_yaxis_transform(),
+            va="top",
+            color=colour,
+            # On the ground's own colour, above the grid.
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
+            zorder=1.6,
+        )
+        look.owns(drawn)
+
+    return draw
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on two axes, with bands behind them and lines of reference.
+    """Curves on two axes, and further ``parts``, such as lines of reference.
 
-    ``references`` stand at an ``x`` or ``y``; a "diagonal" goes through that point.
-    With ``labels`` there is no axis at the left.
+    ``limits`` and ``ticks`` (where -> what) are those of x, ``settings`` what else
+    ``axes.set`` takes. A ``forest`` has no axis at the left.
     """
 
     curves: Sequence[Curve]
     title: str = ""
-    x: Axis = field(default_factory=Axis)
-    y: Axis = field(default_factory=Axis)
-    bands: Sequence[Band] = ()
-    references: Sequence[tuple[str, float, Look]] = ()
-    labels: Sequence[Label] = ()
+    limits: tuple[float, float] | None = None
+    ticks: Mapping[float, str] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parts: Sequence[Part] = ()
     tall: float = 1.75
+    forest: bool = False
 
     def paint(self, axes: Axes, *, dodge: float) -> None:
         """Draw it; points of several checkpoints stand side by side in ``dodge``."""
-        axes.set_xscale(self.x.scale)
-        axes.set_yscale(self.y.scale)
+        axes.set(title=self.title, **self.settings)
+        if self.ticks is not None:
+            axes.set_xticks([*self.ticks], [*self.ticks.values()])
+        if self.limits is not None:
+            axes.set_xlim(self.limits)
+        axes.minorticks_off()
+        axes.grid(True, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(True, linewidth=0.6, zorder=0)
-        axes.set_axisbelow(True)
-        for band in self.bands:
-            area = axes.fill_between(
-                *(band.x, band.low, band.high),
-                step=band.step,
-                color=AREA.colour,
-                alpha=AREA.alpha,
-                linewidth=0,
-                zorder=1,
-            )
-            band.look.owns(area)
+        axes.spines["left"].set_visible(not self.forest)
+        if self.forest and self.tall > SCREEN:
+            axes.tick_params("x", top=True, labeltop=True)
         names = list(dict.fromkeys(curve.look.name for curve in self.curves))
+        limits = self.limits or (-math.inf, math.inf)
         for curve in filter(lambda curve: curve.points, self.curves):
             place = (names.index(curve.look.name) + 0.5) / len(names) - 0.5
-            _curve(axes, curve, self.x.limits, shift=dodge * place)
-        for kind, at, look in self.references:
-            style = look.line | {"zorder": 1.5}
-            if kind == "diagonal":  # of two log axes
-                axes.axline((at, at), (10 * at, 10 * at), **style)
-            else:
-                look.owns((axes.axvline if kind == "x" else axes.axhline)(at, **style))
-        axes.set_title(self.title)
-        for axis, own, view in (
-            (axes.xaxis, self.x, axes.set_xlim),
-            (axes.yaxis, self.y, axes.set_ylim),
-        ):
-            axis.set_label_text(own.label)
-            # A page can turn it.
-            axis.label.set_rotation_mode("anchor")
-            if own.limits is not None:
-                view(*own.limits)
-            if own.ticks is not None:
-                axis.set_major_locator(FixedLocator(list(own.ticks)))
-                axis.set_ticklabels(list(own.ticks.values()))
-            elif own.scale == "log":
-                low, high = axis.get_view_interval()
-                subs = (1, 2, 5) if high / low < FEW_DECADES else (1,)
-                axis.set_major_locator(LogLocator(subs=subs, numticks=6))
-                axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axis.set_minor_locator(NullLocator())
-        axes.spines["left"].set_visible(not self.labels)
-        if self.labels and self.tall > SCREEN:
-            axes.tick_params(axis="x", top=True, labeltop=True)
-        for label in self.labels:
-            drawn = axes.text(
-                label.at,
-                label.top,
-                label.text,
-                transform=axes.get_yaxis_transform(),
-                ha="right" if label.at == 1.0 else "left",
-                va="top",
-                color=label.colour,
-                # On the ground's own colour, above the grid.
-                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
-                zorder=1.6,
-            )
-            label.look.owns(drawn)
-
-
-def _curve(
-    axes: Axes, curve: Curve, limits: tuple[float, float] | None, *, shift: float
-) -> None:
-    """Its line, its intervals, and hollow marks of what must not be read as found.
-
-    Of what lies beyond the ends of the axis an arrow is shown.
-    """
-    look, points = curve.look, curve.points
-    low, high = limits or (-math.inf, math.inf)
-    at_x = [min(max(x, low), high) + shift for x, _, _, _ in points]
-    apart = [
-        not low <= x <= high
-        or any(isinstance(at, Row) and at.status in VOID for at in made)
-        for x, _, *made in points
-    ]
-    every = max(1, len(points) // 4) if curve.step else 1
-    line = axes.plot(
-        at_x,
-        [y for _, y, _, _ in points],
-        drawstyle="steps-post" if curve.step else "default",
-        markevery=[k for k in range(0, len(points), every) if not apart[k]],
-        clip_on=look.dashes != "none",
-        **look.line,
-    )
-    look.owns(*line)
-
-    def put(x: float, y: float, mark: Look) -> None:
-        style = replace(mark, dashes="none").line
-        look.owns(*axes.plot(x, y, zorder=2.1, clip_on=False, **style))
-
-    bar: dict[str, Any] = {"color": look.colour, "alpha": look.alpha}
-    bar |= {"linewidth": look.width, "zorder": 1.9, "solid_capstyle": "butt"}
-    for shown, (x, y, across, up), hollow in zip(at_x, points, apart, strict=True):
-        if isinstance(across, Row) and across.ends:
-            left, right = across.ends
-            ends = max(left, low), min(right, high)
-            look.owns(*axes.plot(ends, [y, y], **bar))
-            for out, end, marker in ((left < low, low, "<"), (right > high, high, ">")):
-                if out:
-                    put(end, y, replace(look, marker=marker, size=4))
-        if isinstance(up, Row) and up.ends:
-            look.owns(*axes.plot([shown, shown], up.ends, **bar))
-        if hollow:
-            beyond = "<" if x < low else ">" if x > high else look.marker
-            put(shown, y, replace(look, marker=beyond, hollow=low <= x <= high))
+            curve.paint(axes, limits, shift=dodge * place)
+        for part in self.parts:
+            part(axes)
 
 
 WIDTH = 3.0
@@ -379,8 +343,8 @@ class Picture:
         An audit's name, ``manifest`` or ``training``.
     facts
         Of the sentences.
-    names
-        Looks that are named in the legend, and below them ``keys``, by their labels.
+    keys
+        Looks in the legend, by their labels.
     digits
         Decimals of the heights that the alt text tells.
     dodge
@@ -390,7 +354,6 @@ class Picture:
     audit: str
     panels: Sequence[Panel]
     facts: Mapping[str, Any] = field(default_factory=dict)
-    names: Sequence[Look] = ()
     keys: Mapping[str, Look] = field(default_factory=dict)
     digits: int = 3
     most: int = 2
@@ -399,8 +362,7 @@ class Picture:
     def drawing(self, name: str, report: Report) -> Drawing:
         """Lay it out, draw it, and say what it shows."""
         facts = {"name": name, **self._facts(report), **self.facts}
-        owned = {look.name: look for look in self.names}
-        entries = {**owned, **self.keys}
+        entries = dict(self.keys)
         if facts["levels"]:
             entries[render("figure.interval", **facts)] = Look(width=1.6)
         if facts["hollow"]:
@@ -435,44 +397,43 @@ class Picture:
         figure.set_layout_engine(
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
-        words = any(panel.labels for panel in self.panels)
-        ratios = {"height_ratios": talls}
+        forest = any(panel.forest for panel in self.panels)
         grid = figure.subplots(
-            down, across, squeeze=False, sharey=not words, gridspec_kw=ratios
+            down, across, squeeze=False, sharey=not forest, height_ratios=talls
         )
         count = len(self.panels)
-        used, unused = grid.flat[:count], grid.flat[count:]
-        for axes in unused:
+        for axes in grid.flat[count:]:
             axes.remove()
-        for place, (panel, axes) in enumerate(zip(self.panels, used, strict=True)):
+        for place, (panel, axes) in enumerate(
+            zip(self.panels, grid.flat, strict=False)
+        ):
             panel.paint(axes, dodge=self.dodge)
             # The same axis is labelled below the lowest panel alone.
-            if place + across < len(self.panels) and not panel.x.label:
-                axes.tick_params(axis="x", labelbottom=False)
+            if place + across < count and "xlabel" not in panel.settings:
+                axes.tick_params("x", labelbottom=False)
         if side:
             figure.supylabel(side, fontsize=FONT)
-        if labels:
-            # A label of the figure itself would stand in the legend's place.
-            drawn = figure.legend(
-                [look.sample for look in entries.values()],
-                labels,
-                loc="outside lower center",
-                ncols=min(columns, len(labels)),
-                frameon=False,
-                handlelength=2.0,
-                columnspacing=1.0,
-                labelspacing=0.45 if columns > 1 else 0.8,
-                title=label or None,
-                title_fontsize=FONT,
-            )
-            both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
-            for look, parts in zip(self.names, both, strict=False):
-                look.owns(*(part for part in parts if part is not None))
+        # A label of the figure itself would stand in the legend's place.
+        drawn = figure.legend(
+            [look.sample for look in entries.values()],
+            labels,
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            handlelength=2.0,
+            columnspacing=1.0,
+            labelspacing=0.45 if columns > 1 else 0.8,
+            title=label or None,
+            title_fontsize=FONT,
+        )
+        both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
+        for look, parts in zip(entries.values(), both, strict=True):
+            look.owns(*parts)
         return figure
 
     def _facts(self, report: Report) -> dict[str, Any]:
         """What a caption says of intervals, hollow marks, missing figures and seeds."""
-        curves = [curve for panel in self.panels for curve in panel.curves]
+        curves = (curve for panel in self.panels for curve in panel.curves)
         shown = (at for curve in curves for at in (*curve.x, *curve.y))
         rows = [at for at in shown if isinstance(at, Row)]
         bounded = [r for r in rows if r.value is not None and r.low is not None]
@@ -485,14 +446,13 @@ class Picture:
         for row in (*report.results, *report.contrasts):
             if (row.audit, row.group) == (self.audit, "pooled") and row.status in void:
                 void[row.status][entry_of(row.checkpoint)] = None
-        owned = any(curve.look.name for curve in curves)
         return {
             "rows": rows,
             "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
             "over": [o for o in OVER if any(r.over == o for r in bounded)],
             "hollow": sorted({r.status for r in rows} & set(VOID)),
             "lacking": lacking,
-            "seeds": owned and any(entry_of(name) != name for name in palette(report)),
+            "seeds": any(entry_of(name) != name for name in palette(report)),
             "apart": False,
             "void": {status: names for status, names in void.items() if names},
         }
@@ -506,7 +466,7 @@ class Picture:
                 for one in panel.curves
                 if one.told and one.points
             ]
-            titled = panel.title and (len(self.panels) > 1 or not panel.labels)
+            titled = panel.title and (len(self.panels) > 1 or not panel.forest)
             title = panel.title.replace("\n", "") + ": " if titled else ""
             told += [title + ", ".join(figures)] if figures else []
             count += len(figures)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -67,39 +67,42 @@ class Line:
     colour: str = drawing.INK
 
 
-def section(lines: Sequence[Line], title: str, axis: picture.Axis) -> picture.Panel:
-    """Lines on one axis as a panel; the unit of its height is an inch."""
+def section(
+    lines: Sequence[Line], title: str, label: str, **axis: Any
+) -> picture.Panel:
+    """Lines on one axis as a panel; the unit of its height is an inch.
+
+    ``axis`` are the panel's ``limits`` and ``ticks``.
+    """
     lanes = max(len(line.rows) for line in lines)
     columns = columns_of(lines)
     foot = picture.LETTERS * (columns[-1][1] + 1) if columns else 0.0
-    curves, bands, labels, tall = [], [], [], 0.0
+    parts, curves, at = [picture.rule(0.0, picture.ZERO, upright=True)], [], 0.0
     for line in lines:
-        top = tall + GAP
-        below = top + picture.LETTERS * picture.lines_of([line.label])
-        labels.append(picture.Label(line.label, top, line.look, colour=line.colour))
-        labels.append(picture.Label(line.text, below, line.look))
-        lane = below + picture.LETTERS * picture.lines_of([line.text])
-        for at, (row, style) in enumerate(zip(line.rows, STYLES, strict=False)):
-            mark = replace(line.look, dashes="none", **style)
-            height, told = lane + LANE * (at + 0.5), at == 0
-            curves.append(picture.Curve(mark, [row], [height], line.text, told=told))
-        under = lane + LANE * lanes
+        at += GAP
+        for text, colour in ((line.label, line.colour), (line.text, drawing.INK)):
+            parts.append(picture.label(text, at, line.look, colour=colour))
+            at += picture.LETTERS * picture.lines_of([text])
+        under = at + LANE * lanes
         if line.behind and line.behind.ends:
-            ends = [lane + 0.02] * 2, [under - 0.02] * 2
-            bands.append(picture.Band(line.behind.ends, *ends, look=line.look))
+            ends = [at + 0.02] * 2, [under - 0.02] * 2
+            parts.append(picture.band(line.behind.ends, *ends, look=line.look))
+        for row, style in zip(line.rows, STYLES, strict=False):
+            mark, first = replace(line.look, dashes="none", **style), style is STYLES[0]
+            height = [at + LANE * (0.5 if first else 1.5)]
+            curves.append(picture.Curve(mark, [row], height, line.text, told=first))
         for (text, colour), (share, down) in zip(line.below, columns, strict=False):
             y = under + down * picture.LETTERS
-            labels.append(picture.Label(text, y, line.look, share, colour))
-        tall = under + foot + GAP
+            parts.append(picture.label(text, y, line.look, share=share, colour=colour))
+        at = under + foot + GAP
     return picture.Panel(
         curves,
         title,
-        x=replace(axis, limits=axis.limits or span(lines)),
-        y=picture.Axis(limits=(tall, 0.0), ticks={}),
-        bands=bands,
-        references=[("x", 0.0, picture.ZERO)],
-        labels=labels,
-        tall=tall + 0.2 + picture.LETTERS * picture.lines_of([axis.label]),
+        **axis,
+        settings={"xlabel": label, "ylim": (at, 0.0), "yticks": []},
+        parts=parts,
+        forest=True,
+        tall=at + 0.2 + picture.LETTERS * picture.lines_of([label]),
     )
 
 
@@ -146,28 +149,27 @@ def selectivity(report: Report) -> picture.Picture | None:
     """Delta_sel and its change with intervals, and contrasts between checkpoints."""
     changes = drawing.rows_of(report, "matched", "delta_sel", of="change")
     levels = drawing.rows_of(report, "matched", "delta_sel")
-    if not drawing.estimable(changes) and not drawing.estimable(levels):
+    changed = any(row.value is not None for row in changes.values())
+    if not changed and all(row.value is None for row in levels.values()):
         return None
     if BASE in changes and changes[BASE].value is None:
         # Of the reference itself there is no change to show.
         del changes[BASE]
     bands = drawing.rows_of(report, "matched", "rtm_bias", of="change")
-    look, changed = picture.looks(report), bool(drawing.estimable(changes))
-    lines = []
+    look, lines = picture.looks(report), []
     for name in dict.fromkeys([*levels, *changes]):
         rows = [changes.get(name), levels.get(name)][not changed :]
         text = _words(rows[0])
         if changed and name == BASE and name not in changes:
             text = render("figure.selectivity.reference")
-        lines.append(
-            Line(picture.wrapped(name), look[name], rows, text, bands.get(name))
-        )
+        label = picture.wrapped(name)
+        lines.append(Line(label, look[name], rows, text, bands.get(name)))
     panels = [_section("changes", lines)]
     contrasts, behind = (
         drawing.chosen_of(report, report.contrasts, "matched", metric, "", "pooled")
         for metric in ("did", "rtm_bias")
     )
-    if drawing.estimable(contrasts):
+    if any(row.value is not None for row in contrasts.values()):
         baselines = {baseline for _, baseline in contrasts}
         one = baselines.pop() if len(baselines) == 1 else ""
         lines = []
@@ -195,7 +197,7 @@ def _section(name: str, lines: list[Line], **facts: str) -> picture.Panel:
         picture.wrapped(render(f"figure.selectivity.{key}", **facts), width=42, lines=3)
         for key in (name, f"{name}_axis")
     )
-    return section(lines, title, picture.Axis(label))
+    return section(lines, title, label, limits=span(lines))
 
 
 def _words(row: Row | None) -> str:
@@ -238,8 +240,6 @@ def memory(report: Report) -> picture.Picture | None:
     ends = [end for line in lines for row in line.rows if row for end in row.ends or ()]
     facts["beyond"] = any(not limits[0] <= end <= limits[1] for end in ends)
     facts["relearned"] = relearned(found)
-    label = picture.wrapped(render("figure.memory.axis"), width=42)
-    axis = picture.Axis(label, limits=limits, ticks=_ticks(*limits))
     signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
     keys = {
         render("figure.memory.estimate", state=state_name(state)): look
@@ -251,7 +251,9 @@ def memory(report: Report) -> picture.Picture | None:
         for sign, (name, look) in ATTACKS.items()
         if sign in signs
     }
-    panel = section(lines, render("figure.memory.sides", **facts), axis)
+    title = render("figure.memory.sides", **facts)
+    label = picture.wrapped(render("figure.memory.axis"), width=42)
+    panel = section(lines, title, label, limits=limits, ticks=_ticks(*limits))
     return picture.Picture(
         audit="memory", panels=[panel], most=1, facts=facts, keys=keys
     )
@@ -283,13 +285,13 @@ def _ticks(low: float, high: float) -> dict[float, str]:
     """Where -> how much more likely, with nats per token in brackets."""
     if high - low > math.log(3):
         halves = (0.5, 2.0) if high - low < math.log(20) else ()
-        known = sorted((*RATIOS, *halves))
-        ratios = [ratio for ratio in known if low <= math.log(ratio) <= high]
+        ratios = sorted((*RATIOS, *halves))
     else:
-        first, last = (100 * math.expm1(end) for end in (low, high))
-        steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(first, last)
-        ratios = [1 + step / 100 for step in steps if first <= step <= last]
-    return {math.log(ratio): _tick(ratio) for ratio in ratios}
+        ends = (100 * math.expm1(end) for end in (low, high))
+        steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(*ends)
+        ratios = [1 + step / 100 for step in steps]
+    low, high = math.exp(low), math.exp(high)
+    return {math.log(one): _tick(one) for one in ratios if low <= one <= high}
 
 
 def _tick(ratio: float) -> str:
@@ -319,25 +321,23 @@ def stages(report: Report) -> picture.Picture | None:
     look = picture.looks(report, width=1.0)
     panels = []
     # In the order of training, where it is known.
-    places = sorted((record["trained_at"] or 0, record["task"]) for record in records)
-    for task in dict.fromkeys(task for _, task in places):
-        mine = [record for record in records if record["task"] == task]
+    ordered = sorted(records, key=lambda one: (one["trained_at"] or 0, one["task"]))
+    for task, mine in grouped(ordered, lambda one: one["task"]).items():
         figures = _by_stage(report, "stages", "memory", task, stages)
+        states = {(one["checkpoint"], one["stage"]): one["state"] for one in mine}
         curves = []
-        for name in look:
-            states = {r["stage"]: r["state"] for r in mine if r["checkpoint"] == name}
-            if rows := figures.get(name):
-                curves += _stage_curves(look[name], rows, states)
-        own = {record["trained_at"] for record in mine if record["trained_at"]}
-        title, zero = picture.wrapped(task, width=18), ("y", 0.0, picture.ZERO)
-        panels.append(_stage_panel(curves, title, stages, own, zero))
+        for name, rows in figures.items():
+            hidden = [at for at in rows if states.get((name, at)) != "remembered"]
+            shown = look[name], [*rows], [*rows.values()]
+            curves.append(picture.Curve(*shown, hollow=hidden))
+        own = {one["trained_at"] for one in mine if one["trained_at"]}
+        panels.append((picture.wrapped(task, width=18), curves, own))
     keys = {
         "stages.remembered": SHOWN,
         "stages.hidden": replace(SHOWN, hollow=True),
         "stages.trained": picture.DASHED,
     }
-    names = [look[n] for n in dict.fromkeys(r["checkpoint"] for r in records)]
-    return _stage_figure("stages", panels, names, keys)
+    return _stage_figure("stages", panels, keys, level=0.0)
 
 
 def accuracy(report: Report) -> picture.Picture | None:
@@ -346,23 +346,20 @@ def accuracy(report: Report) -> picture.Picture | None:
     tasks = dict.fromkeys(r.grouping[1] for r in rows if r.grouping[0] == "task")
     stages = sorted({int(row.of) for row in rows if row.of.isdigit()})
     look = picture.looks(report, width=1.0)
-    panels, owners = [], dict[str, picture.Look]()
+    panels = []
     for task in tasks:
         figures = _by_stage(report, "utility", "accuracy", task, stages)
         curves = []
-        for name in (name for name in look if name in figures):
-            at, owners[name] = figures[name], look[name]
+        for name, at in figures.items():
             if len(at) == 1:  # no series
                 at = {0 if name == BASE else stages[-1]: row for row in at.values()}
             curves.append(picture.Curve(look[name], [*at], [*at.values()]))
-        sizes = {row.n for own in figures.values() for row in own.values()}
+        sizes = [row.n for own in figures.values() for row in own.values()]
         title = f"{task}, n {picture.spanned(sizes)}" if sizes else task
-        title = picture.wrapped(title, width=18)
         matrix = report.tables.get("accuracy_matrix", [])
         trained = {r["stage"] for r in matrix if r.get("after") == task}
-        panels.append(_stage_panel(curves, title, [0, *stages], trained))
-    keys = {"stages.trained": picture.DASHED}
-    return _stage_figure("utility", panels, list(owners.values()), keys)
+        panels.append((picture.wrapped(title, width=18), curves, trained))
+    return _stage_figure("utility", panels, {"stages.trained": picture.DASHED})
 
 
 def series(report: Report) -> picture.Picture | None:
@@ -380,77 +377,72 @@ def series(report: Report) -> picture.Picture | None:
             shown = [_row("series", "auc", style, *figures) for figures in ends]
             curves.append(picture.Curve(style, stages, shown))
         title = f"{picture.wrapped(name, width=15)}\nn {n.get(name, 0)}"
-        panels.append(_stage_panel(curves, title, stages, (), ("y", 0.5, picture.ZERO)))
+        panels.append((title, curves, set[int]()))
     keys = {
         f"series.{of}": picture.Look(marker="o", dashes=d) for of, d in SHARED.items()
     }
-    return _stage_figure("series", panels, [], keys)
-
-
-def _stage_figure(
-    audit: str,
-    panels: list[picture.Panel],
-    names: list[picture.Look],
-    keys: dict[str, picture.Look],
-) -> picture.Picture | None:
-    if not (panels := [panel for panel in panels if panel.curves]):
-        return None
-    return picture.Picture(
-        audit=audit,
-        panels=panels,
-        dodge=0.3,
-        names=names,
-        keys={render(f"figure.{key}"): look for key, look in keys.items()},
-        digits=2,
-    )
+    return _stage_figure("series", panels, keys, level=0.5)
 
 
 def _by_stage(
     report: Report, audit: str, metric: str, task: str, stages: Iterable[int]
 ) -> dict[str, dict[int, Row]]:
     """Checkpoint -> stage -> its figure of a task, where that is estimable."""
-    figures: dict[str, dict[int, Row]] = {}
+    figures: dict[str, dict[int, Row]] = {name: {} for name in drawing.palette(report)}
     place: dict[str, Any] = {"audit": audit, "metric": metric, "group": f"task:{task}"}
     for stage in stages:
         rows = drawing.rows_of(report, of=str(stage), **place)
-        for name, row in drawing.estimable(rows).items():
-            figures.setdefault(name, {})[stage] = row
-    return figures
+        for name, row in rows.items():
+            if row.value is not None:
+                figures[name][stage] = row
+    return {name: rows for name, rows in figures.items() if rows}
 
 
-def _stage_panel(
-    curves: Sequence[picture.Curve],
-    title: str,
-    stages: Sequence[int],
-    trained: Iterable[int],
-    *references: tuple[str, float, picture.Look],
-) -> picture.Panel:
-    return picture.Panel(
-        curves,
-        title,
-        x=picture.Axis(ticks={stage: str(stage) for stage in stages}),
-        references=[*references, *(("x", at, picture.DASHED) for at in trained)],
-        tall=1.6,
+def _stage_figure(
+    audit: str,
+    panels: Iterable[tuple[str, list[picture.Curve], set[int]]],
+    keys: Mapping[str, picture.Look],
+    *,
+    level: float | None = None,
+) -> picture.Picture | None:
+    """Panels of title, curves and own stages, with a line at the level of nothing."""
+    panels = [panel for panel in panels if panel[1]]
+    curves = [curve for _, own, _ in panels for curve in own]
+    if not curves:
+        return None
+    last = max(int(x) for curve in curves for x, *_ in curve.points)
+    flat = [] if level is None else [picture.rule(level, picture.ZERO)]
+    # Above each panel of a series stands whose it is.
+    named = {one.look.name: one.look for one in curves if audit != "series"}
+    return picture.Picture(
+        audit=audit,
+        panels=[
+            picture.Panel(
+                own,
+                title,
+                ticks={stage: str(stage) for stage in range(last + 1)},
+                parts=[
+                    *flat,
+                    *(picture.rule(at, picture.DASHED, upright=True) for at in trained),
+                ],
+                tall=1.6,
+            )
+            for title, own, trained in panels
+        ],
+        dodge=0.3,
+        keys=named | {render(f"figure.{key}"): look for key, look in keys.items()},
+        digits=2,
     )
 
 
-def _stage_curves(
-    look: picture.Look, rows: dict[int, Row], states: dict[int, str]
-) -> list[picture.Curve]:
-    """A line with its intervals, and a mark a stage: filled where remembered."""
-    curves = [picture.Curve(replace(look, marker="none"), [*rows], [*rows.values()])]
-    for shown in (True, False):
-        at = [k for k in rows if (states.get(k) == "remembered") is shown]
-        mark = replace(look, dashes="none", hollow=not shown)
-        y = [rows[k].value or 0.0 for k in at]
-        curves += [picture.Curve(mark, at, y, told=False)] if at else []
-    return curves
-
-
-def _row(audit: str, metric: str, look: picture.Look, *figures: float | None) -> Row:
+def _row(
+    audit: str, metric: str, look: picture.Look, *ends: float | None
+) -> Row | None:
     """A row of a curve whose figures (value, low, high) stand in a table."""
-    ends: dict[str, Any] = dict(zip(FIGURES, figures, strict=True))
-    return Row(audit=audit, checkpoint=look.name, metric=metric, **ends)
+    figures: dict[str, Any] = dict(zip(FIGURES, ends, strict=True))
+    if figures["value"] is None:
+        return None
+    return Row(audit=audit, checkpoint=look.name, metric=metric, **figures)
 
 
 CHANCE = ["chance_exposure_low", "chance_exposure_high"]
@@ -471,12 +463,13 @@ def exposure(report: Report) -> picture.Picture | None:
     frame = frame.assign(trained=trained, at=at.where(trained, left))
     gap = np.diff(np.unique(frame["at"])).min(initial=1.0)
     look = picture.looks(report, width=1.0)
-    marked: list[tuple[str, float, picture.Look]] = []
+    marked = []
     if not trained.all() and trained.any():
-        marked.append(("x", left + 0.5, picture.DOTTED))
-    keys = {render("figure.exposure.chance"): picture.AREA}
+        marked.append(picture.rule(left + 0.5, picture.DOTTED, upright=True))
+    keys = {name: look[name] for name in dict.fromkeys(frame["entry"])}
+    keys[render("figure.exposure.chance")] = picture.AREA
     if (tops := frame["exposure_most"].dropna()).size:
-        marked.append(("y", tops.max(), picture.DASHED))
+        marked.append(picture.rule(tops.max(), picture.DASHED))
         keys[render("figure.exposure.ceiling")] = picture.DASHED
     panels = []
     for part, own in frame.groupby("part", sort=False):
@@ -488,7 +481,6 @@ def exposure(report: Report) -> picture.Picture | None:
         panels=panels,
         dodge=0.72 * gap,
         most=1,
-        names=[look[name] for name in dict.fromkeys(frame["entry"])],
         keys=keys,
         digits=1,
     )
@@ -497,44 +489,38 @@ def exposure(report: Report) -> picture.Picture | None:
 def _dose_panel(
     own: pd.DataFrame,
     look: dict[str, picture.Look],
-    marked: Sequence[tuple[str, float, picture.Look]],
+    marked: Sequence[picture.Part],
     reach: float,
 ) -> picture.Panel:
-    bands, ticks = [], {}
+    parts, ticks, curves = [*marked], {}, []
     for place, here in own.groupby("at"):
         at = float(str(place))
-        if len(bounds := here[CHANCE].dropna()):
-            low, high = bounds[CHANCE[0]].min(), bounds[CHANCE[1]].max()
-            bands.append(picture.Band([at - reach, at + reach], [low] * 2, [high] * 2))
+        low, high = here[CHANCE[0]].min(), here[CHANCE[1]].max()
+        parts.append(picture.band([at - reach, at + reach], [low] * 2, [high] * 2))
         doses = [f"{dose:g}" for dose in here["dose"][here["trained"]]]
         ticks[at] = doses[0] if doses else render("figure.exposure.held_out")
         if len(sizes := here["canaries"].dropna()):
             ticks[at] += f"\nn {picture.spanned(map(int, sizes))}"
-    told = own["trained"].any()
-    curves = [
-        replace(
-            _dose_curve(look[str(name)], mine, line=bool(on)), told=bool(on or not told)
-        )
-        for (name, on), mine in own.groupby(["entry", "trained"], sort=False)
-    ]
-    axis = picture.Axis(limits=(min(ticks) - 0.5, max(ticks) + 0.5), ticks=ticks)
-    return picture.Panel(curves, x=axis, bands=bands, references=marked, tall=1.5)
-
-
-def _dose_curve(look: picture.Look, mine: pd.DataFrame, *, line: bool) -> picture.Curve:
-    """Means over seeds."""
-    means = mine.groupby("at")[["exposure_mean", *ENDS]].mean()
-    # The interval of a mean over seeds is not that of one of them.
-    if mine["checkpoint"].nunique() > 1:
-        means[ENDS] = np.nan
-    figures = means.astype(object).where(means.notna(), None).to_numpy()
-    rows = [_row("canary", "exposure_mean", look, *one) for one in figures]
-    style = look if line else replace(look, dashes="none")
-    return picture.Curve(style, [*means.index], rows)
+    for (name, trained), mine in own.groupby(["entry", "trained"], sort=False):
+        # Means over seeds.
+        means = mine.groupby("at")[["exposure_mean", *ENDS]].mean()
+        # The interval of a mean over seeds is not that of one of them.
+        if mine["checkpoint"].nunique() > 1:
+            means[ENDS] = np.nan
+        style = look[str(name)]
+        figures = means.astype(object).where(means.notna(), None).to_numpy()
+        rows = [_row("canary", "exposure_mean", style, *one) for one in figures]
+        style = style if trained else replace(style, dashes="none")
+        told = bool(trained or not own["trained"].any())
+        curves.append(picture.Curve(style, [*means.index], rows, told=told))
+    limits = min(ticks) - 0.5, max(ticks) + 0.5
+    return picture.Panel(curves, limits=limits, ticks=ticks, parts=parts, tall=1.5)
 
 
 LEAST = 1e-4
 TICKS = {10.0**k: f"{10.0**k:g}" for k in (-4, -3, -2, -1, 0)}
+FEW_DECADES = 150.0
+"""Ratio of an axis' ends below which it is labelled at 2 and 5 too."""
 FEW_POSITIVES = 0.05
 """False positive rate of the tables' true positive rates."""
 DIAGONAL = picture.Look(width=0.9)
@@ -553,7 +539,7 @@ BAND = ("chance_low", "chance_high")
 
 def roc(report: Report) -> picture.Picture | None:
     """True against false positive rate, both on log axes, a panel a checkpoint."""
-    points = drawing.frame_of(report, "mia_roc", "of", "fpr", "tpr", also=BAND)
+    points = drawing.frame_of(report, "mia_roc", "of", "fpr", "tpr", *BAND)
     points = points[points["fpr"] > 0]
     # Curves that have a true positive before everything is called one.
     tops = points.groupby(["of", "checkpoint"])["tpr"].transform("max")
@@ -579,9 +565,7 @@ def roc(report: Report) -> picture.Picture | None:
         title = f"{picture.wrapped(name, width=11, lines=5)}: \n{told}"
         panel = _roc_panel(own, score, look[name], before, floor=floor)
         panels.append(replace(panel, title=title, tall=2.3 / min(len(names), 2)))
-    by_score: dict[str, list[str]] = {}
-    for name, score in resting.items():
-        by_score.setdefault(translated("score", score), []).append(name)
+    by_score = grouped(resting, lambda name: translated("score", resting[name]))
     facts = {"resting": by_score, "few": f"{100 * FEW_POSITIVES:g}"}
     seeds = points["entry"].nunique() < points["checkpoint"].nunique()
     return picture.Picture(
@@ -607,26 +591,35 @@ def _roc_panel(
     shown, grey = own["of"] == score, replace(OTHER_SCORE, name=look.name)
     several = own["checkpoint"].nunique() > 1
     style = replace(look, dashes="-", width=1.0 if several else 1.8)
-    drawn = ((own[~shown], grey), (before, BEFORE), (own[shown], style))
     curves = []
-    for part, how in drawn:
+    for part, how in ((own[~shown], grey), (before, BEFORE), (own[shown], style)):
+        told = how is style
         for _, run in part.groupby(["of", "checkpoint"], sort=False):
-            run = run[run["tpr"] > 0]
-            x, y = [*run["fpr"]], [*run["tpr"]]
-            told, words = how is style, picture.plain(y[0])
+            x, y = run.loc[run["tpr"] > 0, ["fpr", "tpr"]].to_numpy().T.tolist()
+            words = picture.plain(y[0])
             curves.append(picture.Curve(how, x, y, words=words, told=told, step=True))
-    runs = own.dropna().groupby(["of", "checkpoint"], sort=False)
-    chance = max((run for _, run in runs), key=len, default=own[:0])
+    runs = own.groupby(["of", "checkpoint"], sort=False)
+    chance = max((run for _, run in runs), key=len)
     low, high = ([*chance[side].clip(lower=floor)] for side in BAND)
+    whole = [floor, 1.0]
+    diagonal = picture.Curve(DIAGONAL, whole, whole, told=False)
+    steps = (1, 2, 5) if 1.15 / floor < FEW_DECADES else (1,)
+    heights = [step * decade for decade in TICKS for step in steps]
+    settings = {
+        "xscale": "log",
+        "yscale": "log",
+        "yticks": heights,
+        "yticklabels": [f"{y:g}" for y in heights],
+        # After the ticks, which widen the axis.
+        "ylim": (floor, 1.15),
+    }
     return picture.Panel(
-        curves,
-        x=picture.Axis(scale="log", limits=(floor, 1.0), ticks=TICKS),
-        y=picture.Axis(scale="log", limits=(floor, 1.15)),
-        bands=[picture.Band([*chance["fpr"]], low, high, "post")]
-        if len(chance)
-        else [],
-        references=[
-            ("diagonal", floor, DIAGONAL),
-            ("x", FEW_POSITIVES, picture.DOTTED),
+        [diagonal, *curves],
+        limits=(floor, 1.0),
+        ticks=TICKS,
+        settings=settings,
+        parts=[
+            picture.band([*chance["fpr"]], low, high, step="post"),
+            picture.rule(FEW_POSITIVES, picture.DOTTED, upright=True),
         ],
     )

@@ -97,6 +97,20 @@ def test_an_empty_report_and_one_with_nothing_estimable_have_no_figure(made):
     assert drawings(empty.model_copy(update={"results": nothing})) == []
 
 
+def test_a_stage_that_one_way_of_sharing_has_no_figure_of_is_left_out(made):
+    report, found = made(4)
+    records = [dict(one) for one in report.tables["series_stages"]]
+    records[-1] |= {"last_value": None, "last_low": None, "last_high": None}
+    tables = report.tables | {"series_stages": records}
+    (drawing,) = drawings(report.model_copy(update={"tables": tables}), only=["series"])
+    whole, less = (
+        sum(len(line.get_xdata()) for axes in one.figure.axes for line in axes.lines)
+        for one in (found["series"], drawing)
+    )
+    # The point, and both ends of its interval.
+    assert whole - less == 3
+
+
 @pytest.mark.parametrize(("count", "long"), SIZES)
 def test_no_axis_is_empty(made, count, long):
     for drawing in made(count, long)[1].values():
