@@ -67,7 +67,7 @@ class Loading:
     model
         Name of the model on the server of ``--ckpt http://HOST:PORT/v1``.
     agree
-        Local copy of the served checkpoint, or a table of its scores.
+        Local copy of the served checkpoint.
     base
         The base of an adapter or of a weights file; by default the folder that the
         adapter names, never a model on the hub.
