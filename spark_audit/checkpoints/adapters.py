@@ -34,7 +34,7 @@ from spark_audit.checkpoints.loaded import (
     max_positions,
     offload_hook,
 )
-from spark_audit.checkpoints.tokenizer import OTHER_BASE, usable_rows
+from spark_audit.checkpoints.tokenizer import usable_rows
 from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError, shown
 
@@ -54,6 +54,7 @@ PROBE_LENGTH = 12
 # Initialisations that leave the base's weights as they are: every tensor is read from
 # the file, so they change nothing.
 LEAVES_BASE = ("gaussian", "orthogonal", "eva")
+OTHER_BASE = "give the model that it was trained on by --base"
 NOT_TRAINED = "check that this is the folder that training saved last"
 _SAVED = "give the adapter_config.json that was saved with these weights"
 

@@ -26,7 +26,6 @@ _ADDED = 64
 _MOST_IDS = 1 << 24
 _GIVE = "give the tokenizer that the model was trained with by --tokenizer"
 # What a library's error quotes can be a token, which may be text of the data.
-OTHER_BASE = "give the model that it was trained on by --base"
 _QUOTED = re.compile(r"""([`'"]).*(?:\1|$)""", re.DOTALL)
 _ENDLESS = re.compile(r"[*+]|\{\d*,\}")
 _TRY_BYTES = 1 << 31
@@ -250,13 +249,8 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     return sha256_json(content)
 
 
-def usable_rows(tokenizer: Any, rows: int, *, base: str | None = None) -> np.ndarray:
+def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
     """Shape ``(rows,)`` bool: rows of the output head that are a token.
-
-    Parameters
-    ----------
-    base
-        Whose head it is, where the tokenizer came with an adapter.
 
     Raises
     ------
@@ -266,10 +260,8 @@ def usable_rows(tokenizer: Any, rows: int, *, base: str | None = None) -> np.nda
     ids = np.fromiter(set(tokenizer.get_vocab().values()), dtype=np.int64)
     if not len(ids):
         raise CheckpointError("the tokenizer's vocabulary is empty")
-    fix = _GIVE
     if ids.max() >= rows:
         what = f"the tokenizer has ids up to {ids.max()}, the model's head only {rows}"
-        if base is not None:
-            what, fix = f"does not fit the base {base}: {what}", OTHER_BASE
+        fix = f"{_GIVE}, or the adapter's base by --base"
         raise CheckpointError(f"{what} rows", fix=fix)
     return np.isin(np.arange(rows), ids)

@@ -47,7 +47,7 @@ def weights_of(folder: Path, names: Sequence[str] = FULL) -> Path | None:
     return next((path for path in paths if os.path.lexists(path)), None)
 
 
-def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
+def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     """The files that transformers or PEFT would read weights from, by these names.
 
     Raises
@@ -139,17 +139,16 @@ def safetensors_file(path: Path) -> Iterator[Any]:
             yield file
 
 
-def lone_file(
-    path: Path, suffixes: Sequence[str], configurations: Sequence[str]
-) -> Path | None:
-    """A file of these kinds, or the only one of a folder without a configuration."""
-    if not path.is_dir():
-        return path if path.suffix in suffixes and path.is_file() else None
-    if any((path / name).exists() for name in configurations):
-        return None
-    files = [file for file in path.iterdir() if file.suffix in suffixes]
-    files = [file for file in files if not file.name.startswith(untrusted.NO_WEIGHTS)]
-    return files[0] if len(files) == 1 else None
+def lone_file(path: Path, suffixes: Sequence[str]) -> Path | None:
+    """A file of these kinds, or the only one of a folder."""
+    files = path.iterdir() if path.is_dir() else [path] if path.is_file() else []
+    found = [
+        file
+        for file in files
+        if file.suffix in suffixes
+        and (file == path or not file.name.startswith(untrusted.NO_WEIGHTS))
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
