@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import regex
 import torch
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from spark_audit.checkpoints import weight_files
 from spark_audit.checkpoints.derived import Rounded, swapped
@@ -59,18 +59,11 @@ NOT_TRAINED = "check that this is the folder that training saved last"
 _SAVED = "give the adapter_config.json that was saved with these weights"
 
 
-def _short(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    if sum(b - a for a, b in pairs) > _LAYERS:
-        raise ValueError("more layers than any model has")
-    return pairs
-
-
 _Count = Annotated[int, Field(ge=1, le=LARGEST)]
 _Scale = Annotated[float, Field(gt=0, le=LARGEST)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 _Index = Annotated[int, Field(ge=0, le=2**31)]
-_Layer = Annotated[int, Field(ge=0, le=_LAYERS)]
 _Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
 _Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
 _Names = Annotated[list[_Name], Field(max_length=_LAYERS)]
@@ -86,7 +79,6 @@ _Task = Annotated[
     str, Field(pattern=r"\A(?!(SEQ_CLS|TOKEN_CLS|QUESTION_ANS|FEATURE_EXTRACTION)\Z)")
 ]
 _Few = Field(max_length=_PATTERNS)
-_Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 
 _WITH_MODULES = ("LORA", "IA3", "LOHA", "LOKR", "VERA")
 OPENED = (*_WITH_MODULES, "OSF", "PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
@@ -109,7 +101,6 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (Annotated[dict[_Key, _Count | _Share], _Few], "rank_pattern"),
     (Annotated[dict[_Key, _Scale], _Few], "alpha_pattern"),
     (_Tokens | dict[_Name, _Tokens], "trainable_token_indices"),
-    (Annotated[list[_Pair], AfterValidator(_short)], "layer_replication"),
     (Literal[-1] | _Count, "decompose_factor"),
     (_Count | _Share, "effective_rank"),
     (Literal[1], "num_transformer_submodules"),
@@ -221,8 +212,7 @@ def changes_base(raw: Mapping[str, Any]) -> bool:
     """
     start = raw.get("init_lora_weights", True)
     replaced = isinstance(start, str) and start.lower() not in LEAVES_BASE
-    bias = raw.get("bias") not in (None, "none")
-    return replaced or bias or bool(raw.get("layer_replication"))
+    return replaced or raw.get("bias") not in (None, "none")
 
 
 def fold_olora(

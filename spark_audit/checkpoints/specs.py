@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -302,9 +303,7 @@ def is_series(path: Path) -> bool:
     """Numbered folders of checkpoints and no checkpoint beside them, or a list."""
     if path.is_file():
         return path.suffix == ".txt"
-    if not path.is_dir() or any(
-        (path / name).exists() for name in untrusted.CONFIGURATIONS
-    ):
+    if not path.is_dir() or _described(path):
         return False
     return any(_held(folder) for _, folder in _numbered(_root(path)))
 
@@ -391,6 +390,10 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
     return chosen, (note, f"the run has not finished: {done} tasks")
 
 
+def _described(folder: Path) -> bool:
+    return any((folder / name).exists() for name in untrusted.CONFIGURATIONS)
+
+
 def _root(path: Path) -> Path:
     """A spark-train run keeps its stages in a folder of that name."""
     return path / "stages" if (path / "stages").is_dir() else path
@@ -414,14 +417,7 @@ def _held(stage: Path) -> dict[str, Path]:
     return {
         part: place
         for part, place in places.items()
-        if any(
-            file.name in untrusted.CONFIGURATIONS
-            or (
-                file.suffix in untrusted.WEIGHT_SUFFIXES
-                and not file.name.startswith(untrusted.NO_WEIGHTS)
-            )
-            for file in place.iterdir()
-        )
+        if untrusted.weights_in(place) or _described(place)
     }
 
 
@@ -467,8 +463,6 @@ def read_run(path: Path) -> dict[str, Any]:
     OutputError
         If it is not as it was written, or no JSON beside a folder ``stages``.
     """
-    if path.is_file():
-        return {}
     place = _home(path) / RECORD
     try:
         data = read_regular(place)
@@ -500,10 +494,9 @@ def check_run(path: Path) -> dict[str, Any]:
     run, home = read_run(path), _home(path)
     goes_on, told = run.get("status") != "complete", run
     if run and goes_on:
-        try:
+        told = {}
+        with suppress(FileNotFoundError):  # it has only begun, or has just ended
             told = read_state(home / STATE)
-        except FileNotFoundError:  # it has only begun, or has just ended
-            told = {}
     check_files(home, told.get("files"), grows=goes_on)
     return run
 

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -135,6 +135,12 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
         if not any(folder.glob("*.safetensors")):
             fetch(allow_patterns=["pytorch_model*.bin", "adapter_model.bin"])
     return folder
+
+
+def weights_in(folder: Path, suffixes: Sequence[str] = WEIGHT_SUFFIXES) -> list[Path]:
+    """Files of weights, without what trainers save beside them."""
+    files = (file for file in folder.iterdir() if file.suffix in suffixes)
+    return [file for file in files if not file.name.startswith(NO_WEIGHTS)]
 
 
 def printable(source: str) -> str:

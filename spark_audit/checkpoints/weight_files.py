@@ -141,14 +141,10 @@ def safetensors_file(path: Path) -> Iterator[Any]:
 
 def lone_file(path: Path, suffixes: Sequence[str]) -> Path | None:
     """A file of these kinds, or the only one of a folder."""
-    files = path.iterdir() if path.is_dir() else [path] if path.is_file() else []
-    found = [
-        file
-        for file in files
-        if file.suffix in suffixes
-        and (file == path or not file.name.startswith(untrusted.NO_WEIGHTS))
-    ]
-    return found[0] if len(found) == 1 else None
+    if not path.is_dir():
+        return path if path.suffix in suffixes and path.is_file() else None
+    files = untrusted.weights_in(path, suffixes)
+    return files[0] if len(files) == 1 else None
 
 
 def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
