@@ -8,6 +8,7 @@ import math
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -161,23 +162,16 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
     CheckpointError
         With what does so.
     """
-    tokens = [
-        one
-        for one in untrusted.objects([*others])
-        if isinstance(one.get("content"), str)
-    ]
-    odd = any(set(one) - _TOKEN for one in tokens)
+    told = untrusted.objects([*others])
+    odd = any({*one} - _TOKEN for one in told if isinstance(one.get("content"), str))
     steps = [content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
+    patterns = [str(v) for key, v in untrusted.walk(steps) if key == "Regex"]
+    endless = any(map(_nests, patterns))
     growth = math.prod(map(_factor, untrusted.objects(steps)))
     after = [*untrusted.walk(content.get("post_processor"))]
     added = sum(len(v) for key, v in after if key == "ids" and isinstance(v, list))
-    single = [
-        key for name, v in after if name == "single" for key, _ in untrusted.walk(v)
-    ]
-    added *= single.count("SpecialToken")
-    nests = any(
-        key == "Regex" and _nests(str(value)) for key, value in untrusted.walk(steps)
-    )
+    templates = [v for key, v in after if key == "single"]
+    single = Counter(key for key, _ in untrusted.walk(templates))
     ids: Iterable[Any] = ()
     # What is of another layout, the tokenizer's own loader refuses.
     with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
@@ -185,10 +179,10 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
     usual = all(type(i) is int and 0 <= i < _MOST_IDS for i in ids)
     for wrong, what in (
         (odd, f"has a token of other fields than {', '.join(sorted(_TOKEN))}"),
-        (nests, "repeats what repeats, which may match without end"),
+        (endless, "repeats what repeats, which may match without end"),
         (growth > _GROWTH, f"makes a text {growth:.3g} times as long"),
-        (single.count("Sequence") > 1, "repeats the text"),
-        (added > _ADDED, "adds many tokens"),
+        (single["Sequence"] > 1, "repeats the text"),
+        (added * single["SpecialToken"] > _ADDED, "adds many tokens"),
         (not usual, "has a vocabulary that cannot be"),
     ):
         if wrong:
