@@ -21,20 +21,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import regex
 import torch
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from spark_audit.checkpoints import weight_files
 from spark_audit.checkpoints.derived import Rounded, swapped
-from spark_audit.checkpoints.loaded import (
-    entry_device,
-    head_rows,
-    max_positions,
-    offload_hook,
-)
-from spark_audit.checkpoints.tokenizer import usable_rows
+from spark_audit.checkpoints.loaded import entry_device, max_positions, offload_hook
 from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError, shown
 
@@ -321,23 +314,22 @@ class AdapterHost:
     ----------
     model
         The base, in evaluation mode.
-    tokenizer
-        The base's: on some of its tokens the module is seen to work; ``None`` on the
-        meta device, where nothing can be computed.
+    runs
+        Whether it computes, as none does on the meta device: then it is seen to work.
     """
 
-    def __init__(self, model: Any, tokenizer: Any = None) -> None:
+    def __init__(self, model: Any, *, runs: bool = True) -> None:
         self.model = model
         self.ids: torch.Tensor | None = None
-        if tokenizer is not None:
-            self._probe(usable_rows(tokenizer, head_rows(model)))
         self.peft: Any = None
         self.released = False
         # Before any adapter is among them.
         self.parameters = sum(one.numel() for one in model.parameters())
         self._modules = [name for name, _ in model.named_modules() if name]
+        if runs:
+            self._probe()
 
-    def _probe(self, usable: np.ndarray) -> None:
+    def _probe(self) -> None:
         """Run the module on two rows of tokens that differ in the last one.
 
         Raises
@@ -345,12 +337,12 @@ class AdapterHost:
         CheckpointError
             If it gives no finite logits or reads ahead.
         """
-        ids = np.flatnonzero(usable)
+        rows = len(self.model.get_input_embeddings().weight)
         n = min(PROBE_LENGTH, max_positions(self.model.config) or PROBE_LENGTH)
-        row = ids[np.linspace(0, len(ids) - 1, n).astype(int)]
-        other = row.copy()
-        other[-1] = row[0] if row[0] != row[-1] else ids[len(ids) // 2]
-        self.ids = torch.from_numpy(np.stack([row, other]))
+        row = torch.linspace(0, rows - 1, n).long()
+        other = row.clone()
+        other[-1] = row[0] if row[0] != row[-1] else rows // 2
+        self.ids = torch.stack([row, other])
         self._plain = plain = logits(self.model, self.ids)
         if not bool(torch.isfinite(plain).all()):
             fix = "its dtype may be too narrow: try --dtype float32"

@@ -124,6 +124,16 @@ class Checkpoint:
         return place if place.is_dir() else place.parent
 
     @property
+    def quantised(self) -> bool:
+        """Whether its full weights are stored quantised."""
+        return bool(getattr(self.architecture, "quantization_config", None))
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return pick_device(self.loading.device)
+
+    @property
     def size(self) -> int:
         """Bytes of its files, and of those that it is opened on."""
         return sum(path.stat().st_size for path in {*self.files, *self.on.files})
@@ -149,7 +159,7 @@ class Checkpoint:
 
         As saved: as the first tensor of its files that holds floating-point numbers.
         """
-        if self.loading.dtype != "auto" or quantised(self.architecture):
+        if self.loading.dtype != "auto" or self.quantised:
             return self.loading.dtype
         kinds = (tensor.dtype for tensor in self.read().values())
         first = next((k for k in kinds if k.is_floating_point), torch.float32)
@@ -179,8 +189,8 @@ class Checkpoint:
                 what = f"config.json says {shown(key)} {str(value)[:20]}, the weights"
                 raise CheckpointError(f"{what} are {len(state)} tensors", fix=ITS_OWN)
         architecture, cls = self._architecture
-        if quantised(architecture):
-            check_quantised(architecture, device=pick_device(self.loading.device))
+        if self.quantised:
+            check_quantised(architecture, device=self.device)
             return empty(architecture, cls).eval()
         model = self._built(state, device_map="meta")
         # Other numbers, where the model has floating-point ones, a cast would hide.
@@ -193,14 +203,13 @@ class Checkpoint:
 
     def load(self) -> Any:
         """Its module with every number of its files, each of them finite."""
-        device = pick_device(self.loading.device)
-        where: dict[str, Any] = {"device_map": None if device == "cpu" else device}
+        where: Any = {"device_map": None if self.device == "cpu" else self.device}
         if spread := self.loading.device_map is not None:
             # Of what neither GPUs nor memory hold; removed with the module.
             disk = mkdtemp(prefix="spark-audit-")
             most = {
                 int(at[5:]) if at.startswith("cuda") else at: max(free - BESIDE, 0)
-                for at, free in rooms(device).items()
+                for at, free in rooms(self.device).items()
                 if at != "disk"
             }
             where = {"device_map": "auto", "max_memory": most, "offload_folder": disk}
@@ -263,9 +272,9 @@ class Checkpoint:
             If they do not fit where they are to go, with what would.
         """
         need = self.size
-        if not quantised(self.architecture):
+        if not self.quantised:
             need = parameters * getattr(torch, self.dtype).itemsize
-        free = rooms(pick_device(self.loading.device))
+        free = rooms(self.device)
         gpus = [size for place, size in free.items() if place.startswith("cuda")]
         one = max(gpus, default=free.get("cpu", need))
         there = ", ".join(f"{size / 1e9:.1f} GB {at}" for at, size in free.items())
@@ -384,11 +393,6 @@ def check_quantised(config: Any, *, device: str) -> None:
 
 BESIDE = 1_500_000_000
 """Bytes beside the weights, for what is computed."""
-
-
-def quantised(config: Any) -> bool:
-    """Whether the weights are stored quantised."""
-    return bool(getattr(config, "quantization_config", None))
 
 
 def pick_device(device: str) -> str:

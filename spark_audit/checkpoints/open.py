@@ -16,12 +16,7 @@ import torch
 
 from spark_audit.checkpoints import derived
 from spark_audit.checkpoints.adapters import AdapterHost, changes_base
-from spark_audit.checkpoints.checkpoint import (
-    Checkpoint,
-    pick_device,
-    quantised,
-    read_headers,
-)
+from spark_audit.checkpoints.checkpoint import Checkpoint, read_headers
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import (
     Loading,
@@ -33,12 +28,7 @@ from spark_audit.checkpoints.specs import (
 )
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
-from spark_audit.checkpoints.weight_files import (
-    NOISE,
-    NOISE_ADDED,
-    check_stored,
-    frozen_noise,
-)
+from spark_audit.checkpoints.weight_files import NOISE, check_stored, frozen_noise
 from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
@@ -184,7 +174,7 @@ class Opening:
             for items in self._modules:
                 base = items[0].on
                 with at(base.where):
-                    host = AdapterHost(base.skeleton())
+                    host = AdapterHost(base.skeleton(), runs=False)
                     base.check_room(host.parameters)
                 found = [one.without_weights() for one in self._on(host, items)]
                 self.described += found
@@ -219,8 +209,7 @@ class Opening:
         base = items[0].on
         self.release()
         with quiet(), at(base.where):
-            tokenizer, *_ = tokenizer_of(base, self._tokenizer)
-            self._host = AdapterHost(base.load(), tokenizer)
+            self._host = AdapterHost(base.load())
         yield from self._on(self._host, items)
 
     def release(self) -> None:
@@ -267,8 +256,7 @@ class Opening:
         adapter = None if on is None else host.peft.peft_config[on]
         facts = module_facts(model, tokenizer, adapter)
         # Of packed weights headers tell no dtype, and fewer numbers than the model has.
-        packed = quantised(base.architecture)
-        unknown = packed and host.ids is None
+        unknown = base.quantised and host.ids is None
         computed = {
             "dtype": "auto" if unknown else facts["dtype"],
             "attention": str(getattr(model.config, "_attn_implementation", "eager")),
@@ -276,8 +264,8 @@ class Opening:
         }
         notes = [*item.notes, *notes]
         if noise is not None:
-            notes.append(NOISE_ADDED)
-            noise = noise.to(pick_device(self._loading.device))
+            notes.append("the frozen noise next to it is added to input embeddings")
+            noise = noise.to(item.device)
         notes += read
         notes.append(
             f"loaded as {computed['dtype']}, attention {computed['attention']}"
@@ -308,11 +296,11 @@ class Opening:
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
             **facts | {"dtype": computed["dtype"]},
-            device=pick_device(self._loading.device),
+            device=item.device,
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
             model_id="" if unknown else model_id,
-            parameters=None if packed else host.parameters,
+            parameters=None if base.quantised else host.parameters,
             notes=tuple(notes),
             quantised_from=item.name if "rounded" in computed else None,
             relearned_from=item.name if "relearned" in computed else None,
@@ -474,8 +462,8 @@ def inspect_checkpoint(
     facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
     facts["would load"] = "yes, by its headers"
     # What is quantised may open on a GPU only, which others may be using.
-    if made.size <= SMALL_BYTES and not quantised(base.architecture):
-        if pick_device(loading.device) != "cpu" or loading.device_map is not None:
+    if made.size <= SMALL_BYTES and not base.quantised:
+        if base.device != "cpu" or loading.device_map is not None:
             here = replace(loading, device="cpu", device_map=None)
             opening = Opening([spec], here, numbers=False)
         for _ in opening.open(len(opening.groups) - 1):

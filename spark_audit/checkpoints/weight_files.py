@@ -236,7 +236,6 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
 
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
-NOISE_ADDED = "the frozen noise next to it is added to input embeddings"
 # As spark-train calls it.
 _TOLD = "trained_on.json"
 
