@@ -254,16 +254,15 @@ def fold_olora(
     times = width // rank
     # rsLoRA scales by the square root of the rank.
     alpha *= math.sqrt(times) if raw.get("use_rslora") else times
-    alpha = int(alpha) if float(alpha).is_integer() else alpha
     notes.append(
-        f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha} (the "
+        f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha:g} (the "
         f"scale stays alpha/r of the configuration, {why})"
     )
     return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
 
 
 def _widths(state: weight_files.State) -> set[int]:
-    return {int(state[key].shape[0]) for key in state if key.endswith(".lora_A.weight")}
+    return {state[k].shape[:1].numel() for k in state if k.endswith(".lora_A.weight")}
 
 
 def resolve(config: Any, modules: Sequence[str]) -> None:

@@ -80,8 +80,6 @@ class Checkpoint:
         may be.
     loading, where
         How it is opened, and the path as it was typed.
-    trained_on, noise_sha256
-        What :func:`~spark_audit.checkpoints.weight_files.written_down` found beside it.
     """
 
     config: dict[str, Any]
@@ -100,8 +98,6 @@ class Checkpoint:
     format: str = ""
     source: str = ""
     where: str = ""
-    trained_on: str | None = None
-    noise_sha256: str | None = None
 
     @property
     def on(self) -> Checkpoint:
@@ -145,8 +141,7 @@ class Checkpoint:
 
     @cached_property
     def _architecture(self) -> tuple[Any, Any]:
-        trusted = self.loading.trust_remote_code
-        return read_architecture(self.place, self.config, trusted)
+        return read_architecture(self.place, self.loading.trust_remote_code)
 
     @property
     def architecture(self) -> Any:
@@ -319,15 +314,11 @@ def empty(config: Any, cls: Any) -> Any:
         return cls(copy.deepcopy(config))
 
 
-def read_architecture(
-    folder: Path, content: Mapping[str, Any], trusted: bool
-) -> tuple[Any, Any]:
+def read_architecture(folder: Path, trusted: bool) -> tuple[Any, Any]:
     """A folder's configuration, and its class: a causal language model for sure.
 
     Parameters
     ----------
-    content
-        The content of config.json.
     trusted
         Whether code that comes with it may run.
 
@@ -341,10 +332,10 @@ def read_architecture(
     from transformers.models.auto import modeling_auto
 
     with untrusted.foreign("config.json is not understood"):
-        listed = [*map(str, content.get("architectures") or ())]
         config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )
+        listed = [*map(str, getattr(config, "architectures", None) or ())]
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if limit is not None and (type(limit) is not int or not 0 <= limit < 1 << 31):
         what = "config.json says max_position_embeddings, but no length of a context"
@@ -454,12 +445,10 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
         if place != path:
             untrusted.check_inside(place)
         made = read(place, loading)
-        # The file of an adapter's folder is what the folder is.
-        trained_on, noise_sha256 = weight_files.written_down(made.folder, made.files)
     given: Any = {"loading": loading, "base": loading.base or made.base}
     given |= {"source": untrusted.printable(source), "where": source, "format": name}
     given["host"] = made.host and replace(made.host, **given)
-    return replace(made, **given, trained_on=trained_on, noise_sha256=noise_sha256)
+    return replace(made, **given)
 
 
 def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
@@ -787,7 +776,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         notes.append("its tokens could not be compared with the tokenizer's")
 
     def read() -> State:
-        model = empty(*read_architecture(folder, config, loading.trust_remote_code))
+        model = empty(*read_architecture(folder, loading.trust_remote_code))
         # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
         own = sum(one.numel() for one in model.parameters())
         if sum(counts) > 2 * own:

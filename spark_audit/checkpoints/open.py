@@ -28,7 +28,12 @@ from spark_audit.checkpoints.specs import (
 )
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
-from spark_audit.checkpoints.weight_files import NOISE, check_stored, frozen_noise
+from spark_audit.checkpoints.weight_files import (
+    NOISE,
+    check_stored,
+    check_whole,
+    frozen_noise,
+)
 from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
@@ -231,7 +236,7 @@ class Opening:
         shape = host.model.get_input_embeddings().weight.shape
         for item in items:
             with quiet(), at(item.where):
-                noise = frozen_noise(item.folder, shape, sha256=item.noise_sha256)
+                noise = frozen_noise(item.folder, item.files, shape)
                 on = host.attach(item) if item.adapter else None
             kinds = ["", *(() if self._is_base(item) else self._loading.quantize)]
             for kind in kinds + [RELEARN] * bool(self._relearning):
@@ -384,9 +389,9 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
             what = f"the base has frozen noise of its own ({NOISE}): with an adapter on"
             what += " it, neither says whether it holds"
             raise CheckpointError(what, fix="give the model without it as the base")
-        if item.trained_on not in (None, there := base.sha256):
-            what = "was trained on another base "
-            what += f"({str(item.trained_on)[:16]}, not {there[:16]})"
+        own, there = check_whole(item.folder).get("base_sha256"), base.sha256
+        if isinstance(own, str) and own != there:
+            what = f"was trained on another base ({own[:16]}, not {there[:16]})"
             raise CheckpointError(what, fix="give the one it was trained on by --base")
     return replace(item, host=base)
 

@@ -265,52 +265,29 @@ def check_whole(folder: Path) -> dict[str, Any]:
     return told
 
 
-def written_down(folder: Path, files: Iterable[Path]) -> tuple[str | None, str | None]:
-    """What spark-train writes down with a checkpoint, ``None`` where it did not.
-
-    Parameters
-    ----------
-    files
-        The checkpoint's weights: the header of an adapter's file says which noise
-        belongs to it, also where the files beside it were left behind.
-
-    Returns
-    -------
-    tuple
-        ``weights_sha256`` of the base that an adapter was trained on, and the SHA-256
-        of the ``frozen_noise.safetensors`` that belongs to the checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is not as it was written.
-    """
-    told = check_whole(folder)
-    noise, base = told.get("noise_sha256"), told.get("base_sha256")
-    for path in files:
-        if noise is None and path.suffix == ".safetensors":
-            with safetensors_file(path) as file:
-                noise = (file.metadata() or {}).get("noise_sha256")
-    return base if isinstance(base, str) else None, noise
-
-
 def frozen_noise(
-    folder: Path, shape: Iterable[int], *, sha256: str | None = None
+    folder: Path, files: Iterable[Path], shape: Iterable[int]
 ) -> torch.Tensor | None:
     """The noise that belongs to a checkpoint; ``None`` where there is none.
 
     Parameters
     ----------
+    folder, files
+        The checkpoint's, and its weights: the header of an adapter's file says which
+        noise belongs to it, also where the files beside it were left behind.
     shape
         Of the input embeddings, ``(V, H)``.
-    sha256
-        Of the file, where the checkpoint's maker wrote it down: it must be there.
 
     Raises
     ------
     CheckpointError
-        If it is missing, another file, of another shape, or not finite.
+        If it is missing, not as it was written, of another shape, or not finite.
     """
+    sha256 = check_whole(folder).get("noise_sha256")
+    for file in files:
+        if sha256 is None and file.suffix == ".safetensors":
+            with safetensors_file(file) as opened:
+                sha256 = (opened.metadata() or {}).get("noise_sha256")
     path, fix = folder / NOISE, "copy the file of its run next to the adapter"
     if not os.path.lexists(path):
         if sha256 is None:
