@@ -30,13 +30,7 @@ import torch
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.loaded import SIZES, offloaded
 from spark_audit.checkpoints.tokenizer import vocabulary_of
-from spark_audit.checkpoints.weight_files import (
-    ITS_OWN,
-    NOISE,
-    PREFIX,
-    State,
-    lone_file,
-)
+from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE, PREFIX, State
 from spark_audit.errors import CheckpointError, InputError, at, free_bytes, shown
 from spark_audit.files import check_regular, instead
 from spark_audit.provenance import sha256_json
@@ -476,10 +470,11 @@ def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
     """
     model, adapter = ((path / name).exists() for name in untrusted.CONFIGURATIONS)
     full = weight_files.weights_of(path)
-    file = None if model or adapter else lone_file(path, untrusted.WEIGHT_SUFFIXES)
+    file = None if model or adapter else weight_files.lone_file(path)
+    gguf = None if model else weight_files.lone_file(path, (".gguf",))
     table: dict[str, tuple[Path | None, Reader | None]] = {
         "bare-weights": (file, bare_weights),
-        "gguf-file": (None if model else lone_file(path, (".gguf",)), gguf_file),
+        "gguf-file": (gguf, gguf_file),
         "hf-folder": (path if model and (full or not adapter) else None, hf_folder),
         "peft-adapter": (path if adapter and not full else None, peft_adapter),
         "task-series": (path if specs.is_series(path) else None, None),
@@ -677,9 +672,8 @@ def _lora_config(
     """
     beside = file.parent / "adapter_config.json"
     if beside.exists():
-        return untrusted.read_json(
-            beside
-        ), "LoRA settings: adapter_config.json next to the file"
+        note = "LoRA settings: adapter_config.json next to the file"
+        return untrusted.read_json(beside), note
     if loading.lora_alpha is None:
         fix = "give --lora-alpha, or put adapter_config.json next to the file"
         raise CheckpointError("holds LoRA weights without their alpha", fix=fix)

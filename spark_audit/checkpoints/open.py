@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints import derived
+from spark_audit.checkpoints import derived, weight_files
 from spark_audit.checkpoints.adapters import AdapterHost, changes_base
 from spark_audit.checkpoints.checkpoint import Checkpoint, read_headers
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
@@ -28,12 +28,6 @@ from spark_audit.checkpoints.specs import (
 )
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
-from spark_audit.checkpoints.weight_files import (
-    NOISE,
-    check_stored,
-    check_whole,
-    frozen_noise,
-)
 from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
@@ -190,7 +184,7 @@ class Opening:
             for item in self.items if numbers else ():
                 if item.complete:
                     with at(item.where):
-                        check_stored(item.files)
+                        weight_files.check_stored(item.files)
         for name, count in Counter(chain(*self.groups)).items():
             if count > 1:
                 what = f"the name {name!r} is that of what is made of a checkpoint"
@@ -236,7 +230,7 @@ class Opening:
         shape = host.model.get_input_embeddings().weight.shape
         for item in items:
             with quiet(), at(item.where):
-                noise = frozen_noise(item.folder, item.files, shape)
+                noise = weight_files.frozen_noise(item.folder, item.files, shape)
                 on = host.attach(item) if item.adapter else None
             kinds = ["", *(() if self._is_base(item) else self._loading.quantize)]
             for kind in kinds + [RELEARN] * bool(self._relearning):
@@ -385,12 +379,14 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
     if item.complete:
         return item
     with at(item.where):
-        if os.path.lexists(base.folder / NOISE):
-            what = f"the base has frozen noise of its own ({NOISE}): with an adapter on"
-            what += " it, neither says whether it holds"
+        if os.path.lexists(base.folder / weight_files.NOISE):
+            what = (
+                "the base has frozen noise of its own: with an adapter on it, neither "
+            )
+            what += "says whether it holds"
             raise CheckpointError(what, fix="give the model without it as the base")
-        own, there = check_whole(item.folder).get("base_sha256"), base.sha256
-        if isinstance(own, str) and own != there:
+        own = weight_files.check_whole(item.folder).get("base_sha256")
+        if isinstance(own, str) and own != (there := base.sha256):
             what = f"was trained on another base ({own[:16]}, not {there[:16]})"
             raise CheckpointError(what, fix="give the one it was trained on by --base")
     return replace(item, host=base)

@@ -58,12 +58,9 @@ def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     """
     path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
-        others = sorted(
-            p.name for p in folder.iterdir() if p.suffix in untrusted.WEIGHT_SUFFIXES
-        )
-        own = ", ".join(others[:1]) or "none is there"
+        own = [file.name for file in sorted(untrusted.weights_in(folder))]
         fix = "copy the weights there, put shards of a distributed run together, or "
-        fix += f"give a weights file itself ({own})"
+        fix += f"give a weights file itself ({[*own, 'none is there'][0]})"
         what = f"has a configuration, but no whole {' or '.join(names)}"
         raise CheckpointError(what, fix=fix)
     if not path.name.endswith(".index.json"):
@@ -139,7 +136,9 @@ def safetensors_file(path: Path) -> Iterator[Any]:
             yield file
 
 
-def lone_file(path: Path, suffixes: Sequence[str]) -> Path | None:
+def lone_file(
+    path: Path, suffixes: Sequence[str] = untrusted.WEIGHT_SUFFIXES
+) -> Path | None:
     """A file of these kinds, or the only one of a folder."""
     if not path.is_dir():
         return path if path.suffix in suffixes and path.is_file() else None
