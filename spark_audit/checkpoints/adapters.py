@@ -334,7 +334,7 @@ class AdapterHost:
         Raises
         ------
         CheckpointError
-            If it gives no finite logits or reads ahead.
+            If it reads ahead, or as :func:`logits`.
         """
         rows = len(self.model.get_input_embeddings().weight)
         n = min(PROBE_LENGTH, max_positions(self.model.config) or PROBE_LENGTH)
@@ -343,9 +343,6 @@ class AdapterHost:
         other[-1] = row[0] if row[0] != row[-1] else rows // 2
         self.ids = torch.stack([row, other])
         self._plain = plain = logits(self.model, self.ids)
-        if not bool(torch.isfinite(plain).all()):
-            fix = "its dtype may be too narrow: try --dtype float32"
-            raise CheckpointError("the model gives NaN or infinite logits", fix=fix)
         if not torch.allclose(plain[0, :-1], plain[1, :-1], rtol=1e-2, atol=1e-2):
             what = "the model reads ahead: a later token changes earlier predictions"
             raise CheckpointError(what, fix="give a causal language model")
@@ -434,9 +431,6 @@ class AdapterHost:
             raise CheckpointError(what, fix="merge it and give the merged folder")
         with self.using(name):
             on = logits(self.peft, ids)
-        if not bool(torch.isfinite(on).all()):
-            what = "with the adapter the model gives NaN or infinite logits"
-            raise CheckpointError(what)
         if torch.equal(on, self._plain):
             what = "the adapter changes nothing: the model's output is its base's"
             raise CheckpointError(what, fix=NOT_TRAINED)
@@ -541,11 +535,14 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     CheckpointError
-        If it cannot be run on token ids alone.
+        If it cannot be run on token ids alone, or gives NaN or infinity.
     """
     device = entry_device(model)
     with foreign("the model cannot be run"), torch.inference_mode():
         out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
+    if not bool(torch.isfinite(out).all()):
+        fix = "its dtype may be too narrow: try --dtype float32"
+        raise CheckpointError("the model gives NaN or infinite logits", fix=fix)
     return out.float().clone()
 
 

@@ -179,7 +179,7 @@ class Checkpoint:
                 raise CheckpointError(f"{what} are {len(state)} tensors", fix=ITS_OWN)
         architecture, cls = self._architecture
         if self.quantised:
-            check_quantised(architecture, device=self.device)
+            self._check_quantised()
             return empty(architecture, cls).eval()
         model = self._built(state, device_map="meta")
         # Other numbers, where the model has floating-point ones, a cast would hide.
@@ -189,6 +189,26 @@ class Checkpoint:
         ]
         weight_files.check_floats({name: state[name] for name in floats})
         return model
+
+    def _check_quantised(self) -> None:
+        """Refuse weights that are stored in a way which cannot be read here.
+
+        Transformers passes over a method that it does not know, and takes the weights
+        for plain ones.
+        """
+        from transformers.quantizers import auto
+
+        quantizer: Any = auto.AutoHfQuantizer
+        said = self.architecture.quantization_config
+        with untrusted.foreign("transformers cannot load it"):
+            if not quantizer.supports_quant_method(said):
+                what = (
+                    "config.json names a quant_method that transformers does not know"
+                )
+                raise CheckpointError(what, fix="upgrade transformers")
+            place = None if self.device == "cpu" else {"": self.device}
+            method = quantizer.from_config(said, pre_quantized=True)
+            method.validate_environment(device_map=place, weights_only=True)
 
     def load(self) -> Any:
         """Its module with every number of its files, each of them finite."""
@@ -353,25 +373,6 @@ def read_architecture(folder: Path, trusted: bool) -> tuple[Any, Any]:
         what = f"config.json needs {size:.3g} bytes beside the weights"
         raise CheckpointError(what, fix=ITS_OWN)
     return config, cls
-
-
-def check_quantised(config: Any, *, device: str) -> None:
-    """Refuse weights that are stored in a way which cannot be read here.
-
-    Transformers passes over a method that it does not know, and takes the weights for
-    plain ones.
-    """
-    from transformers.quantizers import auto
-
-    quantizer: Any = auto.AutoHfQuantizer
-    said = config.quantization_config
-    with untrusted.foreign("transformers cannot load it"):
-        if not quantizer.supports_quant_method(said):
-            what = "config.json names a quant_method that transformers does not know"
-            raise CheckpointError(what, fix="upgrade transformers")
-        quantizer.from_config(said, pre_quantized=True).validate_environment(
-            device_map=None if device == "cpu" else {"": device}, weights_only=True
-        )
 
 
 # --- where weights go -----------------------------------------------------------------

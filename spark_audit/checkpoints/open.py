@@ -403,7 +403,7 @@ NOT_VERIFIABLE = "base not verifiable: full weights name no base"
 
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
-TOLD = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
+TOLD = "r lora_alpha use_dora use_rslora num_virtual_tokens target_modules".split()
 """Of an adapter's configuration, where it is set."""
 
 
@@ -437,9 +437,6 @@ def inspect_checkpoint(
     adapter = {"adapter": told.get("peft_type")} | {key: told.get(key) for key in TOLD}
     facts = {"source": made.source, "format": made.format}
     facts |= {key: shown(value) for key, value in adapter.items() if value}
-    if targets := told.get("target_modules"):
-        listed = targets if isinstance(targets, list) else [targets]
-        facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
     if not made.complete and made.base is not None:
         facts["base"] = printable(made.base)
     names = ", ".join(path.name for path in made.files[:4])
@@ -452,9 +449,9 @@ def inspect_checkpoint(
         facts["architecture"] = one.architecture
         facts["parameters"] = f"{one.parameters:,}"
     facts["memory"] = base.check_room(one.parameters or 0)
-    notes = [*one.notes]
     facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
     facts["tokenizer_sha256"] = one.tokenizer_sha256
+    notes = [*one.notes]
     if made.complete and loading.base and not same_path(loading.base, made.where):
         fits = "architecture, vocabulary, tokenizer and sizes are those of "
         notes += [NOT_VERIFIABLE, fits + opening.described[0].source]

@@ -218,12 +218,10 @@ def _draft(text: str) -> Spec:
     paths, stages = zip(*map(split_stage, parts), strict=True)
     odd = not name and not here and exists(path.strip())
     letters = "write a name of letters, digits and . _ + - alone"
-    page = any(untrusted.HUB_PAGE in part for part in parts)
     apart = "replicates of one method are at different stages"
     for wrong, what, fix in (
         (odd, f"{front!r} is no name for a checkpoint", letters),
         (not all(parts), "is empty", "give a path"),
-        (page, "is a web page", f"write a model on the hub as {untrusted.HUB}ORG/NAME"),
         (listed and not name, "a list of seeds has no name", "write NAME=[PATH,PATH]"),
         (len({*stages}) > 1, apart, "give every path the same @K, or none"),
     ):
