@@ -237,7 +237,8 @@ def fold_olora(
             folded[old] = torch.cat([*parts, folded.pop(key)], dim=axis)
     if new:
         notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
-    rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
+    # Without a value PEFT takes 8.
+    rank, alpha = raw.get("r") or 8, raw.get("lora_alpha") or 8
     found, earlier = _widths(folded), _widths(state)
     width = found.pop() if len(found) == 1 else 0
     if width in (0, rank) or raw.get("rank_pattern"):
@@ -247,8 +248,8 @@ def fold_olora(
     if written is None:
         why = "only by its width, as it has no r_sum: if it is "
         why += "not of O-LoRA, give its adapter_config.json"
-        joined = (rank or 0) > 1
-    if not joined or width % rank or alpha is None or raw.get("use_dora"):
+        joined = rank > 1
+    if not joined or width % rank or raw.get("use_dora"):
         what = f"lora_A has rank {width}, adapter_config.json says r={rank}"
         raise CheckpointError(what, fix=f"{_SAVED} (that of O-LoRA says r_sum, too)")
     times = width // rank
@@ -296,10 +297,10 @@ def resolve(config: Any, modules: Sequence[str]) -> None:
         except _FAILURES as error:
             found, what = set(), f"cannot be matched ({type(error).__name__})"
         if not found and field != "exclude_modules":
-            what = f"what {field} gives {what} ({shown(value, 80)})"
-            raise CheckpointError(
-                f"adapter_config.json: {what}", fix="list the modules' names"
+            what = (
+                f"adapter_config.json: what {field} gives {what} ({shown(value, 80)})"
             )
+            raise CheckpointError(what, fix="list the modules' names")
         setattr(config, field, found)
 
 

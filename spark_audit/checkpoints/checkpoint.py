@@ -202,9 +202,7 @@ class Checkpoint:
         said = self.architecture.quantization_config
         with untrusted.foreign("transformers cannot load it"):
             if not quantizer.supports_quant_method(said):
-                what = (
-                    "config.json names a quant_method that transformers does not know"
-                )
+                what = "config.json names a quant_method unknown to transformers"
                 raise CheckpointError(what, fix="upgrade transformers")
             place = None if self.device == "cpu" else {"": self.device}
             method = quantizer.from_config(said, pre_quantized=True)
@@ -635,9 +633,8 @@ def _read(file: Path) -> tuple[State, State, list[str]]:
             notes.append(f"taken from {key!r} in the file")
             content = content[key]
     # An empty one is none.
-    state = weight_files.only_tensors(
-        content or None, fix="save model.state_dict() alone"
-    )
+    fix = "save model.state_dict() alone"
+    state = weight_files.only_tensors(content or None, fix=fix)
     full, lora, adapters = State(), State(), set[str]()
     for key, tensor in state.items():
         name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))

@@ -256,19 +256,16 @@ class Opening:
         facts = module_facts(model, tokenizer, adapter)
         # Of packed weights headers tell no dtype, and fewer numbers than the model has.
         unknown = base.quantised and host.ids is None
-        computed = {
-            "dtype": "auto" if unknown else facts["dtype"],
-            "attention": str(getattr(model.config, "_attn_implementation", "eager")),
-            "eos": repr(base.eos(model)),
-        }
+        dtype = "auto" if unknown else facts["dtype"]
+        attention = str(getattr(model.config, "_attn_implementation", "eager"))
+        eos = repr(base.eos(model))
+        computed = {"dtype": dtype, "attention": attention, "eos": eos}
         notes = [*item.notes, *notes]
         if noise is not None:
             notes.append("the frozen noise next to it is added to input embeddings")
             noise = noise.to(item.device)
         notes += read
-        notes.append(
-            f"loaded as {computed['dtype']}, attention {computed['attention']}"
-        )
+        notes.append(f"loaded as {dtype}, attention {attention}")
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         weights: Callable[[], derived.Rounded] | None = None
         if kind:
@@ -294,7 +291,7 @@ class Opening:
             base_sha256=None if alone else base.sha256,
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
-            **facts | {"dtype": computed["dtype"]},
+            **facts | {"dtype": dtype},
             device=item.device,
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
@@ -334,15 +331,14 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     CheckpointError
         If an adapter's base is itself an adapter, or two adapters name different ones.
     """
-    for spec in specs:
-        if spec.name != BASE:
-            continue
-        if len(spec.paths) > 1:
-            raise InputError("the base is one model, not several", where="--ckpt base=")
-        if loading.base is not None and not same_path(loading.base, spec.sources[0]):
-            what = f"the base is given twice: {loading.base} and {spec.sources[0]}"
+    given = [source for spec in specs if spec.name == BASE for source in spec.sources]
+    if len(given) > 1:
+        raise InputError("the base is one model, not several", where="--ckpt base=")
+    for source in given:
+        if loading.base is not None and not same_path(loading.base, source):
+            what = f"the base is given twice: {loading.base} and {source}"
             raise InputError(what, where="--ckpt base=", fix="give one of them")
-        loading = replace(loading, base=spec.sources[0], include_base=True)
+        loading = replace(loading, base=source, include_base=True)
     items = [
         replace(read_headers(source, loading), name=name)
         for spec in specs
@@ -352,15 +348,15 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         )
     ]
     bases = [str(item.base) for item in items if not item.complete]
-    given = loading.base or next(iter(bases), None)
+    base_path = loading.base or next(iter(bases), None)
     for other in bases:
-        if not same_path(str(given), other):
-            what = f"the adapters name different bases ({given}, {other})"
+        if not same_path(str(base_path), other):
+            what = f"the adapters name different bases ({base_path}, {other})"
             fix = "give --base if both are one model, else audit them separately"
             raise CheckpointError(what, where="--ckpt", fix=fix)
-    if given is None or not (bases or loading.include_base):
+    if base_path is None or not (bases or loading.include_base):
         return items
-    base = replace(read_headers(given, loading), name=BASE)
+    base = replace(read_headers(base_path, loading), name=BASE)
     if base.adapter:
         what, fix = "the base is itself an adapter", "give the model it was trained on"
         raise CheckpointError(what, where=base.where, fix=fix)
@@ -381,9 +377,9 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
     with at(item.where):
         if os.path.lexists(base.folder / weight_files.NOISE):
             what = (
-                "the base has frozen noise of its own: with an adapter on it, neither "
+                "the base has frozen noise of its own: with an adapter on it, neither"
             )
-            what += "says whether it holds"
+            what += " says whether it holds"
             raise CheckpointError(what, fix="give the model without it as the base")
         own = weight_files.check_whole(item.folder).get("base_sha256")
         if isinstance(own, str) and own != (there := base.sha256):
@@ -515,11 +511,9 @@ def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list
     fed, special = out["input_ids"], out["special_tokens_mask"]
     text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
     before, after = fed[: text_at[0]], fed[text_at[-1] + 1 :]
-    front, behind = (
-        " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
-        for ids in (before, after)
-    )
-    note = f"special tokens: {front} before a text, {behind} after it"
+    front, behind = map(tokenizer.convert_ids_to_tokens, (before, after))
+    note = f"special tokens: {' '.join(front) or 'nothing'} before a text, "
+    note += f"{' '.join(behind) or 'nothing'} after it"
     bos = getattr(text_config, "bos_token_id", None)
     if bos is not None and bos not in before:
         note += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"

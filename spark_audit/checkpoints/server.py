@@ -33,12 +33,8 @@ SOON = 30
 ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
-_NEEDS = (
-    "give an OpenAI-compatible server that takes token ids and echoes log-probabilities"
-)
-_ADDRESS = (
-    "a server's address ends in /v1, and a model on the hub is written hf:ORG/NAME"
-)
+_NEEDS = "give an OpenAI-compatible server that echoes log-probabilities of token ids"
+_ADDRESS = "a server's address ends in /v1, a model on the hub is written hf:ORG/NAME"
 _GONE = f"start it, or check the address: {_ADDRESS}"
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before one that is away, or busy, is asked for the same scores again."""

@@ -109,9 +109,7 @@ class Loading:
     def __post_init__(self) -> None:
         if not DEVICES.fullmatch(self.device):
             what = f"unknown device {self.device!r}"
-            raise InputError(
-                what, where="--device", fix="give auto, cpu, cuda or cuda:N"
-            )
+            raise InputError(what, where="--device", fix="give auto, cpu or cuda[:N]")
         flags.one_of(self.dtype, "--dtype", DTYPES)
         if self.device_map and self.quantize:
             what = "rounds whole models, not models spread by --device-map"
@@ -355,15 +353,15 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
         If a file of a training run is not as it was written.
     """
     found = stages_of(path)
-    number, _, part = (asked := number or str(len(found))).partition(":")
-    stage, held = dict(enumerate(found.items(), start=1)).get(int(number), (path, {}))
+    k, _, part = (asked := number or str(len(found))).partition(":")
+    stages = enumerate(zip(found.values(), stage_names(found), strict=True), start=1)
+    held, name = dict(stages).get(int(k), ({}, ""))
     own = next(iter(held), "")
     chosen = held.get(part or own)
     if chosen is None:
         what = f"has {len(found)} stages, and no checkpoint @{asked}"
         raise CheckpointError(what, fix=f"write @1 to @{len(found)}")
-    name = dict(zip(found, stage_names(found), strict=True))[stage]
-    note = f"stage {number} of {len(found)}: {name}"
+    note = f"stage {k} of {len(found)}: {name}"
     if "task" in held:
         note += f" ({chosen.name}/)"
     run = check_run(path)

@@ -196,9 +196,8 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
         refuse_code(config, folder)
     for key, value in walk(config):
         code = key.endswith("attn_implementation") or key == "experts_implementation"
-        if (code and "/" in json.dumps(value)) or (
-            key == "transformers_weights" and value
-        ):
+        named = key == "transformers_weights" and value
+        if named or (code and "/" in json.dumps(value)):
             what = "takes its attention code from the hub" if code else "names a file"
             fix = f"remove {key} from config.json"
             raise CheckpointError(f"config.json {what} ({key})", fix=fix)

@@ -185,10 +185,9 @@ def check_floats(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse other numbers where floating-point ones belong: a cast would hide them."""
     for name, tensor in state.items():
         if tensor.dtype not in FLOATS:
-            what = (
-                f"tensor {shown(name)} holds {str(tensor.dtype)[len('torch.') :]}, not"
-            )
-            what += " floating-point numbers of 16 bits or more"
+            kind = str(tensor.dtype).removeprefix("torch.")
+            what = f"tensor {shown(name)} holds {kind}, not floating-point numbers of "
+            what += "16 bits or more"
             raise CheckpointError(what, fix="save it as it was trained")
 
 
