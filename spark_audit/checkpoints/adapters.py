@@ -417,9 +417,8 @@ class AdapterHost:
         for key in sorted(state.keys() - self._tensors(name)):
             of_base = key.removeprefix(weight_files.PREFIX).replace(".base_layer.", ".")
             there = own.get(of_base)
-            if there is None or there.shape != state[key].shape:
-                continue
-            if there.is_meta or torch.equal(there, state[key].to(there)):
+            fits = there is not None and there.shape == state[key].shape
+            if fits and (there.is_meta or torch.equal(there, state[key].to(there))):
                 del state[key]
                 notes.append(f"{of_base}: a copy of the base's, unused")
         return notes

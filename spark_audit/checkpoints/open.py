@@ -395,8 +395,6 @@ def same_path(one: str, other: str) -> bool:
 
 # --- looking at one -------------------------------------------------------------------
 
-NOT_VERIFIABLE = "base not verifiable: full weights name no base"
-
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
 TOLD = "r lora_alpha use_dora use_rslora num_virtual_tokens target_modules".split()
@@ -449,8 +447,9 @@ def inspect_checkpoint(
     facts["tokenizer_sha256"] = one.tokenizer_sha256
     notes = [*one.notes]
     if made.complete and loading.base and not same_path(loading.base, made.where):
+        notes.append("base not verifiable: full weights name no base")
         fits = "architecture, vocabulary, tokenizer and sizes are those of "
-        notes += [NOT_VERIFIABLE, fits + opening.described[0].source]
+        notes.append(fits + opening.described[0].source)
     if not source.startswith(HUB) and (stages := series(source)):
         facts["stages"] = ", ".join(stage_names(stages))
     facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}

@@ -10,8 +10,7 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +101,7 @@ def read_tensors(path: Path) -> Any:
         saved for a pickle. They are mapped: numbers are read where they are looked at.
     """
     if path.suffix == ".safetensors":
-        with safetensors_file(path) as file:
-            return {key: file.get_tensor(key) for key in file.keys()}
+        return read_safetensors(path)[0]
     again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
     with untrusted.foreign(f"{path.name} cannot be read as weights"):
         # What the user named may be a link; in folders links were looked at before.
@@ -125,15 +123,15 @@ def read_tensors(path: Path) -> Any:
             raise CheckpointError(what, fix=again) from error
 
 
-@contextmanager
-def safetensors_file(path: Path) -> Iterator[Any]:
-    """A safetensors file, open."""
+def read_safetensors(path: Path) -> tuple[State, dict[str, str]]:
+    """The tensors of a safetensors file, mapped, and what its header says besides."""
     from safetensors import safe_open
 
     with untrusted.foreign(f"{path.name} is damaged or no safetensors file", fix=AGAIN):
         check_regular(path, follow=True)
         with safe_open(path, framework="pt") as file:
-            yield file
+            state = {key: file.get_tensor(key) for key in file.keys()}
+            return state, file.metadata() or {}
 
 
 def lone_file(
@@ -284,8 +282,7 @@ def frozen_noise(
     sha256 = check_whole(folder).get("noise_sha256")
     for file in files:
         if sha256 is None and file.suffix == ".safetensors":
-            with safetensors_file(file) as opened:
-                sha256 = (opened.metadata() or {}).get("noise_sha256")
+            sha256 = read_safetensors(file)[1].get("noise_sha256")
     path, fix = folder / NOISE, "copy the file of its run next to the adapter"
     if not os.path.lexists(path):
         if sha256 is None:
