@@ -231,10 +231,9 @@ def fold_olora(
     folded, notes = dict(state), []
     for key in (new := [key for key in state if ".loranew_" in key]):
         old = key.replace(".loranew_", ".lora_")
-        parts = [folded[old]] if old in folded else []
+        parts = [folded.pop(name) for name in (old, key) if name in folded]
         with foreign(f"tensor {shown(key)} does not fit {shown(old)}"):
-            axis = 0 if ".loranew_A" in key else 1
-            folded[old] = torch.cat([*parts, folded.pop(key)], dim=axis)
+            folded[old] = torch.cat(parts, dim=0 if ".loranew_A" in key else 1)
     if new:
         notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
     # Without a value PEFT takes 8.

@@ -451,8 +451,7 @@ def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
         fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
         return CheckpointError(what, fix=fix)
     what = f"reads as {' and as '.join(formats)}" if formats else "is no checkpoint"
-    children = sorted(path.iterdir()) if path.is_dir() else []
-    inside = [one.name for one in children if one.is_dir() and formats_of(one)]
+    inside = [one.name for one in sorted(path.glob("*/")) if formats_of(one)]
     if inside:
         what += f" (these folders in it are: {', '.join(inside[:5])})"
     otherwise = "give a folder with config.json or adapter_config.json, or weights"
