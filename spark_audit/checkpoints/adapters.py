@@ -236,8 +236,7 @@ def fold_olora(
             folded[old] = torch.cat(parts, dim=0 if ".loranew_A" in key else 1)
     if new:
         notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
-    # Without a value PEFT takes 8.
-    rank, alpha = raw.get("r") or 8, raw.get("lora_alpha") or 8
+    rank, alpha = raw.get("r") or 8, raw.get("lora_alpha", 8)
     found, earlier = _widths(folded), _widths(state)
     width = found.pop() if len(found) == 1 else 0
     if width in (0, rank) or raw.get("rank_pattern"):
@@ -248,7 +247,7 @@ def fold_olora(
         why = "only by its width, as it has no r_sum: if it is "
         why += "not of O-LoRA, give its adapter_config.json"
         joined = rank > 1
-    if not joined or width % rank or raw.get("use_dora"):
+    if not joined or width % rank or alpha is None or raw.get("use_dora"):
         what = f"lora_A has rank {width}, adapter_config.json says r={rank}"
         raise CheckpointError(what, fix=f"{_SAVED} (that of O-LoRA says r_sum, too)")
     times = width // rank

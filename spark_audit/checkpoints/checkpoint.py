@@ -354,12 +354,14 @@ def read_architecture(folder: Path, trusted: bool) -> tuple[Any, Any]:
         raise CheckpointError(what, fix=ITS_OWN)
     # Code of its own runs only where that is trusted: else it was refused before.
     own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+    # By name: the mapping itself would import every model there is.
+    known = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
     mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     cls = mapping.get(type(config), None)
     if own is not None:
         with untrusted.foreign("its own code cannot be loaded"):
             cls = get_class_from_dynamic_module(own, folder, local_files_only=True)
-    elif listed and getattr(cls, "__name__", None) not in listed:
+    elif listed and known.isdisjoint(listed):
         cls = None
     if cls is None or getattr(config, "is_encoder_decoder", False):
         name = shown(listed[0]) if listed else type(config).__name__
