@@ -414,7 +414,7 @@ class AdapterHost:
         own, notes = {key.replace(".base_layer.", "."): base[key] for key in base}, []
         for key in sorted(state.keys() - self._tensors(name)):
             of_base = key.removeprefix(weight_files.PREFIX).replace(".base_layer.", ".")
-            there = own.get(of_base)
+            there: Any = own.get(of_base)
             fits = there is not None and there.shape == state[key].shape
             if fits and (there.is_meta or torch.equal(there, state[key].to(there))):
                 del state[key]
