@@ -89,12 +89,10 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
     ]
     for free, options, fix in cases:
         has_rooms(monkeypatch, free)
-        with (
-            monkeypatch.context() as patch,
-            pytest.raises(CheckpointError, match="does not fit") as caught,
-        ):
+        with monkeypatch.context() as patch:
             patch.setattr(checkpoint.Checkpoint, "load", None)
-            open_checkpoint(folder, **options)
+            with pytest.raises(CheckpointError, match="does not fit") as caught:
+                open_checkpoint(folder, **options)
         assert fix in str(caught.value)
     has_rooms(monkeypatch, {"disk": 10**12})
     assert inspect_checkpoint(folder)
