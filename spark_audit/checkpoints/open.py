@@ -398,7 +398,7 @@ def same_path(one: str, other: str) -> bool:
 
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
-TOLD = "r lora_alpha use_dora use_rslora num_virtual_tokens target_modules".split()
+TOLD = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
 """Of an adapter's configuration, where it is set."""
 
 
@@ -432,6 +432,9 @@ def inspect_checkpoint(
     adapter = {"adapter": told.get("peft_type")} | {key: told.get(key) for key in TOLD}
     facts = {"source": made.source, "format": made.format}
     facts |= {key: shown(value) for key, value in adapter.items() if value}
+    if targets := told.get("target_modules"):
+        listed = targets if isinstance(targets, list) else [targets]
+        facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
     if not made.complete and made.base is not None:
         facts["base"] = printable(made.base)
     names = ", ".join(path.name for path in made.files[:4])
