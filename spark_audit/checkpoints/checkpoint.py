@@ -210,7 +210,7 @@ class Checkpoint:
 
     def load(self) -> Any:
         """Its module with every number of its files, each of them finite."""
-        where: Any = {"device_map": None if self.device == "cpu" else self.device}
+        where: Any = {"device_map": None if self.device == "cpu" else {"": self.device}}
         if spread := self.loading.device_map is not None:
             # Of what neither GPUs nor memory hold; removed with the module.
             disk = mkdtemp(prefix="spark-audit-")
