@@ -21,20 +21,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import regex
 import torch
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from spark_audit.checkpoints import weight_files
 from spark_audit.checkpoints.derived import Rounded, swapped
-from spark_audit.checkpoints.loaded import (
-    entry_device,
-    head_rows,
-    max_positions,
-    offload_hook,
-)
-from spark_audit.checkpoints.tokenizer import OTHER_BASE, usable_rows
+from spark_audit.checkpoints.loaded import entry_device, max_positions, offload_hook
 from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError, shown
 
@@ -54,14 +47,9 @@ PROBE_LENGTH = 12
 # Initialisations that leave the base's weights as they are: every tensor is read from
 # the file, so they change nothing.
 LEAVES_BASE = ("gaussian", "orthogonal", "eva")
+OTHER_BASE = "give the model that it was trained on by --base"
 NOT_TRAINED = "check that this is the folder that training saved last"
 _SAVED = "give the adapter_config.json that was saved with these weights"
-
-
-def _short(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    if sum(b - a for a, b in pairs) > _LAYERS:
-        raise ValueError("more layers than any model has")
-    return pairs
 
 
 _Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -69,7 +57,6 @@ _Scale = Annotated[float, Field(gt=0, le=LARGEST)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 _Index = Annotated[int, Field(ge=0, le=2**31)]
-_Layer = Annotated[int, Field(ge=0, le=_LAYERS)]
 _Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
 _Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
 _Names = Annotated[list[_Name], Field(max_length=_LAYERS)]
@@ -85,7 +72,6 @@ _Task = Annotated[
     str, Field(pattern=r"\A(?!(SEQ_CLS|TOKEN_CLS|QUESTION_ANS|FEATURE_EXTRACTION)\Z)")
 ]
 _Few = Field(max_length=_PATTERNS)
-_Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 
 _WITH_MODULES = ("LORA", "IA3", "LOHA", "LOKR", "VERA")
 OPENED = (*_WITH_MODULES, "OSF", "PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
@@ -108,7 +94,6 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (Annotated[dict[_Key, _Count | _Share], _Few], "rank_pattern"),
     (Annotated[dict[_Key, _Scale], _Few], "alpha_pattern"),
     (_Tokens | dict[_Name, _Tokens], "trainable_token_indices"),
-    (Annotated[list[_Pair], AfterValidator(_short)], "layer_replication"),
     (Literal[-1] | _Count, "decompose_factor"),
     (_Count | _Share, "effective_rank"),
     (Literal[1], "num_transformer_submodules"),
@@ -220,8 +205,7 @@ def changes_base(raw: Mapping[str, Any]) -> bool:
     """
     start = raw.get("init_lora_weights", True)
     replaced = isinstance(start, str) and start.lower() not in LEAVES_BASE
-    bias = raw.get("bias") not in (None, "none")
-    return replaced or bias or bool(raw.get("layer_replication"))
+    return replaced or raw.get("bias") not in (None, "none")
 
 
 def fold_olora(
@@ -247,13 +231,12 @@ def fold_olora(
     folded, notes = dict(state), []
     for key in (new := [key for key in state if ".loranew_" in key]):
         old = key.replace(".loranew_", ".lora_")
-        parts = [folded[old]] if old in folded else []
+        parts = [folded.pop(name) for name in (old, key) if name in folded]
         with foreign(f"tensor {shown(key)} does not fit {shown(old)}"):
-            axis = 0 if ".loranew_A" in key else 1
-            folded[old] = torch.cat([*parts, folded.pop(key)], dim=axis)
+            folded[old] = torch.cat(parts, dim=0 if ".loranew_A" in key else 1)
     if new:
         notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
-    rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
+    rank, alpha = raw.get("r") or 8, raw.get("lora_alpha", 8)
     found, earlier = _widths(folded), _widths(state)
     width = found.pop() if len(found) == 1 else 0
     if width in (0, rank) or raw.get("rank_pattern"):
@@ -263,23 +246,22 @@ def fold_olora(
     if written is None:
         why = "only by its width, as it has no r_sum: if it is "
         why += "not of O-LoRA, give its adapter_config.json"
-        joined = (rank or 0) > 1
+        joined = rank > 1
     if not joined or width % rank or alpha is None or raw.get("use_dora"):
         what = f"lora_A has rank {width}, adapter_config.json says r={rank}"
         raise CheckpointError(what, fix=f"{_SAVED} (that of O-LoRA says r_sum, too)")
     times = width // rank
     # rsLoRA scales by the square root of the rank.
     alpha *= math.sqrt(times) if raw.get("use_rslora") else times
-    alpha = int(alpha) if float(alpha).is_integer() else alpha
     notes.append(
-        f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha} (the "
+        f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha:g} (the "
         f"scale stays alpha/r of the configuration, {why})"
     )
     return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
 
 
 def _widths(state: weight_files.State) -> set[int]:
-    return {int(state[key].shape[0]) for key in state if key.endswith(".lora_A.weight")}
+    return {state[k].shape[:1].numel() for k in state if k.endswith(".lora_A.weight")}
 
 
 def resolve(config: Any, modules: Sequence[str]) -> None:
@@ -313,10 +295,10 @@ def resolve(config: Any, modules: Sequence[str]) -> None:
         except _FAILURES as error:
             found, what = set(), f"cannot be matched ({type(error).__name__})"
         if not found and field != "exclude_modules":
-            what = f"what {field} gives {what} ({shown(value, 80)})"
-            raise CheckpointError(
-                f"adapter_config.json: {what}", fix="list the modules' names"
+            what = (
+                f"adapter_config.json: what {field} gives {what} ({shown(value, 80)})"
             )
+            raise CheckpointError(what, fix="list the modules' names")
         setattr(config, field, found)
 
 
@@ -330,40 +312,36 @@ class AdapterHost:
     ----------
     model
         The base, in evaluation mode.
-    tokenizer
-        The base's: on some of its tokens the module is seen to work; ``None`` on the
-        meta device, where nothing can be computed.
+    runs
+        Whether it computes, as none does on the meta device: then it is seen to work.
     """
 
-    def __init__(self, model: Any, tokenizer: Any = None) -> None:
+    def __init__(self, model: Any, *, runs: bool = True) -> None:
         self.model = model
         self.ids: torch.Tensor | None = None
-        if tokenizer is not None:
-            self._probe(usable_rows(tokenizer, head_rows(model)))
         self.peft: Any = None
         self.released = False
         # Before any adapter is among them.
         self.parameters = sum(one.numel() for one in model.parameters())
         self._modules = [name for name, _ in model.named_modules() if name]
+        if runs:
+            self._probe()
 
-    def _probe(self, usable: np.ndarray) -> None:
+    def _probe(self) -> None:
         """Run the module on two rows of tokens that differ in the last one.
 
         Raises
         ------
         CheckpointError
-            If it gives no finite logits or reads ahead.
+            If it reads ahead, or as :func:`logits`.
         """
-        ids = np.flatnonzero(usable)
+        rows = len(self.model.get_input_embeddings().weight)
         n = min(PROBE_LENGTH, max_positions(self.model.config) or PROBE_LENGTH)
-        row = ids[np.linspace(0, len(ids) - 1, n).astype(int)]
-        other = row.copy()
-        other[-1] = row[0] if row[0] != row[-1] else ids[len(ids) // 2]
-        self.ids = torch.from_numpy(np.stack([row, other]))
+        row = torch.linspace(0, rows - 1, n).long()
+        other = row.clone()
+        other[-1] = row[0] if row[0] != row[-1] else rows // 2
+        self.ids = torch.stack([row, other])
         self._plain = plain = logits(self.model, self.ids)
-        if not bool(torch.isfinite(plain).all()):
-            fix = "its dtype may be too narrow: try --dtype float32"
-            raise CheckpointError("the model gives NaN or infinite logits", fix=fix)
         if not torch.allclose(plain[0, :-1], plain[1, :-1], rtol=1e-2, atol=1e-2):
             what = "the model reads ahead: a later token changes earlier predictions"
             raise CheckpointError(what, fix="give a causal language model")
@@ -436,10 +414,9 @@ class AdapterHost:
         own, notes = {key.replace(".base_layer.", "."): base[key] for key in base}, []
         for key in sorted(state.keys() - self._tensors(name)):
             of_base = key.removeprefix(weight_files.PREFIX).replace(".base_layer.", ".")
-            there = own.get(of_base)
-            if there is None or there.shape != state[key].shape:
-                continue
-            if there.is_meta or torch.equal(there, state[key].to(there)):
+            there: Any = own.get(of_base)
+            fits = there is not None and there.shape == state[key].shape
+            if fits and (there.is_meta or torch.equal(there, state[key].to(there))):
                 del state[key]
                 notes.append(f"{of_base}: a copy of the base's, unused")
         return notes
@@ -452,9 +429,6 @@ class AdapterHost:
             raise CheckpointError(what, fix="merge it and give the merged folder")
         with self.using(name):
             on = logits(self.peft, ids)
-        if not bool(torch.isfinite(on).all()):
-            what = "with the adapter the model gives NaN or infinite logits"
-            raise CheckpointError(what)
         if torch.equal(on, self._plain):
             what = "the adapter changes nothing: the model's output is its base's"
             raise CheckpointError(what, fix=NOT_TRAINED)
@@ -559,11 +533,14 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     CheckpointError
-        If it cannot be run on token ids alone.
+        If it cannot be run on token ids alone, or gives NaN or infinity.
     """
     device = entry_device(model)
     with foreign("the model cannot be run"), torch.inference_mode():
         out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
+    if not bool(torch.isfinite(out).all()):
+        fix = "its dtype may be too narrow: try --dtype float32"
+        raise CheckpointError("the model gives NaN or infinite logits", fix=fix)
     return out.float().clone()
 
 

@@ -21,36 +21,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path, PurePath
 from tempfile import mkdtemp
 from typing import Any
 
 import torch
 
-from spark_audit.checkpoints import specs, untrusted
+from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.loaded import SIZES, offloaded
 from spark_audit.checkpoints.tokenizer import vocabulary_of
-from spark_audit.checkpoints.weight_files import (
-    ADAPTER,
-    ITS_OWN,
-    NOISE,
-    PREFIX,
-    State,
-    check_filled,
-    check_finite,
-    check_floats,
-    config_of,
-    content_sha256,
-    lone_file,
-    merged,
-    only_tensors,
-    read_tensors,
-    refuse_differences,
-    weight_files,
-    weights_of,
-    written_down,
-)
+from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE, PREFIX, State
 from spark_audit.errors import CheckpointError, InputError, at, free_bytes, shown
 from spark_audit.files import check_regular, instead
 from spark_audit.provenance import sha256_json
@@ -94,8 +74,6 @@ class Checkpoint:
         may be.
     loading, where
         How it is opened, and the path as it was typed.
-    trained_on, noise_sha256
-        What :func:`~spark_audit.checkpoints.weight_files.written_down` found beside it.
     """
 
     config: dict[str, Any]
@@ -114,8 +92,6 @@ class Checkpoint:
     format: str = ""
     source: str = ""
     where: str = ""
-    trained_on: str | None = None
-    noise_sha256: str | None = None
 
     @property
     def on(self) -> Checkpoint:
@@ -138,6 +114,16 @@ class Checkpoint:
         return place if place.is_dir() else place.parent
 
     @property
+    def quantised(self) -> bool:
+        """Whether its full weights are stored quantised."""
+        return bool(getattr(self.architecture, "quantization_config", None))
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return pick_device(self.loading.device)
+
+    @property
     def size(self) -> int:
         """Bytes of its files, and of those that it is opened on."""
         return sum(path.stat().st_size for path in {*self.files, *self.on.files})
@@ -145,12 +131,11 @@ class Checkpoint:
     @property
     def sha256(self) -> str:
         """Hash of its own files and configuration."""
-        return content_sha256(self.files, self.config)
+        return weight_files.content_sha256(self.files, self.config)
 
     @cached_property
     def _architecture(self) -> tuple[Any, Any]:
-        trusted = self.loading.trust_remote_code
-        return read_architecture(self.place, self.config, trusted)
+        return read_architecture(self.place, self.loading.trust_remote_code)
 
     @property
     def architecture(self) -> Any:
@@ -158,10 +143,16 @@ class Checkpoint:
         return self._architecture[0]
 
     @cached_property
-    def saved_dtype(self) -> torch.dtype:
-        """Of the first tensor of its files that holds floating-point numbers."""
+    def dtype(self) -> str:
+        """What it is computed in; of quantised weights it may be ``auto``.
+
+        As saved: as the first tensor of its files that holds floating-point numbers.
+        """
+        if self.loading.dtype != "auto" or self.quantised:
+            return self.loading.dtype
         kinds = (tensor.dtype for tensor in self.read().values())
-        return next((k for k in kinds if k.is_floating_point), torch.float32)
+        first = next((k for k in kinds if k.is_floating_point), torch.float32)
+        return str(first).removeprefix("torch.")
 
     def eos(self, model: Any) -> object:
         """What ends an answer of a model, once transformers has opened its folder."""
@@ -187,50 +178,97 @@ class Checkpoint:
                 what = f"config.json says {shown(key)} {str(value)[:20]}, the weights"
                 raise CheckpointError(f"{what} are {len(state)} tensors", fix=ITS_OWN)
         architecture, cls = self._architecture
-        if quantised(architecture):
-            check_quantised(architecture, device=pick_device(self.loading.device))
+        if self.quantised:
+            self._check_quantised()
             return empty(architecture, cls).eval()
-        model = build(architecture, cls, state=state)
+        model = self._built(state, device_map="meta")
         # Other numbers, where the model has floating-point ones, a cast would hide.
         front, own = f"{model.base_model_prefix}.", dict(model.named_parameters())
         floats = [
             n for n in state if n.endswith(".weight") or own.keys() & {n, front + n}
         ]
-        check_floats({name: state[name] for name in floats})
+        weight_files.check_floats({name: state[name] for name in floats})
         return model
+
+    def _check_quantised(self) -> None:
+        """Refuse weights that are stored in a way which cannot be read here.
+
+        Transformers passes over a method that it does not know, and takes the weights
+        for plain ones.
+        """
+        from transformers.quantizers import auto
+
+        quantizer: Any = auto.AutoHfQuantizer
+        said = self.architecture.quantization_config
+        with untrusted.foreign("transformers cannot load it"):
+            if not quantizer.supports_quant_method(said):
+                what = "config.json names a quant_method unknown to transformers"
+                raise CheckpointError(what, fix="upgrade transformers")
+            place = None if self.device == "cpu" else {"": self.device}
+            method = quantizer.from_config(said, pre_quantized=True)
+            method.validate_environment(device_map=place, weights_only=True)
 
     def load(self) -> Any:
         """Its module with every number of its files, each of them finite."""
-        loading, (architecture, cls) = self.loading, self._architecture
-        dtype, device = loading.dtype, pick_device(loading.device)
-        where: Any = {"device_map": None if device == "cpu" else {"": device}}
-        if loading.device_map is not None:
+        where: Any = {"device_map": None if self.device == "cpu" else {"": self.device}}
+        if spread := self.loading.device_map is not None:
             # Of what neither GPUs nor memory hold; removed with the module.
             disk = mkdtemp(prefix="spark-audit-")
             most = {
                 int(at[5:]) if at.startswith("cuda") else at: max(free - BESIDE, 0)
-                for at, free in rooms(device).items()
+                for at, free in rooms(self.device).items()
                 if at != "disk"
             }
             where = {"device_map": "auto", "max_memory": most, "offload_folder": disk}
-        if dtype == "auto" and not quantised(architecture):
-            dtype = str(self.saved_dtype).removeprefix("torch.")
-        model = build(
-            architecture,
-            cls,
-            folder=self.place if self.whole else None,
-            state=None if self.whole else self.read(),
-            dtype=dtype,
-            use_safetensors=self.files[0].suffix == ".safetensors",
-            trust_remote_code=loading.trust_remote_code,
-            **where,
-        )
-        if loading.device_map is not None:
+        model = self._built(None if self.whole else self.read(), **where)
+        if spread:
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
-        check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
+        there = {k: t for k, t in model.state_dict().items() if not t.is_meta}
+        weight_files.check_finite(there)
         if offloaded(model):
-            check_finite(self.read())
+            weight_files.check_finite(self.read())
         return model
+
+    def _built(self, state: State | None, **options: Any) -> Any:
+        """Its module, every tensor of the weights and of the module in its place.
+
+        Parameters
+        ----------
+        state
+            The weights, also on the meta device; ``None``: transformers reads them.
+        options
+            Of ``from_pretrained``.
+
+        Raises
+        ------
+        CheckpointError
+            With the name of the tensor that is missing, unexpected or of another shape.
+        """
+        architecture, cls = self._architecture
+        sdpa = getattr(cls, "_supports_sdpa", False)
+        with untrusted.foreign("transformers cannot load it"):
+            model, info = cls.from_pretrained(
+                self.place if state is None else None,
+                state_dict=state,
+                config=architecture,
+                attn_implementation="sdpa" if sdpa else "eager",
+                dtype=getattr(torch, self.dtype, "auto"),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                local_files_only=True,
+                weights_only=True,
+                use_safetensors=self.files[0].suffix == ".safetensors",
+                trust_remote_code=self.loading.trust_remote_code,
+                **options,
+            )
+        theirs = dict.fromkeys(info["unexpected_keys"], torch.Size())
+        ours = dict.fromkeys(info["missing_keys"], torch.Size())
+        for name, there, here in info["mismatched_keys"]:
+            theirs[name], ours[name] = there, here
+        weight_files.refuse_differences(theirs, ours)
+        for message in info["error_msgs"]:
+            raise CheckpointError(str(message).split("\n")[0])
+        return model.eval()
 
     def check_room(self, parameters: int) -> str:
         """Where so many weights fit, in words; quantised ones: as its files hold them.
@@ -240,16 +278,14 @@ class Checkpoint:
         CheckpointError
             If they do not fit where they are to go, with what would.
         """
-        dtype, need = self.loading.dtype, self.size
-        if not quantised(self.architecture):
-            kind = self.saved_dtype if dtype == "auto" else getattr(torch, dtype)
-            need = parameters * kind.itemsize
-        free = rooms(pick_device(self.loading.device))
+        need = self.size
+        if not self.quantised:
+            need = parameters * getattr(torch, self.dtype).itemsize
+        free = rooms(self.device)
         gpus = [size for place, size in free.items() if place.startswith("cuda")]
         one = max(gpus, default=free.get("cpu", need))
         there = ", ".join(f"{size / 1e9:.1f} GB {at}" for at, size in free.items())
-        kind = "their own dtype" if dtype == "auto" else dtype
-        said = f"weights of {need / 1e9:.1f} GB in {kind}; free: {there}"
+        said = f"weights of {need / 1e9:.1f} GB in {self.dtype}; free: {there}"
         if need > (one if self.loading.device_map is None else sum(free.values())):
             fix = "try --dtype bfloat16, --device-map auto (slow), or a machine with "
             fix += f"{(need + BESIDE) / 1e9:.1f} GB"
@@ -271,10 +307,10 @@ class Checkpoint:
         if raw is not None:
             kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
             kept |= {k: sorted(kept[k]) for k in _SETS if isinstance(raw.get(k), list)}
-            adapter = content_sha256(self.files, kept)
+            adapter = weight_files.content_sha256(self.files, kept)
             own = own if self.complete else adapter
         if os.path.lexists(self.folder / NOISE):  # without it it is another model
-            noise = content_sha256([self.folder / NOISE], {})
+            noise = weight_files.content_sha256([self.folder / NOISE], {})
             own = sha256_json({"weights": own, "noise": noise})
         quantisation = self.on.config.get("quantization_config")
         parts = {"adapter": adapter, "noise": noise, "weights": base}
@@ -290,15 +326,11 @@ def empty(config: Any, cls: Any) -> Any:
         return cls(copy.deepcopy(config))
 
 
-def read_architecture(
-    folder: Path, content: Mapping[str, Any], trusted: bool
-) -> tuple[Any, Any]:
+def read_architecture(folder: Path, trusted: bool) -> tuple[Any, Any]:
     """A folder's configuration, and its class: a causal language model for sure.
 
     Parameters
     ----------
-    content
-        The content of config.json.
     trusted
         Whether code that comes with it may run.
 
@@ -311,26 +343,26 @@ def read_architecture(
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
     from transformers.models.auto import modeling_auto
 
-    names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     with untrusted.foreign("config.json is not understood"):
-        listed = [*map(str, content.get("architectures") or ())]
         config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )
+        listed = [*map(str, getattr(config, "architectures", None) or ())]
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if limit is not None and (type(limit) is not int or not 0 <= limit < 1 << 31):
         what = "config.json says max_position_embeddings, but no length of a context"
         raise CheckpointError(what, fix=ITS_OWN)
-    # By name: the mapping itself would import every model there is.
-    known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
     # Code of its own runs only where that is trusted: else it was refused before.
     own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
-    causal = own or not listed or {*chain.from_iterable(known)}.intersection(listed)
+    # By name: the mapping itself would import every model there is.
+    known = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
     mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    cls = mapping.get(type(config), None) if causal else None
+    cls = mapping.get(type(config), None)
     if own is not None:
         with untrusted.foreign("its own code cannot be loaded"):
             cls = get_class_from_dynamic_module(own, folder, local_files_only=True)
+    elif listed and known.isdisjoint(listed):
+        cls = None
     if cls is None or getattr(config, "is_encoder_decoder", False):
         name = shown(listed[0]) if listed else type(config).__name__
         raise CheckpointError(f"{name} is not a causal language model (decoder only)")
@@ -343,84 +375,10 @@ def read_architecture(
     return config, cls
 
 
-def check_quantised(config: Any, *, device: str) -> None:
-    """Refuse weights that are stored in a way which cannot be read here.
-
-    Transformers passes over a method that it does not know, and takes the weights for
-    plain ones.
-    """
-    from transformers.quantizers import auto
-
-    quantizer: Any = auto.AutoHfQuantizer
-    said = config.quantization_config
-    with untrusted.foreign("transformers cannot load it"):
-        if not quantizer.supports_quant_method(said):
-            what = "config.json names a quant_method that transformers does not know"
-            raise CheckpointError(what, fix="upgrade transformers")
-        quantizer.from_config(said, pre_quantized=True).validate_environment(
-            device_map=None if device == "cpu" else {"": device}, weights_only=True
-        )
-
-
-def build(
-    config: Any,
-    cls: Any,
-    *,
-    folder: Path | None = None,
-    state: Mapping[str, torch.Tensor] | None = None,
-    dtype: str = "auto",
-    device_map: Any = "meta",
-    **options: Any,
-) -> Any:
-    """Put weights into a module, every tensor of both in its place.
-
-    Parameters
-    ----------
-    folder, state
-        One of both: a folder that transformers reads, or the tensors themselves
-        (on the meta device for a check without weights).
-    device_map, options
-        Of ``from_pretrained``.
-
-    Raises
-    ------
-    CheckpointError
-        With the name of the tensor that is missing, unexpected or of another shape.
-    """
-    sdpa = getattr(cls, "_supports_sdpa", False)
-    with untrusted.foreign("transformers cannot load it"):
-        model, info = cls.from_pretrained(
-            folder,
-            state_dict=state,
-            config=config,
-            attn_implementation="sdpa" if sdpa else "eager",
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            device_map=device_map,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            local_files_only=True,
-            weights_only=True,
-            **options,
-        )
-    theirs = dict.fromkeys(info["unexpected_keys"], torch.Size())
-    ours = dict.fromkeys(info["missing_keys"], torch.Size())
-    for name, there, here in info["mismatched_keys"]:
-        theirs[name], ours[name] = there, here
-    refuse_differences(theirs, ours)
-    for message in info["error_msgs"]:
-        raise CheckpointError(str(message).split("\n")[0])
-    return model.eval()
-
-
 # --- where weights go -----------------------------------------------------------------
 
 BESIDE = 1_500_000_000
 """Bytes beside the weights, for what is computed."""
-
-
-def quantised(config: Any) -> bool:
-    """Whether the weights are stored quantised."""
-    return bool(getattr(config, "quantization_config", None))
 
 
 def pick_device(device: str) -> str:
@@ -482,12 +440,10 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
         if place != path:
             untrusted.check_inside(place)
         made = read(place, loading)
-        # The file of an adapter's folder is what the folder is.
-        trained_on, noise_sha256 = written_down(made.folder, made.files)
     given: Any = {"loading": loading, "base": loading.base or made.base}
     given |= {"source": untrusted.printable(source), "where": source, "format": name}
     given["host"] = made.host and replace(made.host, **given)
-    return replace(made, **given, trained_on=trained_on, noise_sha256=noise_sha256)
+    return replace(made, **given)
 
 
 def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
@@ -497,8 +453,7 @@ def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
         fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
         return CheckpointError(what, fix=fix)
     what = f"reads as {' and as '.join(formats)}" if formats else "is no checkpoint"
-    children = sorted(path.iterdir()) if path.is_dir() else []
-    inside = [one.name for one in children if one.is_dir() and formats_of(one)]
+    inside = [one.name for one in sorted(path.glob("*/")) if formats_of(one)]
     if inside:
         what += f" (these folders in it are: {', '.join(inside[:5])})"
     otherwise = "give a folder with config.json or adapter_config.json, or weights"
@@ -514,19 +469,17 @@ def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
     Each with what is read for it, and how that is put together; a series is not.
     """
     model, adapter = ((path / name).exists() for name in untrusted.CONFIGURATIONS)
-    full, file = weights_of(path) is not None, partial(lone_file, path)
-    table: tuple[tuple[str, Path | None, Reader | None], ...] = (
-        (
-            "bare-weights",
-            file(untrusted.WEIGHT_SUFFIXES, untrusted.CONFIGURATIONS),
-            bare_weights,
-        ),
-        ("gguf-file", file((".gguf",), untrusted.CONFIGURATIONS[:1]), gguf_file),
-        ("hf-folder", path if model and (full or not adapter) else None, hf_folder),
-        ("peft-adapter", path if adapter and not full else None, peft_adapter),
-        ("task-series", path if specs.is_series(path) else None, None),
-    )
-    return {name: (place, read) for name, place, read in table if place is not None}
+    full = weight_files.weights_of(path)
+    file = None if model or adapter else weight_files.lone_file(path)
+    gguf = None if model else weight_files.lone_file(path, (".gguf",))
+    table: dict[str, tuple[Path | None, Reader | None]] = {
+        "bare-weights": (file, bare_weights),
+        "gguf-file": (gguf, gguf_file),
+        "hf-folder": (path if model and (full or not adapter) else None, hf_folder),
+        "peft-adapter": (path if adapter and not full else None, peft_adapter),
+        "task-series": (path if specs.is_series(path) else None, None),
+    }
+    return {name: (place, read) for name, (place, read) in table.items() if place}
 
 
 # --- a folder -------------------------------------------------------------------------
@@ -551,10 +504,10 @@ def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
         what = "holds full weights and an adapter: which of them is meant?"
         raise CheckpointError(what, fix="put the adapter into a folder of its own")
     config = untrusted.read_config(path, trusted=loading.trust_remote_code)
-    files = weight_files(path)
-    read = partial(merged, files)
+    files = weight_files.files_of(path)
+    read = partial(weight_files.merged, files)
     state = read()
-    check_filled(state)
+    weight_files.check_filled(state)
     for name in state:
         if name.startswith(_WRAPPED) or ".lora_" in name:
             what = f"the weights are those of a wrapped model (tensor {name})"
@@ -573,7 +526,7 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     config = untrusted.read_json(path / "adapter_config.json")
     if not loading.trust_remote_code:
         untrusted.refuse_code({}, path)
-    files = weight_files(path, ADAPTER)
+    files = weight_files.files_of(path, weight_files.ADAPTER)
     named = config.get("base_model_name_or_path") or None
     if not isinstance(named, str | None):
         raise CheckpointError("base_model_name_or_path is no text")
@@ -588,7 +541,7 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     elif named is not None and theirs != PurePath(str(loading.base)).name:
         ours = untrusted.printable(str(loading.base))
         notes.append(f"base: {ours} as given; the adapter names {shown(theirs)}")
-    read, told = partial(merged, files), tuple(notes)
+    read, told = partial(weight_files.merged, files), tuple(notes)
     return Checkpoint(
         config, files, read, path, folder=path, adapter=True, base=named, notes=told
     )
@@ -605,7 +558,7 @@ def _beside(folder: Path) -> list[str]:
     there = [name for name in _TRAINED if os.path.lexists(folder / name)]
     for name in there:
         untrusted.check_inside(folder / name)
-        for key in sorted(merged((folder / name,))):
+        for key in sorted(weight_files.merged((folder / name,))):
             if not _IMAGES.search(key):
                 what = f"{name} holds weights of the language model ({shown(key)})"
                 fix = "merge adapter and weights with the tool that trained them"
@@ -628,7 +581,7 @@ _LORA = re.compile(
     r"(?P<part>.+\.lora(?:new)?_(?:embedding_)?[AB]|.+\.lora_magnitude_vector)"
     r"(?:\.(?P<name>(?!weight$)[^.]+))?(?P<rest>\.weight)?"
 )
-_RANK = re.compile(r"(?P<module>.+)\.lora(?P<new>new)?_(?:embedding_)?A(?:\.weight)?")
+_RANK = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
 _LAYER = re.compile(r"^.*?\.\d+\.")
 _ALONE = "save the one to audit alone"
 _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
@@ -646,8 +599,8 @@ def bare_weights(file: Path, loading: specs.Loading) -> Checkpoint:
     full, lora, notes = _read(file)
     folder, made = file.parent, None
     if full:
-        check_filled(full)
-        config, place, note = config_of(file, loading)
+        weight_files.check_filled(full)
+        config, place, note = weight_files.config_of(file, loading)
         notes.append(note)
         made = Checkpoint(config, (file,), lambda: _read(file)[0], place, folder=folder)
     if lora:
@@ -669,7 +622,7 @@ def _read(file: Path) -> tuple[State, State, list[str]]:
 
     The names of wrappers and adapters are stripped.
     """
-    content, notes = read_tensors(file), list[str]()
+    content, notes = weight_files.read_tensors(file), list[str]()
     # A pickle can hold itself: wrappers are a few deep, never more.
     for _ in range(_WRAPPERS):
         held = content if isinstance(content, dict) else {}
@@ -681,7 +634,8 @@ def _read(file: Path) -> tuple[State, State, list[str]]:
             notes.append(f"taken from {key!r} in the file")
             content = content[key]
     # An empty one is none.
-    state = only_tensors(content or None, fix="save model.state_dict() alone")
+    fix = "save model.state_dict() alone"
+    state = weight_files.only_tensors(content or None, fix=fix)
     full, lora, adapters = State(), State(), set[str]()
     for key, tensor in state.items():
         name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
@@ -717,17 +671,18 @@ def _lora_config(
     """
     beside = file.parent / "adapter_config.json"
     if beside.exists():
-        return untrusted.read_json(
-            beside
-        ), "LoRA settings: adapter_config.json next to the file"
+        note = "LoRA settings: adapter_config.json next to the file"
+        return untrusted.read_json(beside), note
     if loading.lora_alpha is None:
         fix = "give --lora-alpha, or put adapter_config.json next to the file"
         raise CheckpointError("holds LoRA weights without their alpha", fix=fix)
-    matches = [(_RANK.fullmatch(key), lora[key].shape) for key in lora]
-    parts = [(match, int(shape[0])) for match, shape in matches if match]
+    ranks, earlier = dict[str, int](), 0
     # O-LoRA scales by the rank of its newest part.
-    parts.sort(key=lambda part: part[0]["new"] is not None)
-    ranks = {match["module"].removeprefix(PREFIX): rank for match, rank in parts}
+    for key in sorted(lora, key=lambda key: ".loranew_" in key):
+        if match := _RANK.fullmatch(key):
+            rank = lora[key].shape[:1].numel()
+            ranks[match[1].removeprefix(PREFIX)] = rank
+            earlier = earlier if match[2] else rank
     if not ranks:
         raise CheckpointError("has LoRA tensors, but no lora_A")
     usual = Counter(ranks.values()).most_common(1)[0][0]
@@ -735,7 +690,7 @@ def _lora_config(
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": usual,
-        "r_sum": ([0] + [rank for match, rank in parts if not match["new"]])[-1],
+        "r_sum": earlier,
         "lora_alpha": loading.lora_alpha,
         "target_modules": sorted({_LAYER.sub("", name) for name in ranks}),
         "rank_pattern": {name: ranks[name] for name in ranks if ranks[name] != usual},
@@ -771,7 +726,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         are not those of the base's configuration and tokenizer, or it is in parts.
     """
     check_regular(file, follow=True)
-    config, folder, note = config_of(file, loading)
+    config, folder, note = weight_files.config_of(file, loading)
     install = "where spark-audit lies: pip install '.[gguf]'"
     with untrusted.foreign("a GGUF file needs the package gguf", fix=install):
         import gguf
@@ -814,7 +769,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         notes.append("its tokens could not be compared with the tokenizer's")
 
     def read() -> State:
-        model = empty(*read_architecture(folder, config, loading.trust_remote_code))
+        model = empty(*read_architecture(folder, loading.trust_remote_code))
         # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
         own = sum(one.numel() for one in model.parameters())
         if sum(counts) > 2 * own:
@@ -823,7 +778,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         with untrusted.foreign(_UNREADABLE):
             made = _understood(file, return_tensors=True, model_to_load=model)
         state = {k: torch.as_tensor(one) for k, one in made["tensors"].items()}
-        check_filled(state)
+        weight_files.check_filled(state)
         return state
 
     return Checkpoint(

@@ -92,7 +92,7 @@ def train(
     rows = [(ids + own)[:most] for ids in token_ids(tokenizer, how.texts)]
     layers = list(merged_weights(model, on))
     rng = torch.Generator().manual_seed(seed_for(how.seed, "relearn") % 2**63)
-    low: list[tuple[torch.Tensor, torch.Tensor]] = []
+    low: list[tuple[Any, bool, torch.Tensor, torch.Tensor, torch.Tensor]] = []
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
@@ -103,11 +103,11 @@ def train(
             start = (torch.rand((RANK, size), generator=rng) * 2 - 1) / math.sqrt(size)
             down = start.to(weight.device).requires_grad_()
             up = torch.zeros((of, RANK), device=weight.device, requires_grad=True)
-            low.append((down, up))
+            low.append((module, turned, weight, down, up))
             stack.enter_context(module.register_forward_hook(_adding(down, up)))
-        _descend(model, [one for pair in low for one in pair], rows, how)
+        _descend(model, [one for *_, down, up in low for one in (down, up)], rows, how)
     trained = []
-    for (module, turned, weight), (down, up) in zip(layers, low, strict=True):
+    for module, turned, weight, down, up in low:
         moved = SCALE * (up @ down).detach()
         value = weight + (moved.T if turned else moved)
         trained.append((module.weight, value.to(module.weight).contiguous()))
@@ -174,11 +174,9 @@ def check_kind(kind: str) -> None:
         with quiet():  # remarks about kernels that are not used stay away
             import torchao.quantization  # noqa: F401
     except ImportError as error:
-        raise InputError(
-            "torchao is not installed",
-            where="--quantize",
-            fix="where spark-audit lies: pip install '.[quantize]'",
-        ) from error
+        what, fix = "torchao is not installed", "pip install '.[quantize]'"
+        fix = f"where spark-audit lies: {fix}"
+        raise InputError(what, where="--quantize", fix=fix) from error
 
 
 def rounded(model: Any, on: str | None, kind: str) -> Rounded:

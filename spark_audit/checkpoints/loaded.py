@@ -170,16 +170,14 @@ def live(
         )
 
 
-def module_facts(
-    model: Any, tokenizer: Any, adapter: Any = None, *, base: str | None = None
-) -> dict[str, Any]:
+def module_facts(model: Any, tokenizer: Any, adapter: Any = None) -> dict[str, Any]:
     """What a module is by itself, with PEFT's configuration of what is on it."""
     limit = max_positions(model.config)
     if limit is not None and adapter is not None and adapter.is_prompt_learning:
         limit -= adapter.num_virtual_tokens
     return {
         "architecture": type(model).__name__,
-        "usable": usable_rows(tokenizer, head_rows(model), base=base),
+        "usable": usable_rows(tokenizer, head_rows(model)),
         "max_positions": limit,
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
     }

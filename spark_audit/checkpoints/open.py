@@ -14,20 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from spark_audit.checkpoints import derived, weight_files
 from spark_audit.checkpoints.adapters import AdapterHost, changes_base
-from spark_audit.checkpoints.checkpoint import (
-    Checkpoint,
-    pick_device,
-    quantised,
-    read_headers,
-)
-from spark_audit.checkpoints.derived import (
-    Rounded,
-    check_kind,
-    check_mergeable,
-    rounded,
-    train,
-)
+from spark_audit.checkpoints.checkpoint import Checkpoint, read_headers
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import (
     Loading,
@@ -39,17 +28,10 @@ from spark_audit.checkpoints.specs import (
 )
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
-from spark_audit.checkpoints.weight_files import (
-    NOISE,
-    NOISE_ADDED,
-    check_stored,
-    frozen_noise,
-)
 from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.derived import Relearning
     from spark_audit.checkpoints.server import Server
 
 
@@ -147,8 +129,6 @@ class Opening:
     described
         What headers tell of each, in the order of ``groups``, without weights; no
         ``model_id`` where that is known after loading only.
-    places
-        Every file and folder that is read, but tokenizers that are given.
 
     Parameters
     ----------
@@ -170,10 +150,10 @@ class Opening:
         loading: Loading,
         *,
         numbers: bool = True,
-        relearning: Relearning | None = None,
+        relearning: derived.Relearning | None = None,
     ) -> None:
         for kind in loading.quantize:
-            check_kind(kind)
+            derived.check_kind(kind)
         self._loading, self._relearning = loading, relearning
         self._server: Server | None = None
         paths = [path for spec in specs for path in spec.paths]
@@ -185,38 +165,37 @@ class Opening:
         self._tokenizer: Callable[[Path], Read] = cache(
             partial(read_tokenizer, trust_remote_code=loading.trust_remote_code)
         )
+        self.described: list[Loaded] = []
+        self.groups: list[list[str]] = []
         with quiet():
             self.items = _read_all(specs, loading)
-            self._groups = self._by_module()
-            self.described: list[Loaded] = []
-            for items in self._groups:
+            self._modules = _by_module(self.items)
+            for items in self._modules:
                 base = items[0].on
                 with at(base.where):
-                    host = AdapterHost(base.skeleton())
+                    host = AdapterHost(base.skeleton(), runs=False)
                     base.check_room(host.parameters)
-                on_it = self._on(host, items)
-                self.described += [one.without_weights() for one in on_it]
+                found = [one.without_weights() for one in self._on(host, items)]
+                self.described += found
+                self.groups.append([one.name for one in found])
             for one in self.described[1:] if loading.include_base else ():
                 check_base(one, self.described[0])
             # What takes longer, and still before hours of scoring: every number, once.
             for item in self.items if numbers else ():
                 if item.complete:
                     with at(item.where):
-                        check_stored(item.files)
-        self.groups = tuple(
-            tuple(_name(item, kind) for item in items for kind in self._kinds(item))
-            for items in self._groups
-        )
+                        weight_files.check_stored(item.files)
         for name, count in Counter(chain(*self.groups)).items():
             if count > 1:
                 what = f"the name {name!r} is that of what is made of a checkpoint"
                 fix = "name the checkpoint otherwise"
                 raise InputError(what, where="--ckpt", fix=fix)
-        self.places = {
-            place
-            for item in chain(self.items, (item.on for item in self.items))
-            for place in (item.folder, item.place, *item.files)
-        }
+
+    @property
+    def places(self) -> set[Path]:
+        """Every file and folder that is read, but tokenizers that are given."""
+        read = (one for item in self.items for one in (item, item.on))
+        return {path for one in read for path in (one.folder, one.place, *one.files)}
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other, not in the order of the specs."""
@@ -225,12 +204,11 @@ class Opening:
 
     def open(self, group: int) -> Iterator[Loaded]:
         """Load a module, in place of the one before, and open what is on it."""
-        items = self._groups[group]
+        items = self._modules[group]
         base = items[0].on
         self.release()
         with quiet(), at(base.where):
-            tokenizer, *_ = tokenizer_of(base, self._tokenizer)
-            self._host = AdapterHost(base.load(), tokenizer)
+            self._host = AdapterHost(base.load())
         yield from self._on(self._host, items)
 
     def release(self) -> None:
@@ -239,28 +217,10 @@ class Opening:
             self._host.release()
         self._host = None
 
-    def _by_module(self) -> list[list[Checkpoint]]:
-        """The checkpoints that are opened on each module."""
-        shared: dict[str, list[Checkpoint]] = {}
-        alone: list[list[Checkpoint]] = []
-        base = [item for item in self.items if item.name == BASE]
-        for item in self.items[len(base) :]:
-            if item.complete:
-                alone.append([item])
-            elif changes_base(item.config):
-                alone.insert(0, [item])
-            else:
-                shared.setdefault(str(item.config.get("peft_type")), []).append(item)
-        if not base:
-            return alone
-        first, *others = [*shared.values()] or [[]]
-        return [[*base, *first], *others, *alone]
-
     def _is_base(self, item: Checkpoint) -> bool:
         """Whether a checkpoint is the base of the call itself."""
-        if item.adapter or item.base is None:
-            return item.name == BASE
-        return item.name == BASE or same_path(item.base, item.where)
+        again = not item.adapter and item.base and same_path(item.base, item.where)
+        return item.name == BASE or bool(again)
 
     def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
         """How a checkpoint is opened: as it is (the empty name), rounded, relearned."""
@@ -272,7 +232,7 @@ class Opening:
         shape = host.model.get_input_embeddings().weight.shape
         for item in items:
             with quiet(), at(item.where):
-                noise = frozen_noise(item.folder, shape, sha256=item.noise_sha256)
+                noise = weight_files.frozen_noise(item.folder, item.files, shape)
                 on = host.attach(item) if item.adapter else None
             for kind in self._kinds(item):
                 with quiet(), at(item.where):
@@ -290,58 +250,54 @@ class Opening:
         kind: str,
     ) -> Loaded:
         """A checkpoint on its module, as it is or with other weights (``kind``)."""
-        base, model, meta = item.on, host.model, host.ids is None
+        base, model = item.on, host.model
         on, raw, notes = attached or (None, None, [])
         tokenizer, tokenizer_sha256, read = tokenizer_of(item, self._tokenizer)
         adapter = None if on is None else host.peft.peft_config[on]
-        given = item.loading.tokenizer is not None
-        on_base = None if item.complete or given else base.source
-        facts = module_facts(model, tokenizer, adapter, base=on_base)
+        facts = module_facts(model, tokenizer, adapter)
+        # Of packed weights headers tell no dtype, and fewer numbers than the model has.
+        unknown = base.quantised and host.ids is None
+        dtype = "auto" if unknown else facts["dtype"]
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
+        eos = repr(base.eos(model))
+        computed = {"dtype": dtype, "attention": attention, "eos": eos}
         notes = [*item.notes, *notes]
         if noise is not None:
-            notes.append(NOISE_ADDED)
-            noise = noise.to(pick_device(self._loading.device))
+            notes.append("the frozen noise next to it is added to input embeddings")
+            noise = noise.to(item.device)
         notes += read
-        packed = quantised(base.architecture)
-        if meta:
-            facts["dtype"] = "auto" if packed else item.loading.dtype
-        notes.append(f"loaded as {facts['dtype']}, attention {attention}")
+        notes.append(f"loaded as {dtype}, attention {attention}")
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
-        computed = {"dtype": facts["dtype"], "attention": attention}
-        computed["eos"] = repr(base.eos(model))
-        weights: Callable[[], Rounded] | None = None
+        weights: Callable[[], derived.Rounded] | None = None
         if kind:
-            check_mergeable(model, adapter)
+            derived.check_mergeable(model, adapter)
             # Made when it is first scored: what is in the store needs no weights.
-            after = self._relearning if kind == RELEARN else None
-            if after is None:
-                computed["rounded"], note = kind, f"linear layers rounded to {kind}"
-                note += " by torchao"
-                weights = cache(partial(rounded, model, on, kind))
+            if kind == RELEARN and (how := self._relearning):
+                computed["relearned"], note = how.sha256, how.note
+                limit = facts["max_positions"]
+                make = partial(derived.train, model, on, tokenizer, limit, how)
             else:
-                computed["relearned"], note = after.sha256, after.note
-                longest = facts["max_positions"]
-                weights = cache(partial(train, model, on, tokenizer, longest, after))
+                computed["rounded"] = kind
+                note = f"linear layers rounded to {kind} by torchao"
+                make = partial(derived.rounded, model, on, kind)
             notes.append(note)
-            on = None  # its adapter is merged: the module is used without any
+            on, weights = None, cache(make)  # its adapter is merged
         own, model_id = item.hashes(raw, **computed)
-        known = item.complete and not self._is_base(item)
+        alone = item.complete and not self._is_base(item)
         loaded = Loaded(
-            name=_name(item, kind),
+            name=str(CheckpointName(item.name, derived=kind)),
             source=item.source,
             format=item.format,
             base=None if item.complete else base.source,
-            base_sha256=None if known else base.sha256,
+            base_sha256=None if alone else base.sha256,
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
-            **facts,
-            device=pick_device(self._loading.device),
+            **facts | {"dtype": dtype},
+            device=item.device,
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
-            model_id="" if facts["dtype"] == "auto" else model_id,
-            # Packed weights are fewer numbers than the model has.
-            parameters=None if packed else host.parameters,
+            model_id="" if unknown else model_id,
+            parameters=None if base.quantised else host.parameters,
             notes=tuple(notes),
             quantised_from=item.name if "rounded" in computed else None,
             relearned_from=item.name if "relearned" in computed else None,
@@ -352,8 +308,20 @@ class Opening:
         return loaded
 
 
-def _name(item: Checkpoint, kind: str) -> str:
-    return str(CheckpointName(item.name, derived=kind))
+def _by_module(items: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
+    """The checkpoints that are opened on each module."""
+    shared: dict[str, list[Checkpoint]] = {}
+    alone: list[list[Checkpoint]] = []
+    base = [item for item in items if item.name == BASE]
+    for item in items[len(base) :]:
+        if item.complete:
+            alone.append([item])
+        elif changes_base(item.config):
+            alone.insert(0, [item])
+        else:
+            shared.setdefault(str(item.config.get("peft_type")), []).append(item)
+    first, *others = [*shared.values()] or [[]]
+    return [module for module in ([*base, *first], *others, *alone) if module]
 
 
 def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
@@ -364,15 +332,14 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     CheckpointError
         If an adapter's base is itself an adapter, or two adapters name different ones.
     """
-    for spec in specs:
-        if spec.name != BASE:
-            continue
-        if len(spec.paths) > 1:
-            raise InputError("the base is one model, not several", where="--ckpt base=")
-        if loading.base is not None and not same_path(loading.base, spec.sources[0]):
-            what = f"the base is given twice: {loading.base} and {spec.sources[0]}"
+    given = [source for spec in specs if spec.name == BASE for source in spec.sources]
+    if len(given) > 1:
+        raise InputError("the base is one model, not several", where="--ckpt base=")
+    for source in given:
+        if loading.base is not None and not same_path(loading.base, source):
+            what = f"the base is given twice: {loading.base} and {source}"
             raise InputError(what, where="--ckpt base=", fix="give one of them")
-        loading = replace(loading, base=spec.sources[0], include_base=True)
+        loading = replace(loading, base=source, include_base=True)
     items = [
         replace(read_headers(source, loading), name=name)
         for spec in specs
@@ -382,15 +349,15 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         )
     ]
     bases = [str(item.base) for item in items if not item.complete]
-    given = loading.base or next(iter(bases), None)
+    base_path = loading.base or next(iter(bases), None)
     for other in bases:
-        if not same_path(str(given), other):
-            what = f"the adapters name different bases ({given}, {other})"
+        if not same_path(str(base_path), other):
+            what = f"the adapters name different bases ({base_path}, {other})"
             fix = "give --base if both are one model, else audit them separately"
             raise CheckpointError(what, where="--ckpt", fix=fix)
-    if given is None or not (bases or loading.include_base):
+    if base_path is None or not (bases or loading.include_base):
         return items
-    base = replace(read_headers(given, loading), name=BASE)
+    base = replace(read_headers(base_path, loading), name=BASE)
     if base.adapter:
         what, fix = "the base is itself an adapter", "give the model it was trained on"
         raise CheckpointError(what, where=base.where, fix=fix)
@@ -409,13 +376,15 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
     if item.complete:
         return item
     with at(item.where):
-        if os.path.lexists(base.folder / NOISE):
-            what = f"the base has frozen noise of its own ({NOISE}): with an adapter on"
-            what += " it, neither says whether it holds"
+        if os.path.lexists(base.folder / weight_files.NOISE):
+            what = (
+                "the base has frozen noise of its own: with an adapter on it, neither"
+            )
+            what += " says whether it holds"
             raise CheckpointError(what, fix="give the model without it as the base")
-        if item.trained_on not in (None, there := base.sha256):
-            what = "was trained on another base "
-            what += f"({str(item.trained_on)[:16]}, not {there[:16]})"
+        own = weight_files.check_whole(item.folder).get("base_sha256")
+        if isinstance(own, str) and own != (there := base.sha256):
+            what = f"was trained on another base ({own[:16]}, not {there[:16]})"
             raise CheckpointError(what, fix="give the one it was trained on by --base")
     return replace(item, host=base)
 
@@ -426,8 +395,6 @@ def same_path(one: str, other: str) -> bool:
 
 
 # --- looking at one -------------------------------------------------------------------
-
-NOT_VERIFIABLE = "base not verifiable: full weights name no base"
 
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
@@ -480,19 +447,20 @@ def inspect_checkpoint(
         facts["architecture"] = one.architecture
         facts["parameters"] = f"{one.parameters:,}"
     facts["memory"] = base.check_room(one.parameters or 0)
-    notes = [*one.notes]
     facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
     facts["tokenizer_sha256"] = one.tokenizer_sha256
+    notes = [*one.notes]
     if made.complete and loading.base and not same_path(loading.base, made.where):
+        notes.append("base not verifiable: full weights name no base")
         fits = "architecture, vocabulary, tokenizer and sizes are those of "
-        notes += [NOT_VERIFIABLE, fits + opening.described[0].source]
+        notes.append(fits + opening.described[0].source)
     if not source.startswith(HUB) and (stages := series(source)):
         facts["stages"] = ", ".join(stage_names(stages))
     facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
     facts["would load"] = "yes, by its headers"
     # What is quantised may open on a GPU only, which others may be using.
-    if made.size <= SMALL_BYTES and not quantised(base.architecture):
-        if pick_device(loading.device) != "cpu" or loading.device_map is not None:
+    if made.size <= SMALL_BYTES and not base.quantised:
+        if base.device != "cpu" or loading.device_map is not None:
             here = replace(loading, device="cpu", device_map=None)
             opening = Opening([spec], here, numbers=False)
         for _ in opening.open(len(opening.groups) - 1):
@@ -546,11 +514,9 @@ def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list
     fed, special = out["input_ids"], out["special_tokens_mask"]
     text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
     before, after = fed[: text_at[0]], fed[text_at[-1] + 1 :]
-    front, behind = (
-        " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
-        for ids in (before, after)
-    )
-    note = f"special tokens: {front} before a text, {behind} after it"
+    front, behind = map(tokenizer.convert_ids_to_tokens, (before, after))
+    note = f"special tokens: {' '.join(front) or 'nothing'} before a text, "
+    note += f"{' '.join(behind) or 'nothing'} after it"
     bos = getattr(text_config, "bos_token_id", None)
     if bos is not None and bos not in before:
         note += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
@@ -558,17 +524,13 @@ def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list
     if padded := int((~usable).sum()):
         rows = f"{padded} of {len(usable)} rows of the head"
         notes.append(f"{rows} are no token: left out of softmax and ranks")
-    # A file of torch.save names a tied tensor twice; that is no difference.
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     one, other = getattr(head, "weight", None), embeddings.weight
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    # What is equal, transformers has tied.
     if tied and one is not None and one is not other:
-        apart = one.is_meta or other.is_meta or one.device != other.device
-        if apart or not torch.equal(one, other):
-            notes.append(
-                "the configuration ties head and embeddings, the file holds two "
-                "different ones: used as they are"
-            )
+        note = "the configuration ties head and embeddings, the file holds two "
+        notes.append(f"{note}different ones: used as they are")
     if stored := getattr(config, "quantization_config", None):
         kind = stored.get("quant_method") if isinstance(stored, dict) else None
         notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")

@@ -1,15 +1,14 @@
 """A model behind an OpenAI-compatible server: asked for log-probabilities of texts.
 
-What such a server says is believed only where it agrees with the same checkpoint here,
-or with a table of its scores: see :mod:`spark_audit.scoring.served`. Servers have been
-seen to leave out adapters, or to give chance, without a word.
+What such a server says is believed only where it agrees with the same checkpoint here:
+see :mod:`spark_audit.scoring.served`. Servers have been seen to leave out adapters, or
+to give chance, without a word.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import math
 import os
 import threading
 import time
@@ -18,14 +17,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from spark_audit import errors
 from spark_audit.checkpoints.specs import Loading, Spec, is_server
-from spark_audit.files import parse_json, sha256_file
+from spark_audit.files import parse_json
 from spark_audit.provenance import sha256_json
 
 SECONDS = 600
@@ -35,12 +33,8 @@ SOON = 30
 ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
-_NEEDS = (
-    "give an OpenAI-compatible server that takes token ids and echoes log-probabilities"
-)
-_ADDRESS = (
-    "a server's address ends in /v1, and a model on the hub is written hf:ORG/NAME"
-)
+_NEEDS = "give an OpenAI-compatible server that echoes log-probabilities of token ids"
+_ADDRESS = "a server's address ends in /v1, a model on the hub is written hf:ORG/NAME"
 _GONE = f"start it, or check the address: {_ADDRESS}"
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before one that is away, or busy, is asked for the same scores again."""
@@ -72,29 +66,22 @@ class Server:
     ----------
     url, model
         ``http://host:port/v1``, and what the server calls the model.
-    table
-        A table of the checkpoint's plain scores; ``None``: it is loaded here.
     name
         What reports call the checkpoint.
     """
 
     url: str
     model: str
-    table: Path | None = None
     name: str = ""
 
     def stands_in(self, here: Any) -> Any:
         """A ``Loaded`` that was opened here as what the server scores."""
         identity = {"server": self.url, "model": self.model, "here": here.model_id}
-        if self.table is not None:
-            identity["here"] = sha256_file(self.table)
-        own = sha256_json(identity)
         return replace(
             here,
             source=f"{self.model} at {self.url}",
             format="server",
-            weights_sha256=here.weights_sha256 if self.table is None else own,
-            model_id=own,
+            model_id=sha256_json(identity),
             served=self,
             notes=(*here.notes, NOTE),
         )
@@ -113,20 +100,18 @@ class Server:
         """
         api_key()
         with errors.at(self.url):
-            try:
+            names = []
+            with suppress(errors.InputError, TypeError, KeyError):
                 status, raw = self._sent("/models", None, SOON)
-                answer = parse_json(raw, place="the answer", finite=False)
-                names = [one["id"] for one in answer["data"]] if status == 200 else None
-            except (errors.InputError, TypeError, KeyError):
-                names = None
-            if names is None:
+                if status == 200:
+                    answer = parse_json(raw, place="the answer", finite=False)
+                    names = [one["id"] for one in answer["data"]]
+            if not names:
                 self._post("a")
-            elif names and self.model not in names:
+            elif self.model not in names:
                 known = errors.choose(self.model, map(errors.shown, names))
-                fix = f"give --model NAME: {known}"
-                raise errors.CheckpointError(
-                    f"serves no model {errors.shown(self.model)}", fix=fix
-                )
+                what = f"serves no model {errors.shown(self.model)}"
+                raise errors.CheckpointError(what, fix=f"give --model NAME: {known}")
 
     def nll(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """NLL of each token but the first, nats, float64.
@@ -138,21 +123,21 @@ class Server:
             :data:`PAUSES` where waiting may help.
         """
         with errors.at(self.url):
-            answer, count, what = self._post(list(map(int, ids)), PAUSES), len(ids), ""
+            answer, count, what = self._post([*map(int, ids)], PAUSES), len(ids), ""
             try:
                 given = answer["choices"][0]["logprobs"]["token_logprobs"]
                 read = (answer.get("usage") or {}).get("prompt_tokens", count)
-                values = [float(one) for one in given[1:count]]
+                values = np.array([*map(float, given[1:count])])
             except (TypeError, KeyError, IndexError, ValueError, AttributeError):
                 what = "gives no log-probabilities of the prompt"
             else:
                 if read != count or len(values) != count - 1:
                     what = f"reads {read} tokens where {count} were meant"
-                elif not all(math.isfinite(one) and one < 1e-3 for one in values):
+                elif not (np.isfinite(values) & (values < 1e-3)).all():
                     what = "gives log-probabilities that are none"
             if what:
                 raise errors.CheckpointError(what, fix=_NEEDS)
-            return -np.array(values)
+            return -values
 
     def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
         """HTTP's status and what is answered; 0 and the reason, where nothing is."""
@@ -231,33 +216,28 @@ def served(
     """
     there = [spec for spec in specs if any(map(is_server, spec.paths))]
     paths = [path for spec in there for path in spec.paths]
+    where, what, fix = "--ckpt", "", None
     if not there:
-        flag = "--agree" if loading.model is None else "--model"
-        raise errors.InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
-    if any({*path} & {*"@?#"} for path in paths):
-        fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
+        where = "--agree" if loading.model is None else "--model"
+        what = "is for --ckpt http://HOST:PORT/v1"
+    elif any({*path} & {*"@?#"} for path in paths):
         what = "an address with a password, a query or a fragment is not taken"
-        raise errors.InputError(what, where="--ckpt", fix=fix)
-    if len(paths) > 1:
+        fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
+    elif len(paths) > 1:
+        what = "one served checkpoint at most"
         fix = "audit one at a time, and compare the reports"
-        raise errors.InputError(
-            "one served checkpoint at most", where="--ckpt", fix=fix
-        )
-    if loading.model is None or loading.agree is None:
+    elif loading.model is None or loading.agree is None:
+        where = f"--ckpt {paths[0]}"
         what = "is read as a server's address, which is believed only where it agrees"
-        fix = "give --model NAME, and --agree PATH: the same checkpoint here, or a "
-        fix += f"table of its plain scores; {_ADDRESS}"
-        raise errors.InputError(what, where=f"--ckpt {paths[0]}", fix=fix)
-    if loading.quantize or relearn:
-        flag = "--quantize" if loading.quantize else "--relearn"
-        raise errors.InputError("does not go with a server", where=flag)
-    agree, (spec,) = Path(loading.agree).expanduser(), there
-    table = agree if agree.suffix == ".parquet" else None
-    if table is not None and loading.base is None:
-        fix = "give --base MODEL, whose tokenizer and configuration are read"
-        what = "a table does not describe the model"
-        raise errors.InputError(what, where="--agree", fix=fix)
-    here = Spec(spec.name, (str(loading.agree if table is None else loading.base),))
-    server = Server(paths[0], loading.model, table, spec.name)
+        fix = "give --model NAME, and --agree PATH: the same checkpoint here; "
+        fix += _ADDRESS
+    elif loading.quantize or relearn:
+        where = "--quantize" if loading.quantize else "--relearn"
+        what = "does not go with a server"
+    if what:
+        raise errors.InputError(what, where=where, fix=fix)
+    (spec,) = there
+    server = Server(paths[0], str(loading.model), spec.name)
     server.reach()
+    here = Spec(spec.name, (str(loading.agree),))
     return server, [here if one is spec else one for one in specs]

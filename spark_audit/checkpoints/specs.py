@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -67,7 +68,7 @@ class Loading:
     model
         Name of the model on the server of ``--ckpt http://HOST:PORT/v1``.
     agree
-        Local copy of the served checkpoint, or a table of its scores.
+        Local copy of the served checkpoint.
     base
         The base of an adapter or of a weights file; by default the folder that the
         adapter names, never a model on the hub.
@@ -108,9 +109,7 @@ class Loading:
     def __post_init__(self) -> None:
         if not DEVICES.fullmatch(self.device):
             what = f"unknown device {self.device!r}"
-            raise InputError(
-                what, where="--device", fix="give auto, cpu, cuda or cuda:N"
-            )
+            raise InputError(what, where="--device", fix="give auto, cpu or cuda[:N]")
         flags.one_of(self.dtype, "--dtype", DTYPES)
         if self.device_map and self.quantize:
             what = "rounds whole models, not models spread by --device-map"
@@ -217,12 +216,10 @@ def _draft(text: str) -> Spec:
     paths, stages = zip(*map(split_stage, parts), strict=True)
     odd = not name and not here and exists(path.strip())
     letters = "write a name of letters, digits and . _ + - alone"
-    page = any(untrusted.HUB_PAGE in part for part in parts)
     apart = "replicates of one method are at different stages"
     for wrong, what, fix in (
         (odd, f"{front!r} is no name for a checkpoint", letters),
         (not all(parts), "is empty", "give a path"),
-        (page, "is a web page", f"write a model on the hub as {untrusted.HUB}ORG/NAME"),
         (listed and not name, "a list of seeds has no name", "write NAME=[PATH,PATH]"),
         (len({*stages}) > 1, apart, "give every path the same @K, or none"),
     ):
@@ -302,9 +299,7 @@ def is_series(path: Path) -> bool:
     """Numbered folders of checkpoints and no checkpoint beside them, or a list."""
     if path.is_file():
         return path.suffix == ".txt"
-    if not path.is_dir() or any(
-        (path / name).exists() for name in untrusted.CONFIGURATIONS
-    ):
+    if not path.is_dir() or _described(path):
         return False
     return any(_held(folder) for _, folder in _numbered(_root(path)))
 
@@ -358,15 +353,15 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
         If a file of a training run is not as it was written.
     """
     found = stages_of(path)
-    number, _, part = (asked := number or str(len(found))).partition(":")
-    stage, held = dict(enumerate(found.items(), start=1)).get(int(number), (path, {}))
+    k, _, part = (asked := number or str(len(found))).partition(":")
+    stages = enumerate(zip(found.values(), stage_names(found), strict=True), start=1)
+    held, name = dict(stages).get(int(k), ({}, ""))
     own = next(iter(held), "")
     chosen = held.get(part or own)
     if chosen is None:
         what = f"has {len(found)} stages, and no checkpoint @{asked}"
         raise CheckpointError(what, fix=f"write @1 to @{len(found)}")
-    name = dict(zip(found, stage_names(found), strict=True))[stage]
-    note = f"stage {number} of {len(found)}: {name}"
+    note = f"stage {k} of {len(found)}: {name}"
     if "task" in held:
         note += f" ({chosen.name}/)"
     run = check_run(path)
@@ -389,6 +384,10 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
     done = f"{sum(one.endswith(last) for one in there)}"
     done += f" of {len(run['tasks'])}" if "tasks" in run else ""
     return chosen, (note, f"the run has not finished: {done} tasks")
+
+
+def _described(folder: Path) -> bool:
+    return any((folder / name).exists() for name in untrusted.CONFIGURATIONS)
 
 
 def _root(path: Path) -> Path:
@@ -414,14 +413,7 @@ def _held(stage: Path) -> dict[str, Path]:
     return {
         part: place
         for part, place in places.items()
-        if any(
-            file.name in untrusted.CONFIGURATIONS
-            or (
-                file.suffix in untrusted.WEIGHT_SUFFIXES
-                and not file.name.startswith(untrusted.NO_WEIGHTS)
-            )
-            for file in place.iterdir()
-        )
+        if untrusted.weights_in(place) or _described(place)
     }
 
 
@@ -467,8 +459,6 @@ def read_run(path: Path) -> dict[str, Any]:
     OutputError
         If it is not as it was written, or no JSON beside a folder ``stages``.
     """
-    if path.is_file():
-        return {}
     place = _home(path) / RECORD
     try:
         data = read_regular(place)
@@ -500,10 +490,9 @@ def check_run(path: Path) -> dict[str, Any]:
     run, home = read_run(path), _home(path)
     goes_on, told = run.get("status") != "complete", run
     if run and goes_on:
-        try:
+        told = {}
+        with suppress(FileNotFoundError):  # it has only begun, or has just ended
             told = read_state(home / STATE)
-        except FileNotFoundError:  # it has only begun, or has just ended
-            told = {}
     check_files(home, told.get("files"), grows=goes_on)
     return run
 

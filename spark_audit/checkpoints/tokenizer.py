@@ -8,6 +8,7 @@ import math
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ _ADDED = 64
 _MOST_IDS = 1 << 24
 _GIVE = "give the tokenizer that the model was trained with by --tokenizer"
 # What a library's error quotes can be a token, which may be text of the data.
-OTHER_BASE = "give the model that it was trained on by --base"
 _QUOTED = re.compile(r"""([`'"]).*(?:\1|$)""", re.DOTALL)
 _ENDLESS = re.compile(r"[*+]|\{\d*,\}")
 _TRY_BYTES = 1 << 31
@@ -162,23 +162,16 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
     CheckpointError
         With what does so.
     """
-    tokens = [
-        one
-        for one in untrusted.objects([*others])
-        if isinstance(one.get("content"), str)
-    ]
-    odd = any(set(one) - _TOKEN for one in tokens)
+    told = untrusted.objects([*others])
+    odd = any({*one} - _TOKEN for one in told if isinstance(one.get("content"), str))
     steps = [content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
+    patterns = [str(v) for key, v in untrusted.walk(steps) if key == "Regex"]
+    endless = any(map(_nests, patterns))
     growth = math.prod(map(_factor, untrusted.objects(steps)))
     after = [*untrusted.walk(content.get("post_processor"))]
     added = sum(len(v) for key, v in after if key == "ids" and isinstance(v, list))
-    single = [
-        key for name, v in after if name == "single" for key, _ in untrusted.walk(v)
-    ]
-    added *= single.count("SpecialToken")
-    nests = any(
-        key == "Regex" and _nests(str(value)) for key, value in untrusted.walk(steps)
-    )
+    templates = [v for key, v in after if key == "single"]
+    single = Counter(key for key, _ in untrusted.walk(templates))
     ids: Iterable[Any] = ()
     # What is of another layout, the tokenizer's own loader refuses.
     with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
@@ -186,10 +179,10 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
     usual = all(type(i) is int and 0 <= i < _MOST_IDS for i in ids)
     for wrong, what in (
         (odd, f"has a token of other fields than {', '.join(sorted(_TOKEN))}"),
-        (nests, "repeats what repeats, which may match without end"),
+        (endless, "repeats what repeats, which may match without end"),
         (growth > _GROWTH, f"makes a text {growth:.3g} times as long"),
-        (single.count("Sequence") > 1, "repeats the text"),
-        (added > _ADDED, "adds many tokens"),
+        (single["Sequence"] > 1, "repeats the text"),
+        (added * single["SpecialToken"] > _ADDED, "adds many tokens"),
         (not usual, "has a vocabulary that cannot be"),
     ):
         if wrong:
@@ -250,13 +243,8 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     return sha256_json(content)
 
 
-def usable_rows(tokenizer: Any, rows: int, *, base: str | None = None) -> np.ndarray:
+def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
     """Shape ``(rows,)`` bool: rows of the output head that are a token.
-
-    Parameters
-    ----------
-    base
-        Whose head it is, where the tokenizer came with an adapter.
 
     Raises
     ------
@@ -266,10 +254,8 @@ def usable_rows(tokenizer: Any, rows: int, *, base: str | None = None) -> np.nda
     ids = np.fromiter(set(tokenizer.get_vocab().values()), dtype=np.int64)
     if not len(ids):
         raise CheckpointError("the tokenizer's vocabulary is empty")
-    fix = _GIVE
     if ids.max() >= rows:
         what = f"the tokenizer has ids up to {ids.max()}, the model's head only {rows}"
-        if base is not None:
-            what, fix = f"does not fit the base {base}: {what}", OTHER_BASE
+        fix = f"{_GIVE}, or the adapter's base by --base"
         raise CheckpointError(f"{what} rows", fix=fix)
     return np.isin(np.arange(rows), ids)

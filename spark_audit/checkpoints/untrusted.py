@@ -13,16 +13,15 @@ import json
 import logging
 import os
 import re
-import stat
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spark_audit import errors, files
-from spark_audit.errors import out_of_memory
+from spark_audit.errors import CheckpointError, out_of_memory, shown
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 CONFIGURATIONS = ("config.json", "adapter_config.json")
@@ -38,7 +37,6 @@ NO_WEIGHTS = (
 
 HUB = "hf:"
 """What a model or data set on the hub is written with; anything else is a path."""
-HUB_PAGE = "://huggingface.co/"
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(\w[\w./-]*))?")
 WORDS_BYTES = 1 << 26
 """The largest file of a tokenizer that is read; the largest real ones are 34 MB."""
@@ -67,9 +65,7 @@ def locate(source: str, *, revision: str | None = None, code: bool = False) -> P
         it, or the hub cannot be reached.
     """
     if not source.strip():
-        raise errors.CheckpointError(
-            "no path was given", where="checkpoint", fix="give one"
-        )
+        raise CheckpointError("no path was given", where="checkpoint", fix="give one")
     if source.startswith(HUB):
         with errors.at(source):
             return _fetched(source, revision=revision, code=code)
@@ -79,15 +75,12 @@ def locate(source: str, *, revision: str | None = None, code: bool = False) -> P
             check_folder(path)
             return path
     fix = files.elsewhere(source) or files.nearest(path) or "check the path"
-    if HUB_PAGE in source:
-        fix = f"write a model on the hub as {HUB}ORG/NAME"
-    elif "://" in source:
-        fix = "audits read a server: --ckpt http://HOST:PORT/v1 --model NAME"
+    if "://" in source:
+        fix = "audits read a server: --ckpt http://HOST:PORT/v1 --model NAME; a model "
+        fix += f"on the hub is written {HUB}ORG/NAME"
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         fix += f" (a model on the hub is written {HUB}{source})"
-    raise errors.CheckpointError(
-        "there is no such file or folder", where=source, fix=fix
-    )
+    raise CheckpointError("there is no such file or folder", where=source, fix=fix)
 
 
 def check_folder(path: Path) -> None:
@@ -109,14 +102,11 @@ def check_folder(path: Path) -> None:
             check_inside(entry, within=path)
         if not entry.exists():
             continue
-        state = entry.stat()
-        what = "is" if entry == path else f"holds {errors.shown(entry.name)}, which is"
-        if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
-            raise errors.CheckpointError(f"{what} neither file nor folder")
-        if state.st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
-            raise errors.CheckpointError(
-                f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB"
-            )
+        what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
+        if not (entry.is_file() or entry.is_dir()):
+            raise CheckpointError(f"{what} neither file nor folder")
+        if entry.stat().st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
+            raise CheckpointError(f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB")
 
 
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
@@ -125,7 +115,7 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
     named = _HUB_ID.fullmatch(source.removeprefix(HUB))
     if named is None:
         fix = f"write {HUB}ORG/NAME[@REVISION]"
-        raise errors.CheckpointError("is no model on the hub", fix=fix)
+        raise CheckpointError("is no model on the hub", fix=fix)
     fetch = partial(snapshot_download, named[1], revision=named[2] or revision)
     # What a folder on disk would be read for.
     wanted = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
@@ -135,6 +125,12 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
         if not any(folder.glob("*.safetensors")):
             fetch(allow_patterns=["pytorch_model*.bin", "adapter_model.bin"])
     return folder
+
+
+def weights_in(folder: Path, suffixes: Sequence[str] = WEIGHT_SUFFIXES) -> list[Path]:
+    """Files of weights, without what trainers save beside them."""
+    files = (file for file in folder.iterdir() if file.suffix in suffixes)
+    return [file for file in files if not file.name.startswith(NO_WEIGHTS)]
 
 
 def printable(source: str) -> str:
@@ -152,7 +148,7 @@ def readable(what: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or errors.one_line(error)
-        raise errors.CheckpointError(f"{what}cannot be read ({why})") from error
+        raise CheckpointError(f"{what}cannot be read ({why})") from error
 
 
 def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, Any]:
@@ -164,9 +160,9 @@ def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, Any]
         content = files.parse_json(raw, place=path.name, finite=False)
     except errors.InputError as error:
         what = f"{path.name} cannot be read: it {error.what}"
-        raise errors.CheckpointError(what, fix=error.fix) from error
+        raise CheckpointError(what, fix=error.fix) from error
     if not isinstance(content, dict):
-        raise errors.CheckpointError(f"{path.name} is no JSON object")
+        raise CheckpointError(f"{path.name} is no JSON object")
     return content
 
 
@@ -174,21 +170,17 @@ def check_inside(path: Path, *, within: Path | None = None) -> None:
     """Refuse what leads out of a folder, by default its own (the hub's cache apart)."""
     if not files.lies_inside(path, within=within):
         fix = "copy the file into the folder, or give its folder"
-        raise errors.CheckpointError(
-            f"{errors.shown(path.name)} leads out of the folder", fix=fix
-        )
+        raise CheckpointError(f"{shown(path.name)} leads out of the folder", fix=fix)
 
 
 def refuse_code(config: Mapping[str, Any], folder: Path) -> None:
     """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
     fix = "read the code, then add --trust-remote-code"
     if any(key == "auto_map" and value for key, value in walk(config)):
-        raise errors.CheckpointError("brings its own code (auto_map)", fix=fix)
+        raise CheckpointError("brings its own code (auto_map)", fix=fix)
     scripts = sorted([*folder.glob("*.py"), *folder.glob("custom_generate/*.py")])
     if scripts:
-        raise errors.CheckpointError(
-            f"brings its own code ({scripts[0].name})", fix=fix
-        )
+        raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=fix)
 
 
 def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
@@ -204,12 +196,11 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
         refuse_code(config, folder)
     for key, value in walk(config):
         code = key.endswith("attn_implementation") or key == "experts_implementation"
-        if (code and "/" in json.dumps(value)) or (
-            key == "transformers_weights" and value
-        ):
+        named = key == "transformers_weights" and value
+        if named or (code and "/" in json.dumps(value)):
             what = "takes its attention code from the hub" if code else "names a file"
             fix = f"remove {key} from config.json"
-            raise errors.CheckpointError(f"config.json {what} ({key})", fix=fix)
+            raise CheckpointError(f"config.json {what} ({key})", fix=fix)
     return config
 
 
@@ -304,6 +295,4 @@ def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
             raise errors.IncompleteError("does not fit into memory", fix=fix) from error
         if isinstance(error, ImportError):
             fix = fix or "install the package that it names"
-        raise errors.CheckpointError(
-            f"{what} ({errors.one_line(error)})", fix=fix
-        ) from error
+        raise CheckpointError(f"{what} ({errors.one_line(error)})", fix=fix) from error

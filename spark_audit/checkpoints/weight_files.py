@@ -10,8 +10,7 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def weights_of(folder: Path, names: Sequence[str] = FULL) -> Path | None:
     return next((path for path in paths if os.path.lexists(path)), None)
 
 
-def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
+def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     """The files that transformers or PEFT would read weights from, by these names.
 
     Raises
@@ -58,12 +57,9 @@ def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     """
     path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
-        others = sorted(
-            p.name for p in folder.iterdir() if p.suffix in untrusted.WEIGHT_SUFFIXES
-        )
-        own = ", ".join(others[:1]) or "none is there"
+        own = [file.name for file in sorted(untrusted.weights_in(folder))]
         fix = "copy the weights there, put shards of a distributed run together, or "
-        fix += f"give a weights file itself ({own})"
+        fix += f"give a weights file itself ({[*own, 'none is there'][0]})"
         what = f"has a configuration, but no whole {' or '.join(names)}"
         raise CheckpointError(what, fix=fix)
     if not path.name.endswith(".index.json"):
@@ -105,8 +101,7 @@ def read_tensors(path: Path) -> Any:
         saved for a pickle. They are mapped: numbers are read where they are looked at.
     """
     if path.suffix == ".safetensors":
-        with safetensors_file(path) as file:
-            return {key: file.get_tensor(key) for key in file.keys()}
+        return read_safetensors(path)[0]
     again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
     with untrusted.foreign(f"{path.name} cannot be read as weights"):
         # What the user named may be a link; in folders links were looked at before.
@@ -128,27 +123,24 @@ def read_tensors(path: Path) -> Any:
             raise CheckpointError(what, fix=again) from error
 
 
-@contextmanager
-def safetensors_file(path: Path) -> Iterator[Any]:
-    """A safetensors file, open."""
+def read_safetensors(path: Path) -> tuple[State, dict[str, str]]:
+    """The tensors of a safetensors file, mapped, and what its header says besides."""
     from safetensors import safe_open
 
     with untrusted.foreign(f"{path.name} is damaged or no safetensors file", fix=AGAIN):
         check_regular(path, follow=True)
         with safe_open(path, framework="pt") as file:
-            yield file
+            state = {key: file.get_tensor(key) for key in file.keys()}
+            return state, file.metadata() or {}
 
 
 def lone_file(
-    path: Path, suffixes: Sequence[str], configurations: Sequence[str]
+    path: Path, suffixes: Sequence[str] = untrusted.WEIGHT_SUFFIXES
 ) -> Path | None:
-    """A file of these kinds, or the only one of a folder without a configuration."""
+    """A file of these kinds, or the only one of a folder."""
     if not path.is_dir():
         return path if path.suffix in suffixes and path.is_file() else None
-    if any((path / name).exists() for name in configurations):
-        return None
-    files = [file for file in path.iterdir() if file.suffix in suffixes]
-    files = [file for file in files if not file.name.startswith(untrusted.NO_WEIGHTS)]
+    files = untrusted.weights_in(path, suffixes)
     return files[0] if len(files) == 1 else None
 
 
@@ -191,10 +183,9 @@ def check_floats(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse other numbers where floating-point ones belong: a cast would hide them."""
     for name, tensor in state.items():
         if tensor.dtype not in FLOATS:
-            what = (
-                f"tensor {shown(name)} holds {str(tensor.dtype)[len('torch.') :]}, not"
-            )
-            what += " floating-point numbers of 16 bits or more"
+            kind = str(tensor.dtype).removeprefix("torch.")
+            what = f"tensor {shown(name)} holds {kind}, not floating-point numbers of "
+            what += "16 bits or more"
             raise CheckpointError(what, fix="save it as it was trained")
 
 
@@ -241,7 +232,6 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
 
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
-NOISE_ADDED = "the frozen noise next to it is added to input embeddings"
 # As spark-train calls it.
 _TOLD = "trained_on.json"
 
@@ -271,52 +261,28 @@ def check_whole(folder: Path) -> dict[str, Any]:
     return told
 
 
-def written_down(folder: Path, files: Iterable[Path]) -> tuple[str | None, str | None]:
-    """What spark-train writes down with a checkpoint, ``None`` where it did not.
-
-    Parameters
-    ----------
-    files
-        The checkpoint's weights: the header of an adapter's file says which noise
-        belongs to it, also where the files beside it were left behind.
-
-    Returns
-    -------
-    tuple
-        ``weights_sha256`` of the base that an adapter was trained on, and the SHA-256
-        of the ``frozen_noise.safetensors`` that belongs to the checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is not as it was written.
-    """
-    told = check_whole(folder)
-    noise, base = told.get("noise_sha256"), told.get("base_sha256")
-    for path in files:
-        if noise is None and path.suffix == ".safetensors":
-            with safetensors_file(path) as file:
-                noise = (file.metadata() or {}).get("noise_sha256")
-    return base if isinstance(base, str) else None, noise
-
-
 def frozen_noise(
-    folder: Path, shape: Iterable[int], *, sha256: str | None = None
+    folder: Path, files: Iterable[Path], shape: Iterable[int]
 ) -> torch.Tensor | None:
     """The noise that belongs to a checkpoint; ``None`` where there is none.
 
     Parameters
     ----------
+    folder, files
+        The checkpoint's, and its weights: the header of an adapter's file says which
+        noise belongs to it, also where the files beside it were left behind.
     shape
         Of the input embeddings, ``(V, H)``.
-    sha256
-        Of the file, where the checkpoint's maker wrote it down: it must be there.
 
     Raises
     ------
     CheckpointError
-        If it is missing, another file, of another shape, or not finite.
+        If it is missing, not as it was written, of another shape, or not finite.
     """
+    sha256 = check_whole(folder).get("noise_sha256")
+    for file in files:
+        if sha256 is None and file.suffix == ".safetensors":
+            sha256 = read_safetensors(file)[1].get("noise_sha256")
     path, fix = folder / NOISE, "copy the file of its run next to the adapter"
     if not os.path.lexists(path):
         if sha256 is None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item
-from spark_audit.scoring.table import LAYOUTS, Task, TokenTable
+from spark_audit.scoring.table import LAYOUTS, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -88,29 +88,17 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
         If a text's scores differ by more than :data:`APART` nats per token in the mean,
         or all scores are one number, as of a server that has none.
     """
+    from spark_audit.scoring.passes.plain import Scorer
+
     server = loaded.served
     assert server is not None
     drawn = np.random.default_rng(0).permutation(len(items))
-    texts = [_text(items[i]) for i in drawn]
-    by, table = "the same checkpoint scored here", None
-    if server.table is not None:
-        by, table = "a table of its scores", TokenTable.read(server.table)
-        texts = [one for one in texts if _held(table, one)]
-        if not texts:
-            what = "the table to agree with holds none of these texts"
-            fix = "give the plain table of this manifest, or the checkpoint itself"
-            raise CheckpointError(what, where=str(server.table), fix=fix)
-    texts = [one for one in texts if len(one.ids) > 1][:TEXTS]
+    texts = [one for i in drawn if len((one := _text(items[i])).ids) > 1][:TEXTS]
     with _asking(loaded) as asked:
         theirs = list(asked([one.ids for one in texts]))
-    if table is not None:
-        ours = [table.columns["nll"][table.rows(one.key)] for one in texts]
-    else:
-        from spark_audit.scoring.passes.plain import Scorer
-
-        with loaded.active() as model:
-            scorer = Scorer(loaded, model, texts[0], lambda _: None)
-            ours = [scorer.nll([one])[0] for one in texts]
+    with loaded.active() as model:
+        scorer = Scorer(loaded, model, texts[0], lambda _: None)
+        ours = [scorer.nll([one])[0] for one in texts]
     # The server's are float64, and so are the differences.
     apart = np.array([np.abs(a - b).mean() for a, b in zip(ours, theirs, strict=True)])
     every, what = np.concatenate(theirs), ""
@@ -126,8 +114,8 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
         fix = "check which model, adapter and dtype it serves, or audit the checkpoint "
         raise CheckpointError(what, where=server.url, fix=f"{fix}here")
     return (
-        f"scored by a server, which agrees with {by} on {len(texts)} texts: at most "
-        f"{apart.max():.1e} nats per token difference"
+        "scored by a server, which agrees with the same checkpoint scored here on "
+        f"{len(texts)} texts: at most {apart.max():.1e} nats per token difference"
     )
 
 
@@ -137,9 +125,3 @@ def _text(item: AnyItem) -> Item:
     if not isinstance(item, Candidates):
         raise InputError("a server does not score such items", where="--ckpt")
     return item.example
-
-
-def _held(table: TokenTable, text: Item) -> bool:
-    """Whether a table has all scores of a text."""
-    there = text.key in table and table.position[table.rows(text.key)]
-    return np.array_equal(there, text.scored)

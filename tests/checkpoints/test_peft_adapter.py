@@ -200,6 +200,10 @@ def test_wrong_tensors_are_refused_by_name(tiny_base, make_adapter, copied, tmp_
             f"adapter tensor {LORA_A} has shape [4, 31], the model needs [4, 32]",
         ),
         (lambda s: s.update({LORA_B: torch.empty(0)}), f"tensor {LORA_B} is empty"),
+        (
+            lambda s: s.update({LORA_A: torch.tensor(1.0)}),
+            f"adapter tensor {LORA_A} has shape [], the model needs [4, 32]",
+        ),
     ]
     for number, (spoil, message) in enumerate(cases):
         folder = copied(good, str(number))
@@ -311,6 +315,7 @@ def test_configurations_that_are_refused(tiny_base, make_adapter, copied, tmp_pa
             ),
             ({"peft_type": "XLORA"}, "the type 'XLORA' are not opened"),
             ({"r": "4"}, "adapter_config.json gives r a value that is not opened"),
+            ({"r": None, "r_sum": 4}, "lora_A has rank 4, adapter_config.json says r="),
             ({"target_modules": ["nothing"]}, "the adapter does not fit the base"),
         ]
     ):

@@ -88,7 +88,6 @@ def test_what_is_no_stage_is_refused(tail):
         (["[a,b]"], "a list of seeds has no name"),
         (["x=a", "x=b"], "the name 'x' is given twice"),
         (["org/a", "org/a"], "the same checkpoint is given twice"),
-        (["https://huggingface.co/gpt2"], "write a model on the hub as hf:ORG/NAME"),
     ],
 )
 def test_wrong_values_are_refused(texts, message):

@@ -139,7 +139,7 @@ def test_a_slow_tokenizer_is_refused(tiny_base, monkeypatch):
     ("size", "told"),
     [
         (280, "does not fit the base: tokenizer (280 tokens, "),
-        (310, "does not fit the base tiny-base: the tokenizer has ids up to 309"),
+        (310, "the tokenizer has ids up to 309, the model's head only 300 rows; give"),
     ],
 )
 def test_an_adapter_with_another_tokenizer_does_not_fit_the_base(

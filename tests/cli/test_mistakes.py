@@ -20,7 +20,7 @@ MISTAKES = [
     (
         "matched --ckpt runs/er --device gpu",
         2,
-        "unknown device 'gpu'; give auto, cpu, cuda or cuda:N",
+        "unknown device 'gpu'; give auto, cpu or cuda[:N]",
     ),
     ("matched --ckpt runs/er --dtype float23", 2, 'Did you mean "float32"?'),
     ("matched --ckpt runs/er --batch-size 0", 2, "Give auto or N"),

@@ -623,7 +623,7 @@ def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
 def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(
     request_of, tmp_path, monkeypatch
 ):
-    from spark_audit.checkpoints import open as opening
+    from spark_audit.checkpoints import derived
 
     audited = examples()
     fresh = [
@@ -648,7 +648,7 @@ def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(
     assert any(row.metric == "returned" for row in report.contrasts)
     assert not [f for f in report.findings if f.checkpoint == "base+relearn"]
     assert {s.name for s in standings(report)} == {"ours", "ours+relearn"}
-    monkeypatch.setattr(opening, "train", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(derived, "train", lambda *_: pytest.fail("trained"))
     again = run(replace(request, output=tmp_path / "again", scores=request.output))
     assert again.report.results == report.results
     assert all(not wrong for _, wrong in verify(request.output))

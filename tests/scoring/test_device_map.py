@@ -9,7 +9,7 @@ from scored_by_hand import make_items
 from tiny_models import make_model, save_model
 
 from spark_audit import errors
-from spark_audit.checkpoints import checkpoint, weight_files
+from spark_audit.checkpoints import checkpoint
 from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.open import inspect_checkpoint, open_checkpoint
 from spark_audit.checkpoints.specs import Spec
@@ -81,7 +81,6 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
     folder = str(models["llama"] / "base")
     said = inspect_checkpoint(folder)["memory"]
     assert "GB in float32; free: " in said
-    monkeypatch.setattr(weight_files, "merged", None)
     cases: list[tuple[dict[str, int], dict[str, Any], str]] = [
         ({"cpu": 10, "disk": 10**12}, {}, "--device-map auto"),
         ({"cpu": 130_000, "disk": 10}, {}, "--dtype bfloat16"),
@@ -90,8 +89,10 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
     ]
     for free, options, fix in cases:
         has_rooms(monkeypatch, free)
-        with pytest.raises(CheckpointError, match="does not fit") as caught:
-            open_checkpoint(folder, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint.Checkpoint, "load", None)
+            with pytest.raises(CheckpointError, match="does not fit") as caught:
+                open_checkpoint(folder, **options)
         assert fix in str(caught.value)
     has_rooms(monkeypatch, {"disk": 10**12})
     assert inspect_checkpoint(folder)

@@ -3,7 +3,6 @@
 import socket
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -266,7 +265,6 @@ ADDRESS, OPEN = "http://me:s3cr3t@127.0.0.1:9/v1", "http://127.0.0.1:9/v1"
         (f"{OPEN}?key=s3cr3t", {"model": "m", "agree": "x"}),
         ("none", {"base": ADDRESS, "include_base": True}),
         (OPEN, {"model": "m", "agree": ADDRESS}),
-        (OPEN, {"model": "m", "agree": "t.parquet", "base": ADDRESS}),
     ],
 )
 def test_a_password_in_an_address_is_refused_unquoted(source, options):
@@ -341,32 +339,11 @@ def test_a_small_difference_is_said_and_a_large_one_refused(
         score(one, texts)
 
 
-def test_a_table_in_the_place_of_the_checkpoint(
-    adapter, merged, texts, tiny_base, tmp_path
-):
-    table = score(merged, texts)[Pass()]
-    table.write(tmp_path / "t.parquet")
-    here = {"base": str(tiny_base)}
-    with served(merged) as url:
-        one = opened(url, tmp_path / "t.parquet", **here)
-        assert one.weights_sha256 == one.model_id
-        found = score(one, texts)
-        assert "agrees with a table of its scores on 3 texts" in found.notes[0]
-        other = [replace(one_text, key="other") for one_text in texts[:1]]
-        with pytest.raises(CheckpointError, match="holds none of these texts"):
-            score(one, other)
-    base = open_checkpoint(str(tiny_base)).model
-    with serving(base, merged.tokenizer) as url:
-        with pytest.raises(CheckpointError, match="not this checkpoint's"):
-            score(opened(url, tmp_path / "t.parquet", **here), texts)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({}, "--ckpt http://127.0.0.1:9/v1: is read as a server's address, which"),
         ({"model": "m"}, "--ckpt http://127.0.0.1:9/v1: is read as a server's address"),
-        ({"model": "m", "agree": "t.parquet"}, "--agree: a table does not describe"),
         ({"model": "m", "agree": "x", "quantize": ("int8",)}, "--quantize: does not"),
     ],
 )
