@@ -216,10 +216,8 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small):
 
 def test_balance_adds_where_controls_stand(small):
     _, texts, _ = small
-    matched = [(0, 10, 2), (1, 4, 3)]
-    controls = [(0, 5, 2), (1, 9, 3)]
     balance = Balance()
-    pairs = Pairs(scored=matched, matched=matched, controls=controls)
+    pairs = Pairs([], [], np.array([(0, 10, 2, 5), (1, 4, 3, 9)]))
     balance.add(texts, texts.unll >= 0, pairs)
     by_name = {row["covariate"]: row for row in balance.records()}
     assert list(by_name)[:3] == ["nll_mean", "nll_max", "nll_first"]
