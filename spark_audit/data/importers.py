@@ -188,14 +188,12 @@ class _Import:
     ) -> Iterator[tuple[str, Example]]:
         """The examples with their places; at least one. ``counts`` begins anew."""
         self.counts.clear()
-        for done, (place, named, row) in enumerate(
-            read_rows(self.source, self.format), start=1
-        ):
+        for place, named, row in read_rows(self.source, self.format):
             with at(place):
                 example = self._example(named, row, place)
             yield place, example
-            if done % _EVERY == 0:
-                progress(done, 0)
+            if self.counts.total() % _EVERY == 0:
+                progress(self.counts.total(), 0)
         if not self.counts:
             raise InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
 
@@ -269,17 +267,14 @@ class _Import:
 
 def _listed(row: Row) -> str:
     """The row's columns, unless they may be text: a CSV may lack its line of names."""
-    usual = dict.fromkeys(name for names in _ALL_LAYOUTS for name in names.values())
-    columns = [str(name) for name in row]
-    if not usual.keys().isdisjoint(columns) or all(
-        re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns
-    ):
+    usual = {*chain.from_iterable(names.values() for names in _ALL_LAYOUTS)}
+    columns = [*map(str, row)]
+    plain = (re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns)
+    if not usual.isdisjoint(columns) or all(plain):
         shown = (name[:40] for name in columns[:20] if name.isprintable())
         return f"columns: {', '.join(shown)}"
-    return (
-        f"its {len(columns)} columns are not shown, as they may be data, and are none "
-        f"of {', '.join(usual)}: does the first line hold names?"
-    )
+    told = "columns are not shown, as they may be data: does the first line hold names?"
+    return f"its {len(columns)} {told}"
 
 
 def _value(row: Row, column: str | None, *, must: bool = True) -> str:
@@ -507,11 +502,8 @@ def _arrow(path: Path) -> Iterator[tuple[str, Row]]:
         with file:
             left = path.stat().st_size
             parquet = file.peek(4).startswith(_PARQUET)
-            for batch in (
-                pq.ParquetFile(file).iter_batches(batch_size=1024)
-                if parquet
-                else pa.ipc.open_stream(file)
-            ):
+            found = pq.ParquetFile(file).iter_batches(1024) if parquet else None
+            for batch in found or pa.ipc.open_stream(file):
                 left -= batch.num_rows
                 if left < 0:  # rows that differ take more than a byte
                     raise ValueError

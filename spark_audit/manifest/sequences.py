@@ -126,9 +126,9 @@ def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
 
     Beyond :data:`MOST_LABELS` a task's responses are text, not labels.
     """
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = defaultdict(set)
     for example in manifest.examples:
-        found.setdefault(example.task, set()).add(example.response)
+        found[example.task].add(example.response)
     return _labels(found)
 
 
@@ -168,13 +168,14 @@ def row_prompts(
     InputError
         Naming the row, if it has no response or nothing before it.
     """
-    longest, responses = dict[str, int](), dict[str, set[str]]()
-    wanted, asked = {*keys}, dict[str, tuple[str, str, np.ndarray, int]]()
+    longest, wanted = dict[str, int](), {*keys}
+    responses: dict[str, set[str]] = defaultdict(set)
+    asked: dict[str, tuple[str, str, np.ndarray, int]] = {}
     for row, encoding in rows:
-        responses.setdefault(row.task, set()).add(row.response)
         first = encoding.reaching(len(row.prompt))
         size = encoding.text_end - first
         longest[row.task] = max(longest.get(row.task, 1), size)
+        responses[row.task].add(row.response)
         if row.id in wanted:
             before = encoding.ids[:first]
             asked[row.id] = row.task, row.response, before, encoding.leading
