@@ -505,7 +505,7 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
         if names := plan.take(tasks, "train"):
             planted[i] = names
             turn += dose
-    held_out = {i: rows for i in planted if (rows := plan.take(test, "test"))}
+    held_out = {i: ids for i in planted if (ids := plan.take(test, "test"))}
     for out, rows in ((False, planted), (True, held_out)):
         for i, names in rows.items():
             canary = Canary(
