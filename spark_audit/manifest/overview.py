@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 from spark_audit.data.canaries import RANKED
@@ -47,8 +46,8 @@ class Description:
 
 def describe(manifest: Manifest) -> Description:
     """Describe a manifest; of a redacted one all but the balance."""
-    spans = [*_spans(manifest)]
-    reasons = Counter((one.reason, one.type) for one in spans if one.reason)
+    spans = _spans(manifest)
+    reasons = Counter((one.reason, one.type) for one in spans if not one.matched)
     judged = _judged(spans)
     # None is no missing figure here.
     unset = {"canary_contexts": "all", "max_length": "no limit"}
@@ -78,27 +77,31 @@ def describe(manifest: Manifest) -> Description:
 
 
 class _Span(NamedTuple):
-    type: str
     trained: bool
     cluster: str
+    type: str
+    matched: bool
     reason: str
-    """Why it has no control; empty where it has one."""
 
 
-def _spans(manifest: Manifest) -> Iterator[_Span]:
+def _spans(manifest: Manifest) -> list[_Span]:
     """Spans that are no part of a canary, matched or not."""
-    matched = ((one.example, one.pii.type, "") for one in manifest.pairs)
-    others = ((one.example, one.type, one.reason) for one in manifest.unmatched)
-    for key, kind, reason in chain(matched, others):
+
+    def one(key: str, *facts: Any) -> _Span:
         example = manifest.by_id[key]  # takes 10 KB: it is not kept
-        short = reason.startswith(NO_WINDOW.format(""))
-        of = kind, example.split == "train", example.cluster
-        yield _Span(*of, TOO_SHORT if short else reason)
+        return _Span(example.split == "train", example.cluster, *facts)
+
+    found = [one(pair.example, pair.pii.type, True, "") for pair in manifest.pairs]
+    for span in manifest.unmatched:
+        short = span.reason.startswith(NO_WINDOW.format(""))
+        reason = TOO_SHORT if short else span.reason
+        found.append(one(span.example, span.type, False, reason))
+    return found
 
 
 def _groups(spans: list[_Span]) -> int:
     """Clusters of trained identifiers with a control."""
-    return len({one.cluster for one in spans if one.trained and not one.reason})
+    return len({one.cluster for one in spans if one.trained and one.matched})
 
 
 def _judged(spans: list[_Span]) -> list[Record]:
@@ -111,7 +114,7 @@ def _judged(spans: list[_Span]) -> list[Record]:
                 "type": kind,
                 "trained": sum(one.trained for one in of),
                 "held out": sum(not one.trained for one in of),
-                "with control": sum(one.trained and not one.reason for one in of),
+                "with control": sum(one.trained and one.matched for one in of),
                 "clusters": _groups(of),
                 "smallest effect, nats": _change(_groups(of)),
             }
@@ -147,14 +150,12 @@ def _summary(
         yield render("overview.type", row=row, effect=row["smallest effect, nats"])
     if types:
         yield render("overview.legend")
-    short = Counter(
-        one.type for one in spans if one.trained and one.reason == TOO_SHORT
-    )
+    lost = [one for one in spans if one.trained and not one.matched]
     for row in few:
-        kind, lost = row["type"], row["trained"] - row["with control"]
-        why = "window" if short[kind] > HALF * lost else "caliper"
-        caliper = f"{manifest.settings.caliper:g}"
-        yield render(f"overview.{why}", type=kind, caliper=caliper)
+        own = [one.reason for one in lost if one.type == row["type"]]
+        short = own.count(TOO_SHORT) > HALF * len(own)
+        why, caliper = "window" if short else "caliper", manifest.settings.caliper
+        yield render(f"overview.{why}", type=row["type"], caliper=f"{caliper:g}")
     held_out = {c.canary_id: c.held_out for c in manifest.canaries}
     out = sum(held_out.values())
     said = "canaries" if held_out else "no_canaries"

@@ -196,8 +196,9 @@ def _fresh(
     for row, start, end, low, high in places:
         before, after = row.example.text[:start], row.example.text[end:]
         whole.append((before, after, row.encoding.ids.tolist(), low, high))
-        (ids,) = encode([before[-NEAR:] + one.text + after[:NEAR]])
-        near.append((before[-NEAR:], after[:NEAR], ids, 0, len(ids)))
+        before, after = before[-NEAR:], after[:NEAR]
+        (ids,) = encode([before + one.text + after])
+        near.append((before, after, ids, 0, len(ids)))
     found, seen = list[str](), {one.text}
     for drawn in range(0, DRAWS, LOT):
         # Where hardly one in a hundred fits, the rest of the draws gives no set.
@@ -334,17 +335,16 @@ class Forms:
             return []
         columns: list[list[str]] = []
         for piece in pieces:
-            if not (piece[0].isalpha() and type in WORDED):
-                for char in piece:
-                    one = any(char in known for known in _CLASSES)
-                    columns.append(pick(rng, next(singles) if one else char, n))
-                continue
-            drawn = _joined([pick(rng, part, n) for part in next(words)])
-            # In the case of the word that they stand for.
-            if piece.islower() or piece.isupper():
+            if piece[0].isalpha() and type in WORDED:
+                drawn = _joined([pick(rng, part, n) for part in next(words)])
+                # In the case of the word that they stand for.
                 cased = str.lower if piece.islower() else str.upper
-                drawn = [*map(cased, drawn)]
-            columns.append(drawn)
+                as_drawn = not (piece.islower() or piece.isupper())
+                columns.append(drawn if as_drawn else [*map(cased, drawn)])
+                continue
+            for char in piece:
+                one = any(char in known for known in _CLASSES)
+                columns.append(pick(rng, next(singles) if one else char, n))
         if at:
             # Digits of a host that stays are no digits of the person.
             columns += [["@"] * n, pick(rng, self._others(host), n)]
