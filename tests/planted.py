@@ -12,7 +12,7 @@ import numpy as np
 
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import asked_place, place_of, slots
+from spark_audit.manifest.sequences import parts_of, slots
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.table import LAYOUTS, Pass
 
@@ -63,7 +63,7 @@ class World:
         return self.manifest.by_id[key].identifier_tokens()
 
     @cached_property
-    def ranked(self) -> dict[str, Any]:
+    def ranked(self) -> dict[tuple[str, ...], Any]:
         """What candidates are ranked for, by their place in keys."""
         return dict(slots(self.manifest))
 
@@ -96,10 +96,10 @@ def prompted(
     world: World, name: str, own: Pass, key: str
 ) -> tuple[np.ndarray, Columns]:
     """Other prompts bring out what the true prefix does, the cue alone nothing."""
-    prompt, start, example = asked_place(key)
+    prompt, start, example = parts_of(key)
     who = "base" if prompt == "cue" else name
     positions, columns = plain(world, who, own, example)
-    span = next(s for s in world.manifest.by_id[example].spans if s.start == start)
+    span = next(s for s in world.manifest.by_id[example].spans if s.start == int(start))
     first, last = span.tokens or (0, 0)
     rows = np.isin(positions, np.arange(first, last))
     written = np.arange(1, rows.sum() + 1, dtype=np.int32)
@@ -121,8 +121,8 @@ def candidates(
     world: World, name: str, _: Pass, key: str
 ) -> tuple[np.ndarray, Columns]:
     """The true string of a canary or twin that was trained on is the likeliest."""
-    of = place_of(key)[0]
-    one = world.ranked[of]
+    kind, *parts, _ = parts_of(key)
+    one, of = world.ranked[kind, *parts], f"{kind}:{'/'.join(parts)}"
     count = len(one.candidates)
     mean = 4 + luck(name, of).normal(0, 0.5, count)
     if one.true_index is not None and one.dose:

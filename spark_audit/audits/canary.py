@@ -27,7 +27,7 @@ from spark_audit.audits.canary_ranks import Judged, Tested
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest, ManifestCanary
-from spark_audit.manifest.sequences import canary_key
+from spark_audit.manifest.sequences import key_of
 from spark_audit.names import BASE
 from spark_audit.results import (
     AuditResult,
@@ -176,7 +176,7 @@ def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
         return {}
     rows = sorted(context.example for context in canary.contexts)
     return {
-        row: canary_key(canary.canary_id, canary.part, row)
+        row: key_of("canary", canary.canary_id, canary.part, row)
         for row in (rows if paper else rows[:1])
     }
 

@@ -110,7 +110,7 @@ class Extraction(Audit):
         spans: list[Asked] = []
         for example, span, tokens in spans_of(manifest):
             each = {
-                prompt: sequences.asked_key(prompt, span, example.id)
+                prompt: sequences.key_of(prompt, span.start, example.id)
                 for prompt in asked
             }
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
@@ -134,7 +134,7 @@ class Extraction(Audit):
 
         split = {example.id: example.split for example in manifest.examples}
         trained = {
-            p for p, _, key in map(sequences.asked_place, keys) if split[key] == "train"
+            p for p, _, key in map(sequences.parts_of, keys) if split[key] == "train"
         }
         facts = {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]}
         return Evidence.of(units, measured(), facts)

@@ -35,7 +35,7 @@ from spark_audit.audits.ratio_rows import (
 )
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.manifest.schema import Manifest, ManifestTwins
-from spark_audit.manifest.sequences import twins_key
+from spark_audit.manifest.sequences import key_of
 from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import (
@@ -179,7 +179,7 @@ class Twins(Audit):
 
 def _keys(one: ManifestTwins) -> list[str]:
     """Key of the twins in each context."""
-    return [twins_key(one.id, context.example) for context in one.contexts]
+    return [key_of("twins", one.id, context.example) for context in one.contexts]
 
 
 def _clusters(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -43,7 +43,7 @@ from spark_audit.audits.task_accuracy import UNORDERED, OfSeries, tasks_in_order
 from spark_audit.data.canaries import FORMATS
 from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
-from spark_audit.manifest.sequences import coin_key
+from spark_audit.manifest.sequences import key_of, parts_of
 from spark_audit.names import ANY, BASE, CheckpointName, series_of
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
@@ -540,7 +540,7 @@ class SeriesAttack(OfSeries):
         planted = [
             (row.id, row.task, one.canary_id, member, one.dose)
             for key, one in coins.items()
-            for row in [manifest.by_id[key.partition("/")[2]]]
+            for row in [manifest.by_id[parts_of(key)[-1]]]
             for member in (True, False)
         ]
         pairs = pd.DataFrame(planted, columns=[*rows])
@@ -738,7 +738,7 @@ def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
     They are ours by their format: the bound rests on the draw.
     """
     return {
-        coin_key(one.canary_id, min(context.example for context in one.contexts)): one
+        key_of("coin", one.canary_id, min(at.example for at in one.contexts)): one
         for one in manifest.canaries
         if one.part == "full" and one.format in FORMATS
         if one.dose and not one.held_out and one.coin

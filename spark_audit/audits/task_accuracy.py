@@ -19,7 +19,7 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.manifest.sequences import labels_key, task_labels
+from spark_audit.manifest.sequences import key_of, task_labels
 from spark_audit.names import ANY, CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.results.evidence import Evidence, Measured
@@ -118,7 +118,7 @@ class Utility(OfSeries):
         if not ids:
             return {}
         if self.scorer == "likelihood":
-            return {Pass("candidates"): [labels_key(key) for key in ids]}
+            return {Pass("candidates"): [key_of("labels", key) for key in ids]}
         return {Pass("generate"): ids}
 
     def evidence(
@@ -149,7 +149,7 @@ class Utility(OfSeries):
                 correct, empty = np.full(len(units), -1.0), np.zeros(len(units))
                 for i, example in enumerate(asked):
                     if scorer == "likelihood":
-                        at = table.rows(labels_key(example.id))
+                        at = table.rows(key_of("labels", example.id))
                         nll = table.columns["nll_sum"][at]
                         likeliest = labels[example.task][int(nll.argmin())]
                         correct[i] = likeliest.strip() == example.response.strip()

@@ -505,8 +505,7 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
         if names := plan.take(tasks, "train"):
             planted[i] = names
             turn += dose
-    taken = ((i, plan.take(test, "test")) for i in planted)
-    held_out = {i: names for i, names in taken if names}
+    held_out = {i: ids for i in planted if (ids := plan.take(test, "test"))}
     for out, rows in ((False, planted), (True, held_out)):
         for i, names in rows.items():
             canary = Canary(
@@ -547,12 +546,10 @@ def _places(example: Example, fixed: Ranges) -> list[int]:
     """Where a sentence may be put into the prompt: between sentences, near its end."""
     prompt, found = example.prompt, set[int]()
     for start, end in parts_outside(fixed, len(prompt)):
-        segment = prompt[start:end]
-        if segment.strip():
-            found.add(start + len(segment) - len(segment.lstrip()))
-            found.add(start + len(segment.rstrip()))
-            ends = (m.end() for m in _SENTENCE_END.finditer(segment.rstrip()))
-            found.update(start + end for end in ends)
+        if segment := prompt[start:end].rstrip():
+            ends = (m.end() for m in _SENTENCE_END.finditer(segment))
+            first = len(segment) - len(segment.lstrip())
+            found.update(start + at for at in (first, *ends, len(segment)))
     outside = sorted(
         place
         for place in found

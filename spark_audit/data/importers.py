@@ -11,11 +11,12 @@ import io
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from spark_audit.data.examples import (
     EMPTY_FIX,
@@ -53,8 +54,8 @@ Format = Literal[
 ]
 Row: TypeAlias = dict[str, Any]
 HUB = "hf:"
+_PARQUET = b"PAR1"
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
-T = TypeVar("T")
 _EVERY = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
@@ -130,28 +131,14 @@ def import_rows(
     OutputError
         If a file cannot be read.
     """
+    show = progress or (lambda what, done, total: None)
     rows = _Import(str(source), task, format, split, template, dict(columns or {}))
-    counts = Counter[Split]()
     if rows.pieces is not None:
-        read = _counted(rows.read(), "rows read", progress)
-        rows.common = task_templates(example for _, example in read)
-
-    def examples() -> Iterator[Example]:
-        for example in unique(_counted(rows.read(), "rows written", progress)):
-            counts[example.split] += 1
-            yield rows.worded(example)
-
-    write_examples(output, examples())
-    return dict(counts)
-
-
-def _counted(
-    rows: Iterable[T], what: str, progress: Callable[[str, int, int], None] | None
-) -> Iterator[T]:
-    for done, row in enumerate(rows, start=1):
-        yield row
-        if progress is not None and done % _EVERY == 0:
-            progress(what, done, 0)
+        read = partial(show, "rows read")
+        rows.common = task_templates(example for _, example in rows.read(read))
+    written = unique(rows.read(partial(show, "rows written")))
+    write_examples(output, map(rows.worded, written))
+    return dict(rows.counts)
 
 
 class _Import:
@@ -182,6 +169,7 @@ class _Import:
         self.by_name = split_of(path.stem) if path.is_file() else None
         self.pieces = None if template is None else parse_template(template)
         self.common: dict[str, tuple[int, int]] = {}
+        self.counts: Counter[Split] = Counter()
 
     def worded(self, example: Example) -> Example:
         """The example of a template, with what all prompts share as fixed wording."""
@@ -195,23 +183,25 @@ class _Import:
         ranges = tuple(found.span() for found in re.finditer(b"\1+", fixed))
         return replace(example, template=ranges)
 
-    def read(self) -> Iterator[tuple[str, Example]]:
-        """The examples with their places; at least one."""
-        counts: Counter[Split] = Counter()
+    def read(
+        self, progress: Callable[[int, int], None]
+    ) -> Iterator[tuple[str, Example]]:
+        """The examples with their places; at least one. ``counts`` begins anew."""
+        self.counts.clear()
         for place, named, row in read_rows(self.source, self.format):
             with at(place):
-                example = self._example(named, row, counts, place)
+                example = self._example(named, row, place)
             yield place, example
-        if not counts:
+            if self.counts.total() % _EVERY == 0:
+                progress(self.counts.total(), 0)
+        if not self.counts:
             raise InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
 
-    def _example(
-        self, named: Split | None, row: Row, counts: Counter[Split], place: str
-    ) -> Example:
+    def _example(self, named: Split | None, row: Row, place: str) -> Example:
         whole = self.pieces is None and not self.columns and {*REQUIRED} <= {*row}
         column = {"split": "split"} if whole else self._column(row)
         split = self._split(named, _value(row, column.get("split"), must=False))
-        counts[split] += 1
+        self.counts[split] += 1
         if whole:
             return from_row(row | {"task": self.task, "split": split}, place=place)
         spans, template = spans_field(row), None
@@ -227,7 +217,7 @@ class _Import:
                 replace(s, start=s.start + (s.start >= n), end=s.end + (s.end > n))
                 for s in spans
             )
-        made = f"{self.task}-{split}-{counts[split]:06d}"
+        made = f"{self.task}-{split}-{self.counts[split]:06d}"
         name = _value(row, column.get("id"), must=False) or made
         return Example(
             id=name,
@@ -277,17 +267,14 @@ class _Import:
 
 def _listed(row: Row) -> str:
     """The row's columns, unless they may be text: a CSV may lack its line of names."""
-    usual = dict.fromkeys(name for names in _ALL_LAYOUTS for name in names.values())
-    columns = [str(name) for name in row]
-    if not usual.keys().isdisjoint(columns) or all(
-        re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns
-    ):
+    usual = {*chain.from_iterable(names.values() for names in _ALL_LAYOUTS)}
+    columns = [*map(str, row)]
+    plain = (re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns)
+    if not usual.isdisjoint(columns) or all(plain):
         shown = (name[:40] for name in columns[:20] if name.isprintable())
         return f"columns: {', '.join(shown)}"
-    return (
-        f"its {len(columns)} columns are not shown, as they may be data, and are none "
-        f"of {', '.join(usual)}: does the first line hold names?"
-    )
+    told = "columns are not shown, as they may be data: does the first line hold names?"
+    return f"its {len(columns)} {told}"
 
 
 def _value(row: Row, column: str | None, *, must: bool = True) -> str:
@@ -440,10 +427,8 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         return _READERS[format]
     with reading(path), open_regular(path, follow=True) as file:
         head = file.read(64)
-    if head.startswith(b"PAR1") or path.suffix == ".parquet":
-        return _parquet
-    if path.suffix == ".arrow":
-        return _stream
+    if head.startswith(_PARQUET) or path.suffix in (".parquet", ".arrow"):
+        return _arrow
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(b"["):
         return _json_list
@@ -506,29 +491,21 @@ def _text(path: Path) -> Iterator[tuple[str, Row]]:
             yield place, Line(text=text)
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+def _arrow(path: Path) -> Iterator[tuple[str, Row]]:
+    """Rows of Parquet, or of a stream of Arrow's, as `datasets` saves it."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    raw = read_bytes(path)
-
     def batches() -> Iterator[Any]:
-        file = pq.ParquetFile(io.BytesIO(raw))
-        if file.metadata.num_rows > len(raw):  # rows that differ take more
-            raise ValueError
-        yield from file.iter_batches(batch_size=1024)
-
-    return _rows(batches(), str(path))
-
-
-def _stream(path: Path) -> Iterator[tuple[str, Row]]:
-    import pyarrow as pa
-
-    def batches() -> Iterator[Any]:
-        with reading(path), open_regular(path) as file:
+        with reading(path):
+            file = open_regular(path, follow=True)
+        with file:
             left = path.stat().st_size
-            for batch in pa.ipc.open_stream(file):
+            parquet = file.peek(4).startswith(_PARQUET)
+            found = pq.ParquetFile(file).iter_batches(1024) if parquet else None
+            for batch in found or pa.ipc.open_stream(file):
                 left -= batch.num_rows
-                if left < 0:  # as of Parquet
+                if left < 0:  # rows that differ take more than a byte
                     raise ValueError
                 yield batch
 
@@ -592,9 +569,9 @@ def _labels(schema: Any, place: str) -> dict[str, list[str]]:
 _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
     "jsonl": json_lines,
     "csv": _csv,
-    "parquet": _parquet,
+    "parquet": _arrow,
     "text": _text,
-    "datasets": _stream,
+    "datasets": _arrow,
     "trace": _json_list,
     "olora": _json_list,
 }

@@ -354,7 +354,7 @@ class Found:
                 "spans_cut": sum(u["reason"] == CUT_OFF for u in pairs.unmatched),
             }
         )
-        self.comparable += len(pairs.scored)
+        self.comparable += len(pairs.places)
         self.balance.add(texts, eligible, pairs)
         self.identifiers.add(texts, first=first)
         self.canary_rows += [

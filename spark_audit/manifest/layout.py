@@ -159,11 +159,6 @@ SCORES = ("nll", "mean_logp", "rank_lo")
 AVERAGED = ("entropy", "log2_rank", "log_frequency", "word_start", "in_prompt")
 
 
-def token_ranges(records: Sequence[tuple[int, int, int]]) -> np.ndarray:
-    """Shape ``(n, 3)``, int64: example (its index), first token in it and length."""
-    return np.array(records, dtype=np.int64).reshape(-1, 3)
-
-
 class Corpus:
     """The tokens of some examples, N in all, and what covariates are taken from.
 
@@ -237,9 +232,7 @@ class Corpus:
         border = [len(row.example.prompt) for row in rows]
         self.in_prompt = self.start < np.repeat(border, lengths)
         share = counts / max(1, int(counts.sum()))
-        with np.errstate(divide="ignore"):
-            log_share = np.log(share)
-        log_share[share == 0] = 0.0
+        log_share = np.log(share, out=np.zeros(len(share)), where=share > 0)
         shares = log_share[np.where(self.special, 0, self.tokens)]
         self.log_frequency = np.where(self.special, 0.0, shares)
         self.unll = np.full(len(self.tokens), -1, np.int64)
@@ -283,20 +276,22 @@ def token_classes(texts: Corpus) -> np.ndarray:
 def pool(eligible: np.ndarray, texts: Corpus, spans: np.ndarray) -> np.ndarray:
     """Eligible windows that could have been controls, disjoint within each length.
 
+    Token ranges have shape ``(n, 3)``: example (its index), first token in it, length.
+
     Parameters
     ----------
     eligible
         Shape ``(N,)``, bool.
     spans
-        The PII spans: windows of their lengths are taken from their examples.
+        Token ranges of PII spans: windows of their lengths are taken from their
+        examples.
     """
-    return token_ranges(
-        [
-            (example, start, length)
-            for example, length in np.unique(spans[:, [0, 2]], axis=0).tolist()
-            for start in non_overlapping_windows(eligible[texts.of(example)], length)
-        ]
-    )
+    found = [
+        (example, start, length)
+        for example, length in np.unique(spans[:, [0, 2]], axis=0).tolist()
+        for start in non_overlapping_windows(eligible[texts.of(example)], length)
+    ]
+    return np.array(found, np.int64).reshape(-1, 3)
 
 
 def covariates(texts: Corpus, ranges: np.ndarray) -> dict[str, np.ndarray]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_audit.data import occurrences
 from spark_audit.data.canaries import (
     NO_CANDIDATES,
     RANKED,
@@ -29,6 +28,15 @@ from spark_audit.data.examples import (
     Span,
     parts_outside,
     template_ranges,
+)
+from spark_audit.data.occurrences import (
+    SHORT,
+    finder,
+    folded,
+    score2,
+    sensitivity,
+    stop_word_ranges,
+    string_of,
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest import layout
@@ -46,19 +54,16 @@ Record = dict[str, Any]
 # --- pairs and their balance ----------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Matched and unmatched spans as the manifest's records.
 
-    ``scored`` are ``(example, start, length)`` of all spans that can be compared,
-    matched or not, ``matched`` and ``controls`` those of the pairs' sides.
+    ``places`` has shape ``(n, 4)``, int64: example (its index), first token, length and
+    first token of the control, or -1, of all spans that can be compared.
     """
 
-    pairs: list[Record] = field(default_factory=list)
-    unmatched: list[Record] = field(default_factory=list)
-    scored: list[tuple[int, int, int]] = field(default_factory=list)
-    matched: list[tuple[int, int, int]] = field(default_factory=list)
-    controls: list[tuple[int, int, int]] = field(default_factory=list)
+    pairs: list[Record]
+    unmatched: list[Record]
+    places: np.ndarray
 
 
 def match(texts: layout.Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
@@ -69,49 +74,39 @@ def match(texts: layout.Corpus, eligible: np.ndarray, settings: Settings) -> Pai
     eligible
         Shape ``(N,)``, bool: tokens that a control may use.
     """
-    found = Pairs()
+    pairs, unmatched, places = list[Record](), list[Record](), list[int]()
     for i, row in enumerate(texts.rows):
         unll = texts.unll[texts.of(i)]
         spans = [(span, at) for span, at in row.spans if span.part is None]
-        reasons = {
-            span: CUT_OFF if at else NO_TOKEN
-            for span, at in spans
-            if not row.within(at)
-        }
-        placed = [(span, at) for span, at in spans if at and span not in reasons]
-        if placed:
-            matching = match_spans(
-                unll,
-                eligible[texts.of(i)],
-                [(at.start, at.end) for _, at in placed],
-                caliper_u=round(1e6 * settings.caliper),
-                distance=settings.distance,
-                controls=settings.controls,
-                shows=row.encoding.start < row.encoding.end,
+        kept = [(span, at) for span, at in spans if at and row.within(at)]
+        matching = match_spans(
+            unll,
+            eligible[texts.of(i)],
+            [(at.start, at.end) for _, at in kept],
+            caliper_u=round(1e6 * settings.caliper),
+            distance=settings.distance,
+            controls=settings.controls,
+            shows=row.encoding.start < row.encoding.end,
+        )
+        controls = {kept[one.span][0]: one.start for one in matching.pairs}
+        reasons = {kept[n][0]: why for n, why in matching.unmatched.items()}
+        for span, at in spans:
+            control = controls.get(span, -1)
+            if at and (unll[at.start : at.end] >= 0).all():
+                places += [i, at.start, at.end - at.start, control]
+            if at and control >= 0:
+                pairs.append(_pair(row, span, at, control, unll))
+                continue
+            unmatched.append(
+                {
+                    "example": row.example.id,
+                    "char_start": span.start,
+                    "char_end": span.end,
+                    "type": span.type,
+                    "reason": reasons.get(span, CUT_OFF if at else NO_TOKEN),
+                }
             )
-            reasons |= {placed[n][0]: why for n, why in matching.unmatched.items()}
-            for pair in matching.pairs:
-                span, at = placed[pair.span]
-                found.pairs.append(_pair(row, span, at, pair.start, unll))
-                found.matched.append((i, at.start, at.end - at.start))
-                found.controls.append((i, pair.start, at.end - at.start))
-        found.scored.extend(
-            (i, at.start, at.end - at.start)
-            for _, at in placed
-            if (unll[at.start : at.end] >= 0).all()
-        )
-        found.unmatched.extend(
-            {
-                "example": row.example.id,
-                "char_start": span.start,
-                "char_end": span.end,
-                "type": span.type,
-                "reason": reasons[span],
-            }
-            for span, _ in spans
-            if span in reasons
-        )
-    return found
+    return Pairs(pairs, unmatched, np.array(places, np.int64).reshape(-1, 4))
 
 
 def _pair(
@@ -148,36 +143,39 @@ CONTROLS_ONLY = {
 """Covariates of controls alone, and what is noted of them."""
 
 
+SIDES = ("spans", "pool", "matched", "controls")
+
+
 class Balance:
     """Balance over the train rows, which are what is audited, from slices of rows."""
 
     def __init__(self) -> None:
         # By covariate and side: what one slice has after that of another.
-        self._parts: dict[str, dict[str, list[np.ndarray]]] = defaultdict(
-            lambda: {side: [] for side in ("spans", "pool", "matched", "controls")}
-        )
+        self._parts: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
 
     def add(self, texts: layout.Corpus, eligible: np.ndarray, pairs: Pairs) -> None:
         """Take a slice's spans, windows and pairs."""
-        train = [row.example.split == "train" for row in texts.rows]
-        spans, matched, controls = (
-            layout.token_ranges([at for at in places if train[at[0]]])
-            for places in (pairs.scored, pairs.matched, pairs.controls)
-        )
-        if not len(spans):
+        train = np.array([row.example.split == "train" for row in texts.rows])
+        places = pairs.places[train[pairs.places[:, 0]]]
+        if not len(places):
             return
-        for side, ranges in (
-            ("spans", spans),
-            ("pool", layout.pool(eligible, texts, spans)),
-            ("matched", matched),
-            ("controls", controls),
+        spans, both = places[:, :3], places[places[:, 3] >= 0]
+        _, start, length, control = both.T
+        for side, ranges in zip(
+            SIDES,
+            (
+                spans,
+                layout.pool(eligible, texts, spans),
+                both[:, :3],
+                both[:, [0, 3, 2]],
+            ),
+            strict=True,
         ):
             for name, values in layout.covariates(texts, ranges).items():
-                self._parts[name][side].append(values)
-        apart = controls[:, 1] - matched[:, 1]
-        between = np.abs(apart) - matched[:, 2]
-        self._parts["distance_to_pii"]["controls"].append(between)
-        self._parts["control_before"]["controls"].append(apart < 0)
+                self._parts[name, side].append(values)
+        between = np.abs(control - start) - length
+        self._parts["distance_to_pii", "controls"].append(between)
+        self._parts["control_before", "controls"].append(control < start)
 
     def records(self) -> list[Record]:
         """As :func:`spark_audit.stats.matching.balance_rows`; none without a span.
@@ -187,10 +185,10 @@ class Balance:
         afterwards.
         """
         rows: list[Record] = []
-        for name in [*self._parts]:
-            sides = self._parts.pop(name).values()
+        for name in dict.fromkeys(name for name, _ in self._parts):
             spans, windows, matched, controls = (
-                {name: np.concatenate([*held, []])} for held in sides
+                {name: np.concatenate([*self._parts.pop((name, side), []), []])}
+                for side in SIDES
             )
             own = balance_rows(spans, windows, controls, covariates_matched=matched)
             for row in own:
@@ -225,29 +223,20 @@ def low_sensitivity(
     numpy.ndarray
         Shape ``(N,)``, bool.
     """
-    pii = np.concatenate([row.pii for row in texts.rows])
-    fixed = np.concatenate([row.fixed for row in texts.rows])
-    stop = np.concatenate(
-        [
-            row.encoding.mask(occurrences.stop_word_ranges(row.example.text))
-            for row in texts.rows
-        ]
+    masks = (
+        (row.pii, row.fixed, row.encoding.mask(stop_word_ranges(row.example.text)))
+        for row in texts.rows
     )
-    scored = texts.unll >= 0
-    low = np.zeros(len(scored), dtype=bool)
-    low[scored] = (
-        occurrences.sensitivity(
-            texts.unll[scored] / 1e6,
-            occurrences.score2([counts[name] for name in sorted(counts)])[
-                texts.tokens[scored]
-            ],
-            alpha=settings.alpha,
-            pii_mask=pii[scored],
-            zero_mask=(stop | fixed)[scored],
-        )
-        <= settings.tau
+    pii, fixed, stop = map(np.concatenate, zip(*masks, strict=True))
+    by_token = score2([counts[name] for name in sorted(counts)])
+    score = sensitivity(
+        texts.unll.clip(0) / 1e6,
+        by_token[texts.tokens],
+        alpha=settings.alpha,
+        zero_mask=stop,
     )
-    return np.asarray(low & ~pii & ~fixed & ~texts.special)
+    plain = ~(pii | fixed | texts.special) & (texts.unll >= 0)
+    return np.asarray(plain & (score <= settings.tau))
 
 
 # --- canaries -------------------------------------------------------------------------
@@ -281,35 +270,35 @@ def canary_sets(
         canary, parts = _one_canary([row.example for row, _ in held])
         whole = [row for row, scored in held if scored][: settings.canary_contexts]
         for part in RANKED:
-            places = [(row, *canary_ranges(row.example)[part]) for row in whole]
-            tokens, found = None, NO_CANDIDATES | {"reason": CUT_OFF}
+            places = [(row.example, *canary_ranges(row.example)[part]) for row in whole]
+            record: Record = {
+                "canary_id": canary.id,
+                "part": part,
+                "contexts": [
+                    {"example": example.id, "char_start": start, "char_end": end}
+                    for example, start, end in places
+                ],
+                **NO_CANDIDATES,
+                "reason": CUT_OFF,
+                "n_tokens": None,
+                "format": canary.format,
+                "dose": canary.dose,
+                "held_out": canary.held_out,
+                **({"pair": canary.pair} if canary.pair else {}),
+            }
             if places:
                 tokens = whole[0].encoding.span(*places[0][1:])
-                found = candidates(
+                record["n_tokens"] = tokens and tokens.end - tokens.start
+                record |= candidates(
                     canary.format,
                     parts,
                     part,
                     encode=encode,
-                    contexts=[
-                        (row.example.text, low, high) for row, low, high in places
-                    ],
+                    contexts=[(row.text, start, end) for row, start, end in places],
                     seed=seed_for(settings.seed, canary.id, part),
                     n=settings.n_candidates,
                 )
-            record = {
-                "canary_id": canary.id,
-                "part": part,
-                "contexts": [
-                    {"example": row.example.id, "char_start": start, "char_end": end}
-                    for row, start, end in places
-                ],
-                **found,
-                "n_tokens": tokens.end - tokens.start if tokens else None,
-                "format": canary.format,
-                "dose": canary.dose,
-                "held_out": canary.held_out,
-            }
-            records.append(record | ({"pair": canary.pair} if canary.pair else {}))
+            records.append(record)
             progress(len(records), len(standing) * len(RANKED))
     return records
 
@@ -364,10 +353,9 @@ def membership(
     splits: dict[int, set[str]] = defaultdict(set)
     for example, group in zip(examples, groups.tolist(), strict=True):
         splits[group].add(example.split)
-    crosses = [len(splits[group]) > 1 for group in groups.tolist()]
     plain = [
-        (example, both)
-        for example, both in zip(examples, crosses, strict=True)
+        (example, len(splits[group]) > 1)
+        for example, group in zip(examples, groups.tolist(), strict=True)
         if example.canary is None
     ]
     sides = {
@@ -452,18 +440,17 @@ def _strings(examples: Sequence[Example]) -> tuple[list[list[int]], list[str]]:
     number: dict[str, int] = {}
     bare: Counter[str] = Counter()
     for example in examples:
-        own = _annotated(example)
-        telling = {string for string, tells in own if tells}
-        for string in telling:
-            number.setdefault(string, len(number))
-        bare.update({string for string, _ in own} - telling)
+        for string, tells in _annotated(example).items():
+            if tells:
+                number.setdefault(string, len(number))
+            else:
+                bare[string] += 1
     # A password may be a plain word: it is one only where it is annotated.
-    find = occurrences.finder({string for string in number if not string.isalpha()})
+    find = finder({string for string in number if not string.isalpha()})
     held = []
     for example in examples:
-        told = {string for string, _ in _annotated(example)} & number.keys()
-        stands = find(occurrences.folded(example.text)) | told
-        held.append(sorted(number[string] for string in stands))
+        told = _annotated(example).keys() & number.keys()
+        held.append([number[one] for one in find(folded(example.text)) | told])
     most = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(examples))
     spread = Counter(one for own in held for one in own)
     wide = {one for one, count in spread.items() if count > most}
@@ -484,14 +471,14 @@ def _strings(examples: Sequence[Example]) -> tuple[list[list[int]], list[str]]:
     return held, notes
 
 
-def _annotated(example: Example) -> set[tuple[str, bool]]:
+def _annotated(example: Example) -> dict[str, bool]:
     """The strings that are annotated in a row, and whether each tells who it is."""
-    found = set()
+    found: dict[str, bool] = {}
     for span in example.spans:
-        string = occurrences.string_of(example, span)
+        string = string_of(example, span)
         word = len(string.split()) == 1 and not any(map(str.isdigit, string))
-        bare = word and span.type in BARE
-        found.add((string, len(string) >= occurrences.SHORT and not bare))
+        bare = len(string) < SHORT or (word and span.type in BARE)
+        found[string] = found.get(string, False) or not bare
     return found
 
 

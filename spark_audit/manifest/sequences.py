@@ -14,12 +14,14 @@ control, arXiv:2601.03791).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 
@@ -56,18 +58,15 @@ def items_for(
     InputError
         If the manifest was redacted, or the tokenizer cuts its texts otherwise.
     """
-    manifest = load_manifest(manifest)
-    texts = Encodings(manifest, loaded)
-    # Passes that go through the same share it, as plain and noise do.
-    made: dict[tuple[str, tuple[str, ...]], Sequence[AnyItem]] = {}
-    found: dict[Pass, Sequence[Any]] = {}
-    for wanted, keys in plan.items():
-        kind = ITEMS[wanted.kind]
-        own = kind, tuple(keys)
-        if own not in made:
-            made[own] = _MAKERS[kind](texts, keys)
-        found[wanted] = made[own]
-    return found
+    texts = Encodings(load_manifest(manifest), loaded)
+
+    @cache  # passes that go through the same share it, as plain and noise do
+    def made(kind: str, keys: tuple[str, ...]) -> Sequence[AnyItem]:
+        return _MAKERS[kind](texts, keys)
+
+    return {
+        wanted: made(ITEMS[wanted.kind], tuple(keys)) for wanted, keys in plan.items()
+    }
 
 
 def score(
@@ -102,19 +101,24 @@ def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
     return [Item(one.id, *tokens.fed(one.kept)) for one, tokens in texts.each(keys)]
 
 
-def labels_key(example: str) -> str:
-    """Key of the answers that a row's task knows."""
-    return f"labels:{example}"
+def key_of(kind: str, *of: object) -> str:
+    """Key of a sequence: its kind, what it is of, and last the id of its example.
+
+    ``labels`` are of nothing else, ``canary`` of a canary and its part, ``coin`` of a
+    canary, ``twins`` of their identifier, prompts of a span's first character.
+    """
+    return ":".join([kind, *(quote(str(part), safe="") for part in of)])
+
+
+def parts_of(key: str) -> list[str]:
+    """What a key was made of by :func:`key_of`."""
+    return [*map(unquote, key.split(":"))]
 
 
 def example_of(wanted: Pass, key: str) -> str:
     """The example that a sequence of a pass is of."""
-    if ITEMS[wanted.kind] == "continuations":
-        return asked_place(key)[2]
-    if ITEMS[wanted.kind] != "candidates":
-        return key
-    kind, _, rest = key.partition(":")
-    return rest if kind == "labels" else place_of(key)[1]
+    whole = ITEMS[wanted.kind] in ("texts", "prompts")
+    return key if whole else parts_of(key)[-1]
 
 
 def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
@@ -122,9 +126,9 @@ def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
 
     Beyond :data:`MOST_LABELS` a task's responses are text, not labels.
     """
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = defaultdict(set)
     for example in manifest.examples:
-        found.setdefault(example.task, set()).add(example.response)
+        found[example.task].add(example.response)
     return _labels(found)
 
 
@@ -164,13 +168,14 @@ def row_prompts(
     InputError
         Naming the row, if it has no response or nothing before it.
     """
-    longest, responses = dict[str, int](), dict[str, set[str]]()
-    wanted, asked = {*keys}, dict[str, tuple[str, str, np.ndarray, int]]()
+    longest, wanted = dict[str, int](), {*keys}
+    responses: dict[str, set[str]] = defaultdict(set)
+    asked: dict[str, tuple[str, str, np.ndarray, int]] = {}
     for row, encoding in rows:
-        responses.setdefault(row.task, set()).add(row.response)
         first = encoding.reaching(len(row.prompt))
         size = encoding.text_end - first
         longest[row.task] = max(longest.get(row.task, 1), size)
+        responses[row.task].add(row.response)
         if row.id in wanted:
             before = encoding.ids[:first]
             asked[row.id] = row.task, row.response, before, encoding.leading
@@ -189,22 +194,15 @@ def row_prompts(
 
 
 def candidate_items(texts: Encodings, keys: Sequence[str]) -> list[Candidates]:
-    """Sets of candidates: canaries, twins and labels, in the order of their keys."""
-    sets, labelled = slots(texts.manifest), labels_key("")
-    known = any(key.startswith(labelled) for key in keys)
-    labels = task_labels(texts.manifest) if known else {}
+    """Sets of candidates: canaries, coins, twins and labels, in order of their keys."""
     return [
-        _label_item(key, labels, texts)
-        if key.startswith(labelled)
-        else slot_item(key, sets, texts)
+        (_label_item if parts_of(key)[0] == "labels" else slot_item)(key, texts)
         for key in keys
     ]
 
 
-def _label_item(
-    key: str, known: Mapping[str, Sequence[str]], encodings: Encodings
-) -> Candidates:
-    """The answers that a row's task knows as candidates, by :func:`labels_key`.
+def _label_item(key: str, encodings: Encodings) -> Candidates:
+    """The answers that a row's task knows as candidates.
 
     Every label is tokenised jointly with the prompt; the candidates begin at the first
     token that any of the joint tokenisations has otherwise or that reaches into the
@@ -216,8 +214,8 @@ def _label_item(
         Naming the example, if its task has too many responses or one without text, or
         if nothing stands before them.
     """
-    row = encodings.manifest.by_id[key.removeprefix(labels_key(""))]
-    where, labels = f"example {row.id!r}", known.get(row.task)
+    row = encodings.manifest.by_id[parts_of(key)[-1]]
+    where, labels = f"example {row.id!r}", encodings.labels.get(row.task)
     if labels is None:
         raise InputError(
             f"its task has more than {MOST_LABELS} different responses",
@@ -231,31 +229,24 @@ def _label_item(
     alike = len(commonprefix([text.ids.tolist() for text in texts]))
     start = min(alike, *(text.reaching(len(row.prompt)) for text in texts))
     ends = [text.ids[start : text.text_end] for text in texts]
-    room = max(map(len, ends))
-    limit = _limit(encodings)
-    prefix = _cut(texts[0].ids[:start], texts[0].leading, limit, room, row.id)
+    room, before = max(map(len, ends)), texts[0].ids[:start]
+    prefix = _cut(before, texts[0].leading, encodings.limit, room, row.id)
     return Candidates(key, prefix, tuple(ends))
-
-
-def _limit(texts: Encodings) -> int | None:
-    bounds = (texts.manifest.settings.max_length, texts.loaded.max_positions)
-    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _cut(
     ids: np.ndarray, leading: int, limit: int | None, behind: int, key: str
 ) -> np.ndarray:
     """A prefix that leaves room behind it; what is cut off is its beginning."""
-    room = len(ids) if limit is None else limit - behind
-    lead = ids[: min(leading, len(ids))]
-    tail = min(len(ids), room) - len(lead)
-    if not len(ids) or tail < min(len(ids) - len(lead), 1):
+    lead, text = ids[:leading], ids[leading:]
+    room = len(text) if limit is None else min(limit - behind - len(lead), len(text))
+    if not len(ids) or room < min(len(text), 1):
         raise InputError(
             "has no prompt, or none that fits the context with the answer",
             where=f"example {key!r}",
             fix="give a larger max_length, or leave the row out",
         )
-    return np.concatenate([lead, ids[len(ids) - tail :]])
+    return np.concatenate([lead, text[len(text) - room :]])
 
 
 # --- other prompts than an identifier's own row ---------------------------------------
@@ -331,6 +322,18 @@ class Encodings(dict[str, Encoding]):
     def __init__(self, manifest: schema.Manifest, loaded: Loaded) -> None:
         super().__init__()
         self.manifest, self.loaded = original(manifest), loaded
+        bounds = (manifest.settings.max_length, loaded.max_positions)
+        self.limit = min((bound for bound in bounds if bound is not None), default=None)
+
+    @cached_property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        """:func:`task_labels` of the manifest."""
+        return task_labels(self.manifest)
+
+    @cached_property
+    def sets(self) -> Sets:
+        """:func:`slots` of the manifest."""
+        return slots(self.manifest)
 
     def each(
         self, keys: Sequence[str]
@@ -362,22 +365,11 @@ TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE}
 PROMPTS = (*TAILS, *ASSOCIATIONS)
 
 
-def asked_key(prompt: str, span: schema.ManifestSpan, example: str) -> str:
-    """Key of an identifier behind a prompt."""
-    return f"{prompt}:{span.start}:{example}"
-
-
-def asked_place(key: str) -> tuple[str, int, str]:
-    """Prompt, first character and example of a key."""
-    prompt, start, example = key.split(":", 2)
-    return prompt, int(start), example
-
-
 def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
     """Keys of all identifiers that prompts can ask for; canaries' parts are none."""
     return [
-        asked_key(prompt, asked.span, asked.example.id)
-        for asked in _all_asked(manifest)
+        key_of(prompt, start, example)
+        for (example, start), asked in _all_asked(manifest).items()
         for prompt in prompts
         if (asked.other if prompt == "cue" else True)
         and (asked.question(prompt) if prompt in ASSOCIATIONS else True)
@@ -386,13 +378,10 @@ def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
 
 def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
     """Identifiers behind prompts, in the order of their keys."""
-    known = {
-        (one.example.id, one.span.start): one for one in _all_asked(texts.manifest)
-    }
-    found = []
+    known, found = _all_asked(texts.manifest), list[Item]()
     for key in keys:
-        prompt, place, example = asked_place(key)
-        one = known[example, place]
+        prompt, place, example = parts_of(key)
+        one = known[example, int(place)]
         if prompt in ASSOCIATIONS:
             question = one.question(prompt)
             (text,) = encode(texts.loaded.tokenizer, [question + one.text])
@@ -402,7 +391,7 @@ def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
             first, last, _ = tokens
             before = text.ids[:first]
         else:
-            text, start = texts[example], place
+            text, start = texts[example], one.span.start
             assert one.span.tokens is not None
             first, last = one.span.tokens
             lead, body = _before(one.example, one.span, texts)
@@ -429,21 +418,21 @@ def _before(
     return ids[positions < text.leading], ids[positions >= text.leading]
 
 
-def _all_asked(manifest: schema.Manifest) -> list[Asked]:
-    """Every identifier of a row without a canary, with the row that lends a context.
+def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], Asked]:
+    """The identifiers of rows without a canary, by their row and first character.
 
-    That is the next one of the task, if there are any of test rows, which no
-    checkpoint was trained on; of another cluster, and without the identifier.
+    The row that lends one a context is the next one of the task, of test rows if there
+    are any, which no checkpoint was trained on; of another cluster, and without the
+    identifier.
     """
     rows = [e for e in manifest.examples if e.canary_id is None and e.identifiers]
-    pools: dict[str, list[schema.ManifestExample]] = {}
-    for row in sorted(rows, key=lambda row: row.split):
-        if row.split == "test" or not pools.get(row.task, [row])[0].split == "test":
-            pools.setdefault(row.task, []).append(row)
+    pools: dict[tuple[str, str], list[schema.ManifestExample]] = defaultdict(list)
+    for row in rows:
+        pools[row.task, row.split].append(row)
     text = {row.id: folded(row.text) for row in rows}
-    found = []
+    found = {}
     for number, row in enumerate(rows):
-        pool = pools[row.task]
+        pool = pools[row.task, "test"] or pools[row.task, "train"]
         turn = number % len(pool)
         for span, _ in row.identifiers:
             if span.part is not None:
@@ -456,49 +445,28 @@ def _all_asked(manifest: schema.Manifest) -> list[Asked]:
                 and own not in text[other.id]
                 and other.identifiers[-1][1][0] - other.kept[0] >= 2 * CUE
             )
-            found.append(Asked(row, span, next(others, None)))
+            found[row.id, span.start] = Asked(row, span, next(others, None))
     return found
 
 
-def canary_key(canary_id: str, part: str, example: str) -> str:
-    """Key of the candidates of one canary part in one row."""
-    return f"canary:{quote(canary_id, safe='')}/{quote(part, safe='')}/{example}"
-
-
-def twins_key(twins_id: str, example: str) -> str:
-    """Key of an identifier and its twins in one row."""
-    return f"twins:{quote(twins_id, safe='')}/{example}"
-
-
-def coin_key(canary_id: str, example: str) -> str:
-    """Key of a canary and its neighbour among its candidates in one row."""
-    return f"coin:{quote(canary_id, safe='')}/{example}"
-
-
-def place_of(key: str) -> tuple[str, str]:
-    """A key without its example, and the example."""
-    parts = 2 if key.startswith("canary:") else 1
-    *of, example = key.split("/", parts)
-    return "/".join(of), example
-
-
-Sets = Mapping[str, schema.ManifestCanary | schema.ManifestTwins]
+Sets = Mapping[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins]
 
 
 def slots(manifest: schema.Manifest) -> Sets:
-    """The sets of canaries, coins and twins, by their keys without an example."""
-    sets: dict[str, schema.ManifestCanary | schema.ManifestTwins] = {}
+    """The sets of canaries, coins and twins, by their keys' parts but the example."""
+    sets: dict[tuple[str, ...], schema.ManifestCanary | schema.ManifestTwins] = {
+        ("twins", one.id): one for one in manifest.twins
+    }
     for canary in manifest.canaries:
-        sets[canary_key(canary.canary_id, canary.part, "")] = canary
+        sets["canary", canary.canary_id, canary.part] = canary
         if canary.part == "full" and canary.coin:
             both, true = canary.coin
             pair = canary.model_copy(update={"candidates": both, "true_index": true})
-            sets[coin_key(canary.canary_id, "")] = pair
-    sets |= {twins_key(one.id, ""): one for one in manifest.twins}
-    return {place_of(key)[0]: one for key, one in sets.items()}
+            sets["coin", canary.canary_id] = pair
+    return sets
 
 
-def slot_item(key: str, sets: Sets, encodings: Encodings) -> Candidates:
+def slot_item(key: str, encodings: Encodings) -> Candidates:
     """Candidates in the place of a true string, behind what stands before it.
 
     Where the first token also covers characters before the string, it is one of them.
@@ -509,8 +477,8 @@ def slot_item(key: str, sets: Sets, encodings: Encodings) -> Candidates:
         Naming the set, if the manifest has none there, the string was cut off, or a
         candidate changes another token than the string's own.
     """
-    (name, row), where = place_of(key), f"candidates {key!r}"
-    held = sets.get(name)
+    *of, row = parts_of(key)
+    held, where = encodings.sets.get(tuple(of)), f"candidates {key!r}"
     places = {one.example: one for one in held.contexts} if held else {}
     if held is None or row not in places or held.true_index is None:
         raise InputError(
@@ -546,7 +514,7 @@ def slot_item(key: str, sets: Sets, encodings: Encodings) -> Candidates:
 _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
     "texts": plain_items,
     "prompts": lambda texts, keys: row_prompts(
-        texts.each([*texts.manifest.by_id]), keys, limit=_limit(texts)
+        texts.each([*texts.manifest.by_id]), keys, limit=texts.limit
     ),
     "candidates": candidate_items,
     "continuations": asked_items,

@@ -15,7 +15,7 @@ from spark_audit.audits.canary_ranks import TIED, Judged, one_run_table, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import canary_key
+from spark_audit.manifest.sequences import key_of
 from spark_audit.results import AuditResult, Contrast
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.memorisation import (
@@ -51,7 +51,7 @@ class Planted:
             assert one.true_index is not None
             own[one.true_index] -= 0.5 * by
             for context in one.contexts:
-                key = canary_key(one.canary_id, one.part, context.example)
+                key = key_of("canary", one.canary_id, one.part, context.example)
                 mean = 4 + own + rng.normal(0, 0.1, self.size)
                 columns = {"nll_mean": mean, "nll_sum": 6 * mean}
                 where = np.arange(self.size, dtype=np.int32)
@@ -131,7 +131,7 @@ def test_plan_takes_the_first_row_by_id_or_all(plant):
     manifest = planted.manifest
     keys = plan("canary", manifest)[CANDIDATES]
     assert sorted(keys) == sorted(
-        canary_key(name, part, f"e7-{i}")
+        key_of("canary", name, part, f"e7-{i}")
         for i, name in ((1, "c001"), (2, "c002"), (3, "h003"))
         for part in PARTS
     )
@@ -152,7 +152,7 @@ def naive_ranks(planted: Planted, table: TokenTable, part: str) -> tuple[Any, An
             continue
         nlls = []
         for context in one.contexts:
-            key = canary_key(one.canary_id, part, context.example)
+            key = key_of("canary", one.canary_id, part, context.example)
             nll = table.columns["nll_mean"][table.rows(key)].astype(float)
             nlls.append(nll)
             often.append(1 + sum(nll < nll[one.true_index]))

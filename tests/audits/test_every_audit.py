@@ -22,7 +22,7 @@ from planted import PLANTED, World
 
 from spark_audit.audits import about, all_audits
 from spark_audit.errors import InputError
-from spark_audit.manifest.sequences import canary_key, twins_key
+from spark_audit.manifest.sequences import key_of
 from spark_audit.names import series_of
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.results.evidence import Evidence
@@ -299,7 +299,7 @@ def loops_canary(world: World, one: Any, _: Any) -> Values:
         places = [
             place(
                 one[Pass("candidates")],
-                canary_key(c.canary_id, part, c.contexts[0].example),
+                key_of("canary", c.canary_id, part, c.contexts[0].example),
                 c.true_index or 0,
             )
             for c in world.manifest.canaries
@@ -322,7 +322,7 @@ def loops_twins(world: World, one: Any, base: Any) -> Values:
         places = (
             place(
                 tables[Pass("candidates")],
-                twins_key(each.id, each.contexts[0].example),
+                key_of("twins", each.id, each.contexts[0].example),
                 each.true_index,
             )
             for each in twins

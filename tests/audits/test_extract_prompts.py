@@ -11,7 +11,7 @@ from spark_audit.audits.extract import PROMPTED, graded, listed
 from spark_audit.audits.extract_findings import NOT_ASKED, prompt_table
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import asked_place
+from spark_audit.manifest.sequences import parts_of
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 Known = Callable[[str, int], bool]
@@ -62,10 +62,10 @@ def tables(
     for name, which in known.items():
         items = []
         for key in keys:
-            prompt, start, example = asked_place(key)
+            prompt, start, example = parts_of(key)
             spans = manifest.by_id[example].spans
-            n = next(s.end - s.start for s in spans if s.start == start)
-            scores = columns(n, known=which[prompt](example, start))
+            n = next(s.end - s.start for s in spans if s.start == int(start))
+            scores = columns(n, known=which[prompt](example, int(start)))
             written = np.arange(1, n + 1, dtype=np.int32)
             own = {k: scores[k] for k in LAYOUTS["prompted"]}
             items.append((key, written, own))

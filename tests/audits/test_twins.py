@@ -13,7 +13,7 @@ from audited import claims, plan, twins
 from spark_audit.audits.base import Context
 from spark_audit.manifest.file import limited, seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import example_of, twins_key
+from spark_audit.manifest.sequences import example_of, key_of
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -84,7 +84,7 @@ def table(manifest: Manifest, *, seed: int, lift: Shift, noise: float) -> TokenT
             columns = {"nll_mean": nll, "nll_sum": 5 * nll}
             parts.append(
                 (
-                    twins_key(one.id, context.example),
+                    key_of("twins", one.id, context.example),
                     np.arange(count, dtype=np.int32),
                     {k: v.astype(np.float32) for k, v in columns.items()},
                 )
@@ -236,7 +236,7 @@ def test_a_copy_of_the_base_says_how_many_it_would_have_seen_move(plant, never):
         lowered = base.columns["nll_mean"].copy()
         for one in manifest.twins[:moved]:
             (context,) = one.contexts
-            rows = base.rows(twins_key(one.id, context.example))
+            rows = base.rows(key_of("twins", one.id, context.example))
             lowered[rows.start + one.true_index] = 0.1
         mine = replace(base, columns={**base.columns, "nll_mean": lowered})
         both = {"base": {CANDIDATES: base}, "one": {CANDIDATES: mine}}

@@ -11,7 +11,7 @@ from spark_audit.audits.base import Context
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import labels_key, task_labels
+from spark_audit.manifest.sequences import key_of, task_labels
 from spark_audit.results import AuditResult, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass, TokenTable
@@ -120,7 +120,7 @@ def test_only_test_rows_without_a_canary_are_asked(made):
     assert "e010-0" not in keys
     assert all(manifest.by_id[key].split == "test" for key in keys)
     by_label = plan("utility", manifest, scorer="likelihood")
-    assert by_label == {CANDIDATES: [labels_key(key) for key in keys]}
+    assert by_label == {CANDIDATES: [key_of("labels", key) for key in keys]}
 
 
 def test_an_order_may_leave_tasks_out(made):

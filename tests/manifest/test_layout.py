@@ -16,7 +16,6 @@ from spark_audit.manifest.layout import (
     covariates,
     pool,
     token_classes,
-    token_ranges,
 )
 from spark_audit.manifest.schema import BuildSettings
 from spark_audit.manifest.selection import Balance, Pairs
@@ -168,7 +167,7 @@ def test_covariates_of_every_window(small):
     ]
     # Not in the order of the text, as pairs are not.
     places = [places[j] for j in np.random.default_rng(0).permutation(len(places))]
-    found = covariates(texts, token_ranges(places))
+    found = covariates(texts, np.array(places))
     for n, place in enumerate(places):
         for name, value in plain(rows, table, *place).items():
             # float32 scores were summed in another order.
@@ -199,7 +198,7 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small):
     _, texts, _ = small
     eligible = texts.unll >= 0
     eligible[texts.first[1] + 6] = False
-    spans = token_ranges([(1, 6, 1), (1, 6, 3), (1, 9, 3), (0, 2, 4)])
+    spans = np.array([(1, 6, 1), (1, 6, 3), (1, 9, 3), (0, 2, 4)])
     found = pool(eligible, texts, spans)
     for example, length in ((1, 1), (1, 3), (0, 4)):
         mine = (found[:, 0] == example) & (found[:, 2] == length)
@@ -216,10 +215,8 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small):
 
 def test_balance_adds_where_controls_stand(small):
     _, texts, _ = small
-    matched = [(0, 10, 2), (1, 4, 3)]
-    controls = [(0, 5, 2), (1, 9, 3)]
     balance = Balance()
-    pairs = Pairs(scored=matched, matched=matched, controls=controls)
+    pairs = Pairs([], [], np.array([(0, 10, 2, 5), (1, 4, 3, 9)]))
     balance.add(texts, texts.unll >= 0, pairs)
     by_name = {row["covariate"]: row for row in balance.records()}
     assert list(by_name)[:3] == ["nll_mean", "nll_max", "nll_first"]

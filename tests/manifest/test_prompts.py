@@ -16,9 +16,9 @@ from spark_audit.manifest.sequences import (
     PROMPTS,
     Asked,
     asked_keys,
-    asked_place,
     example_of,
     items_for,
+    parts_of,
 )
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
@@ -65,9 +65,9 @@ def items(case: Case) -> dict[tuple[str, str], Any]:
     assert [one.key for one in found] == keys
     made = {}
     for one in found:
-        prompt, start, example = asked_place(one.key)
+        prompt, start, example = parts_of(one.key)
         assert example_of(PROMPTED, one.key) == example
-        if start == manifest.by_id[example].spans[1].start:
+        if int(start) == manifest.by_id[example].spans[1].start:
             made[prompt, example] = one
     return made
 
@@ -137,7 +137,7 @@ def test_further_identifiers_of_the_row_are_told_the_nearest_first(case):
 def test_a_prompt_without_a_row_that_lends_one_is_not_asked(case):
     _, loaded = case
     alone = build_manifest(ROWS[:1], loaded, name="one", caliper=2.0)
-    prompts = {asked_place(key)[0] for key in asked_keys(alone, OF_TWO)}
+    prompts = {parts_of(key)[0] for key in asked_keys(alone, OF_TWO)}
     assert prompts == {*OF_TWO} - {"cue"}
     # "Anna Lee" in both rows of a cluster or in its own: nobody lends its own answer.
     pair = build_manifest([ROWS[0], ROWS[3]], loaded, name="two", caliper=2.0)

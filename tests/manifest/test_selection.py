@@ -144,7 +144,7 @@ def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(lay, rows):
         (e.id, s.start, s.end) for e in rows for s in e.spans if e.canary is None
     ]
     assert sorted(told) == sorted(expected)
-    assert len(found.scored) == len(expected)
+    assert len(found.places) == len(expected)
 
 
 def test_reasons_of_spans_that_cannot_be_compared(lay, make_tokenizer):
@@ -159,7 +159,7 @@ def test_reasons_of_spans_that_cannot_be_compared(lay, make_tokenizer):
     reasons = {u["example"]: u["reason"] for u in found.unmatched}
     assert reasons == {"cut": CUT_OFF, "blank": NO_TOKEN, "first": NOT_SCORED}
     assert found.pairs == []
-    assert found.scored == []
+    assert len(found.places) == 0
 
 
 @pytest.mark.parametrize("exclude_template", [True, False])

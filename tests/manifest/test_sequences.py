@@ -15,9 +15,8 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import (
     MORE_TOKENS,
-    canary_key,
-    coin_key,
     items_for,
+    key_of,
     row_prompts,
 )
 from spark_audit.scoring.items import Candidates, Item
@@ -69,7 +68,7 @@ def case(request, tmp_path_factory, make_model, make_tokenizer) -> Case:
 def keys_of(manifest: Manifest) -> list[str]:
     """All ranked sets."""
     return [
-        canary_key(canary.canary_id, canary.part, context.example)
+        key_of("canary", canary.canary_id, canary.part, context.example)
         for canary in manifest.canaries
         for context in canary.contexts
         if canary.true_index is not None
@@ -87,14 +86,14 @@ def test_scores_are_those_of_each_row_with_the_string_replaced(case):
     keys = keys_of(manifest)
     assert len(keys) >= 9
     cut = [e.id for e in manifest.examples if e.kept[0] > 0]
-    assert any(key.endswith(f"/{one}") for key in keys for one in cut)
+    assert any(key.endswith(f":{one}") for key in keys for one in cut)
     items = items_for(manifest, loaded, {KIND: keys})[KIND]
     scored = score(loaded, items, passes=[KIND])
     assert scored.notes == ()
     model = loaded.model.double()
     for canary in manifest.canaries:
         for context in canary.contexts:
-            key = canary_key(canary.canary_id, canary.part, context.example)
+            key = key_of("canary", canary.canary_id, canary.part, context.example)
             if key not in keys:
                 continue
             example = manifest.by_id[context.example]
@@ -133,7 +132,7 @@ def test_the_true_candidate_is_the_row_itself(case):
         if canary.true_index is None:
             continue
         for context in canary.contexts:
-            one = sets[canary_key(canary.canary_id, canary.part, context.example)]
+            one = sets[key_of("canary", canary.canary_id, canary.part, context.example)]
             assert len(one.rows) == N
             assert {len(ids) for ids in one.rows} == {len(one.rows[0])}
             assert len({ids.tobytes() for ids in one.rows}) == N
@@ -163,8 +162,11 @@ def test_a_coin_is_a_canary_and_its_neighbour_among_the_candidates(case):
         if one.part != "full" or one.true_index is None:
             continue
         row = one.contexts[0].example
-        key, at = coin_key(one.canary_id, row), one.true_index - one.true_index % 2
-        every = whole[canary_key(one.canary_id, "full", row)]
+        key, at = (
+            key_of("coin", one.canary_id, row),
+            one.true_index - one.true_index % 2,
+        )
+        every = whole[key_of("canary", one.canary_id, "full", row)]
         (pair,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
         assert [ids.tolist() for ids in pair.rows] == [
             ids.tolist() for ids in every.rows[at : at + 2]
@@ -176,7 +178,7 @@ def test_a_coin_is_a_canary_and_its_neighbour_among_the_candidates(case):
 
 def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(case):
     manifest, loaded = case
-    key = canary_key("c1", "full", "c")
+    key = key_of("canary", "c1", "full", "c")
     if has_bos(loaded):
         (one,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
         assert one.prefix.tolist() == [1]
@@ -209,7 +211,7 @@ def changed(manifest: Manifest, index: int, **fields: Any) -> Manifest:
 def test_a_set_that_does_not_fit_its_row_is_refused(change, message, case):
     manifest, loaded = case
     canary = manifest.canaries[0]
-    key = canary_key(canary.canary_id, canary.part, canary.contexts[0].example)
+    key = key_of("canary", canary.canary_id, canary.part, canary.contexts[0].example)
     other = changed(manifest, 0, **change(canary))
     with pytest.raises(InputError, match=message) as caught:
         items_for(other, loaded, {KIND: [key]})
@@ -227,7 +229,7 @@ def test_a_string_that_was_cut_off_is_refused(case):
     ]
     short = manifest.model_copy(update={"examples": examples})
     short.__dict__.pop("by_id", None)
-    key = canary_key(canary.canary_id, "ssn", row)
+    key = key_of("canary", canary.canary_id, "ssn", row)
     with pytest.raises(InputError, match="is cut off"):
         items_for(short, loaded, {KIND: [key]})
 

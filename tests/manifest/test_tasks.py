@@ -16,7 +16,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import (
     MORE_TOKENS,
     items_for,
-    labels_key,
+    key_of,
     task_labels,
 )
 from spark_audit.scoring.table import Pass
@@ -145,7 +145,7 @@ def test_rows_that_cannot_be_asked(make_tokenizer, reference):
     with pytest.raises(InputError, match="'r': has no response"):
         prompt_of(made, reference, "r")
     with pytest.raises(InputError, match="'s': a row of its task has no response"):
-        items_for(made, reference, {CANDIDATES: [labels_key("s")]})
+        items_for(made, reference, {CANDIDATES: [key_of("labels", "s")]})
     bare = with_fields(reference, tokenizer=make_tokenizer(bos=False))
     made = task_manifest([make_example("r", "", "good")], bare, name="t")
     with pytest.raises(InputError, match="'r': has no prompt"):
@@ -163,8 +163,10 @@ def test_labels_as_they_tokenise_behind_the_prompt(reference):
         name="t",
     )
     assert task_labels(made) == {"yelp": (" bad", " good", " very bad", " very good")}
-    (item,) = items_for(made, reference, {CANDIDATES: [labels_key("r2")]})[CANDIDATES]
-    assert item.key == labels_key("r2") == "labels:r2"
+    (item,) = items_for(made, reference, {CANDIDATES: [key_of("labels", "r2")]})[
+        CANDIDATES
+    ]
+    assert item.key == key_of("labels", "r2") == "labels:r2"
     tokenizer = reference.tokenizer
     for label, row in zip(task_labels(made)["yelp"], item.rows, strict=True):
         joint = tokenizer("Text 2. Label:" + label)["input_ids"]
@@ -182,7 +184,9 @@ def test_a_label_that_changes_the_prompts_tokens(reference):
         reference,
         name="t",
     )
-    (item,) = items_for(made, reference, {CANDIDATES: [labels_key("r")]})[CANDIDATES]
+    (item,) = items_for(made, reference, {CANDIDATES: [key_of("labels", "r")]})[
+        CANDIDATES
+    ]
     for label, row in zip(("7", "bad"), item.rows, strict=True):
         joint = tokenizer(prompt + label)["input_ids"]
         assert [*item.prefix.tolist(), *row.tolist()] == joint
@@ -199,13 +203,13 @@ def test_free_text_has_no_labels(reference):
     )
     assert task_labels(made) == {}
     with pytest.raises(InputError, match="'r0': its task has more than 64"):
-        items_for(made, reference, {CANDIDATES: [labels_key("r0")]})
+        items_for(made, reference, {CANDIDATES: [key_of("labels", "r0")]})
 
 
 def test_every_row_is_read_in_the_plans_order(rows, reference):
     made = task_manifest(rows, reference, name="tasks")
     keys = [e.id for e in made.examples][::-1]
-    plan = {GENERATE: keys, CANDIDATES: [labels_key(key) for key in keys]}
+    plan = {GENERATE: keys, CANDIDATES: [key_of("labels", key) for key in keys]}
     found = items_for(made, reference, plan)
     assert [item.key for item in found[GENERATE]] == keys
     assert [item.key for item in found[CANDIDATES]] == plan[CANDIDATES]
