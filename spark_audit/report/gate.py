@@ -175,8 +175,8 @@ def _named(text: str, audit: str, where: str) -> tuple[str, str]:
         raise InputError(f"{audit} has no metric {text!r}", where=where, fix=fix)
     of, known = text[len(metric) + 1 :], metrics[metric]
     if of not in known and not (ANY in known and of):
-        fix = choose(of, (name or "(none)" for name in known))
-        fix = f"write {audit}.{metric}.VARIANT; {fix}"
+        fix = "" if "" in known else f"write {audit}.{metric}.VARIANT; "
+        fix += choose(of, (name or "(none)" for name in known))
         what = f"{audit}.{metric} has no variant {of!r}"
         raise InputError(what, where=where, fix=fix)
     return metric, of
@@ -403,12 +403,11 @@ def _number(shown: Row, field: str) -> str:
 def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
     """What is claimed of a checkpoint; one whose memory was not tested is missing."""
     own = [one for one in report.findings if one.checkpoint == name]
-    holds = OPERATORS[rule.operator]
-    tripped = [one for one in own if holds(one.severity, rule.bound)]
-    if rule.operator in ("==", "!="):
-        # One of several claims of the same severity is meant by its name.
-        equal = rule.operator == "=="
-        tripped = [one for one in own if (one.claim == rule.claim) is equal]
+    # One of several claims of the same severity is meant by its name.
+    named = rule.operator in ("==", "!=")
+    field, bound = ("claim", rule.claim) if named else ("severity", rule.bound)
+    holds: Callable[[Any, Any], bool] = OPERATORS[rule.operator]
+    tripped = [one for one in own if holds(getattr(one, field), bound)]
     told = dict.fromkeys(f"{one.claim} ({one.audit})" for one in tripped or own)
     shown = ", ".join(told) or render("gate.nothing")
     if tripped:
@@ -458,17 +457,16 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
             "region": {"startLine": 1},
         }
     }
-    known = dict.fromkeys(visible(one.rule) for one in found)
-    numbered = {rule: f"gate/{k}" for k, rule in enumerate(known)}
-    words = ("shortDescription", "fullDescription")
+    texts = list(dict.fromkeys(visible(one.rule) for one in found))
     help = {"text": "Rules are explained by `spark-audit gate --help`."}
+    words = ("shortDescription", "fullDescription")
     rules = [
-        {"id": one, "help": help, **dict.fromkeys(words, {"text": rule})}
-        for rule, one in numbered.items()
+        {"id": f"gate/{k}", "help": help, **dict.fromkeys(words, {"text": text})}
+        for k, text in enumerate(texts)
     ]
     results = [
         {
-            "ruleId": numbered[visible(one.rule)],
+            "ruleId": f"gate/{texts.index(visible(one.rule))}",
             "level": LEVELS[one.state],
             "message": {"text": visible(f"{one.whom}: {one.rule}: {one.detail}")},
             "locations": [place | {"logicalLocations": [{"name": one.whom}]}],

@@ -497,11 +497,11 @@ def _standing(
     else:
         state = "NO LEAK FOUND"
         tests = [one for one in tried if one.outcome == "not shown"]
-        led_by = next((f for one in tests if (f := one.finding) and remembers(f)), None)
+        led = (f for one in tests if (f := one.finding) and remembers(f))
+        led_by = next(led, None) or _least(own)
         near = min(tests, key=lambda one: _p(one.finding), default=None)
         if near and (_p(near.finding) >= LEVEL or near.finding is led_by):
             near = None
-        led_by = led_by or _least(own)
     # Over sources, as the states are: over a few seeds an interval may be endless, and
     # next to what was found in these checkpoints it read as if nothing had been.
     rows = (r for r in _memory(report, name) if (r.of, r.group) == ("", "pooled"))
