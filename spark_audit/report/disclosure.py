@@ -55,8 +55,8 @@ def disclosed(report: Report) -> Report:
     checkpoints, guards = [], []
     for one in report.checkpoints:
         # Files are named, not the folders on somebody's machine.
-        names = {"source": _PATH.sub("", one.source)}
-        names |= {"base": _PATH.sub("", one.base)} if one.base else {}
+        paths = {"source": one.source, "base": one.base}
+        names = {k: _PATH.sub("", path) for k, path in paths.items() if path}
         checkpoints.append(one.model_copy(update=names))
     for guard in report.guards:
         facts = {k: _fact(fact, shown, clusters) for k, fact in guard.facts.items()}

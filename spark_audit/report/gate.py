@@ -37,6 +37,7 @@ from spark_audit.report.writers.pages import environment
 from spark_audit.results import Contrast, Report, Row, grouped, number
 from spark_audit.results.findings import SEVERITY, WITHHELD
 from spark_audit.sentences import render
+from spark_audit.terminal.flags import one_of
 
 FIELDS = ("value", "low", "high", "p")
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -146,9 +147,7 @@ def parse_rule(text: str) -> Rule:
             raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
         return Rule(bound=SEVERITY[claim], claim=claim, **told)
     audit, _, rest = match["figure"].partition(".")
-    if audit not in audit_names():
-        fix = choose(audit, audit_names())
-        raise InputError(f"unknown audit {audit!r}", where=where, fix=fix)
+    one_of(audit, where, audit_names())
     if match["kind"]:
         told["group"] = f"{match['kind']}:{match['part']}"
         rest += match["field"] or ""

@@ -173,11 +173,13 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         pictures[one.audit if one.audit in pictures else FURTHER].append(one)
     for name in (name for name in grids if grids[name] or pictures[name]):
         terms = [*sentences.terms(f"definition.{name}"), *general(report)]
+        said = by_severity(f for f in report.findings if f.audit == name)
         yield {
             "name": name,
             "title": sentences.optional(f"audit.{name}.title") or name,
             "question": sentences.optional(f"audit.{name}.question"),
-            "said": by_severity(f for f in report.findings if f.audit == name),
+            "detected": [one for one in said if one.detected],
+            "others": [one for one in said if not one.detected],
             "pictures": pictures[name],
             "grids": grids[name],
             "definitions": terms if name in audits else (),
