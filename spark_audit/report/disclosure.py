@@ -410,7 +410,9 @@ def _record(name: str, record: Record, clusters: int) -> Record | None:
         empty = dict.fromkeys(figures) | {"note": WITHHELD}
         return None if name in NEEDED else record | empty
     step = step_above(APART / size) * (100 if name == EXTRACTED else 1)
-    told = {k: count_of(record[k], size) for k in ("tokens", "n") if k in record}
+    told: Record = {
+        k: count_of(record[k], size) for k in ("tokens", "n") if k in record
+    }
     for key, value in figures.items():
         if isinstance(value, float):
             told[key] = rounded(value, step)
