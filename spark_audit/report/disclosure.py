@@ -19,15 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.audits import about
-from spark_audit.results import (
-    Contrast,
-    Finding,
-    Hits,
-    ManifestFacts,
-    Report,
-    Row,
-    grouped,
-)
+from spark_audit.results import Finding, Hits, ManifestFacts, Report, Row, grouped
 from spark_audit.results.findings import BESIDE, FEWEST, WITHHELD, Fact, Power
 
 R = TypeVar("R", bound=Row)
@@ -38,8 +30,8 @@ NOISE = 1e-6
 """Below this a figure is rounding error."""
 
 MEANT = ("value", "low", "high", "null", "mde")
-LIMITS = ("value", "low", "high", "parity_low", "parity_high", "mde")
-NULLS = ("null", "null_low", "null_high")
+PS = ("p", "p_adjusted")
+FIGURES = (*MEANT, "parity_low", "parity_high", "null_low", "null_high", *PS)
 MATCHING = "matching_by_type"
 """The table of how many identifiers have a control."""
 PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank", "fpr")
@@ -57,14 +49,14 @@ def disclosed(report: Report) -> Report:
     """The report as every file holds it that is not for its owner only."""
     rows = (*report.results, *report.contrasts)
     hidden = _hidden(rows)
-    shown = {_key(row): _row(row, hidden) for row in rows}
+    shown = {_key(row): _shown(row, hidden.get(id(row))) for row in rows}
     by_place = grouped(rows, _place)
     clusters = report.manifest.n_clusters
     checkpoints, guards = [], []
     for one in report.checkpoints:
         # Files are named, not the folders on somebody's machine.
-        names = {"source": _PATH.sub("", one.source)}
-        names |= {"base": _PATH.sub("", one.base)} if one.base else {}
+        paths = {"source": one.source, "base": one.base}
+        names = {k: _PATH.sub("", path) for k, path in paths.items() if path}
         checkpoints.append(one.model_copy(update=names))
     for guard in report.guards:
         facts = {k: _fact(fact, shown, clusters) for k, fact in guard.facts.items()}
@@ -82,7 +74,7 @@ def disclosed(report: Report) -> Report:
             ],
             "guards": guards,
             "tables": {
-                name: list(_table(name, records, report))
+                name: _table(name, records, report)
                 for name, records in report.tables.items()
             },
         }
@@ -261,31 +253,30 @@ def _hidden(rows: Sequence[Row]) -> dict[int, str]:
     return found
 
 
-def _row(row: R, hidden: Mapping[int, str]) -> R:
-    ps = ("p", "p_adjusted") if isinstance(row, Contrast) else ()
-    gone: dict[str, Any] = dict.fromkeys((*LIMITS, *NULLS, *ps))
+def _shown(row: R, why: str | None = None) -> R:
+    """The row with rounded figures, or with none and ``why`` they are withheld."""
+    known = {k: v for k in FIGURES if (v := getattr(row, k, None)) is not None}
     if row.value is None:
         return row
-    if (why := hidden.get(id(row))) is not None:
+    if why is not None:
         empty = {"status": "not_estimable", "interval": "none", "note": why}
-        return row.model_copy(update=gone | empty)
-    step, counts = step_of(row), {"n": count_of(row.n, row.clusters)}
-    told = {name: value for name in gone if (value := getattr(row, name)) is not None}
-    for name, value in told.items():
-        if name in ps:
+        return row.model_copy(update=dict.fromkeys(known) | empty)
+    step = step_of(row)
+    # Steps from an AUC's null, so that every limit stays on its side of it.
+    null = 0.5 if (row.metric, row.null) == ("auc", 0.5) else 0.0
+    told: dict[str, Any] = {"n": count_of(row.n, row.clusters)}
+    for name, value in known.items():
+        if name in PS:
             told[name] = float(f"{value:.2g}")
         elif row.unit == "tries":
             told[name] = decade(value)
         elif step is not None:
             most = 1.0 if row.unit == "" and abs(value) <= 1 else math.inf
-            # Steps from an AUC's null, so that every limit stays on its side of it.
-            area = (row.metric, row.null) == ("auc", 0.5)
-            null = 0.5 if area else 0.0
             near = round(null + rounded(value - null, step), 12)
             if name == "mde":
                 near = rounded_up(value, step)
             told[name] = max(-most, min(most, near))
-    return row.model_copy(update=told | counts)
+    return row.model_copy(update=told)
 
 
 # --- findings and guards --------------------------------------------------------------
@@ -315,12 +306,12 @@ def _fact(
     if not isinstance(fact, Row):
         return fact
     if (row := shown.get(_key(fact))) is None:
-        made = _row(fact, _hidden([fact]))
+        made = _shown(fact, _hidden([fact]).get(id(fact)))
     else:
         # It may be told with another reason, or a contrast's without its baseline.
         names = {*type(fact).model_fields} & {*type(row).model_fields} - {"baseline"}
         made = fact.model_copy(update={name: getattr(row, name) for name in names})
-    return _row(made, {id(made): WITHHELD}) if gone else made
+    return _shown(made, WITHHELD) if gone else made
 
 
 def _place(one: Row | Finding) -> tuple[str, ...]:
@@ -343,30 +334,32 @@ def _finding(
     sizes = (r.clusters for r in own or alike if r.clusters)
     clusters = min(sizes, default=report.manifest.n_clusters)
     scale = 100 if finding.unit == "points" else 1
-    shares: dict[str, Any] = {name: getattr(finding, name) for name in MEANT}
-    shares = {k: None if v is None else v / scale for k, v in shares.items()}
+    shares = {k: v / scale for k in MEANT if (v := getattr(finding, k)) is not None}
     # What it claims, as a row: the row that it rests on may have other figures.
     whole = Row(
-        **{k: getattr(finding, k) for k in ("audit", "checkpoint", "metric")},
-        **shares,
+        audit=finding.audit,
+        checkpoint=finding.checkpoint,
+        metric=finding.metric,
         unit="" if finding.unit in ("AUC", "points") else finding.unit,
         clusters=clusters,
         status="not_estimable" if finding.value is None else "ok",
         note="none",
+        **shares,
     )
-    claimed = _row(whole, {})
-    kept = claimed if finding.unit in DIFFERENCES and not gone else None
-    source = shown[_key(own[0])] if own else kept
-    scale = 1 if own else scale
-    figures: dict[str, Any] = {}
+    claimed, source = _shown(whole), None
+    if own:
+        source, scale = shown[_key(own[0])], 1
+    elif finding.unit in DIFFERENCES and not gone:
+        source = claimed
+    figures: dict[str, Any] = dict.fromkeys(MEANT)
     for name in MEANT:
-        value = getattr(source, name, None)
-        figures[name] = None if value is None else round(value * scale, 9)
+        if (value := getattr(source, name, None)) is not None:
+            figures[name] = round(value * scale, 9)
     if figures["mde"] is None and not gone:
         figures["mde"] = _effect(finding.mde, claimed)
-    for name in ("p", "p_adjusted"):
-        p = getattr(finding, name)
-        figures[name] = None if p is None else float(f"{p:.2g}")
+    for name in PS:
+        if (p := getattr(finding, name)) is not None:
+            figures[name] = float(f"{p:.2g}")
     facts = {
         k: _fact(fact, shown, clusters, gone=gone) for k, fact in finding.facts.items()
     }
@@ -390,43 +383,39 @@ def _effect(mde: float | None, claimed: Row) -> float | None:
 Record = dict[str, Any]
 
 
-def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]:
+def _table(name: str, records: list[Record], report: Report) -> list[Record]:
     audit = report.origins.get(name, "")
+    if name in (*about(audit).public, MATCHING):
+        return records
     pooled = (r for r in report.results if (r.audit, r.group) == (audit, "pooled"))
     sizes = (row.clusters for row in pooled if row.clusters)
     size = min(sizes, default=report.manifest.n_clusters)
-    for record in records:
-        if name in (*about(audit).public, MATCHING):
-            yield record
-        else:
-            yield from _record(name, record, size)
+    told = (_record(name, record, size) for record in records)
+    return [record for record in told if record is not None]
 
 
-def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
-    """A record without figures of few."""
+def _record(name: str, record: Record, clusters: int) -> Record | None:
+    """A record without figures of few; nothing where it says nothing without."""
     size = next((record[k] for k in ("clusters", "spans") if k in record), clusters)
-    figures = [
-        key
+    figures = {
+        key: value
         for key, value in record.items()
         if key not in (*PLACES, *SIZES)
         and isinstance(value, int | float)
         and not isinstance(value, bool)
-    ]
-    if size == 0 and not figures:
-        yield record  # of nothing, and why
-        return
-    if not isinstance(size, int) or size < FEWEST:
-        if name not in NEEDED:
-            yield record | dict.fromkeys(figures) | {"note": WITHHELD}
-        return
-    step = step_above(APART / size) * (100 if name == EXTRACTED else 1)
-    found = record | {
-        key: rounded(record[key], step)
-        for key in figures
-        if isinstance(record[key], float)
     }
-    if name == EXTRACTED:
-        counts = [key for key in figures if isinstance(record[key], int)]
-        found |= {k: round(rounded(record[k], count_step(size, size))) for k in counts}
-    found |= {k: count_of(record[k], size) for k in ("tokens", "n") if k in record}
-    yield found
+    if size == 0 and not figures:
+        return record  # of nothing, and why
+    if not isinstance(size, int) or size < FEWEST:
+        empty = dict.fromkeys(figures) | {"note": WITHHELD}
+        return None if name in NEEDED else record | empty
+    step = step_above(APART / size) * (100 if name == EXTRACTED else 1)
+    told: Record = {
+        k: count_of(record[k], size) for k in ("tokens", "n") if k in record
+    }
+    for key, value in figures.items():
+        if isinstance(value, float):
+            told[key] = rounded(value, step)
+        elif name == EXTRACTED:
+            told[key] = round(rounded(value, count_step(size, size)))
+    return record | told

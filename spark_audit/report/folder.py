@@ -17,7 +17,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from spark_audit import sentences
-from spark_audit.errors import InputError, OutputError, choose
+from spark_audit.errors import InputError, OutputError
 from spark_audit.files import (
     check_links,
     data_bytes,
@@ -33,6 +33,7 @@ from spark_audit.report.figures import drawing
 from spark_audit.report.tables import File, Rendering
 from spark_audit.report.writers import markdown, pages, table_files
 from spark_audit.results import Report
+from spark_audit.terminal.flags import one_of
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
 
@@ -255,9 +256,4 @@ def check_formats(formats: Sequence[str]) -> None:
         It lists those that there are.
     """
     for name in formats:
-        if name not in WRITERS:
-            raise InputError(
-                f"unknown report format {name!r}",
-                where="--format",
-                fix=choose(name, list(WRITERS)),
-            )
+        one_of(name, "--format", WRITERS)

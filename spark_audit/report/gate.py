@@ -17,10 +17,10 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from operator import attrgetter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
@@ -28,8 +28,8 @@ from urllib.parse import quote
 from spark_audit.audits import about, audit_names
 from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, choose, visible
-from spark_audit.files import read_regular, sha256_file
-from spark_audit.names import ANY, BASE, entry_of, series_of
+from spark_audit.files import parse_json, read_regular, sha256_file
+from spark_audit.names import ANY, BASE, check_known, entry_of, series_of
 from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure import KEYED, disclosed, manifest_facts
 from spark_audit.report.states import untested
@@ -37,6 +37,7 @@ from spark_audit.report.writers.pages import environment
 from spark_audit.results import Contrast, Report, Row, grouped, number
 from spark_audit.results.findings import SEVERITY, WITHHELD
 from spark_audit.sentences import render
+from spark_audit.terminal.flags import one_of
 
 FIELDS = ("value", "low", "high", "p")
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -84,8 +85,8 @@ class Rule:
     text: str
     operator: str
     bound: float
-    checkpoint: str | None
-    but: str | None
+    checkpoint: str | None = None
+    but: str | None = None
     audit: str = ""
     metric: str = ""
     of: str = ""
@@ -134,30 +135,24 @@ def parse_rule(text: str) -> Rule:
     match = _CLAIM.fullmatch(text) or _RULE.fullmatch(text)
     if match is None:
         raise InputError("is no rule", where=where, fix=SHAPE)
-    rule = partial(
-        Rule,
-        text=text.strip(),
-        operator=match["operator"].split()[0],
-        checkpoint=match["names"] if match["scope"] == "for" else None,
-        but=match["names"] if match["scope"] == "except" else None,
-    )
+    told: dict[str, Any] = {"text": text.strip()}
+    told["operator"] = match["operator"].split()[0]
+    if match["scope"]:
+        told["checkpoint" if match["scope"] == "for" else "but"] = match["names"]
     if match.re is _CLAIM:
         claim = match["claim"]
         if claim not in SEVERITY:
             known = "verbatim" if claim.startswith("extract") else claim
             fix = choose(known, SEVERITY)
             raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
-        return rule(bound=SEVERITY[claim], claim=claim)
+        return Rule(bound=SEVERITY[claim], claim=claim, **told)
     audit, _, rest = match["figure"].partition(".")
-    if audit not in audit_names():
-        fix = choose(audit, audit_names())
-        raise InputError(f"unknown audit {audit!r}", where=where, fix=fix)
+    one_of(audit, where, audit_names())
     if match["kind"]:
-        rule = partial(rule, group=f"{match['kind']}:{match['part']}")
+        told["group"] = f"{match['kind']}:{match['part']}"
         rest += match["field"] or ""
-    if match["operator"].split()[0] in CHANGES:
-        field = "value"
-    else:
+    field = "value"
+    if told["operator"] not in CHANGES:
         rest, _, field = rest.rpartition(".")
     if field not in FIELDS:
         fields = ", ".join(f".{one}" for one in FIELDS)
@@ -166,27 +161,28 @@ def parse_rule(text: str) -> Rule:
     if not math.isfinite(bound := float(match["bound"])):
         raise InputError("its bound is not finite", where=where, fix=SHAPE)
     metric, of = _named(rest, audit, where)
-    return rule(audit=audit, metric=metric, of=of, field=field, bound=bound)
+    return Rule(audit=audit, metric=metric, of=of, field=field, bound=bound, **told)
 
 
 def _named(text: str, audit: str, where: str) -> tuple[str, str]:
-    """Metric and variant, longest names first: both may hold dots."""
+    """Metric and variant; of metrics that it may name the longest: names hold dots."""
     metrics = {metric.name: metric.variants for metric in about(audit).metrics}
-    for metric in sorted(metrics, key=len, reverse=True):
-        if text != metric and not text.startswith(f"{metric}."):
-            continue
-        of, known = text[len(metric) + 1 :], metrics[metric]
-        if of in known or (ANY in known and of):
-            return metric, of
+    meant = (name for name in metrics if f"{text}.".startswith(f"{name}."))
+    metric = max(meant, key=len, default=None)
+    if metric is None:
+        fix = choose(text.partition(".")[0], metrics)
+        raise InputError(f"{audit} has no metric {text!r}", where=where, fix=fix)
+    of, known = text[len(metric) + 1 :], metrics[metric]
+    if of not in known and not (ANY in known and of):
+        fix = "" if "" in known else f"write {audit}.{metric}.VARIANT; "
+        fix += choose(of, (name or "(none)" for name in known))
         what = f"{audit}.{metric} has no variant {of!r}"
-        fix = choose(of, (name or "(none)" for name in known))
-        if not of:
-            what = f"{audit}.{metric} has several variants"
-            fix = f"write {audit}.{metric}.VARIANT; {fix}"
         raise InputError(what, where=where, fix=fix)
-    what = f"unknown metric {text!r} of {audit}" if text else f"{audit} needs a metric"
-    fix = choose(text.partition(".")[0], metrics)
-    raise InputError(what, where=where, fix=fix)
+    return metric, of
+
+
+Pairs: TypeAlias = Sequence[tuple[Row, Row]]
+"""Rows with exact figures, which decide, and as shared: many read the logs."""
 
 
 def check(
@@ -215,18 +211,51 @@ def check(
         If a rule names a checkpoint that the report has not, or is of a change and
         there is no earlier report.
     """
-    found: list[Finding] = []
     known = {False: report} | ({} if changed is None else {True: changed})
     pairs = {change: (one, disclosed(one)) for change, one in known.items()}
+    found: list[Finding] = []
     for rule in dict.fromkeys(rules):
         if rule.change not in pairs:
             where = f"--fail-if {rule.text!r}"
             raise InputError("is of a change", where=where, fix="add --against REPORT")
-        for one in _check(*pairs[rule.change], rule, allow_missing=allow_missing):
-            if rule.change and one.checkpoint in same and one.state != "left_out":
-                one = replace(one, state="ok", detail=render("gate.same"))
-            found.append(one)
+        own = list(_verdicts(*pairs[rule.change], rule, same))
+        if all(state == "left_out" for _, state, _ in own):
+            own.append((NOBODY, "missing", render("gate.nobody")))
+        for name, state, detail in own:
+            if state == "missing" and not allow_missing:
+                state = "tripped"
+            found.append(Finding(rule.text, name, state, detail))
     return found
+
+
+def _verdicts(
+    report: Report, shared: Report, rule: Rule, same: Collection[str]
+) -> Iterator[tuple[str, State, str]]:
+    """Of each checkpoint its name, what the rule comes to, and why."""
+    names, rows = _names(report), _rows(report, rule)
+    by_name = grouped(
+        zip(rows, _rows(shared, rule), strict=True), lambda pair: pair[0].checkpoint
+    )
+    chosen = _chosen(rule, names)
+    for name in names:
+        pairs = by_name.get(name, [])
+        if name not in chosen:
+            yield name, "left_out", render("gate.rule")
+        elif reason := _impossible(report, rule, rows, name):
+            yield name, "left_out", reason
+        elif rule.change and name in same:
+            yield name, "ok", render("gate.same")
+        else:
+            if rule.claim:
+                state, detail = _claimed(report, rule, name)
+            else:
+                judge = _moved if rule.change else _measured
+                state, detail = judge(report, rule, pairs)
+            if failed := faults(shared.guards, name):
+                why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
+                detail = f"{detail}; {why}" if state == "tripped" else why
+                state = "tripped" if state == "tripped" else "missing"
+            yield name, state, detail
 
 
 def judged(found: Sequence[Finding]) -> list[str]:
@@ -243,47 +272,6 @@ def judged(found: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _check(
-    report: Report, shared: Report, rule: Rule, *, allow_missing: bool
-) -> list[Finding]:
-    rows, told = ([] if rule.claim else _rows(each, rule) for each in (report, shared))
-    names = _names(report)
-    chosen = _chosen(rule, names)
-    found = []
-    for name in names:
-        pairs = [
-            (row, shown)
-            for row, shown in zip(rows, told, strict=True)
-            if row.checkpoint == name
-        ]
-        reason = None if name in chosen else render("gate.rule")
-        if reason is None and rule.change and name == BASE:
-            reason = render("gate.baseline")
-        measured = any(row.value is not None for row, _ in pairs)
-        without = not pairs or (name == BASE and not measured)
-        if reason is None and rule.checkpoint is None and without:
-            reason = _impossible(report, rule, rows, name)
-        if reason is not None:
-            found.append(Finding(rule.text, name, "left_out", reason))
-            continue
-        if rule.claim:
-            state, detail = _claimed(report, rule, name)
-        else:
-            judge = _moved if rule.change else _measured
-            state, detail = judge(report, rule, pairs)
-        if failed := faults(shared.guards, name):
-            why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
-            detail = f"{detail}; {why}" if state == "tripped" else why
-            state = "tripped" if state == "tripped" else "missing"
-        if state == "missing" and not allow_missing:
-            state = "tripped"
-        found.append(Finding(rule.text, name, state, detail))
-    if all(one.state == "left_out" for one in found):
-        state = "missing" if allow_missing else "tripped"
-        found.append(Finding(rule.text, NOBODY, state, render("gate.nobody")))
-    return found
-
-
 def _chosen(rule: Rule, names: Sequence[str]) -> set[str]:
     """Whom a rule speaks of; a method that is left out takes its seeds along."""
     texts = [rule.checkpoint or rule.but or ""]
@@ -291,37 +279,34 @@ def _chosen(rule: Rule, names: Sequence[str]) -> set[str]:
         # A name may hold a comma itself.
         texts = [text.strip() for text in rule.but.split(",")]
     for text in filter(None, texts):
-        if text not in names:
-            raise InputError(
-                f"{text!r} is none of the report's checkpoints",
-                where=f"--fail-if {rule.text!r}",
-                fix=choose(text, names),
-            )
+        check_known(text, names, where=f"--fail-if {rule.text!r}")
     if rule.checkpoint is not None:
         return {rule.checkpoint}
     return {name for name in names if not {name, entry_of(name)} & {*texts}}
 
 
-def _impossible(
-    report: Report, rule: Rule, rows: Sequence[Row], name: str
-) -> str | None:
-    """Why there is no such figure of a checkpoint, whatever is measured."""
+def _impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) -> str:
+    """Why there is no such figure of a checkpoint, whatever is measured; else empty."""
+    if rule.change and name == BASE:
+        return render("gate.baseline")
+    if rule.checkpoint is not None:
+        return ""
     if rule.claim:
-        return render("gate.base") if name == BASE else None
-    contrasts = [row for row in rows if isinstance(row, Contrast)]
-    if contrasts:
+        return render("gate.base") if name == BASE else ""
+    here = [row for row in rows if row.checkpoint == name]
+    if here and (name != BASE or any(row.value is not None for row in here)):
+        return ""
+    if contrasts := [row for row in rows if isinstance(row, Contrast)]:
         baseline = report.settings.get("baseline")
         others = {baseline} if baseline else {row.baseline for row in contrasts}
         if {name, entry_of(name)} & {BASE, *others}:
             return render("gate.baseline")
-    if name == BASE and (here := [row for row in rows if row.checkpoint == BASE]):
-        measured = any(row.value is not None for row in rows if row.checkpoint != BASE)
-        if measured and all(row.value is None for row in here):
-            return here[0].note  # such as: it is the reference itself
+    if here and any(row.value is not None for row in rows):
+        return here[0].note  # such as: it is the reference itself
     rounded = {one.name for one in report.checkpoints if one.quantised_from is not None}
     if name in rounded and about(rule.audit).of_series:
         return render("gate.stages")
-    return None
+    return ""
 
 
 def _names(report: Report) -> list[str]:
@@ -337,21 +322,17 @@ def _names(report: Report) -> list[str]:
 
 
 def _rows(report: Report, rule: Rule) -> list[Row]:
-    """Pooled rows of the rule's figure; p values stand with contrasts only."""
+    """The rows of the rule's figure; p values stand with contrasts only."""
     wanted = (rule.audit, rule.metric, rule.of)
     found = [
         row
         for row in (*report.results, *report.contrasts)
         if (row.audit, row.metric, row.of) == wanted and rule.holds(row.group)
     ]
-    contrasts: list[Row] = [row for row in found if isinstance(row, Contrast)]
-    if rule.field == "p" or rule.change or len(contrasts) == len(found):
-        return contrasts
-    return [row for row in found if not isinstance(row, Contrast)]
-
-
-Pairs: TypeAlias = Sequence[tuple[Row, Row]]
-"""Rows with exact figures, which decide, and as shared: many read the logs."""
+    plain = [row for row in found if not isinstance(row, Contrast)]
+    if rule.field == "p" or rule.change or not plain:
+        return [row for row in found if isinstance(row, Contrast)]
+    return plain
 
 
 def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
@@ -372,9 +353,10 @@ def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     if not pairs:
         audits = dict.fromkeys(row.audit for row in report.results)
         return "missing", render("gate.unmeasured", audit=rule.audit, audits=audits)
-    if lost := [row for row, _ in pairs if row.status != "ok"]:
-        state = lost[0].status.replace("_", " ")
-        return "missing", f"{state}: {lost[0].note}" if lost[0].note else state
+    for row, _ in pairs:
+        if row.status != "ok":
+            told = (row.status.replace("_", " "), row.note)
+            return "missing", ": ".join(filter(None, told))
     return ("ok", words) if sound else ("missing", f"has no {rule.field}")
 
 
@@ -405,10 +387,8 @@ def _moved(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
             states["missing"].append(part + render("gate.power", least=least))
         else:
             states["ok"].append(words)
-    for state, said in states.items():
-        if said:
-            return state, ", ".join(said)
-    return "missing", render("gate.unchanged")
+    told = ((state, ", ".join(said)) for state, said in states.items() if said)
+    return next(told, ("missing", render("gate.unchanged")))
 
 
 def _part(row: Row) -> str:
@@ -422,12 +402,11 @@ def _number(shown: Row, field: str) -> str:
 def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
     """What is claimed of a checkpoint; one whose memory was not tested is missing."""
     own = [one for one in report.findings if one.checkpoint == name]
-    holds = OPERATORS[rule.operator]
-    tripped = [one for one in own if holds(one.severity, rule.bound)]
-    if rule.operator in ("==", "!="):
-        # One of several claims of the same severity is meant by its name.
-        equal = rule.operator == "=="
-        tripped = [one for one in own if (one.claim == rule.claim) is equal]
+    # One of several claims of the same severity is meant by its name.
+    named = rule.operator in ("==", "!=")
+    field, bound = ("claim", rule.claim) if named else ("severity", rule.bound)
+    holds: Callable[[Any, Any], bool] = OPERATORS[rule.operator]
+    tripped = [one for one in own if holds(getattr(one, field), bound)]
     told = dict.fromkeys(f"{one.claim} ({one.audit})" for one in tripped or own)
     shown = ", ".join(told) or render("gate.nothing")
     if tripped:
@@ -477,17 +456,16 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
             "region": {"startLine": 1},
         }
     }
-    known = dict.fromkeys(visible(one.rule) for one in found)
-    numbered = {rule: f"gate/{k}" for k, rule in enumerate(known)}
-    words = ("shortDescription", "fullDescription")
+    texts = list(dict.fromkeys(visible(one.rule) for one in found))
     help = {"text": "Rules are explained by `spark-audit gate --help`."}
+    words = ("shortDescription", "fullDescription")
     rules = [
-        {"id": one, "help": help, **dict.fromkeys(words, {"text": rule})}
-        for rule, one in numbered.items()
+        {"id": f"gate/{k}", "help": help, **dict.fromkeys(words, {"text": text})}
+        for k, text in enumerate(texts)
     ]
     results = [
         {
-            "ruleId": numbered[visible(one.rule)],
+            "ruleId": f"gate/{texts.index(visible(one.rule))}",
             "level": LEVELS[one.state],
             "message": {"text": visible(f"{one.whom}: {one.rule}: {one.detail}")},
             "locations": [place | {"logicalLocations": [{"name": one.whom}]}],
@@ -520,17 +498,19 @@ def statement(
         Of :func:`spark_audit.report.gate.check`.
     """
     keyed = manifest_facts(report.manifest).digest.removeprefix(KEYED)
-    names = {name for names in report.files.values() for name in names}
-    files = {
-        name: sha256_file(folder / name)
-        for name in sorted({*names, "report.json"})
-        if (folder / name).exists()
+    parts = [{"name": "manifest", "digest": {"hmacSha256": keyed}}]
+    for name in sorted({"report.json", *chain(*report.files.values())}):
+        if (path := folder / name).exists():
+            parts.append({"name": name, "digest": {"sha256": sha256_file(path)}})
+    gate = {
+        "rules": list(dict.fromkeys(one.rule for one in found)),
+        "allowMissing": allow_missing,
+        "versions": report.versions,
     }
-    tests: dict[str, list[str]] = {"ok": [], "missing": [], "tripped": []}
-    for one in found:
-        tests.setdefault(one.state, []).append(f"{one.whom}: {one.rule}")
-    failed, warned = tests["tripped"], tests["missing"]
-    result = "FAILED" if failed else "WARNED" if warned else "PASSED"
+    passed, warned, failed = (
+        [f"{one.whom}: {one.rule}" for one in found if one.state == state]
+        for state in ("ok", "missing", "tripped")
+    )
     return canonical_json(
         {
             "_type": STATEMENT,
@@ -540,20 +520,9 @@ def statement(
             ],
             "predicateType": TEST_RESULT,
             "predicate": {
-                "result": result,
-                "configuration": [
-                    {"name": "manifest", "digest": {"hmacSha256": keyed}},
-                    *({"name": k, "digest": {"sha256": v}} for k, v in files.items()),
-                    {
-                        "name": "gate",
-                        "annotations": {
-                            "rules": list(dict.fromkeys(one.rule for one in found)),
-                            "allowMissing": allow_missing,
-                            "versions": report.versions,
-                        },
-                    },
-                ],
-                "passedTests": tests["ok"],
+                "result": "FAILED" if failed else "WARNED" if warned else "PASSED",
+                "configuration": [*parts, {"name": "gate", "annotations": gate}],
+                "passedTests": passed,
                 "warnedTests": warned,
                 "failedTests": failed,
             },
@@ -570,37 +539,39 @@ def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
         If it is none of ours.
     """
     content = read_regular(path)
+    whole = parse_json(content, place=str(path))
     try:
-        whole = json.loads(content)
         gate = whole["predicate"]["configuration"][-1]["annotations"]
-        rules, allow_missing = gate["rules"], gate["allowMissing"]
         known = [whole["_type"], whole["predicateType"]] == [STATEMENT, TEST_RESULT]
-    except (ValueError, LookupError, TypeError):
+        known = known and all(isinstance(one, str) for one in gate["rules"])
+        rules, allow_missing = [*gate["rules"]], bool(gate["allowMissing"])
+    except (LookupError, TypeError):
         known = False
-    if not known or not all(isinstance(one, str) for one in rules):
+    if not known:
         fix = "give what `spark-audit gate --attest` wrote, without its signature"
         raise InputError("is no statement on a report", where=str(path), fix=fix)
-    return content, rules, bool(allow_missing)
+    return content, rules, allow_missing
 
 
 def differences(ours: bytes, theirs: bytes) -> list[str]:
     """What a statement says otherwise than one made now, by name."""
-    if ours == theirs:
-        return []
-    here, there = (_parts(json.loads(one)) for one in (ours, theirs))
+    here, there = (
+        grouped(_parts(json.loads(one)), itemgetter(0)) for one in (ours, theirs)
+    )
     names = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
-    return names or ["its form"]
+    return names or ["its form"] * (ours != theirs)
 
 
-def _parts(whole: Any) -> dict[str, Any]:
-    """Each part of a statement under the name of the file or model it is of."""
-    parts: dict[str, Any] = {}
-    try:
-        predicate = dict(whole["predicate"])
-        for one in predicate.pop("configuration"):
-            parts[str(one["name"])] = one
-        for one in whole["subject"]:
-            parts[f"weights of {one['name']}"] = one
-        return parts | {str(k): v for k, v in predicate.items()}
-    except (LookupError, TypeError, ValueError):
-        return {"its form": whole}
+def _parts(whole: Any, name: str = "its form") -> Iterator[tuple[str, Any]]:
+    """Each part of a statement under the name of the file, model or list it is of."""
+    if isinstance(whole, dict) and "name" in whole:
+        place = "weights of " * (name == "subject")
+        yield f"{place}{whole['name']}", whole
+    elif isinstance(whole, dict):
+        for key, part in whole.items():
+            yield from _parts(part, key)
+    elif isinstance(whole, list):
+        for part in whole:
+            yield from _parts(part, name)
+    else:
+        yield name, whole

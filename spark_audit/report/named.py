@@ -8,7 +8,7 @@ text's log-likelihood since the untrained model, against held-out rows of its ta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,13 +181,12 @@ def persons(
         If an id is in no row of the evidence: the report says nothing of such a person.
         If the manifest has other identifiers than were audited.
     """
-    evidence = evidence_of(report, folder)
-    units = evidence.units
-    held_out = ~units["member"].to_numpy(bool)
-    extracted = None
+    evidence, extracted = evidence_of(report, folder), None
     if about("extract").evidence_file() in report.evidence:
         extracted = evidence_of(report, folder, "extract")
-    groups = _groups(units, ids, sources or {}, extracted)
+    units = evidence.units
+    asked = () if extracted is None else extracted.units["cluster"]
+    groups = _groups(units, ids, sources or {}, asked)
     for key in (key for key, own in groups.items() if not own):
         raise InputError(
             "is no row and no group of rows of this report: nothing is known of it",
@@ -202,29 +201,28 @@ def persons(
         p = {k: roc.simes(each) for k, each in known.items() if len(each)}
         adjusted = holm_by_key(p)
         for key, mine in rows.items():
-            back, asked = _back(extracted, one.checkpoint, groups[key])
-            held = int((units["cluster"].isin(groups[key]) & held_out).sum())
-            unused = "named.held_out" if held else "named.not_compared"
+            back, asked_for = _back(extracted, one.checkpoint, groups[key])
+            held = units[~units["member"] & units["cluster"].isin(groups[key])]
+            unused = "named.not_compared" if held.empty else "named.held_out"
             listed = int(mine["named"].sum())
+            state = "listed" if listed else "not_shown"
             if key not in adjusted:
                 state = "not_tested"
             elif adjusted[key] < LEVEL:
                 state = "shown"
-            else:
-                state = "listed" if listed else "not_shown"
             found.append(
                 {
                     "id": key,
                     "checkpoint": one.checkpoint,
                     "state": state,
                     "trained": len(mine),
-                    "held_out": held,
+                    "held_out": len(held),
                     "named": listed,
                     "p": p.get(key),
                     "p_adjusted": adjusted.get(key),
                     "least": 1 / (1 + one.held_out),
                     "back": None if back is None else len(back),
-                    "asked": asked,
+                    "asked": asked_for,
                     "texts": list(dict.fromkeys(texts[i] for i in back or () if texts)),
                     "why": one.why or ("" if len(mine) else render(unused)),
                 }
@@ -236,16 +234,12 @@ def _groups(
     units: pd.DataFrame,
     ids: Sequence[str],
     sources: Mapping[str, str],
-    extracted: Evidence | None = None,
+    asked: Iterable[str] = (),
 ) -> dict[str, set[str]]:
-    """The groups of rows of each person; some are known to ``extract`` alone."""
-    groups: dict[str, set[str]] = {}
-    asked = set() if extracted is None else {*extracted.units["cluster"]}
-    for key in ids:
-        group = sources.get(key, key)
-        own = (units["example"] == key) | (units["cluster"] == group)
-        groups[key] = {*units["cluster"][own]} | ({group} & asked)
-    return groups
+    """The groups of rows of each person; some are only ``asked`` for by ``extract``."""
+    rows, known = units.groupby("example")["cluster"], {*units["cluster"], *asked}
+    own = rows.agg(set).to_dict()
+    return {k: own.get(k, set()) | ({sources.get(k, k)} & known) for k in ids}
 
 
 def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
@@ -269,12 +263,10 @@ def _back(
     """Which identifiers of groups come back word for word, of how many asked for."""
     if extracted is None or name not in extracted.checkpoints:
         return None, 0
-    units = extracted.units
+    units = extracted.units.assign(back=extracted.row(name, "greedy_sure"))
     own = units["cluster"].isin(groups) & (units["split"] == "train")
-    own &= units["prompt"] == "full"
-    greedy = extracted.row(name, "greedy_sure")
-    own &= np.isfinite(greedy)
-    back = units["span"][own & (greedy == 1)].tolist()
+    own &= (units["prompt"] == "full") & units["back"].notna()
+    back = units["span"][own & (units["back"] == 1)].tolist()
     return (back, int(own.sum())) if own.any() else (None, 0)
 
 
@@ -313,21 +305,23 @@ def changed(
     found = []
     for old, new in pairs:
         move = after.row(new, SCORE) - before.row(old, SCORE)
-        place = units["task"], units["cluster"]
-        scaled = roc.standardised(move, held_out, *place)
-        doubt = any(map(_doubt, reports.values(), (old, new)))
-        ways = [
+        scaled = roc.standardised(move, held_out, units["task"], units["cluster"])
+        down, up = (
             roc.conformal_p(x, held_out, units["cluster"]) for x in (-scaled, scaled)
-        ]
-        way, p = dict[str, str](), dict[str, float]()
+        )
+        doubt = any(map(_doubt, reports.values(), (old, new)))
+        sides: dict[str, tuple[float, float]] = {}
         for key, of in () if doubt else groups.items():
-            own = units["cluster"].isin(of).to_numpy() & np.isfinite(ways[0])
+            own = units["cluster"].isin(of).to_numpy() & np.isfinite(down)
             if own.any():
-                down, up = (roc.simes(each[own]) for each in ways)
-                way[key] = "fell" if down < up else "rose"
-                p[key] = min(1.0, 2 * min(down, up))
+                sides[key] = roc.simes(down[own]), roc.simes(up[own])
+        p = {key: min(1.0, 2 * min(both)) for key, both in sides.items()}
         adjusted = holm_by_key(p)
-        shown = {k: way[k] if a < LEVEL else "unchanged" for k, a in adjusted.items()}
+        shown = dict.fromkeys(p, "unchanged") | {
+            key: "fell" if sides[key][0] < sides[key][1] else "rose"
+            for key, level in adjusted.items()
+            if level < LEVEL
+        }
         found += [
             {
                 "id": key,

@@ -9,6 +9,7 @@ among their candidates. Formulas and sources are in
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -235,12 +236,8 @@ def canaries_needed(
         guesses = declared_guesses(count)
         return one_run_p(guesses, guesses, count, epsilon=epsilon, delta=delta) <= level
 
-    low, high = 0, 1
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > MOST:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    powers = (1 << k for k in range(MOST.bit_length()))
+    if (high := next(filter(enough, powers), None)) is None:
+        return None
+    least = high // 2 + 1
+    return least + bisect_left(range(least, high), True, key=enough)

@@ -217,35 +217,32 @@ def standings(report: Report) -> list[Standing]:
 
     Empty where no audit of the report attacks anything.
     """
-    ran = {row.audit for row in report.results}
-    ran |= {one.audit for one in report.findings}
+    # Of each audit that the report has, whom it scored.
+    scored = {one.audit: set[str]() for one in (*report.results, *report.findings)}
+    for row in report.results:
+        if row.n:
+            scored[row.audit].add(method_of(row.checkpoint))
     attacks = [
         name
         for name in audit_names()
-        if name in ran or name not in ON_REQUEST
+        if name in scored or name not in ON_REQUEST
         if knows(f"audit.{name}.attack") or (name not in AUDITS and about(name).covers)
     ]
-    if not ran & {*attacks}:
+    if not scored.keys() & {*attacks}:
         return []
     told = grouped(report.findings, lambda one: method_of(one.checkpoint))
     # Why nothing was tested of anybody is the reason for each.
     lacking = [
         f for f in told.pop("", ()) if f.claim == "not_tested" and f.audit in attacks
     ]
-    names = dict.fromkeys([*entries(report), *told])
-    by_entry = {name: [*told.get(name, ()), *lacking] for name in names}
-    scored = {(row.audit, method_of(row.checkpoint)) for row in report.results if row.n}
-    scored |= {(row.audit, "") for row in report.results}
-    scored |= {(one.audit, "") for one in report.findings}
-    found = [
-        _standing(report, name, own, attacks, scored)
-        for name, own in by_entry.items()
-        if name != CONTROL
-        if name != BASE or any(one.detected for one in own)
-    ]
+    found = []
+    for name in dict.fromkeys([*entries(report), *told]):
+        own = [*told.get(name, ()), *lacking]
+        if name != CONTROL and (name != BASE or any(one.detected for one in own)):
+            found.append(_standing(report, name, own, attacks, scored))
 
     def place(one: Standing) -> tuple[int, int]:
-        severest = max((finding.severity for finding in one.detections), default=0)
+        severest = one.detections[0].severity if one.detections else 0
         return list(SHAPES).index(one.state), -severest
 
     return sorted(found, key=place)
@@ -471,15 +468,15 @@ def _standing(
     name: str,
     findings: Sequence[Finding],
     attacks: Collection[str],
-    scored: Collection[tuple[str, str]],
+    scored: Mapping[str, Collection[str]],
 ) -> Standing:
     own = [one for one in by_severity(findings) if one.audit in (*attacks, OF_REPORT)]
     tried = tuple(
         _tried(
             audit,
             [one for one in own if one.audit == audit],
-            scored=(audit, name) in scored,
-            ran=(audit, "") in scored,
+            scored=name in scored.get(audit, ()),
+            ran=audit in scored,
         )
         for audit in attacks
     )
@@ -497,11 +494,11 @@ def _standing(
     else:
         state = "NO LEAK FOUND"
         tests = [one for one in tried if one.outcome == "not shown"]
-        led_by = next((f for one in tests if (f := one.finding) and remembers(f)), None)
+        led = (f for one in tests if (f := one.finding) and remembers(f))
+        led_by = next(led, None) or _least(own)
         near = min(tests, key=lambda one: _p(one.finding), default=None)
         if near and (_p(near.finding) >= LEVEL or near.finding is led_by):
             near = None
-        led_by = led_by or _least(own)
     # Over sources, as the states are: over a few seeds an interval may be endless, and
     # next to what was found in these checkpoints it read as if nothing had been.
     rows = (r for r in _memory(report, name) if (r.of, r.group) == ("", "pooled"))

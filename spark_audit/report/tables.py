@@ -463,24 +463,17 @@ def against(report: Report, other: Report) -> Table:
         If the reports share no checkpoint or no figure.
     """
     ours, theirs = _figures(report), _figures(other)
-    names = {key[0] for key in theirs}
-    if names.isdisjoint(key[0] for key in ours):
-        raise InputError(
-            "no checkpoint has the same name in both reports",
-            where="--against",
-            fix=f"audit with --ckpt NAME=PATH; {choose('', names)}",
-        )
-    pairs = ((row, theirs.get(key)) for key, row in ours.items())
     records = [
-        _record(row, match, report, other)
-        for row, match in pairs
-        if match and row.value is not None and match.value is not None
+        _record(row, theirs[key], report, other)
+        for key, row in ours.items()
+        if key in theirs and None not in (row.value, theirs[key].value)
     ]
     if not records:
+        names = choose("", dict.fromkeys(key[0] for key in theirs))
         raise InputError(
-            "the two reports have no figure in common",
+            "the two reports have no figure of a checkpoint of one name in common",
             where="--against",
-            fix="run the audits that the other report holds",
+            fix=f"run the other's audits with --ckpt NAME=PATH; {names}",
         )
     title = render("against.title", name=other.manifest.name)
     return records_table(records, title=title, remarks=tuple(other.caveats))

@@ -305,7 +305,7 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
         ({"manifest": given / "changed.json"}, 2, "was changed after it was built"),
         (other, 2, "made for another model: base weights"),
         (other | {"shard": (0, 2)}, 2, "made for another model: base weights"),
-        ({"formats": ("md", "docx")}, 2, "unknown report format 'docx'; choose one"),
+        ({"formats": ("md", "docx")}, 2, "--format: 'docx' is unknown; choose one"),
         ({"baseline": "x", "ckpt": ("a=/no",)}, 2, "--baseline: 'x' is none of the"),
         ({"output": given / "file" / "report"}, 4, "cannot be written"),
         ({"audits": ("stages",)}, 2, "--ckpt: no series of several stages was"),

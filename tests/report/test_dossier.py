@@ -168,7 +168,8 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
         "membership": ("void", "void"),
         "extraction": ("not tested", "this audit was not run"),
     }
-    text = text_of(page.dossier(less, Path("nowhere"), Rendering()))
+    (made,) = page.write_dossier(less, Path("nowhere"), Rendering())
+    text = text_of(made.content)
     assert "twins : not tested: this audit was not run." in text
     assert "tested, but the figures are not valid 0.047" not in text
 
@@ -206,7 +207,7 @@ def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(case, folder):
     assert all(row["id"].startswith("row ") for row in numbers)
     assert exposed(secret, folder, leaky, manifest=case.manifest) == named
     # No figure of a row stands anywhere: its digits are those of its id.
-    html = page.dossier(report, folder, Rendering())
+    ((_, html, _),) = page.write_dossier(report, folder, Rendering())
     part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
     assert not re.search(r"\d\.\d", part)
 

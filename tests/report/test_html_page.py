@@ -113,7 +113,9 @@ def report() -> Report:
 
 
 def render(report: Report) -> str:
-    return pages.page(report, Rendering(partial(drawing.drawings, report)))
+    how = Rendering(partial(drawing.drawings, report))
+    (made,) = pages.write_page(report, Path(), how)
+    return str(made.content)
 
 
 @pytest.fixture

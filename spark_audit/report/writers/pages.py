@@ -26,13 +26,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.report import states
-from spark_audit.report.figures.drawing import (
-    DARK,
-    LIGHT,
-    Drawing,
-    inline_svg,
-    palette,
-)
+from spark_audit.report.figures.drawing import DARK, LIGHT, Drawing, inline_svg, palette
 from spark_audit.report.named import SHARE, evidence_of, named_rows, numbered
 from spark_audit.report.states import attack_table, attacks, uncovered
 from spark_audit.report.tables import (
@@ -135,11 +129,6 @@ FIRST = "memory"
 
 def write_page(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``report.html``; no text of an example is ever in it."""
-    yield File("report.html", page(report, how))
-
-
-def page(report: Report, how: Rendering) -> str:
-    """The report as one HTML page."""
     drawn = how.drawn()
     sections = list(_sections(report, [d for d in drawn if d.name != FIRST]))
     made = environment(numeric=_numeric, svg=inline_svg)
@@ -163,7 +152,7 @@ def page(report: Report, how: Rendering) -> str:
             section["name"]: f"section-{k}" for k, section in enumerate(sections)
         },
     }
-    return made.get_template("page.html").render(shared)
+    yield File("report.html", made.get_template("page.html").render(shared))
 
 
 # --- sections -------------------------------------------------------------------------
@@ -184,11 +173,13 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         pictures[one.audit if one.audit in pictures else FURTHER].append(one)
     for name in (name for name in grids if grids[name] or pictures[name]):
         terms = [*sentences.terms(f"definition.{name}"), *general(report)]
+        said = by_severity(f for f in report.findings if f.audit == name)
         yield {
             "name": name,
             "title": sentences.optional(f"audit.{name}.title") or name,
             "question": sentences.optional(f"audit.{name}.question"),
-            "said": by_severity(f for f in report.findings if f.audit == name),
+            "detected": [one for one in said if one.detected],
+            "others": [one for one in said if not one.detected],
             "pictures": pictures[name],
             "grids": grids[name],
             "definitions": terms if name in audits else (),
@@ -208,14 +199,7 @@ MOST = 10
 
 
 def write_dossier(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
-    """``dossier.html``; a browser prints it on A4."""
-    # With identifiers it is as private as the manifest.
-    private = how.show_text and how.manifest is not None
-    yield File("dossier.html", dossier(report, folder, how), private)
-
-
-def dossier(report: Report, folder: Path, how: Rendering) -> str:
-    """The dossier as one page, a template over the states of the checkpoints.
+    """``dossier.html``; a browser prints it on A4.
 
     Parameters
     ----------
@@ -227,7 +211,7 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
     """
     shared = facts(report)
     found: list[states.Standing] = shared["standings"]
-    by_state = {s: [one.name for one in found if one.state == s] for s in states.SHAPES}
+    by_state = grouped(found, lambda one: one.state)
     named = how.manifest if how.show_text else None
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
     lists = []
@@ -237,7 +221,7 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         "words": _dossier_words,
         "stages": len(report.checkpoints) - len(shared["checkpoints"]),
         "data": _data(report, how.manifest),
-        "by_state": {s: names for s, names in by_state.items() if names},
+        "by_state": {s: [one.name for one in own] for s, own in by_state.items()},
         "guards": sorted(
             (g for g in report.guards if g.passed is not True),
             key=lambda g: g.passed is not False,
@@ -257,7 +241,9 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         ],
     }
     made = environment(figure=_figure, attack=states.attack_name, words=_dossier_words)
-    return made.get_template("dossier.html").render(shared)
+    # With identifiers it is as private as the manifest.
+    text = made.get_template("dossier.html").render(shared)
+    yield File("dossier.html", text, private=named is not None)
 
 
 def _dossier_words(key: str, **facts: Any) -> str:

@@ -17,13 +17,7 @@ import pandas as pd
 from spark_audit import sentences
 from spark_audit.audits.base import carriers
 from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows, numbered
-from spark_audit.report.tables import (
-    File,
-    Rendering,
-    figure,
-    line_name,
-    methods_of,
-)
+from spark_audit.report.tables import File, Rendering, figure, line_name, methods_of
 from spark_audit.report.writers.pages import environment
 from spark_audit.results import Report, Row
 
