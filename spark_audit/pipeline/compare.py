@@ -6,15 +6,15 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spark_audit.audits import Audit, about, audit_names, find
-from spark_audit.audits.base import Context, baselines_of, originals, replicates
+from spark_audit.audits import about, audit_names, find
+from spark_audit.audits.base import Context, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.checkpoints.specs import Loading, parse_specs
@@ -107,21 +107,26 @@ def compare(
     parts = _parts(paths)
     first = parts[0].report
     chosen = baseline or _default(parts[0].names)
-    preset = preset or str(first.settings.get("preset"))
     facts = _facts(parts)
     audits, left_out = _comparable(parts)
-    context = Context(paper=preset == "paper", seed=seed, replicates=replicates(preset))
-    evidence: dict[str, Evidence] = {}
-    results: dict[str, AuditResult] = {}
-    known: dict[str, None] = {}
-    for name in (one for one in audits if not only or one in only):
-        evidence[name] = Evidence.united([part.evidence(name) for part in parts])
-        audit = _as_made(name, first, but=FREE)
-        if name == "matched":
-            audit = replace(audit, **{"null": null})
-        known |= dict.fromkeys(entries(audit, evidence[name]))
-        results[name] = concluded(audit, evidence[name], context, chosen, facts)
-    check_known(chosen, [*sorted(known), *map(entry_of, known)], where="--baseline")
+    evidence = {
+        name: Evidence.united([part.evidence(name) for part in parts])
+        for name in audits
+        if not only or name in only
+    }
+    known = sorted({k for name, one in evidence.items() for k in entries(name, one)})
+    check_known(chosen, [*known, *map(entry_of, known)], where="--baseline")
+    settings = first.settings | {
+        "preset": preset or first.settings.get("preset"),
+        "seed": seed,
+        "baseline": chosen,
+        "matched.null": null,
+        "compared": [path.name for path in paths],
+    }
+    options = {k: v for k, v in settings.items() if k.partition(".")[2] not in FREE}
+    results = {
+        name: concluded(name, one, options, facts) for name, one in evidence.items()
+    }
     sums: dict[str, str] = {}
     if output is not None:
         sums = write_evidence(output, evidence)
@@ -129,9 +134,7 @@ def compare(
         results,
         status=first.status,
         command=list(command),
-        settings=first.settings
-        | {"preset": preset, "seed": seed, "baseline": chosen, "matched.null": null}
-        | {"compared": [path.name for path in paths]},
+        settings=settings,
         manifest=first.manifest,
         checkpoints=facts,
         guards=_guards(parts, left_out),
@@ -146,22 +149,30 @@ def compare(
     )
 
 
-def entries(audit: Audit, evidence: Evidence) -> list[str]:
+def entries(name: str, evidence: Evidence) -> list[str]:
     """What an audit compares: checkpoints, or series."""
-    whose = series_of if audit.of_series else str
+    whose = series_of if about(name).of_series else str
     return list(dict.fromkeys(map(whose, evidence.checkpoints)))
 
 
 def concluded(
-    audit: Audit,
+    name: str,
     evidence: Evidence,
-    context: Context,
-    baseline: str | None,
+    settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
-    """What an audit concludes from stored evidence, compared with a baseline."""
-    pairs = baselines_of(baseline, entries(audit, evidence)) | originals(facts)
-    return with_entries(audit.conclude(evidence, replace(context, baselines=pairs)))
+    """What an audit concludes from stored evidence, with the settings of a report."""
+    kind, preset = find(name), str(settings.get("preset"))
+    options = {one.name: settings.get(f"{name}.{one.name}") for one in fields(kind)}
+    audit = kind(**{k: v for k, v in options.items() if v is not None})
+    baselines = baselines_of(settings.get("baseline"), entries(name, evidence))
+    context = Context(
+        baselines=baselines | originals(facts),
+        paper=preset == "paper",
+        seed=int(settings.get("seed") or 0),
+        replicates=audit.replicates_of(preset),
+    )
+    return with_entries(audit.conclude(evidence, context))
 
 
 def changed_since(
@@ -403,9 +414,11 @@ def _concluded(
     report: Report, evidence: Mapping[str, Evidence]
 ) -> Iterator[tuple[str, str]]:
     """What the report says otherwise than its evidence, by audit."""
-    results = {name: _result(report, name, one) for name, one in evidence.items()}
     made = assemble(
-        results,
+        {
+            name: concluded(name, one, report.settings, report.checkpoints)
+            for name, one in evidence.items()
+        },
         guards=report.guards,
         status=report.status,
         command=report.command,
@@ -414,43 +427,20 @@ def _concluded(
         settings=report.settings,
     )
     for name in evidence:
-        apart = [
-            part
-            for part in ("results", "contrasts", "findings")
-            if not _same(_of(report, part, name), _of(made, part, name))
-        ]
-        told = {k: v for k, v in made.tables.items() if made.origins.get(k) == name}
-        apart += [
-            k for k, table in told.items() if not _same(report.tables.get(k), table)
-        ]
+        ours, theirs = _told(made, name), _told(report, name)
+        apart = [part for part, one in ours.items() if not _same(theirs.get(part), one)]
         said = f"does not follow from its evidence: {', '.join(apart)}" if apart else ""
         yield f"conclusions of {name}", said
 
 
-def _as_made(name: str, report: Report, *, but: Container[str]) -> Audit:
-    """An audit with the options of a report, but for some."""
-    kind = find(name)
-    wanted = (one.name for one in fields(kind) if one.name not in but)
-    given = {option: report.settings.get(f"{name}.{option}") for option in wanted}
-    return kind(**{k: v for k, v in given.items() if v is not None})
-
-
-def _result(report: Report, name: str, evidence: Evidence) -> AuditResult:
-    """What an audit concludes with the settings of the report."""
-    settings, audit = report.settings, _as_made(name, report, but=("replicates",))
-    preset, baseline = str(settings.get("preset")), settings.get("baseline")
-    context = Context(
-        paper=preset == "paper",
-        seed=int(settings.get("seed") or 0),
-        replicates=int(
-            settings.get(f"{name}.replicates") or audit.replicates_of(preset)
-        ),
-    )
-    return concluded(audit, evidence, context, baseline, report.checkpoints)
-
-
-def _of(report: Report, part: str, audit: str) -> list[Any]:
-    return [o.model_dump() for o in getattr(report, part) if o.audit == audit]
+def _told(report: Report, audit: str) -> dict[str, Any]:
+    """What a report has of an audit: figures, findings and tables."""
+    own = {
+        part: [o.model_dump() for o in getattr(report, part) if o.audit == audit]
+        for part in ("results", "contrasts", "findings")
+    }
+    tables = (name for name, origin in report.origins.items() if origin == audit)
+    return own | {name: report.tables.get(name) for name in tables}
 
 
 def _same(ours: Any, theirs: Any) -> bool:
