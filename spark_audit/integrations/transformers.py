@@ -37,7 +37,7 @@ from spark_audit.manifest.file import check_fit, limited, load_manifest, origina
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
 from spark_audit.names import ANY, BASE
-from spark_audit.pipeline.job import facts_of, make_plans
+from spark_audit.pipeline.job import facts_of, make_plans, union
 from spark_audit.pipeline.run import manifest_facts
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
@@ -184,7 +184,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def _plan(self, manifest: Manifest) -> Plan:
         audits = [*self._audits.values()]
-        return make_plans(manifest, audits, preset=self._preset)[1].whole
+        return union(make_plans(manifest, audits, preset=self._preset)[1])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """Check that manifest and model fit; look at the base."""

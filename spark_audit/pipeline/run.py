@@ -21,7 +21,7 @@ from spark_audit.audits import about
 from spark_audit.audits.base import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
-from spark_audit.errors import IncompleteError, InputError, free_bytes
+from spark_audit.errors import IncompleteError, InputError, at, free_bytes
 from spark_audit.files import alone, sha256_file
 from spark_audit.manifest.file import ids_identify
 from spark_audit.manifest.schema import Manifest
@@ -153,30 +153,29 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
     results = _results(job, scored, tables)
     manifest, view = job.manifest, job.view
     partial = len(view.examples) < len(manifest.examples)
-    report = assemble(
-        results,
-        status="partial" if partial else "complete",
-        command=list(request.command),
-        settings=request.shared_settings(manifest)
-        | {
-            "caliper": manifest.settings.caliper,
-            "reference": manifest.reference.name,
-            **{
-                f"{name}.{key}": value
-                for name, result in results.items()
-                for key, value in result.settings.items()
-            },
-        },
-        manifest=manifest_facts(view),
-        checkpoints=[one.facts for one in scored],
-        guards=_setup(job, scored, tables),
-        tables=matching(view),
-        timing={k: round(seconds, 3) for k, seconds in job.clock.items()},
-    )
+    settings = {
+        f"{name}.{key}": value
+        for name, result in results.items()
+        for key, value in result.settings.items()
+    }
+    facts = {
+        "status": "partial" if partial else "complete",
+        "command": list(request.command),
+        "settings": request.shared_settings(manifest)
+        | {"caliper": manifest.settings.caliper, "reference": manifest.reference.name}
+        | settings,
+        "manifest": manifest_facts(view),
+        "checkpoints": [one.facts for one in scored],
+        "guards": _setup(job, scored, tables),
+        "tables": matching(view),
+        "timing": {k: round(seconds, 3) for k, seconds in job.clock.items()},
+    }
     if before is not None:
-        report = folders.accumulated(before, report, folder=folder)
-    fresh = {name: result.evidence for name, result in results.items()}
-    sums = report.evidence | write_evidence(folder, fresh)
+        with at(str(folder)):
+            results, facts = folders.joined(before, results, facts)
+    report = assemble(results, **facts)
+    evidence = {name: result.evidence for name, result in results.items()}
+    sums = report.evidence | write_evidence(folder, evidence)
     write_report(
         report.model_copy(update={"evidence": sums, "files": score_files(sums)}),
         folder,

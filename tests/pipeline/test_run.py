@@ -409,7 +409,7 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkey
     manifest = load_manifest(next(Path("manifests").glob("*.json")))
     checkpoint = open_checkpoint(str(tiny_base))
     _, plans = make_plans(manifest, audits)
-    plan = union((plans.whole, plans.stages))
+    plan = union(plans)
     items = items_for(manifest, checkpoint, plan)
     read = sum(one.tokens for some in items.values() for one in some)
     told = sum(one["tokens"] for one in found["passes"])
