@@ -88,7 +88,7 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, progress: Progress | None = None) -> Job:
-        """Refuse what headers show to be wrong; nothing is written.
+        """Refuse what headers show to be wrong, or no cluster; nothing is written.
 
         Raises
         ------
@@ -98,6 +98,10 @@ class Job:
         from spark_audit.checkpoints.open import Opening
         from spark_audit.scoring.store import Store
 
+        if request.engine == "ray":
+            from spark_audit.pipeline.ray_engine import check
+
+            check(request.address)
         check_formats(request.formats)
         order = lineup(parse_specs(list(request.ckpt)), request.audits)
         # Adapters bring their base along under this name; it is known after loading.
@@ -119,8 +123,8 @@ class Job:
         else:
             manifest = original(load_manifest(request.manifest))
         # Before headers are read, where that can be: this takes a second.
-        folder = report_folder(manifest, order.names, order.specs, request)
         request = with_order(request, order, manifest)
+        folder = report_folder(manifest, order.names, order.specs, request)
         relearning = relearning_of(request, manifest)
         if opening is None or relearning:
             opening = Opening(order.specs, loading, relearning=relearning)
