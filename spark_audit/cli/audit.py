@@ -16,16 +16,6 @@ from spark_audit.terminal import flags
 from spark_audit.terminal.console import say, tell, tell_json
 
 
-@flags.hidden("audits")
-class Asked(Request):
-    """What is asked over a manifest, or over the tasks themselves."""
-
-
-@flags.hidden("audits", "data")
-class AskedOfRows(Request):
-    """What is asked over a manifest."""
-
-
 def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     """The command of one audit, or of all, some of which may be left out.
 
@@ -82,7 +72,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         choices=waits or ["-"], help="Audits that `all` runs on request only."
     )
     command.__annotations__ = {
-        "request": Asked if audits[0].of_series and not several else AskedOfRows,
+        "request": Request,
         "own": own if fields(own) else none,
         "loading": Loading,
         "dry_run": Annotated[bool, Parameter(group=flags.OUTPUT, help=dry)],

@@ -186,7 +186,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
         audits = [*self._audits.values()]
         return union(make_plans(manifest, audits, preset=self._preset)[1])
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Check that manifest and model fit; look at the base."""
         self.looks, self._facts = [], list[CheckpointFacts]()
         self._said: dict[str, list[Finding]] = {name: [] for name in self._audits}
@@ -205,9 +205,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
             self._looked(state.global_step, started)
         else:
             self._look(state, control, started)
-        return control
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Look, where that is due, and after the last step."""
         step = state.global_step
         if step >= state.max_steps:
@@ -218,14 +217,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
                 self._due = step + wait
             else:
                 self._look(state, control)
-        return control
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Look once more where training ended before its last step."""
         looked = self.looks and self.looks[-1].step == state.global_step
         if not looked and not args.load_best_model_at_end:
             self._look(state, control)
-        return control
 
     def _looked(self, step: int, started: float) -> float:
         """Count what was just done, and say when to look again; seconds it took."""
@@ -298,12 +295,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole
                 return tables
-            distances = [
-                table.columns["nll"][table.rows(key)]
-                - self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
+            known = [
+                self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
                 for key in table.ids
             ]
-            distance = float(np.abs(np.concatenate(distances)).mean())
+            apart_by = np.abs(table.columns["nll"] - np.concatenate(known))
+            distance = float(apart_by.mean())
             if distance <= SAME:
                 return tables
             apart.append(distance)
@@ -513,12 +510,11 @@ def chosen(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
             if new <= asked and len(taken) + len(new) <= rows // 2:
                 taken |= new
     pairs = {pair.example for pair in manifest.pairs}
-    sides: dict[str, list[str]] = {"train": [], "test": []}
-    for one in manifest.examples:
-        if one.id in asked and one.id not in taken:
-            sides[one.split].append(one.id)
-    for side in sides.values():
-        side.sort(key=lambda k: (k not in pairs, not manifest.by_id[k].spans, place(k)))
-    left = rows - len(taken)
-    test = min(len(sides["test"]), max(left // 2, left - len(sides["train"])))
-    return taken | {*sides["train"][: left - test], *sides["test"][:test]}
+    left = [o for o in manifest.examples if o.id in asked and o.id not in taken]
+    left.sort(key=lambda one: (one.id not in pairs, not one.spans, place(one.id)))
+    train, test = (
+        [o.id for o in left if o.split == side] for side in ("train", "test")
+    )
+    room = rows - len(taken)
+    held_out = min(len(test), max(room // 2, room - len(train)))
+    return taken | {*train[: room - held_out], *test[:held_out]}

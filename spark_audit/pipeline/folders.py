@@ -75,26 +75,23 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
     InputError
         If none or several fit; it lists them.
     """
-    fitting: list[tuple[Path, Manifest]] = []
+    fitting: dict[Path, Manifest] = {}
     others: list[str] = []
     for path in sorted([*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")]):
-        if not lies_inside(path):
-            others.append(f"{path} (is a link out of the folder)")
-            continue
         try:
-            manifest = load_manifest(path)
+            if not lies_inside(path):
+                raise InputError("is a link out of the folder")
+            manifest = original(load_manifest(path))
             check_fit(manifest, checkpoint, base_sha256=checkpoint.base_sha256)
-            original(manifest)
+            fitting[path] = manifest
         except InputError as error:
             others.append(f"{path} ({error.what})")
-        else:
-            fitting.append((path, manifest))
     if len(fitting) == 1:
-        return fitting[0][1]
-    found = "; ".join(others) if others else f"there is none in {MANIFESTS}/"
-    what = f"no manifest fits: {found}"
-    if fitting:
-        what = "several manifests fit: " + ", ".join(str(path) for path, _ in fitting)
+        return fitting.popitem()[1]
+    what = f"several manifests fit: {', '.join(map(str, fitting))}"
+    if not fitting:
+        found = "; ".join(others) or f"there is none in {MANIFESTS}/"
+        what = f"no manifest fits: {found}"
     raise InputError(
         what,
         where=f"checkpoint {checkpoint.name!r}",

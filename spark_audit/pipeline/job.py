@@ -357,10 +357,11 @@ def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
             # Their last stages, one after the other, would be no series of anything.
             or (spec.stage is None and all(map(series, spec.paths)))
         )
-        for number, path in enumerate(spec.paths, start=1) if several else ((0, None),):
-            one = spec
-            if path is not None:
-                one = Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
+        alone = [
+            Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
+            for number, path in enumerate(spec.paths, start=1)
+        ]
+        for one in alone if several else [spec]:
             found = expand(one)
             if found == (one,):
                 both.add(one.name)

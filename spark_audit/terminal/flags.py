@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_ty
 from cyclopts import App, ArgumentCollection, Group, Parameter, Token
 from cyclopts.config import Dict
 from cyclopts.types import NonNegativeInt
+from cyclopts.validators import Number
 
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import elsewhere, nearest, read_regular
@@ -55,12 +56,6 @@ def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
     return tuple(read(part.strip()) for one in tokens for part in one.value.split(","))
 
 
-def auto_or_number(kind: Any, value: int | Literal["auto"]) -> None:
-    """Refuse a number below 1."""
-    if value != "auto" and value < 1:
-        raise ValueError("Give auto or N, a number from 1.")
-
-
 LoraAlpha: TypeAlias = Annotated[
     float | None,
     Parameter(group=ADVANCED, help="Alpha of bare LoRA weights without a config."),
@@ -85,15 +80,16 @@ Verbose: TypeAlias = Annotated[bool, NO_OPTION]
 """Every command takes ``--quiet`` and ``--verbose``; these parameters hear of it."""
 _QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
 Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to stdout.")]
-BatchSize: TypeAlias = Annotated[
+Count: TypeAlias = Annotated[
     int | Literal["auto"],
     Parameter(
-        group=WHERE,
-        metavar="auto|N",
-        show_choices=False,
-        validator=auto_or_number,
-        env_var="SPARK_AUDIT_BATCH_SIZE",
-        help="Rows scored at once; auto: by tokens.",
+        group=WHERE, metavar="auto|N", show_choices=False, validator=Number(gte=1)
+    ),
+]
+BatchSize: TypeAlias = Annotated[
+    Count,
+    Parameter(
+        env_var="SPARK_AUDIT_BATCH_SIZE", help="Rows scored at once; auto: by tokens."
     ),
 ]
 Formats: TypeAlias = Annotated[
