@@ -26,7 +26,6 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_ty
 from cyclopts import App, ArgumentCollection, Group, Parameter, Token
 from cyclopts.config import Dict
 from cyclopts.types import NonNegativeInt
-from cyclopts.validators import Number
 
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import elsewhere, nearest, read_regular
@@ -56,6 +55,12 @@ def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
     return tuple(read(part.strip()) for one in tokens for part in one.value.split(","))
 
 
+def auto_or_number(kind: Any, value: int | Literal["auto"]) -> None:
+    """Refuse a number below 1."""
+    if value != "auto" and value < 1:
+        raise ValueError("Give auto or N, a number from 1.")
+
+
 LoraAlpha: TypeAlias = Annotated[
     float | None,
     Parameter(group=ADVANCED, help="Alpha of bare LoRA weights without a config."),
@@ -83,7 +88,7 @@ Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to st
 Count: TypeAlias = Annotated[
     int | Literal["auto"],
     Parameter(
-        group=WHERE, metavar="auto|N", show_choices=False, validator=Number(gte=1)
+        group=WHERE, metavar="auto|N", show_choices=False, validator=auto_or_number
     ),
 ]
 BatchSize: TypeAlias = Annotated[

@@ -23,7 +23,7 @@ MISTAKES = [
         "unknown device 'gpu'; give auto, cpu, cuda or cuda:N",
     ),
     ("matched --ckpt runs/er --dtype float23", 2, 'Did you mean "float32"?'),
-    ("matched --ckpt runs/er --batch-size 0", 2, "Must be >= 1"),
+    ("matched --ckpt runs/er --batch-size 0", 2, "Give auto or N"),
     ("matched --ckpt runs/er --seed zero", 2, "--seed"),
     ("matched --ckpt runs/er --seed -1", 2, "--seed"),
     ("matched --ckpt runs/er --replicates 1", 2, "give no interval"),
