@@ -18,13 +18,14 @@ from spark_audit.audits.base import Context, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.checkpoints.specs import Loading, parse_specs
-from spark_audit.errors import InputError, OutputError, choose
-from spark_audit.files import check_links, sha256_file
+from spark_audit.errors import InputError, SparkError, choose
+from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
 from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.report import gate
 from spark_audit.report.assemble import MATCHING, assemble
 from spark_audit.report.folder import FOLDERS, read_report
+from spark_audit.report.named import evidence_of
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
 
@@ -47,22 +48,8 @@ class Part:
         return self.folder / "scores" / about(audit).evidence_file()
 
     def evidence(self, audit: str) -> Evidence:
-        """The evidence of an audit.
-
-        Raises
-        ------
-        OutputError
-            If the file is not as the report says that it was written.
-        """
-        path = self.path(audit)
-        told = self.report.evidence.get(path.name)
-        if not path.exists() or told != sha256_file(path):
-            raise OutputError(
-                "is not the file that the report was made from",
-                where=str(path),
-                fix="copy the report's folder again, or audit again",
-            )
-        return Evidence.read(path).renamed(self.names)
+        """The evidence of an audit, as the report says that it was written."""
+        return evidence_of(self.report, self.folder, audit).renamed(self.names)
 
 
 def compare(
@@ -393,7 +380,7 @@ def verify(
             continue
         try:
             evidence[name] = part.evidence(name)
-        except OutputError as error:
+        except SparkError as error:
             wrong = error.what
         yield f"scores/{file}", wrong
     if evidence:
