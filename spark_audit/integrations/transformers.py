@@ -467,27 +467,22 @@ class Look:
             for of in ("", f"{one.audit}." if one.checkpoint else ""):
                 key = f"{PREFIX}{of}severity"
                 told[key] = max(told.get(key, 0.0), float(one.severity))
-        for row in _main(self.shared.report, self.name):
+        report = self.shared.report
+        mine = [one for one in report.results if one.checkpoint == self.name]
+        shown: list[Row] = []
+        for _, declared, rows in main_rows(report):
+            shown += (row for row in rows if row.checkpoint == self.name)
+            if declared == ANY:  # of those that vary, what stays the same too
+                own = rows[0].audit, rows[0].metric
+                fixed = metric_of(*own).headline
+                alike = [one for one in mine if (one.audit, one.metric) == own]
+                shown += (o for o in alike if o.group == "pooled" and o.of in fixed)
+        for row in shown:
             of = f".{row.of}" if row.of else ""
             for end in ("value", "low", "high"):
                 if (value := getattr(row, end)) is not None:
                     told[f"{PREFIX}{row.audit}.{row.metric}{of}.{end}"] = float(value)
         return told
-
-
-def _main(report: Report, name: str) -> Iterator[Row]:
-    """Main figures of one checkpoint; of those that vary, what stays the same too."""
-    for _, declared, rows in main_rows(report):
-        yield from (row for row in rows if row.checkpoint == name)
-        if declared == ANY:
-            own = rows[0].audit, rows[0].metric
-            yield from (
-                row
-                for row in report.results
-                if (row.checkpoint, row.group) == (name, "pooled")
-                and (row.audit, row.metric) == own
-                and row.of in metric_of(*own).headline
-            )
 
 
 def chosen(manifest: Manifest, plan: Plan, rows: int) -> set[str]:

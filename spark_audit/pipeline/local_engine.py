@@ -93,11 +93,10 @@ def score(job: Job, lacking: Lacking) -> list[Scored]:
     with helped([partial(help_score, one) for one in parts], threads) as helpers:
         scored = score_part(job, job.opened(lacking), (0, count))
         with job.clock("waiting"):
-            codes = []
             for number, one in enumerate(helpers, start=1):
                 job.show("waiting for other processes", number, len(helpers))
-                codes.append(one.wait())
-        if ended := [code for code in codes if code]:
+                one.wait()
+        if ended := [one.returncode for one in helpers if one.returncode]:
             say(
                 f"{len(ended)} of {count} processes ended early (code {ended[0]}; "
                 "out of memory?): this one does their work"

@@ -281,8 +281,8 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
     A bar when stderr is a terminal, else a plain line every ten seconds and at the end
     of each stage.
     """
-    drawn, bars = not quiet and sys.stderr.isatty(), None
-    if drawn:
+    bars = None
+    if not quiet and sys.stderr.isatty():
         from rich import progress as rich
         from rich.console import Console
 
@@ -304,7 +304,7 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
             # The same stage once more, of another command or checkpoint.
             start, told = now, -math.inf
         fresh, finished = told == -math.inf, 0 < total <= done
-        due = drawn or finished or now - told >= PLAIN_EVERY
+        due = finished or now - told >= PLAIN_EVERY
         stages[what] = (start, now if due else told, done)
         seconds = now - start
         rate = f"{done / seconds:,.0f}/s" if seconds > 0.5 and done else ""
