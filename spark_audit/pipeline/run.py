@@ -141,7 +141,7 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
     }
     # Another command may have finished here in the meantime.
     before = folders.check_folder(folder, job.manifest, job.order.specs, request)
-    results = _results(job, scored, tables)
+    results: Mapping[str, AuditResult] = _results(job, scored, tables)
     manifest, view = job.manifest, job.view
     partial = len(view.examples) < len(manifest.examples)
     settings = {
@@ -149,7 +149,7 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
         for name, result in results.items()
         for key, value in result.settings.items()
     }
-    facts = {
+    facts: dict[str, Any] = {
         "status": "partial" if partial else "complete",
         "command": list(request.command),
         "settings": request.shared_settings(manifest)
