@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.audits import about, audit_names, find
-from spark_audit.audits.base import Context, baselines_of, originals
+from spark_audit.audits.base import Context, baselines_of, guard, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.checkpoints.specs import Loading, parse_specs
@@ -223,19 +223,12 @@ def _parts(folders: Sequence[Path]) -> list[Part]:
     labels = [folder.resolve().name for folder in folders]
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
-    return [
-        Part(
-            folder,
-            report,
-            {
-                one.name: one.name
-                if len(models[one.name]) == 1
-                else f"{label}/{one.name}"
-                for one in report.checkpoints
-            },
-        )
-        for folder, report, label in zip(folders, reports, labels, strict=True)
-    ]
+    parts = []
+    for folder, report, label in zip(folders, reports, labels, strict=True):
+        names = {one.name: one.name for one in report.checkpoints}
+        names |= {name: f"{label}/{name}" for name in names if len(models[name]) > 1}
+        parts.append(Part(folder, report, names))
+    return parts
 
 
 def _setup(report: Report) -> dict[str, Any]:
@@ -283,19 +276,14 @@ def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:
 def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
     """Audits whose evidence all folders have, and what is left out and why."""
     audits: list[str] = []
+    settings = [part.report.settings for part in parts]
     every = {row.audit for part in parts for row in part.report.results}
     left_out = [f"{name} ({ABSENT})" for name in sorted(every - {*audit_names()})]
     for name in audit_names():
         lacking = [p.folder.name for p in parts if not p.path(name).exists()]
-        differing = [
-            option.name
-            for option in fields(about(name))
-            if option.name not in FREE
-            and len(
-                {str(p.report.settings.get(f"{name}.{option.name}")) for p in parts}
-            )
-            > 1
-        ]
+        options = (one.name for one in fields(about(name)) if one.name not in FREE)
+        told = {one: {str(s.get(f"{name}.{one}")) for s in settings} for one in options}
+        differing = [one for one, values in told.items() if len(values) > 1]
         if len(lacking) == len(parts):
             continue
         if lacking:
@@ -318,17 +306,14 @@ def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
     """Audits that are left out, and failed setup guards: no evidence shows them."""
     guards: dict[tuple[str, str], Guard] = {}
     if left_out:
-        facts: Any = {"left_out": [*left_out]}
-        says = "guard.audits_compared"
-        guards["", ""] = Guard(
-            name="audits compared", passed=None, says=says, facts=facts
-        )
+        facts = {"left_out": [*left_out]}
+        guards["", ""] = guard("audits compared", "audits_compared", facts)
     for part in parts:
-        for guard in part.report.guards:
-            if guard.name in REMAINS and guard.passed is False:
-                name = part.names.get(guard.checkpoint, guard.checkpoint)
-                renamed = guard.model_copy(update={"checkpoint": name})
-                guards.setdefault((guard.name, name), renamed)
+        for one in part.report.guards:
+            if one.name in REMAINS and one.passed is False:
+                name = part.names.get(one.checkpoint, one.checkpoint)
+                renamed = one.model_copy(update={"checkpoint": name})
+                guards.setdefault((one.name, name), renamed)
     return list(guards.values())
 
 
@@ -387,9 +372,8 @@ def verify(
         yield from _concluded(report, evidence)
     if attestation is not None:
         content, rules, allow = gate.read_rules(attestation)
-        found = gate.check(
-            report, [gate.parse_rule(one) for one in rules], allow_missing=allow
-        )
+        asked = [gate.parse_rule(one) for one in rules]
+        found = gate.check(report, asked, allow_missing=allow)
         now = gate.statement(report, folder, found, allow_missing=allow)
         told = ", ".join(gate.differences(now, content))
         yield str(attestation), f"states otherwise: {told}" if told else ""

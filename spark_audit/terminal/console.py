@@ -154,10 +154,8 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
     # Of links that lead round and round `Path.resolve` makes an error.
     real_inputs = {os.path.realpath(path) for path in inputs}
     for output in outputs:
-        twice = output.exists() and any(
-            os.path.exists(p) and output.samefile(p) for p in real_inputs
-        )
-        if twice or os.path.realpath(output) in real_inputs:
+        there = filter(os.path.exists, real_inputs if output.exists() else ())
+        if os.path.realpath(output) in real_inputs or any(map(output.samefile, there)):
             raise errors.InputError(
                 "would be written over, and it is an input",
                 where=str(output),
