@@ -164,11 +164,8 @@ def _lost(
     )
     before = {series_of(one.name) for one in old.checkpoints} - {BASE, CONTROL}
     now = {series_of(name) for name in names} - {BASE}
-    others = [
-        one
-        for one in audits_of(old)
-        if one not in {audit.name for audit in request.audits}
-    ]
+    asked = {audit.name for audit in request.audits}
+    others = [one for one in audits_of(old) if one not in asked]
     differs = ["checkpoints"] if before != now else []
     settings = request.shared_settings(manifest)
     differs += [key for key in settings if old.settings.get(key) != settings[key]]
