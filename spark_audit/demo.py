@@ -32,6 +32,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
@@ -268,18 +269,15 @@ def _claim(out: Path, seed: int, size: Size) -> None:
     """Claim the folder: training takes most of the time and must not be in vain."""
     files.check_links(out, "data", "manifest", "runs", "runs/*")
     files.check_writable(out)
-    mine = {"seed": seed, "size": json.loads(json.dumps(asdict(size)))}
-    state = out / STATE
-    others = sorted(p.name for p in out.glob("[!.]*"))
+    mine = json.dumps({"seed": seed, "size": asdict(size)}, indent=1) + "\n"
+    others, found = sorted(p.name for p in out.glob("[!.]*")), b""
     if not others:
         # As run.json it tells the seed.
-        files.write_text(state, json.dumps(mine, indent=1) + "\n", mode=0o600)
+        files.write_text(out / STATE, mine, mode=0o600)
         return
-    try:
-        found = files.parse_json(files.read_regular(state), place=str(state))
-    except (OSError, InputError):
-        found = None
-    if found != mine:
+    with suppress(OSError):
+        found = files.read_regular(out / STATE)
+    if found != mine.encode():
         raise InputError(
             "holds another report" if found else f"holds no demo ({others[0]})",
             where=str(out),
@@ -343,8 +341,8 @@ def _request(
 ) -> Request:
     """``spark-audit all`` of all runs."""
     order: dict[str, Any] = {"order": ",".join(size.order)}
-    options = {"noise": {"draws": size.draws}, "stages": order, "utility": order}
-    options["series"] = order
+    options = dict.fromkeys(("stages", "utility", "series"), order)
+    options["noise"] = {"draws": size.draws}
     return Request(
         audits=tuple(
             audit(**options.get(name, {})) for name, audit in all_audits().items()

@@ -436,14 +436,13 @@ def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
     Parameters
     ----------
     told
-        What was written down of it, a :data:`Fact`; without ``sha256`` its size alone
-        is held against it.
+        What was written down of it, a :data:`Fact`.
     grows
         The fact is of the file's beginning.
     """
     told = told if isinstance(told, Mapping) else {}
     size, sha256 = told.get("bytes"), told.get("sha256")
-    if not isinstance(size, int):
+    if not isinstance(size, int) or not isinstance(sha256, str):
         return "has no checksum that can be read"
     try:
         if not path.is_file():
@@ -451,8 +450,6 @@ def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
         there = path.stat().st_size
         if there < size or (there > size and not grows):
             return f"holds {there} bytes, and {size} were written"
-        if sha256 is None:
-            return None
         if there == size:
             # A whole file is hashed once a process, however often it is asked for.
             return None if sha256_file(path) == sha256 else DAMAGED

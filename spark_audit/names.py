@@ -53,10 +53,7 @@ class CheckpointName:
         match = _NAME.fullmatch(name)
         if match is None:
             return cls(name)
-        seed, stage = (
-            None if match[part] is None else int(match[part])
-            for part in ("seed", "stage")
-        )
+        seed, stage = (int(match[k] or 0) or None for k in ("seed", "stage"))
         return cls(match["method"], seed, stage, match["derived"] or "")
 
     def __str__(self) -> str:

@@ -16,16 +16,6 @@ from spark_audit.terminal import flags
 from spark_audit.terminal.console import say, tell, tell_json
 
 
-@flags.hidden("audits")
-class Asked(Request):
-    """What is asked over a manifest, or over the tasks themselves."""
-
-
-@flags.hidden("audits", "data")
-class AskedOfRows(Request):
-    """What is asked over a manifest."""
-
-
 def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     """The command of one audit, or of all, some of which may be left out.
 
@@ -43,14 +33,25 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         request: Request,
         own: Any = own(),
         loading: Loading = Loading(),
-        dry_run: bool = False,
-        json: bool = False,
-        quiet: bool = False,
-        verbose: bool = False,
+        dry_run: Annotated[bool, Parameter(group=flags.OUTPUT)] = False,
+        json: flags.Json = False,
+        quiet: flags.Quiet = False,
+        verbose: flags.Verbose = False,
         skip: tuple[str, ...] = (),
         also: tuple[str, ...] = (),
-        typed: flags.Typed,
+        typed: flags.Line,
     ) -> None:
+        """Run audits.
+
+        Parameters
+        ----------
+        dry_run
+            Say what would be done and how long it takes, and stop.
+        skip
+            Audits to leave out.
+        also
+            Audits that `all` runs on request only.
+        """
         asked = {*typed.given} - usual
         waiting = [
             one
@@ -75,23 +76,11 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             say(f"left out unless asked for: {listed} (--also {listed})")
 
     none = Annotated[Any, flags.NO_OPTION]
-    dry = "Say what would be done and how long it takes, and stop."
-    panel = Parameter(group=flags.WHAT, metavar="AUDIT...")
-    skips = Parameter(choices=named, help="Audits to leave out.")
-    alsos = Parameter(
-        choices=waits or ["-"], help="Audits that `all` runs on request only."
-    )
-    command.__annotations__ = {
-        "request": Asked if audits[0].of_series and not several else AskedOfRows,
+    names = Annotated[tuple[str, ...], Parameter(group=flags.WHAT, metavar="AUDIT...")]
+    command.__annotations__ |= {
         "own": own if fields(own) else none,
-        "loading": Loading,
-        "dry_run": Annotated[bool, Parameter(group=flags.OUTPUT, help=dry)],
-        "json": flags.Json,
-        "quiet": flags.Quiet,
-        "verbose": flags.Verbose,
-        "skip": Annotated[tuple[str, ...], panel, skips] if several else none,
-        "also": Annotated[tuple[str, ...], panel, alsos] if several else none,
-        "typed": flags.Line,
+        "skip": Annotated[names, Parameter(choices=named)] if several else none,
+        "also": Annotated[names, Parameter(choices=waits)] if several else none,
     }
     return command
 

@@ -200,10 +200,4 @@ def _show(described: Any) -> None:
         console.show_line(f"note: {note}")
 
 
-COMMANDS = {
-    "build": build,
-    "show": show,
-    "verify": verify,
-    "export": export,
-    "rows": rows,
-}
+COMMANDS = {one.__name__: one for one in (build, show, verify, export, rows)}

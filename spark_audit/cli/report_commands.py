@@ -204,7 +204,6 @@ def gate(
     from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
     from spark_audit.report import gate as rule
-    from spark_audit.report.gate import statement
 
     rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT]
     folder, content = opened(folder)
@@ -226,7 +225,7 @@ def gate(
     if sarif is not None:
         write_text(sarif, dumps(rule.sarif(verdicts, name=name)))
     if attest is not None:
-        made = statement(content, folder, verdicts, allow_missing=allow_missing)
+        made = rule.statement(content, folder, verdicts, allow_missing=allow_missing)
         write_text(attest, made.decode())
     try:
         shown = [one for one in verdicts if json or one.state != "left_out"]

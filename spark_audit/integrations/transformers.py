@@ -37,7 +37,7 @@ from spark_audit.manifest.file import check_fit, limited, load_manifest, origina
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
 from spark_audit.names import ANY, BASE
-from spark_audit.pipeline.job import facts_of, make_plans
+from spark_audit.pipeline.job import facts_of, make_plans, union
 from spark_audit.pipeline.run import manifest_facts
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
@@ -184,9 +184,9 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def _plan(self, manifest: Manifest) -> Plan:
         audits = [*self._audits.values()]
-        return make_plans(manifest, audits, preset=self._preset)[1].whole
+        return union(make_plans(manifest, audits, preset=self._preset)[1])
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Check that manifest and model fit; look at the base."""
         self.looks, self._facts = [], list[CheckpointFacts]()
         self._said: dict[str, list[Finding]] = {name: [] for name in self._audits}
@@ -205,9 +205,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
             self._looked(state.global_step, started)
         else:
             self._look(state, control, started)
-        return control
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Look, where that is due, and after the last step."""
         step = state.global_step
         if step >= state.max_steps:
@@ -218,14 +217,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
                 self._due = step + wait
             else:
                 self._look(state, control)
-        return control
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Look once more where training ended before its last step."""
         looked = self.looks and self.looks[-1].step == state.global_step
         if not looked and not args.load_best_model_at_end:
             self._look(state, control)
-        return control
 
     def _looked(self, step: int, started: float) -> float:
         """Count what was just done, and say when to look again; seconds it took."""
@@ -298,12 +295,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole
                 return tables
-            distances = [
-                table.columns["nll"][table.rows(key)]
-                - self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
+            known = [
+                self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
                 for key in table.ids
             ]
-            distance = float(np.abs(np.concatenate(distances)).mean())
+            apart_by = np.abs(table.columns["nll"] - np.concatenate(known))
+            distance = float(apart_by.mean())
             if distance <= SAME:
                 return tables
             apart.append(distance)
@@ -470,27 +467,22 @@ class Look:
             for of in ("", f"{one.audit}." if one.checkpoint else ""):
                 key = f"{PREFIX}{of}severity"
                 told[key] = max(told.get(key, 0.0), float(one.severity))
-        for row in _main(self.shared.report, self.name):
+        report = self.shared.report
+        mine = [one for one in report.results if one.checkpoint == self.name]
+        shown: list[Row] = []
+        for _, declared, rows in main_rows(report):
+            shown += (row for row in rows if row.checkpoint == self.name)
+            if declared == ANY:  # of those that vary, what stays the same too
+                own = rows[0].audit, rows[0].metric
+                fixed = metric_of(*own).headline
+                alike = [one for one in mine if (one.audit, one.metric) == own]
+                shown += (o for o in alike if o.group == "pooled" and o.of in fixed)
+        for row in shown:
             of = f".{row.of}" if row.of else ""
             for end in ("value", "low", "high"):
                 if (value := getattr(row, end)) is not None:
                     told[f"{PREFIX}{row.audit}.{row.metric}{of}.{end}"] = float(value)
         return told
-
-
-def _main(report: Report, name: str) -> Iterator[Row]:
-    """Main figures of one checkpoint; of those that vary, what stays the same too."""
-    for _, declared, rows in main_rows(report):
-        yield from (row for row in rows if row.checkpoint == name)
-        if declared == ANY:
-            own = rows[0].audit, rows[0].metric
-            yield from (
-                row
-                for row in report.results
-                if (row.checkpoint, row.group) == (name, "pooled")
-                and (row.audit, row.metric) == own
-                and row.of in metric_of(*own).headline
-            )
 
 
 def chosen(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
@@ -513,12 +505,11 @@ def chosen(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
             if new <= asked and len(taken) + len(new) <= rows // 2:
                 taken |= new
     pairs = {pair.example for pair in manifest.pairs}
-    sides: dict[str, list[str]] = {"train": [], "test": []}
-    for one in manifest.examples:
-        if one.id in asked and one.id not in taken:
-            sides[one.split].append(one.id)
-    for side in sides.values():
-        side.sort(key=lambda k: (k not in pairs, not manifest.by_id[k].spans, place(k)))
-    left = rows - len(taken)
-    test = min(len(sides["test"]), max(left // 2, left - len(sides["train"])))
-    return taken | {*sides["train"][: left - test], *sides["test"][:test]}
+    left = [o for o in manifest.examples if o.id in asked and o.id not in taken]
+    left.sort(key=lambda one: (one.id not in pairs, not one.spans, place(one.id)))
+    train, test = (
+        [o.id for o in left if o.split == side] for side in ("train", "test")
+    )
+    room = rows - len(taken)
+    held_out = min(len(test), max(room // 2, room - len(train)))
+    return taken | {*train[: room - held_out], *test[:held_out]}

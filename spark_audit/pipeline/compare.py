@@ -6,25 +6,26 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spark_audit.audits import Audit, about, audit_names, find
-from spark_audit.audits.base import Context, baselines_of, originals, replicates
+from spark_audit.audits import about, audit_names, find
+from spark_audit.audits.base import Context, baselines_of, guard, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.checkpoints.specs import Loading, parse_specs
-from spark_audit.errors import InputError, OutputError, choose
-from spark_audit.files import check_links, sha256_file
+from spark_audit.errors import InputError, SparkError, choose
+from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
 from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.report import gate
 from spark_audit.report.assemble import MATCHING, assemble
 from spark_audit.report.folder import FOLDERS, read_report
+from spark_audit.report.named import evidence_of
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
 
@@ -47,22 +48,8 @@ class Part:
         return self.folder / "scores" / about(audit).evidence_file()
 
     def evidence(self, audit: str) -> Evidence:
-        """The evidence of an audit.
-
-        Raises
-        ------
-        OutputError
-            If the file is not as the report says that it was written.
-        """
-        path = self.path(audit)
-        told = self.report.evidence.get(path.name)
-        if not path.exists() or told != sha256_file(path):
-            raise OutputError(
-                "is not the file that the report was made from",
-                where=str(path),
-                fix="copy the report's folder again, or audit again",
-            )
-        return Evidence.read(path).renamed(self.names)
+        """The evidence of an audit, as the report says that it was written."""
+        return evidence_of(self.report, self.folder, audit).renamed(self.names)
 
 
 def compare(
@@ -107,21 +94,26 @@ def compare(
     parts = _parts(paths)
     first = parts[0].report
     chosen = baseline or _default(parts[0].names)
-    preset = preset or str(first.settings.get("preset"))
     facts = _facts(parts)
     audits, left_out = _comparable(parts)
-    context = Context(paper=preset == "paper", seed=seed, replicates=replicates(preset))
-    evidence: dict[str, Evidence] = {}
-    results: dict[str, AuditResult] = {}
-    known: dict[str, None] = {}
-    for name in (one for one in audits if not only or one in only):
-        evidence[name] = Evidence.united([part.evidence(name) for part in parts])
-        audit = _as_made(name, first, but=FREE)
-        if name == "matched":
-            audit = replace(audit, **{"null": null})
-        known |= dict.fromkeys(entries(audit, evidence[name]))
-        results[name] = concluded(audit, evidence[name], context, chosen, facts)
-    check_known(chosen, [*sorted(known), *map(entry_of, known)], where="--baseline")
+    evidence = {
+        name: Evidence.united([part.evidence(name) for part in parts])
+        for name in audits
+        if not only or name in only
+    }
+    known = sorted({k for name, one in evidence.items() for k in entries(name, one)})
+    check_known(chosen, [*known, *map(entry_of, known)], where="--baseline")
+    settings = first.settings | {
+        "preset": preset or first.settings.get("preset"),
+        "seed": seed,
+        "baseline": chosen,
+        "matched.null": null,
+        "compared": [path.name for path in paths],
+    }
+    options = {k: v for k, v in settings.items() if k.partition(".")[2] not in FREE}
+    results = {
+        name: concluded(name, one, options, facts) for name, one in evidence.items()
+    }
     sums: dict[str, str] = {}
     if output is not None:
         sums = write_evidence(output, evidence)
@@ -129,9 +121,7 @@ def compare(
         results,
         status=first.status,
         command=list(command),
-        settings=first.settings
-        | {"preset": preset, "seed": seed, "baseline": chosen, "matched.null": null}
-        | {"compared": [path.name for path in paths]},
+        settings=settings,
         manifest=first.manifest,
         checkpoints=facts,
         guards=_guards(parts, left_out),
@@ -146,22 +136,30 @@ def compare(
     )
 
 
-def entries(audit: Audit, evidence: Evidence) -> list[str]:
+def entries(name: str, evidence: Evidence) -> list[str]:
     """What an audit compares: checkpoints, or series."""
-    whose = series_of if audit.of_series else str
+    whose = series_of if about(name).of_series else str
     return list(dict.fromkeys(map(whose, evidence.checkpoints)))
 
 
 def concluded(
-    audit: Audit,
+    name: str,
     evidence: Evidence,
-    context: Context,
-    baseline: str | None,
+    settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
-    """What an audit concludes from stored evidence, compared with a baseline."""
-    pairs = baselines_of(baseline, entries(audit, evidence)) | originals(facts)
-    return with_entries(audit.conclude(evidence, replace(context, baselines=pairs)))
+    """What an audit concludes from stored evidence, with the settings of a report."""
+    kind, preset = find(name), str(settings.get("preset"))
+    options = {one.name: settings.get(f"{name}.{one.name}") for one in fields(kind)}
+    audit = kind(**{k: v for k, v in options.items() if v is not None})
+    baselines = baselines_of(settings.get("baseline"), entries(name, evidence))
+    context = Context(
+        baselines=baselines | originals(facts),
+        paper=preset == "paper",
+        seed=int(settings.get("seed") or 0),
+        replicates=audit.replicates_of(preset),
+    )
+    return with_entries(audit.conclude(evidence, context))
 
 
 def changed_since(
@@ -225,19 +223,12 @@ def _parts(folders: Sequence[Path]) -> list[Part]:
     labels = [folder.resolve().name for folder in folders]
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
-    return [
-        Part(
-            folder,
-            report,
-            {
-                one.name: one.name
-                if len(models[one.name]) == 1
-                else f"{label}/{one.name}"
-                for one in report.checkpoints
-            },
-        )
-        for folder, report, label in zip(folders, reports, labels, strict=True)
-    ]
+    parts = []
+    for folder, report, label in zip(folders, reports, labels, strict=True):
+        names = {one.name: one.name for one in report.checkpoints}
+        names |= {name: f"{label}/{name}" for name in names if len(models[name]) > 1}
+        parts.append(Part(folder, report, names))
+    return parts
 
 
 def _setup(report: Report) -> dict[str, Any]:
@@ -285,19 +276,14 @@ def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:
 def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
     """Audits whose evidence all folders have, and what is left out and why."""
     audits: list[str] = []
+    settings = [part.report.settings for part in parts]
     every = {row.audit for part in parts for row in part.report.results}
     left_out = [f"{name} ({ABSENT})" for name in sorted(every - {*audit_names()})]
     for name in audit_names():
         lacking = [p.folder.name for p in parts if not p.path(name).exists()]
-        differing = [
-            option.name
-            for option in fields(about(name))
-            if option.name not in FREE
-            and len(
-                {str(p.report.settings.get(f"{name}.{option.name}")) for p in parts}
-            )
-            > 1
-        ]
+        options = (one.name for one in fields(about(name)) if one.name not in FREE)
+        told = {one: {str(s.get(f"{name}.{one}")) for s in settings} for one in options}
+        differing = [one for one, values in told.items() if len(values) > 1]
         if len(lacking) == len(parts):
             continue
         if lacking:
@@ -320,17 +306,14 @@ def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
     """Audits that are left out, and failed setup guards: no evidence shows them."""
     guards: dict[tuple[str, str], Guard] = {}
     if left_out:
-        facts: Any = {"left_out": [*left_out]}
-        says = "guard.audits_compared"
-        guards["", ""] = Guard(
-            name="audits compared", passed=None, says=says, facts=facts
-        )
+        facts = {"left_out": [*left_out]}
+        guards["", ""] = guard("audits compared", "audits_compared", facts)
     for part in parts:
-        for guard in part.report.guards:
-            if guard.name in REMAINS and guard.passed is False:
-                name = part.names.get(guard.checkpoint, guard.checkpoint)
-                renamed = guard.model_copy(update={"checkpoint": name})
-                guards.setdefault((guard.name, name), renamed)
+        for one in part.report.guards:
+            if one.name in REMAINS and one.passed is False:
+                name = part.names.get(one.checkpoint, one.checkpoint)
+                renamed = one.model_copy(update={"checkpoint": name})
+                guards.setdefault((one.name, name), renamed)
     return list(guards.values())
 
 
@@ -382,16 +365,15 @@ def verify(
             continue
         try:
             evidence[name] = part.evidence(name)
-        except OutputError as error:
+        except SparkError as error:
             wrong = error.what
         yield f"scores/{file}", wrong
     if evidence:
         yield from _concluded(report, evidence)
     if attestation is not None:
         content, rules, allow = gate.read_rules(attestation)
-        found = gate.check(
-            report, [gate.parse_rule(one) for one in rules], allow_missing=allow
-        )
+        asked = [gate.parse_rule(one) for one in rules]
+        found = gate.check(report, asked, allow_missing=allow)
         now = gate.statement(report, folder, found, allow_missing=allow)
         told = ", ".join(gate.differences(now, content))
         yield str(attestation), f"states otherwise: {told}" if told else ""
@@ -403,9 +385,11 @@ def _concluded(
     report: Report, evidence: Mapping[str, Evidence]
 ) -> Iterator[tuple[str, str]]:
     """What the report says otherwise than its evidence, by audit."""
-    results = {name: _result(report, name, one) for name, one in evidence.items()}
     made = assemble(
-        results,
+        {
+            name: concluded(name, one, report.settings, report.checkpoints)
+            for name, one in evidence.items()
+        },
         guards=report.guards,
         status=report.status,
         command=report.command,
@@ -414,43 +398,20 @@ def _concluded(
         settings=report.settings,
     )
     for name in evidence:
-        apart = [
-            part
-            for part in ("results", "contrasts", "findings")
-            if not _same(_of(report, part, name), _of(made, part, name))
-        ]
-        told = {k: v for k, v in made.tables.items() if made.origins.get(k) == name}
-        apart += [
-            k for k, table in told.items() if not _same(report.tables.get(k), table)
-        ]
+        ours, theirs = _told(made, name), _told(report, name)
+        apart = [part for part, one in ours.items() if not _same(theirs.get(part), one)]
         said = f"does not follow from its evidence: {', '.join(apart)}" if apart else ""
         yield f"conclusions of {name}", said
 
 
-def _as_made(name: str, report: Report, *, but: Container[str]) -> Audit:
-    """An audit with the options of a report, but for some."""
-    kind = find(name)
-    wanted = (one.name for one in fields(kind) if one.name not in but)
-    given = {option: report.settings.get(f"{name}.{option}") for option in wanted}
-    return kind(**{k: v for k, v in given.items() if v is not None})
-
-
-def _result(report: Report, name: str, evidence: Evidence) -> AuditResult:
-    """What an audit concludes with the settings of the report."""
-    settings, audit = report.settings, _as_made(name, report, but=("replicates",))
-    preset, baseline = str(settings.get("preset")), settings.get("baseline")
-    context = Context(
-        paper=preset == "paper",
-        seed=int(settings.get("seed") or 0),
-        replicates=int(
-            settings.get(f"{name}.replicates") or audit.replicates_of(preset)
-        ),
-    )
-    return concluded(audit, evidence, context, baseline, report.checkpoints)
-
-
-def _of(report: Report, part: str, audit: str) -> list[Any]:
-    return [o.model_dump() for o in getattr(report, part) if o.audit == audit]
+def _told(report: Report, audit: str) -> dict[str, Any]:
+    """What a report has of an audit: figures, findings and tables."""
+    own = {
+        part: [o.model_dump() for o in getattr(report, part) if o.audit == audit]
+        for part in ("results", "contrasts", "findings")
+    }
+    tables = (name for name, origin in report.origins.items() if origin == audit)
+    return own | {name: report.tables.get(name) for name in tables}
 
 
 def _same(ours: Any, theirs: Any) -> bool:

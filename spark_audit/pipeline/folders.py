@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_audit.audits import about, in_order
 from spark_audit.checkpoints.specs import is_server, parse_specs
@@ -39,9 +39,9 @@ from spark_audit.names import (
 )
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import sha256_json, versions
-from spark_audit.report.assemble import assemble, results_of
+from spark_audit.report.assemble import results_of
 from spark_audit.report.folder import FOLDERS, read_report
-from spark_audit.results import Report
+from spark_audit.results import AuditResult, Report
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -75,26 +75,23 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
     InputError
         If none or several fit; it lists them.
     """
-    fitting: list[tuple[Path, Manifest]] = []
+    fitting: dict[Path, Manifest] = {}
     others: list[str] = []
     for path in sorted([*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")]):
-        if not lies_inside(path):
-            others.append(f"{path} (is a link out of the folder)")
-            continue
         try:
-            manifest = load_manifest(path)
+            if not lies_inside(path):
+                raise InputError("is a link out of the folder")
+            manifest = original(load_manifest(path))
             check_fit(manifest, checkpoint, base_sha256=checkpoint.base_sha256)
-            original(manifest)
+            fitting[path] = manifest
         except InputError as error:
             others.append(f"{path} ({error.what})")
-        else:
-            fitting.append((path, manifest))
     if len(fitting) == 1:
-        return fitting[0][1]
-    found = "; ".join(others) if others else f"there is none in {MANIFESTS}/"
-    what = f"no manifest fits: {found}"
-    if fitting:
-        what = "several manifests fit: " + ", ".join(str(path) for path, _ in fitting)
+        return fitting.popitem()[1]
+    what = f"several manifests fit: {', '.join(map(str, fitting))}"
+    if not fitting:
+        found = "; ".join(others) or f"there is none in {MANIFESTS}/"
+        what = f"no manifest fits: {found}"
     raise InputError(
         what,
         where=f"checkpoint {checkpoint.name!r}",
@@ -167,11 +164,8 @@ def _lost(
     )
     before = {series_of(one.name) for one in old.checkpoints} - {BASE, CONTROL}
     now = {series_of(name) for name in names} - {BASE}
-    others = [
-        one
-        for one in audits_of(old)
-        if one not in {audit.name for audit in request.audits}
-    ]
+    asked = {audit.name for audit in request.audits}
+    others = [one for one in audits_of(old) if one not in asked]
     differs = ["checkpoints"] if before != now else []
     settings = request.shared_settings(manifest)
     differs += [key for key in settings if old.settings.get(key) != settings[key]]
@@ -182,8 +176,10 @@ def _lost(
     return ""
 
 
-def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
-    """The new report with the other audits of the old one.
+def joined(
+    old: Report, results: Mapping[str, AuditResult], facts: dict[str, Any]
+) -> tuple[Mapping[str, AuditResult], dict[str, Any]]:
+    """What a report is assembled of, with the other audits of the old one.
 
     Raises
     ------
@@ -191,53 +187,38 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
         If the other audits are of other models of these names, or the base would be
         lost from an audit; the new scores are kept.
     """
-    fresh = audits_of(new)
-    others = [audit for audit in audits_of(old) if audit not in fresh]
+    others = [audit for audit in audits_of(old) if audit not in results]
     if not others:
-        return new
-    models = {one.name: one.model_id for one in old.checkpoints}
+        return results, facts
+    now = {one.name: one for one in facts["checkpoints"]}
     changed = [
         f"model of the name {one.name!r}"
-        for one in new.checkpoints
-        if models.get(one.name, one.model_id) != one.model_id
+        for one in old.checkpoints
+        if one.name in now and now[one.name].model_id != one.model_id
     ]
-    had, has = (
-        any(row.checkpoint == BASE and row.audit in fresh for row in report.results)
-        for report in (old, new)
-    )
-    if had and not has:
+    had = any(row.checkpoint == BASE and row.audit in results for row in old.results)
+    rows = (row for one in results.values() for row in one.rows)
+    if had and not any(row.checkpoint == BASE for row in rows):
         changed.append("base, which is not scored now (--base)")
     if changed:
-        raise InputError(
-            f"holds a finished report of {', '.join(others)} with another {changed[0]}",
-            where=str(folder),
-            fix="give another -o, or remove the folder; what was scored is kept",
-        )
-    told = {(guard.name, guard.checkpoint) for guard in new.guards}
-    seen = {one.name for one in new.checkpoints}
-    united = {**results_of(old, others), **results_of(new, fresh)}
-    kept = ("status", "command", "created", "versions", "manifest")
-    return assemble(
-        {audit: united[audit] for audit in in_order(united)},
-        **{name: getattr(new, name) for name in kept},
-        settings={**old.settings, **new.settings},
-        checkpoints=[
-            *new.checkpoints,
-            *(one for one in old.checkpoints if one.name not in seen),
+        what = f"holds a finished report of {', '.join(others)} with another "
+        fix = "give another -o, or remove the folder; what was scored is kept"
+        raise InputError(what + changed[0], fix=fix)
+    united = {**results_of(old, others), **results}
+    guards = [*facts["guards"], *(g for one in results.values() for g in one.guards)]
+    told = {(guard.name, guard.checkpoint) for guard in guards}
+    kept = [one for one in old.guards if (one.name, one.checkpoint) not in told]
+    files = {about(audit).evidence_file() for audit in others}
+    return {audit: united[audit] for audit in in_order(united)}, facts | {
+        "settings": old.settings | facts["settings"],
+        "checkpoints": [
+            *now.values(),
+            *(c for c in old.checkpoints if c.name not in now),
         ],
-        guards=[
-            *new.guards,
-            *(g for g in old.guards if (g.name, g.checkpoint) not in told),
-        ],
-        tables={**old.tables, **new.tables},
-        origins={**old.origins, **new.origins},
-        evidence={
-            name: sha256
-            for name, sha256 in old.evidence.items()
-            if name in {about(audit).evidence_file() for audit in others}
-        },
-        timing={**old.timing, **new.timing},
-    )
+        "guards": [*facts["guards"], *kept],
+        "evidence": {k: sha256 for k, sha256 in old.evidence.items() if k in files},
+        "timing": old.timing | facts["timing"],
+    }
 
 
 # --- a report that nothing would change -----------------------------------------------

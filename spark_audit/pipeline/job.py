@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_audit.audits.base import Audit, Plan
 from spark_audit.checkpoints.specs import Loading, parse_specs, trained_order
 from spark_audit.errors import InputError
-from spark_audit.files import check_writable
 from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
@@ -69,6 +68,8 @@ class Job:
     ----------
     manifest, view
         The whole manifest, and the part that ``--limit`` leaves.
+    plans
+        What each audit looks at.
     folder
         Of the report.
     """
@@ -78,7 +79,7 @@ class Job:
     opening: Opening
     manifest: Manifest
     view: Manifest
-    plans: Plans
+    plans: list[Plan]
     store: Store
     folder: Path
     show: Progress
@@ -87,7 +88,7 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, progress: Progress | None = None) -> Job:
-        """Refuse what headers show to be wrong; nothing is written.
+        """Refuse what headers show to be wrong, or no cluster; nothing is written.
 
         Raises
         ------
@@ -97,9 +98,12 @@ class Job:
         from spark_audit.checkpoints.open import Opening
         from spark_audit.scoring.store import Store
 
+        if request.engine == "ray":
+            from spark_audit.pipeline.ray_engine import check
+
+            check(request.address)
         check_formats(request.formats)
         order = lineup(parse_specs(list(request.ckpt)), request.audits)
-        learned = learned_order(order, request)
         # Adapters bring their base along under this name; it is known after loading.
         known = [*order.names, *map(entry_of, order.names), BASE]
         if request.baseline is not None:
@@ -112,23 +116,20 @@ class Job:
                 where="--ckpt",
                 fix="give the folder of a series, or its stages as [PATH,PATH,...]",
             )
-        manifest = None
-        if request.manifest is not None:
-            # Before headers are read: both are refused in a second.
-            manifest = original(load_manifest(request.manifest))
-            folder = report_folder(manifest, order.names, order.specs, request)
-        elif request.output is not None:
-            check_writable(request.output)
-        loading = loading_of(request)
-        opening = Opening(order.specs, loading)
-        if manifest is None:
+        loading, opening = loading_of(request), None
+        if request.manifest is None:
+            opening = Opening(order.specs, loading)
             manifest = original(manifest_for(opening.described[0], request))
-            folder = report_folder(manifest, order.names, order.specs, request)
-        if after := relearning_of(request, manifest):
-            opening = Opening(order.specs, loading, relearning=after)
+        else:
+            manifest = original(load_manifest(request.manifest))
+        # Before headers are read, where that can be: this takes a second.
+        request = with_order(request, order, manifest)
+        folder = report_folder(manifest, order.names, order.specs, request)
+        relearning = relearning_of(request, manifest)
+        if opening is None or relearning:
+            opening = Opening(order.specs, loading, relearning=relearning)
         for one in opening.described:
             check_fit(manifest, one, base_sha256=one.base_sha256)
-        request = with_order(request, learned, manifest)
         view, plans = make_plans(
             manifest, request.audits, preset=request.preset, limit=request.limit
         )
@@ -138,21 +139,24 @@ class Job:
 
     def keys(self, checkpoint: Loaded) -> dict[Pass, Keys]:
         """By pass, the items that a checkpoint scores and what the store calls them."""
-        plan = self.order.plan(checkpoint.name, self.plans)
+        audits = zip(self.request.audits, self.plans, strict=True)
+        plans = [own for one, own in audits if self.order.sees(checkpoint.name, one)]
+        kinds = sorted({kind for plan in plans for kind in plan})
         if checkpoint.served is not None:
             from spark_audit.scoring.served import KINDS
 
-            plan = {kind: keys for kind, keys in plan.items() if kind.kind in KINDS}
+            kinds = [kind for kind in kinds if kind.kind in KINDS]
         # All checkpoints with one tokenizer share what any of them scores.
         items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
-        if fresh := [kind for kind in plan if kind not in items]:
+        if fresh := [kind for kind in kinds if kind not in items]:
             every = union(self.plans)
             with self.clock("tokenising"):
                 made = {kind: every[kind] for kind in fresh}
                 items.update(items_for(self.view, checkpoint, made))
         by_pass = {}
-        for kind, keys in plan.items():
-            chosen = {*keys}  # whole checkpoints and stages score others
+        for kind in kinds:
+            # Whole checkpoints and stages score others.
+            chosen = set[str]().union(*(plan.get(kind, ()) for plan in plans))
             own = [item for item in items[kind] if item.key in chosen]
             by_pass[kind] = self.store.keys(checkpoint, own, kind)
         return by_pass
@@ -317,19 +321,6 @@ class Lineup:
         whole = [spec.name for spec in self.specs if spec.name not in self.stages]
         return whole or sorted({self.entry(name) for name in self.stages})
 
-    def plan(self, name: str, plans: Plans) -> Plan:
-        """What one checkpoint scores; one made of another, what audits compare.
-
-        Of the relearned base only ``matched`` reads scores.
-        """
-        if name in self.stages:
-            return plans.stages
-        if name == CONTROL:
-            return {kind: keys for kind, keys in plans.whole.items() if kind == Pass()}
-        if name in self.both or name == BASE:
-            return union(plans)
-        return plans.whole
-
     def scores(self, name: str) -> bool:
         """Whether anything is scored: nothing of what is made of a stage."""
         derived = CheckpointName.parse(name).derived
@@ -340,17 +331,10 @@ class Lineup:
         return series_of(name) if name in self.stages else name
 
     def sees(self, name: str, audit: Audit) -> bool:
-        """Whether an audit concludes on a checkpoint."""
+        """Whether an audit looks at a checkpoint; at the relearned base one does."""
         if audit.of_series:
             return name in self.stages or name in self.both or name == BASE
         return name not in self.stages and (name != CONTROL or audit.name == "matched")
-
-
-class Plans(NamedTuple):
-    """What whole checkpoints score, and what stages of a series do."""
-
-    whole: Plan
-    stages: Plan
 
 
 def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
@@ -373,10 +357,11 @@ def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
             # Their last stages, one after the other, would be no series of anything.
             or (spec.stage is None and all(map(series, spec.paths)))
         )
-        for number, path in enumerate(spec.paths, start=1) if several else ((0, None),):
-            one = spec
-            if path is not None:
-                one = Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
+        alone = [
+            Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
+            for number, path in enumerate(spec.paths, start=1)
+        ]
+        for one in alone if several else [spec]:
             found = expand(one)
             if found == (one,):
                 both.add(one.name)
@@ -394,27 +379,19 @@ def make_plans(
     *,
     preset: str | None = None,
     limit: int | None = None,
-) -> tuple[Manifest, Plans]:
-    """The manifest, or the part that a limit leaves, with what to score of it."""
+) -> tuple[Manifest, list[Plan]]:
+    """The manifest, or the part that a limit leaves, with each audit's plan for it."""
     paper = (preset or manifest.settings.preset) == "paper"
-
-    def plans(view: Manifest) -> Plans:
-        of = (
-            union(a.plan(view, paper=paper) for a in audits if a.of_series is series)
-            for series in (False, True)
-        )
-        return Plans(*of)
-
-    found = plans(manifest)
+    plans = [audit.plan(manifest, paper=paper) for audit in audits]
     if limit is None:
-        return manifest, found
-    everything = union(found).items()
+        return manifest, plans
+    everything = union(plans).items()
     wanted = {example_of(one, key) for one, keys in everything for key in keys}
     if len(wanted) <= limit:
-        return manifest, found
+        return manifest, plans
     by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
     view = limited(manifest, set(by_hash[:limit]))
-    return view, plans(view)
+    return view, [audit.plan(view, paper=paper) for audit in audits]
 
 
 def union(plans: Iterable[Plan]) -> Plan:
@@ -426,8 +403,8 @@ def union(plans: Iterable[Plan]) -> Plan:
     return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
 
 
-def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
-    """The tasks as the runs among the series learned them; nothing without a run.
+def with_order(request: Request, order: Lineup, manifest: Manifest) -> Request:
+    """The request, with the order in which its runs learned the tasks, unless given.
 
     Raises
     ------
@@ -459,18 +436,10 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
                 fix="audit runs of one order at a time; --order may be left out, or "
                 "given where it holds for all",
             )
-    return first
-
-
-def with_order(request: Request, learned: Sequence[str], manifest: Manifest) -> Request:
-    """The request, with the runs' own order where none was given."""
     known = {example.task for example in manifest.examples}
-    tasks = [task for task in learned if task in known]
-    if not tasks:
-        return request
-    order = ",".join(tasks)
+    common_order = ",".join(task for task in first if task in known)
     audits = tuple(
-        replace(audit, **{"order": audit.order or order})
+        replace(audit, **{"order": audit.order or common_order or None})
         if audit.of_series and hasattr(audit, "order")
         else audit
         for audit in request.audits

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Work: TypeAlias = Callable[[], Any]
 """A function of a module with its arguments bound (``functools.partial``)."""
+Helper: TypeAlias = subprocess.Popen[bytes]
 
 MOST = 8
 """Processes that a job takes unasked at most: of more nothing was measured."""
@@ -88,25 +89,20 @@ def score(job: Job, lacking: Lacking) -> list[Scored]:
     if count == 1:
         return score_part(job, job.opened(lacking), job.request.shard)
     threads = max(cores() // count, 1)
-    mine = [replace(job.request, jobs=1, shard=(i, count)) for i in range(1, count)]
-    helpers = [start(partial(help_score, one), threads) for one in mine]
-    try:
-        with use_threads(threads):
-            scored = score_part(job, job.opened(lacking), (0, count))
-            with job.clock("waiting"):
-                codes = []
-                for number, one in enumerate(helpers, start=1):
-                    job.show("waiting for other processes", number, len(helpers))
-                    codes.append(one.wait())
-            if ended := [code for code in codes if code]:
-                say(
-                    f"{len(ended)} of {count} processes ended early (code {ended[0]}; "
-                    "out of memory?): this one does their work"
-                )
-            if job.missing(scored):
-                score_part(job, job.opened(job.lacking()), (0, 1))
-    finally:
-        end(helpers)
+    parts = (replace(job.request, jobs=1, shard=(i, count)) for i in range(1, count))
+    with helped([partial(help_score, one) for one in parts], threads) as helpers:
+        scored = score_part(job, job.opened(lacking), (0, count))
+        with job.clock("waiting"):
+            for number, one in enumerate(helpers, start=1):
+                job.show("waiting for other processes", number, len(helpers))
+                one.wait()
+        if ended := [one.returncode for one in helpers if one.returncode]:
+            say(
+                f"{len(ended)} of {count} processes ended early (code {ended[0]}; "
+                "out of memory?): this one does their work"
+            )
+        if job.missing(scored):
+            score_part(job, job.opened(job.lacking()), (0, 1))
     return scored
 
 
@@ -163,16 +159,12 @@ def run_jobs(
         Called with what each job returns here.
     """
     shares = [jobs[part::processes] for part in range(processes)]
-    helpers = [start(partial(_each, share), 1) for share in shares[1:]]
-    try:
-        with use_threads(1):
-            for part, share in enumerate(shares):
-                if part:
-                    helpers[part - 1].wait()
-                for job in share:
-                    ended(job())
-    finally:
-        end(helpers)
+    with helped([partial(_each, share) for share in shares[1:]], 1) as helpers:
+        for part, share in enumerate(shares):
+            if part:
+                helpers[part - 1].wait()
+            for job in share:
+                ended(job())
 
 
 def _each(jobs: Sequence[Work]) -> None:
@@ -180,7 +172,26 @@ def _each(jobs: Sequence[Work]) -> None:
         job()
 
 
-def start(work: Work, threads: int) -> subprocess.Popen[bytes]:
+@contextmanager
+def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
+    """Processes that do some work each, while this one computes with as many threads.
+
+    In the end they are interrupted, and waited for.
+    """
+    helpers: list[Helper] = []
+    try:
+        helpers += (start(work, threads) for work in works)
+        with use_threads(threads):
+            yield helpers
+    finally:
+        for one in helpers:
+            with suppress(OSError):
+                one.stdin.close()  # type: ignore[union-attr]
+        for one in helpers:
+            one.wait()
+
+
+def start(work: Work, threads: int) -> Helper:
     """A process that does some work; its stdin is open while it shall."""
     helper = subprocess.Popen(
         # Modules are found where they are here, and not in this folder.
@@ -199,16 +210,6 @@ def start(work: Work, threads: int) -> subprocess.Popen[bytes]:
         pickle.dump(work, helper.stdin)
         helper.stdin.flush()
     return helper
-
-
-def end(helpers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Interrupt processes that help, and wait for their end."""
-    for one in helpers:
-        assert one.stdin is not None
-        with suppress(OSError):
-            one.stdin.close()
-    for one in helpers:
-        one.wait()
 
 
 def help_out() -> None:

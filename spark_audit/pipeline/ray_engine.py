@@ -19,7 +19,7 @@ from functools import lru_cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from unittest.mock import patch
 
 from spark_audit import errors
@@ -43,6 +43,10 @@ FULL = ("ObjectStoreFullError", "OutOfDiskError")
 SAME = "install the same spark-audit on all nodes"
 
 
+Result: TypeAlias = tuple[list["Loaded"], list[tuple[Rows, list[str]]]]
+"""Checkpoints without weights, and rows, each with what a reader must know of them."""
+
+
 class Remote(Store):
     """A store on a node: it knows what the driver has, and collects what is added."""
 
@@ -58,9 +62,7 @@ class Remote(Store):
             self._pending, self._pending_tokens, self._remarks = {}, 0, []
 
 
-def work(
-    release: str, copied: bytes, group: int, shard: tuple[int, int]
-) -> tuple[list[Loaded], list[tuple[Rows, list[str]]]]:
+def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Result:
     """On a node: a module's checkpoints without weights, and the rows of a part.
 
     Parameters
@@ -116,107 +118,98 @@ def score(job: Job, lacking: Lacking) -> list[Scored]:
         As a node raised it, or if the cluster cannot score.
     """
     with connected(job.request.address) as ray:
-        return Driver(ray, job, lacking).score()
-
-
-class Driver:
-    """Asks for all parts at once, and takes in what comes back."""
-
-    def __init__(self, ray: Any, job: Job, lacking: Lacking) -> None:
-        self._ray, self._job, self._lacking = ray, job, lacking
-        self._known: dict[str, Loaded] = {}
-
-    def score(self) -> list[Scored]:
-        """See :func:`score`."""
-        job, (cpus, gpus, slots) = self._job, self._slots()
-        # Ray has its process use as many threads as it gives it cores, and ends one
-        # that used a GPU unless it is told otherwise.
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_calls": 0}
-        task = self._ray.remote(**options)(work)
-        with self._errors_told():
-            copied = self._ray.put(pickle.dumps(without_models(job)))
-        release = versions()["spark-audit"]
-        asked = [
-            task.remote(release, copied, group, (part, count))
-            for group in range(len(job.opening.groups))
-            for count in (self._parts(group, int(slots)),)
-            for part in range(count)
-        ]
-        total = len(asked)
         try:
-            with job.clock("scoring: ray"):
-                while asked:
-                    job.show("scoring on Ray, parts", total - len(asked), total)
-                    self._slots()  # without any nothing would ever come back
-                    done, asked = self._ray.wait(asked, timeout=LOOK)
-                    for reference in done:
-                        self._take_in(reference)
-            job.store.flush()
-        finally:
-            with suppress(errors.OutputError):
-                job.store.flush()  # the same command resumes from here
-            for reference in asked:
-                self._ray.cancel(reference, force=True)
-        names = filter(job.order.scores, chain(*job.opening.groups))
-        # Where nothing was lacking, nothing was opened.
-        known = {one.name: one for one in job.opening.described} | self._known
-        return [job.scored(known[name]) for name in names]
+            return _scored(ray, job, lacking)
+        except ray.exceptions.RayError as error:
+            raise told(error) from error
 
-    def _slots(self) -> tuple[float, int, float]:
-        """Cores and GPUs of a task, and how many tasks run at once."""
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        cores = [node["CPU"] for node in nodes if node.get("CPU", 0) >= 1]
-        if not cores:
-            raise errors.IncompleteError(
-                "the Ray cluster has no node that scores", where="--engine ray"
+
+def _scored(ray: Any, job: Job, lacking: Lacking) -> list[Scored]:
+    """Ask for all parts at once, and take in what comes back."""
+    cpus, gpus, slots = capacity(ray, job.request.loading.device)
+    # Ray has its process use as many threads as it gives it cores, and ends one that
+    # used a GPU unless it is told otherwise.
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=0)(work)
+    copied = ray.put(pickle.dumps(without_models(job)))
+    release = versions()["spark-audit"]
+    asked = [
+        task.remote(release, copied, group, (part, count))
+        for group in range(len(job.opening.groups))
+        for count in (parts(job.tokens_left(group, lacking), slots),)
+        for part in range(count)
+    ]
+    total = len(asked)
+    opened: dict[str, Loaded] = {}
+    try:
+        with job.clock("scoring: ray"):
+            while asked:
+                job.show("scoring on Ray, parts", total - len(asked), total)
+                # Without any node nothing would ever come back.
+                capacity(ray, job.request.loading.device)
+                done, asked = ray.wait(asked, timeout=LOOK)
+                for result in map(ray.get, done):
+                    take(result, job.store, opened)
+        job.store.flush()
+    finally:
+        with suppress(errors.OutputError):
+            job.store.flush()  # the same command resumes from here
+        for reference in asked:
+            ray.cancel(reference, force=True)
+    # Where nothing was lacking, nothing was opened.
+    known = {one.name: one for one in job.opening.described} | opened
+    names = filter(job.order.scores, chain(*job.opening.groups))
+    return [job.scored(known[name]) for name in names]
+
+
+def capacity(ray: Any, device: str) -> tuple[float, int, int]:
+    """Cores and GPUs of a task, and how many tasks run at once on a cluster."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cores = [node["CPU"] for node in nodes if node.get("CPU", 0) >= 1]
+    if not cores:
+        what = "the Ray cluster has no node that scores"
+        raise errors.IncompleteError(what, where="--engine ray")
+    cards = sum(node.get("GPU", 0) for node in nodes)
+    if cards and device != "cpu":
+        return 1.0, 1, int(cards)
+    # A task of a node that dies must fit on any other one.
+    return min(cores), 0, int(sum(one // min(cores) for one in cores))
+
+
+def parts(tokens: int | None, slots: int) -> int:
+    """How many tasks share what a module's checkpoints lack, if that is known."""
+    if tokens is None:
+        return slots
+    return max(slots, -(-tokens // PART_TOKENS)) if tokens else 0
+
+
+def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
+    """Store what :func:`work` came to, and add the checkpoints that it opened."""
+    checkpoints, scored = result
+    for one in checkpoints:
+        if opened.setdefault(one.name, one).model_id != one.model_id:
+            raise errors.CheckpointError(
+                "is another checkpoint on one node than on the others",
+                where=one.name,
+                fix="give a path to the same files on all nodes",
             )
-        cards = sum(node.get("GPU", 0) for node in nodes)
-        if cards and self._job.request.loading.device != "cpu":
-            return 1.0, 1, cards
-        # A task of a node that dies must fit on any other one.
-        return min(cores), 0, sum(one // min(cores) for one in cores)
+    for rows, remarks in scored:
+        store.take(rows, remarks)
 
-    def _parts(self, group: int, slots: int) -> int:
-        """How many tasks share what a module's checkpoints lack."""
-        left = self._job.tokens_left(group, self._lacking)
-        if left is None:
-            return slots
-        return max(slots, -(-left // PART_TOKENS)) if left else 0
 
-    @contextmanager
-    def _errors_told(self) -> Iterator[None]:
-        """Raise what a node raised; what Ray itself says becomes one line."""
-        try:
-            yield
-        except self._ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or error
-            place = {"where": "--engine ray"}
-            if type(cause).__name__ in FULL:
-                what = "the object store of the Ray cluster is full"
-                fix = "start Ray with a larger one (--object-store-memory)"
-                raise errors.IncompleteError(what, **place, fix=fix) from error
-            if isinstance(cause, ImportError):
-                what = f"a node cannot begin ({errors.one_line(cause)})"
-                raise errors.InputError(what, **place, fix=SAME) from error
-            if cause is error:
-                raise errors.IncompleteError(
-                    f"Ray says: {errors.one_line(error)}", **place
-                ) from error
-            raise cause from error
-
-    def _take_in(self, reference: Any) -> None:
-        """Store what came back."""
-        with self._errors_told():
-            opened, parts = self._ray.get(reference)
-        for one in opened:
-            if self._known.setdefault(one.name, one).model_id != one.model_id:
-                raise errors.CheckpointError(
-                    "is another checkpoint on one node than on the others",
-                    where=one.name,
-                    fix="give a path to the same files on all nodes",
-                )
-        for rows, remarks in parts:
-            self._job.store.take(rows, remarks)
+def told(error: Exception) -> Exception:
+    """What a node raised; what Ray itself says becomes one line."""
+    cause = getattr(error, "cause", None) or error
+    place = {"where": "--engine ray"}
+    if type(cause).__name__ in FULL:
+        what = "the object store of the Ray cluster is full"
+        place["fix"] = "start Ray with a larger one (--object-store-memory)"
+        return errors.IncompleteError(what, **place)
+    if isinstance(cause, ImportError):
+        what = f"a node cannot begin ({errors.one_line(cause)})"
+        return errors.InputError(what, **place, fix=SAME)
+    if cause is error:
+        return errors.IncompleteError(f"Ray says: {errors.one_line(error)}", **place)
+    return cause
 
 
 # --- how a cluster is reached, or started here: quietly, and without the network ------

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
@@ -55,7 +55,7 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
 """Fields that are lists, and what each value becomes."""
 
 _REFUSED = {
-    "--data": "stands in place of a manifest; leave one out",
+    "--data": "stands in place of a manifest, for audits of series; leave it out",
     "--relearn": "trains whole models, and here: not with --device-map or Ray",
     "--relearn-lr": "is no learning rate; give one above 0",
     "--jobs": "shares the CPU of one machine, in one process a model; leave it out "
@@ -89,7 +89,8 @@ class Request:
     manifest
         Default: the one in manifests/ that fits the checkpoint.
     data
-        JSONL of ``data``, in place of a manifest: its test rows are answered.
+        JSONL of ``data``, for audits of series in place of a manifest: its test rows
+        are answered.
     relearn
         Rows of ``data`` to train each checkpoint on for a few steps, and audit it again
         as NAME+relearn: does what was suppressed come back? The base is treated alike.
@@ -115,7 +116,7 @@ class Request:
         What was typed.
     """
 
-    audits: Annotated[tuple[Audit, ...], flags.NO_OPTION]
+    audits: Annotated[tuple[Audit, ...], flags.NO_OPTION] = ()
     ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")]
     base: Annotated[
         str | None, Parameter(metavar="MODEL", env_var="SPARK_AUDIT_BASE")
@@ -150,15 +151,7 @@ class Request:
             n_tokens=1,
         ),
     ] = (0, 1)
-    jobs: Annotated[
-        int | Literal["auto"],
-        Parameter(
-            group=flags.WHERE,
-            metavar="auto|N",
-            show_choices=False,
-            validator=flags.auto_or_number,
-        ),
-    ] = "auto"
+    jobs: flags.Count = "auto"
     engine: Annotated[str, Parameter(group=flags.WHERE, choices=("local", "ray"))] = (
         "local"
     )
@@ -181,7 +174,8 @@ class Request:
         flags.text_in_dossier(self.formats, show_text=self.show_text)
         ray = self.engine == "ray"
         wrong = {
-            "--data": self.data and self.manifest is not None,
+            "--data": self.data
+            and not (self.manifest is None and all(a.of_series for a in self.audits)),
             "--relearn": self.relearn and (self.loading.device_map or ray),
             "--relearn-lr": not 0 < self.relearn_lr < math.inf,
             "--jobs": self.jobs not in ("auto", 1) and not self.several,

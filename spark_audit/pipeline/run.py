@@ -21,7 +21,7 @@ from spark_audit.audits import about
 from spark_audit.audits.base import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
-from spark_audit.errors import IncompleteError, InputError, free_bytes
+from spark_audit.errors import IncompleteError, InputError, at, free_bytes
 from spark_audit.files import alone, sha256_file
 from spark_audit.manifest.file import ids_identify
 from spark_audit.manifest.schema import Manifest
@@ -68,7 +68,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     if (folder := folders.unchanged(request)) is not None:
         return Outcome(folder, read_report(folder), anew=False)
     # What headers show to be wrong is refused here, before anything is scored.
-    job = _job(request, progress)
+    job = Job.of(request, progress)
     inputs = folders.inputs_of(request, job.opening)
     lacking = job.lacking()
     there = job.stored(lacking)
@@ -89,15 +89,6 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         report = conclude(job, job.noted(scored))
         folders.keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
-
-
-def _job(request: Request, progress: Progress | None = None) -> Job:
-    """The request, refused for what headers show to be wrong, or for no cluster."""
-    if request.engine == "ray":
-        from spark_audit.pipeline.ray_engine import check
-
-        check(request.address)
-    return Job.of(request, progress)
 
 
 def audit(
@@ -150,33 +141,32 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
     }
     # Another command may have finished here in the meantime.
     before = folders.check_folder(folder, job.manifest, job.order.specs, request)
-    results = _results(job, scored, tables)
+    results: Mapping[str, AuditResult] = _results(job, scored, tables)
     manifest, view = job.manifest, job.view
     partial = len(view.examples) < len(manifest.examples)
-    report = assemble(
-        results,
-        status="partial" if partial else "complete",
-        command=list(request.command),
-        settings=request.shared_settings(manifest)
-        | {
-            "caliper": manifest.settings.caliper,
-            "reference": manifest.reference.name,
-            **{
-                f"{name}.{key}": value
-                for name, result in results.items()
-                for key, value in result.settings.items()
-            },
-        },
-        manifest=manifest_facts(view),
-        checkpoints=[one.facts for one in scored],
-        guards=_setup(job, scored, tables),
-        tables=matching(view),
-        timing={k: round(seconds, 3) for k, seconds in job.clock.items()},
-    )
+    settings = {
+        f"{name}.{key}": value
+        for name, result in results.items()
+        for key, value in result.settings.items()
+    }
+    facts: dict[str, Any] = {
+        "status": "partial" if partial else "complete",
+        "command": list(request.command),
+        "settings": request.shared_settings(manifest)
+        | {"caliper": manifest.settings.caliper, "reference": manifest.reference.name}
+        | settings,
+        "manifest": manifest_facts(view),
+        "checkpoints": [one.facts for one in scored],
+        "guards": _setup(job, scored, tables),
+        "tables": matching(view),
+        "timing": {k: round(seconds, 3) for k, seconds in job.clock.items()},
+    }
     if before is not None:
-        report = folders.accumulated(before, report, folder=folder)
-    fresh = {name: result.evidence for name, result in results.items()}
-    sums = report.evidence | write_evidence(folder, fresh)
+        with at(str(folder)):
+            results, facts = folders.joined(before, results, facts)
+    report = assemble(results, **facts)
+    evidence = {name: result.evidence for name, result in results.items()}
+    sums = report.evidence | write_evidence(folder, evidence)
     write_report(
         report.model_copy(update={"evidence": sums, "files": score_files(sums)}),
         folder,
@@ -289,7 +279,7 @@ def estimate(request: Request) -> dict[str, Any]:
     """
     from spark_audit.scoring.store import Store
 
-    job = _job(request)
+    job = Job.of(request)
     described, place = job.opening.described, job.store.folder
     if any(one.served for one in described):
         fix = "leave it out: all else was checked, and a run that is stopped resumes"

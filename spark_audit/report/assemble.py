@@ -89,12 +89,17 @@ def assemble(
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:
-    """What a report tells of single audits: their findings, rows and contrasts."""
+    """What a report tells of single audits: findings, rows, contrasts and tables."""
     return {
         audit: AuditResult(
             rows=[row for row in report.results if row.audit == audit],
             contrasts=[row for row in report.contrasts if row.audit == audit],
             findings=[one for one in report.findings if one.audit == audit],
+            tables={
+                name: report.tables[name]
+                for name, origin in report.origins.items()
+                if origin == audit and name in report.tables
+            },
         )
         for audit in audits
     }

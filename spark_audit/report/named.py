@@ -18,7 +18,7 @@ import numpy as np
 from spark_audit.audits import about
 from spark_audit.audits.base import LEVEL
 from spark_audit.audits.setup_guards import faults
-from spark_audit.errors import InputError, visible
+from spark_audit.errors import InputError, OutputError, visible
 from spark_audit.files import sha256_file
 from spark_audit.names import BASE, entry_of
 from spark_audit.results import Report
@@ -74,16 +74,19 @@ def evidence_of(report: Report, folder: Path, audit: str = AUDIT) -> Evidence:
     Raises
     ------
     InputError
-        If it is not there, or of another report.
+        If it is not there.
+    OutputError
+        If it is not as the report says that it was written.
     """
     path = folder / "scores" / about(audit).evidence_file()
-    fix = f"run `spark-audit {audit}` into this folder"
     if not path.is_file():
         what = f"the report has no evidence of `{audit}`"
+        fix = f"run `spark-audit {audit}` into this folder"
         raise InputError(what, where=str(path), fix=fix)
     if report.evidence.get(path.name) != sha256_file(path):
-        what = "is not the file that this report was made from"
-        raise InputError(what, where=str(path), fix=fix)
+        what = "is not the file that the report was made from"
+        fix = "copy the report's folder again, or audit again"
+        raise OutputError(what, where=str(path), fix=fix)
     return Evidence.read(path)
 
 

@@ -7,11 +7,9 @@ from a server that says otherwise of one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Sequence
 from multiprocessing.pool import ThreadPool
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,8 +19,6 @@ from spark_audit.scoring.table import LAYOUTS, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-
-_Ask: TypeAlias = Callable[[Iterable[np.ndarray]], Iterator[np.ndarray]]
 
 TEXTS = 64
 """Texts that are scored both ways."""
@@ -47,36 +43,28 @@ def run(
         If it does not agree, or does not answer as it must.
     """
     task.note(agreement(loaded, items))
-    with _asking(loaded) as asked:
+    server = loaded.served
+    assert server is not None
+    # An interrupt waits for no answer that is on its way: these threads end with the
+    # process, which those of concurrent.futures would keep from ending.
+    with ThreadPool(AT_ONCE) as pool:
         for item in items:
             if isinstance(item, Candidates):
                 fed = [np.append(item.prefix, row) for row in item.rows]
-                pairs = zip(item.rows, asked(fed), strict=True)
+                pairs = zip(item.rows, pool.imap(server.nll, fed), strict=True)
                 total = np.array([nll[-len(row) :].sum() for row, nll in pairs])
                 count = np.array([len(row) for row in item.rows])
                 columns = {"nll_sum": total, "nll_mean": total / count}
                 yield item, {k: v.astype(np.float32) for k, v in columns.items()}
         plain = [item for item in items if isinstance(item, Item)]
-        for one, nll in zip(plain, asked([i.ids for i in plain]), strict=True):
-            layout = LAYOUTS[task.kind.kind]
+        layout = LAYOUTS[task.kind.kind]
+        found = pool.imap(server.nll, [one.ids for one in plain])
+        for one, nll in zip(plain, found, strict=True):
             columns = {
                 name: np.full(len(nll), np.nan if dtype.kind == "f" else 0, dtype)
                 for name, dtype in layout.items()
             }
             yield one, columns | {"nll": nll.astype(layout["nll"])}
-
-
-@contextmanager
-def _asking(loaded: Loaded) -> Iterator[_Ask]:
-    """Ask the server of many texts, some at once, and be told in order.
-
-    An interrupt waits for no answer that is on its way: these threads end with the
-    process, which those of ``concurrent.futures`` would keep from ending.
-    """
-    server = loaded.served
-    assert server is not None
-    with ThreadPool(AT_ONCE) as pool:
-        yield partial(pool.imap, server.nll)
 
 
 def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
@@ -94,8 +82,8 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     assert server is not None
     drawn = np.random.default_rng(0).permutation(len(items))
     texts = [one for i in drawn if len((one := _text(items[i])).ids) > 1][:TEXTS]
-    with _asking(loaded) as asked:
-        theirs = list(asked([one.ids for one in texts]))
+    with ThreadPool(AT_ONCE) as pool:
+        theirs = list(pool.imap(server.nll, [one.ids for one in texts]))
     with loaded.active() as model:
         scorer = Scorer(loaded, model, texts[0], lambda _: None)
         ours = [scorer.nll([one])[0] for one in texts]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from spark_audit import errors
-from spark_audit.errors import out_of_memory
+from spark_audit.errors import masked, out_of_memory, visible
 from spark_audit.terminal.interrupts import (
     again,
     interrupted,
@@ -154,10 +154,8 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
     # Of links that lead round and round `Path.resolve` makes an error.
     real_inputs = {os.path.realpath(path) for path in inputs}
     for output in outputs:
-        twice = output.exists() and any(
-            os.path.exists(p) and output.samefile(p) for p in real_inputs
-        )
-        if twice or os.path.realpath(output) in real_inputs:
+        there = filter(os.path.exists, real_inputs if output.exists() else ())
+        if os.path.realpath(output) in real_inputs or any(map(output.samefile, there)):
             raise errors.InputError(
                 "would be written over, and it is an input",
                 where=str(output),
@@ -171,14 +169,12 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
 def say(text: str) -> None:
     """One or more plain lines on stderr, if anybody listens."""
     with contextlib.suppress(OSError):
-        print(
-            errors.visible(errors.masked(text), keep="\n"), file=sys.stderr, flush=True
-        )
+        print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)
 
 
 def tell(text: str = "") -> None:
     """One or more plain lines on stdout."""
-    print(errors.visible(text, keep="\n"))
+    print(visible(text, keep="\n"))
 
 
 def tell_json(content: Any) -> None:
@@ -216,13 +212,13 @@ def show_table(
     """
     from rich.table import Table
 
-    table = Table(title=errors.visible(title), title_justify="left", title_style="bold")
+    table = Table(title=visible(title), title_justify="left", title_style="bold")
     for position, name in enumerate(header):
         right = figures and position > 0
         way: Literal["right", "left"] = "right" if right else "left"
-        table.add_column(errors.visible(name), justify=way, overflow="fold")
+        table.add_column(visible(name), justify=way, overflow="fold")
     for row in rows:
-        table.add_row(*map(errors.visible, row))
+        table.add_row(*map(visible, row))
     console = stdout()
     console.print()
     console.print(table, markup=False)
@@ -242,7 +238,7 @@ def stdout() -> Console:
 
 def show_line(text: str, *, style: str | None = None) -> None:
     """A line that is wrapped to the terminal."""
-    stdout().print(errors.visible(text), style=style, markup=False)
+    stdout().print(visible(text), style=style, markup=False)
 
 
 # --- the progress of long work, on stderr: a bar, or plain lines in a log -------------
@@ -283,8 +279,8 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
     A bar when stderr is a terminal, else a plain line every ten seconds and at the end
     of each stage.
     """
-    drawn, bars = not quiet and sys.stderr.isatty(), None
-    if drawn:
+    bars = None
+    if not quiet and sys.stderr.isatty():
         from rich import progress as rich
         from rich.console import Console
 
@@ -306,22 +302,19 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
             # The same stage once more, of another command or checkpoint.
             start, told = now, -math.inf
         fresh, finished = told == -math.inf, 0 < total <= done
-        due = drawn or finished or now - told >= PLAIN_EVERY
+        due = finished or now - told >= PLAIN_EVERY
         stages[what] = (start, now if due else told, done)
         seconds = now - start
         rate = f"{done / seconds:,.0f}/s" if seconds > 0.5 and done else ""
         if bars is not None:
             if fresh:
-                tasks[what] = bars.add_task(errors.visible(what), rate="")
+                tasks[what] = bars.add_task(visible(what), rate="")
             bars.update(tasks[what], completed=done, total=total or None, rate=rate)
         elif due:
-            line = (
-                f"{errors.visible(what)}: {done}{f'/{total}' if total else ''} {rate}"
-            )
+            line = f"{visible(what)}: {done}{f'/{total}' if total else ''} {rate}"
             if 0 < done < total and seconds > SETTLED:
                 line += f", {seconds / done * (total - done):.0f} s left"
-            sys.stderr.write(line.rstrip() + "\n")
-            sys.stderr.flush()
+            print(line.rstrip(), file=sys.stderr, flush=True)
 
     with bars or nullcontext():
         yield (lambda what, done, total: None) if quiet else update

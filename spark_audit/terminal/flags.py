@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
@@ -85,15 +85,16 @@ Verbose: TypeAlias = Annotated[bool, NO_OPTION]
 """Every command takes ``--quiet`` and ``--verbose``; these parameters hear of it."""
 _QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
 Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to stdout.")]
-BatchSize: TypeAlias = Annotated[
+Count: TypeAlias = Annotated[
     int | Literal["auto"],
     Parameter(
-        group=WHERE,
-        metavar="auto|N",
-        show_choices=False,
-        validator=auto_or_number,
-        env_var="SPARK_AUDIT_BATCH_SIZE",
-        help="Rows scored at once; auto: by tokens.",
+        group=WHERE, metavar="auto|N", show_choices=False, validator=auto_or_number
+    ),
+]
+BatchSize: TypeAlias = Annotated[
+    Count,
+    Parameter(
+        env_var="SPARK_AUDIT_BATCH_SIZE", help="Rows scored at once; auto: by tokens."
     ),
 ]
 Formats: TypeAlias = Annotated[
@@ -124,17 +125,13 @@ Preset: TypeAlias = Annotated[
 
 
 def hidden(*names: str) -> Callable[[type[T]], type[T]]:
-    """Make a dataclass of a subclass in which these fields are no options.
-
-    Of a field without a default the command that takes it gives the value.
-    """
+    """Make a dataclass of a subclass in which these fields are no options."""
 
     def made(kind: type[T]) -> type[T]:
         inherited = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
         for name in names:
             kind.__annotations__[name] = Annotated[Any, NO_OPTION]
-            usual = inherited[name].default
-            setattr(kind, name, () if usual is MISSING else usual)
+            setattr(kind, name, inherited[name].default)
         whole = dataclass(frozen=True, kw_only=True)(kind)
         # Names in the types of inherited fields are those of another module.
         hints = get_type_hints(whole, include_extras=True)
@@ -158,12 +155,9 @@ def options(*audits: Any, named: bool = False) -> Any:
                 text = note.help if isinstance(note, Parameter) else note
                 help = f"{audit.name}: {text}" if named else text
                 # Only what is on can be switched off.
-                off = (
-                    f"--no-{one.name}".replace("_", "-") if one.default is True else ()
-                )
-                hint: Any = Annotated[
-                    hints[one.name], Parameter(help=help, negative=off)
-                ]
+                off = [f"--no-{one.name.replace('_', '-')}"] * (one.default is True)
+                told = Parameter(help=help, negative=off)
+                hint: Any = Annotated[hints[one.name], told]
                 found[one.name] = (one.name, hint, one.default)
     made = make_dataclass("Options", found.values(), kw_only=True, frozen=True)
     made.__module__ = __name__  # or the library takes it for a type of Python's own
@@ -361,9 +355,8 @@ def _from_file(
     for one in arguments:
         if one.name[2:] in content and any(t.source == "env" for t in one.tokens):
             one.tokens.clear()
-    Dict(content, source=str(path), use_commands_as_keys=False)(
-        app, commands, arguments
-    )
+    take = Dict(content, source=str(path), use_commands_as_keys=False)
+    take(app, commands, arguments)
 
 
 def _content(path: Path) -> dict[str, Any]:

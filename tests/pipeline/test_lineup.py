@@ -7,11 +7,10 @@ from audited import chosen
 
 from spark_audit.audits import Matched, Utility
 from spark_audit.checkpoints.specs import Spec
-from spark_audit.pipeline.job import Plans, lineup, make_plans, union
+from spark_audit.pipeline.job import lineup, make_plans
 from spark_audit.scoring.table import Pass
 
-PLAIN, NOISE, WORDS = Pass(), Pass("noise", 0.1), Pass("generate")
-PLANS = Plans(whole={PLAIN: ["a"], NOISE: ["a"]}, stages={WORDS: ["b"]})
+PLAIN = Pass()
 
 
 @pytest.fixture
@@ -35,10 +34,9 @@ def test_a_list_is_a_series_for_utility_alone(folders):
     found = lineup(specs, chosen("utility"))
     assert names(found) == ["x", "run@1", "run@2"]
     assert found.stages == {"run@1", "run@2"}
-    assert found.plan("run@1", PLANS) == PLANS.stages
-    assert found.plan("x", PLANS) == union([PLANS.whole, PLANS.stages])
     assert found.entry("run@2") == "run"
     assert [found.sees(n, Utility()) for n in ("run@1", "x", "base")] == [True] * 3
+    assert [found.sees(n, Matched()) for n in ("run@1", "x")] == [False, True]
 
 
 def test_a_list_of_series_is_replicates_for_utility_too(folders):
@@ -57,9 +55,6 @@ def test_a_list_of_series_is_replicates_for_utility_too(folders):
 def test_a_series_is_its_last_stage_for_every_other_audit(folders):
     found = lineup([Spec("run", (folders["series"],))], chosen("matched", "utility"))
     assert names(found) == ["run", "run@1", "run@2"]
-    assert found.plan("run", PLANS) == PLANS.whole
-    assert found.plan("run@2", PLANS) == PLANS.stages
-    assert found.plan("base", PLANS) == union([PLANS.whole, PLANS.stages])
     assert [found.sees(n, Matched()) for n in ("run", "run@1")] == [True, False]
     assert [found.sees(n, Utility()) for n in ("run", "run@1")] == [False, True]
     # A stage is not looked at with rounded weights; the series is.
@@ -72,15 +67,16 @@ def test_a_list_is_replicates_where_other_audits_are_asked_for(folders):
     found = lineup([spec], chosen("nll", "utility"))
     assert names(found) == ["x", "x[2]@1", "x[2]@2"]
     assert found.both == {"x[1]"}
-    assert found.plan("x[1]", PLANS) == union([PLANS.whole, PLANS.stages])
-    assert found.plan("x[2]", PLANS) == PLANS.whole
+    assert [found.sees(n, Utility()) for n in ("x[1]", "x[2]")] == [True, False]
+    assert [found.sees(n, Matched()) for n in ("x[1]", "x[2]")] == [True, True]
 
 
 def test_a_limit_leaves_the_first_by_hash(make_case):
     case = make_case(sources=20)
     view, plans = make_plans(case.manifest, chosen("matched", "nll"), limit=7)
     assert len(view.examples) == 7
-    assert plans.whole == {PLAIN: sorted(example.id for example in view.examples)}
+    for plan in plans:
+        assert plan == {PLAIN: sorted(example.id for example in view.examples)}
     again, _ = make_plans(case.manifest, chosen("matched", "nll"), limit=5)
     assert {e.id for e in again.examples} < {e.id for e in view.examples}
     whole, _ = make_plans(case.manifest, chosen("matched"), limit=99)

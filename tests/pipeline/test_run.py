@@ -409,7 +409,7 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkey
     manifest = load_manifest(next(Path("manifests").glob("*.json")))
     checkpoint = open_checkpoint(str(tiny_base))
     _, plans = make_plans(manifest, audits)
-    plan = union((plans.whole, plans.stages))
+    plan = union(plans)
     items = items_for(manifest, checkpoint, plan)
     read = sum(one.tokens for some in items.values() for one in some)
     told = sum(one["tokens"] for one in found["passes"])
@@ -614,7 +614,10 @@ def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
         job = Job.of(request_of(audits=audits, ckpt=ckpt, output=tmp_path / "r"))
         plans = {}
         for one in job.opening.described[::order]:
-            plans[one.name] = job.order.plan(one.name, job.plans)
+            own = zip(job.request.audits, job.plans, strict=True)
+            plans[one.name] = union(
+                plan for audit, plan in own if job.order.sees(one.name, audit)
+            )
             scored = {kind: [*keys()] for kind, keys in job.keys(one).items()}
             assert scored == plans[one.name]
         assert plans["run"] != plans["run@1"]

@@ -12,7 +12,7 @@ from made_reports import made_report, manifest_facts
 from scipy import stats
 
 from spark_audit.cli.main import run as command_line
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, OutputError
 from spark_audit.files import sha256_file
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.named import (
@@ -238,7 +238,7 @@ def test_evidence_of_another_report_is_refused(folder):
     path = folder / "scores" / "mia.parquet"
     path.write_bytes(path.read_bytes() + b" ")
     report = read_report(folder)
-    with pytest.raises(InputError, match="not the file"):
+    with pytest.raises(OutputError, match="not the file"):
         evidence_of(report, folder)
     path.unlink()
     with pytest.raises(InputError, match="no evidence of `mia`"):
