@@ -7,10 +7,11 @@ stage ``t`` was trained on the ``t``-th task of the order.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from spark_audit.names import ANY, CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.items import normalised
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import accuracy
 from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
 from spark_audit.stats.intervals import rate_estimate
@@ -127,48 +128,42 @@ class Utility(OfSeries):
         """One unit per question; per task without one a unit with the ``reason``."""
         tasks, asked, reasons = self._asked(manifest)
         scorer, labels = self.scorer, task_labels(manifest)
-        place = {task: i for i, task in enumerate(tasks)}
         same = normalised if scorer == "normalised" else str.strip
-        counts: dict[str, Counter[str]] = defaultdict(Counter)
-        for example in asked:
-            counts[example.task][same(example.response)] += 1
+        records: list[tuple[Any, ...]]
+        records = [(x.id, x.task, x.cluster, same(x.response), "") for x in asked]
+        records += [("", task, "", None, reason) for task, reason in reasons.items()]
+        columns = ["example", "task", "cluster", "chance", "reason"]
+        units = pd.DataFrame.from_records(records, columns=columns)
         # By always giving the commonest response.
-        chance = {task: max(n.values()) / n.total() for task, n in counts.items()}
-        units = pd.DataFrame.from_records(
-            [
-                *((x.id, x.task, x.cluster, chance[x.task], "") for x in asked),
-                *(("", task, "", 0.0, reason) for task, reason in reasons.items()),
-            ],
-            columns=["example", "task", "cluster", "chance", "reason"],
-        )
-        units = units.assign(scorer=scorer, place=units["task"].map(place))
+        said = units.groupby("task")["chance"].value_counts(normalize=True)
+        chance = units["task"].map(said.groupby("task").max()).fillna(0.0)
+        place = units["task"].map({task: i for i, task in enumerate(tasks)})
+        units = units.assign(chance=chance, scorer=scorer, place=place)
         wanted = Pass("candidates" if scorer == "likelihood" else "generate")
+
+        def likeliest(table: TokenTable, example: ManifestExample) -> str:
+            nll = table.columns["nll_sum"][table.rows(labels_key(example.id))]
+            return labels[example.task][int(nll.argmin())].strip()
 
         def measured() -> Measured:
             for name, table in scored(tables, wanted):
                 correct, empty = np.full(len(units), -1.0), np.zeros(len(units))
-                for i, example in enumerate(asked):
-                    if scorer == "likelihood":
-                        at = table.rows(labels_key(example.id))
-                        nll = table.columns["nll_sum"][at]
-                        likeliest = labels[example.task][int(nll.argmin())]
-                        correct[i] = likeliest.strip() == example.response.strip()
-                        continue
-                    row = table.rows(example.id).start
-                    correct[i] = table.columns[scorer][row] > 0.5
-                    tokens, stop = (table.columns[k][row] for k in ("n_tokens", "stop"))
+                if scorer == "likelihood":
+                    hits = [likeliest(table, x) == x.response.strip() for x in asked]
+                    correct[: len(asked)] = hits
+                else:
+                    at = [table.rows(x.id).start for x in asked]
+                    names = (scorer, "n_tokens", "stop")
+                    right, tokens, stop = (table.columns[k][at] for k in names)
+                    correct[: len(asked)] = right > 0.5
                     # It stopped at once: no token, or a newline and nothing more.
-                    nothing = tokens == 0 or (tokens == 1 and stop == NEWLINE)
-                    empty[i] = nothing and not correct[i]
+                    nothing = (tokens == 0) | ((tokens == 1) & (stop == NEWLINE))
+                    empty[: len(asked)] = nothing & (right <= 0.5)
                 yield name, {"correct": correct, "empty": empty}
 
         # Labels that the scorer cannot tell apart, and rows that are not asked.
-        clash = [
-            task
-            for task in (tasks if scorer == "normalised" else ())
-            for own in [{*map(str.strip, labels.get(task, ()))}]
-            if len({*map(normalised, own)}) < len(own)
-        ]
+        known = {task: {*map(str.strip, labels.get(task, ()))} for task in tasks}
+        clash = [k for k, own in known.items() if len({*map(same, own)}) < len(own)]
         rows = (row for row in manifest.examples if row.split == "test")
         blank = sum(row.task in tasks and not row.response.strip() for row in rows)
         of_stages = len(set(map(series_of, tables))) < len(tables)
@@ -202,8 +197,7 @@ class Utility(OfSeries):
         if not every:
             units = evidence.units[["task", "reason"]].itertuples(index=False)
             tasks = list(dict.fromkeys(f"{task} {reason}" for task, reason in units))
-            unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
-            findings = [unknown]
+            findings = [Finding.not_tested("utility", "utility.nothing", tasks=tasks)]
         matrices = [r for item in every.items() for r in _matrix_records(*item)]
         facts = evidence.facts
         # What the scorer cannot tell apart, rows not asked, an order not given.
@@ -213,22 +207,19 @@ class Utility(OfSeries):
             "order of tasks": ("order", {"tasks": facts["order"] * facts["assumed"]}),
         }
         guards = [guard(k, *one) for k, one in asked.items() if any(one[1].values())]
-        for i, name in enumerate(evidence.checkpoints):
-            correct, empty = (evidence.values[key][i] for key in ("correct", "empty"))
-            counts = {"empty": int(empty[correct >= 0].sum())}
-            counts["answers"] = int((correct >= 0).sum())
+        answered = evidence.values["correct"] >= 0
+        empty = ((evidence.values["empty"] > 0) & answered).sum(axis=1)
+        for name, *counts in zip(
+            evidence.checkpoints, empty, answered.sum(axis=1), strict=True
+        ):
+            told = dict(zip(("empty", "answers"), map(int, counts), strict=True))
             # Checkpoints (stages of a series) that mostly answered nothing.
-            if 2 * counts["empty"] > counts["answers"]:
-                mute = guard("empty answers", "empty_answers", counts, checkpoint=name)
+            if 2 * told["empty"] > told["answers"]:
+                mute = guard("empty answers", "empty_answers", told, checkpoint=name)
                 guards.append(mute)
-        return AuditResult(
-            rows=rows,
-            contrasts=contrasts,
-            findings=findings,
-            tables={"accuracy_matrix": matrices} if matrices else {},
-            guards=guards,
-            settings={"order": ",".join(facts["order"]), "scorer": facts["scorer"]},
-        )
+        settings = {"order": ",".join(facts["order"]), "scorer": facts["scorer"]}
+        tables = {"accuracy_matrix": matrices} if matrices else {}
+        return AuditResult(rows, contrasts, guards, findings, tables, settings)
 
     def why_nothing(self, manifest: Manifest) -> str:
         """Why no task has a question."""
@@ -243,8 +234,7 @@ class Utility(OfSeries):
         labels = task_labels(manifest) if self.scorer == "likelihood" else None
         asked, reasons = list[ManifestExample](), dict[str, str]()
         for task in tasks:
-            known = None if labels is None else labels.get(task, [""])
-            if known is not None and not all(label.strip() for label in known):
+            if labels is not None and not all(map(str.strip, labels.get(task, [""]))):
                 reasons[task] = NO_LABELS
                 continue
             rows = [
@@ -289,6 +279,9 @@ def listed(order: str | None) -> list[str]:
 
 
 COMPARED = ("last", "avg", "bwt")
+ASKED_OTHERWISE = (
+    "the two differ in their tasks, in the order of tasks, or in the scorer"
+)
 BIASED = (
     "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
     "forgotten"
@@ -313,12 +306,11 @@ class Series:
 
     def answers(self, keep: Collection[str] | None = None) -> accuracy.Answers:
         """Sums by cluster, over some of the examples."""
-        rows, correct = self.rows, self.correct
-        if keep is not None:
-            chosen = rows["example"].isin(keep).to_numpy()
-            rows, correct = rows[chosen], correct[chosen]
+        every = self.rows["example"]
+        kept = every.isin(every if keep is None else keep).to_numpy()
+        rows = self.rows[kept]
         return accuracy.Answers.of_rows(
-            correct,
+            self.correct[kept],
             self.tasks.index.get_indexer(pd.Index(rows["task"])),
             rows["code"].to_numpy(),
             n_tasks=len(self.tasks),
@@ -386,33 +378,33 @@ Drawer: TypeAlias = Callable[..., np.ndarray]
 
 
 def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[Row]:
-    answers = series.answers()
-    drawn, tasks = draws(answers), series.tasks
-    for metric in (each.name for each in Utility.metrics if "" in each.variants):
+    answers, tasks = series.answers(), series.tasks
+    drawn, chances = draws(answers), tasks["chance"].to_numpy(np.float64)
+    for metric in accuracy.METRICS:
         null: float | None = 0.0 if metric == "bwt" else None
         if (reason := series.reason(metric)) is not None:
             estimate = Estimate.missing(reason)
         else:
-            estimate = with_mde(
-                accuracy.accuracy_estimate(answers, metric, drawn=drawn)
-            )
+            found = accuracy.accuracy_estimate(answers, metric, drawn=drawn)
+            estimate = with_mde(found)
             if metric in accuracy.LEVELS:
-                chances = tasks["chance"].to_numpy(np.float64)
                 null = float(accuracy.task_weights(metric, len(tasks)) @ chances)
             if metric == "forgetting" and estimate.value is not None:
                 estimate = estimate.noting(BIASED)
         yield Utility.row(estimate.decided(paper=paper), name, metric, null=null)
     rates = accuracy.matrix_of(drawn, answers.shape)
-    for t, stage in enumerate(series.stages):
-        for i, (task, asked) in enumerate(tasks.iterrows()):
-            estimate, null = Estimate.missing(f"{task} {asked['reason']}"), None
-            if not asked["reason"]:
-                counts = answers.correct[:, t, i], answers.trials[:, i]
-                found = rate_estimate(*counts, replicates=rates[:, t, i])
-                estimate = with_mde(found).decided(paper=paper)
-                null = float(asked["chance"])
-            place: dict[str, Any] = {"group": f"task:{task}", "null": null}
-            yield Utility.row(estimate, name, "accuracy", str(stage), **place)
+    for (t, stage), (i, task) in product(
+        enumerate(series.stages), enumerate(tasks.index)
+    ):
+        place: dict[str, Any] = {"group": f"task:{task}", "null": None}
+        if reason := tasks["reason"].iloc[i]:
+            estimate = Estimate.missing(f"{task} {reason}")
+        else:
+            counts = answers.correct[:, t, i], answers.trials[:, i]
+            found = rate_estimate(*counts, replicates=rates[:, t, i])
+            estimate = with_mde(found).decided(paper=paper)
+            place["null"] = float(chances[i])
+        yield Utility.row(estimate, name, "accuracy", str(stage), **place)
 
 
 def _contrasts(
@@ -420,21 +412,18 @@ def _contrasts(
 ) -> Iterator[Contrast]:
     """Last, Avg and BWT minus the baseline's, over the questions that both answered."""
     ours, theirs = (every[name] for name in names)
-    shared = set(ours.rows["example"]) & set(theirs.rows["example"])
-    same = ours.tasks[["scorer"]].equals(theirs.tasks[["scorer"]])
+    shared = {*ours.rows["example"]} & {*theirs.rows["example"]}
+    alike = ours.tasks[["scorer"]].equals(theirs.tasks[["scorer"]])
     sides = ours.answers(shared), theirs.answers(shared)
     columns: dict[str, Any] = dict(zip(("checkpoint", "baseline"), names, strict=True))
     for metric in COMPARED:
-        reason = ours.reason(metric) or theirs.reason(metric)
-        if not same:
-            reason = (
-                "the two differ in their tasks, in the order of tasks, or in the scorer"
-            )
+        reason, p = ours.reason(metric) or theirs.reason(metric), None
+        if not alike:
+            reason = ASKED_OTHERWISE
         if reason is None:
             estimate = accuracy.accuracy_difference(*sides, metric, drawn=draws(*sides))
         else:
             estimate = Estimate.missing(reason)
-        p = None
         if estimate.value is not None:
             one, other = (accuracy.cluster_shares(side, metric) for side in sides)
             # Shares are quotients: what is no difference must not count as one.
