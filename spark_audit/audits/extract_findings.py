@@ -27,17 +27,8 @@ from spark_audit.manifest.selection import BARE
 from spark_audit.manifest.sequences import PROMPTS
 from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE
-from spark_audit.results import (
-    Claim,
-    Contrast,
-    Estimate,
-    Finding,
-    Guard,
-    Hits,
-    Row,
-    side_of,
-)
-from spark_audit.results.findings import Fact, Power
+from spark_audit.results import Claim, Contrast, Estimate, Finding, Guard, Hits, Row
+from spark_audit.results.findings import Fact, Power, side_of
 from spark_audit.stats.bootstrap import holm_by_key, sign_flip
 from spark_audit.stats.intervals import clopper_pearson, rate_estimate, ratio_estimate
 from spark_audit.stats.memorisation import n_p
@@ -329,10 +320,8 @@ def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
     facts |= {**_whose(train), "past_base": past_base, "back": returned(train)}
     held_out = len(train) < len(spans)
     if apart.value is None and past_base:
-        facts |= {
-            **_share(BASE, "before", train, "base_sure"),
-            "few_held_out": held_out,
-        }
+        before = _share(BASE, "before", train, "base_sure")
+        facts |= {**before, "few_held_out": held_out}
         return _against_base(spans, row, facts, seed=seed)
     if not held_out:
         return _finding(row, "not_tested", "no_control", facts, apart)
@@ -341,14 +330,11 @@ def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
         return _finding(row, "not_tested", "no_comparison", facts, apart)
     ours, theirs = (chosen[chosen["split"] == split] for split in SPLITS)
     facts |= {"back": returned(ours), **_share(name, "unseen", theirs)}
-    if past_base:
-        facts |= _share(BASE, "before", ours, "base_sure")
+    facts |= _share(BASE, "before", ours, "base_sure")
     side, p, power = side_of(apart), None, list[Power]()
     if name != BASE:
-        p, (guess_p, guess) = max(limits_p(apart), exact_p(chosen)), (1.0, Facts())
-        power = [hits_power(chosen, base)]
-        if side == 1:
-            guess_p, guess = beyond_guessing(spans)
+        p, power = max(limits_p(apart), exact_p(chosen)), [hits_power(chosen, base)]
+        guess_p, guess = beyond_guessing(spans) if side == 1 else (1.0, {})
         if 2 * guess_p < p:
             p = 2 * guess_p
             facts |= guess

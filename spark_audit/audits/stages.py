@@ -46,17 +46,9 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.manifest.sequences import coin_key
 from spark_audit.names import ANY, BASE, CheckpointName, series_of
 from spark_audit.provenance import seed_for
-from spark_audit.results import (
-    AuditResult,
-    Claim,
-    Estimate,
-    Finding,
-    Guard,
-    Row,
-    grouped,
-)
+from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Fact
+from spark_audit.results.findings import Fact, grouped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm, holm_by_key
 from spark_audit.stats.memorisation import declared_guesses

@@ -302,12 +302,8 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return parts
 
 
-def frame(
-    of: str,
-    lists: Mapping[str, tuple[type[BaseModel], Sequence[BaseModel]]],
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> pd.DataFrame:
-    """One of some lists, or of the further tables, as a frame.
+def frame(of: str, held: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFrame:
+    """One of the lists that something holds, or of its further tables, as a frame.
 
     Raises
     ------
@@ -317,13 +313,12 @@ def frame(
     import pandas as pd
 
     if of in lists:
-        kind, rows = lists[of]
-        records = [one.model_dump() for one in rows]
-        names = [*kind.model_fields, *kind.model_computed_fields]
+        records = [one.model_dump() for one in getattr(held, of)]
+        names = [*lists[of].model_fields, *lists[of].model_computed_fields]
         return pd.DataFrame(records, columns=[n for n in names if n != "facts"])
-    if of in tables:
-        return pd.DataFrame(tables[of])
-    fix = choose(of, [*lists, *tables])
+    if of in held.tables:
+        return pd.DataFrame(held.tables[of])
+    fix = choose(of, [*lists, *held.tables])
     raise InputError(f"there is no table {of!r}", fix=fix)
 
 
@@ -584,9 +579,9 @@ class Finding(Rendered, Figure):
         **facts: Fact,
     ) -> Finding:
         """That something was not tested, and why."""
-        where: dict[str, Any] = {"audit": audit, "checkpoint": checkpoint}
-        where |= {"status": status, "says": says, "facts": facts}
-        return cls(claim="not_tested", **where)
+        told: dict[str, Any] = {"status": status, "facts": facts}
+        where = {"audit": audit, "checkpoint": checkpoint}
+        return cls.on(None, "not_tested", says, **where, **told)
 
     @classmethod
     def on(cls, row: Row | None, claim: Claim, says: str, **columns: Any) -> Finding:
@@ -653,9 +648,12 @@ class AuditResult:
         of
             ``results``, ``contrasts``, ``guards``, ``findings``, or a further table.
         """
-        own = {"results": "rows"}
-        lists = {k: (v, getattr(self, own.get(k, k))) for k, v in LISTS.items()}
-        return frame(of, lists, self.tables)
+        return frame(of, self, LISTS)
+
+    @property
+    def results(self) -> list[Row]:
+        """The rows, as reports call them."""
+        return self.rows
 
     @property
     def verdict(self) -> list[str]:

@@ -240,9 +240,7 @@ class Report(Strict):
             ``results``, ``contrasts``, ``guards``, ``findings``, ``checkpoints``, or
             the name of a further table.
         """
-        kinds: dict[str, type[Strict]] = {**LISTS, "checkpoints": CheckpointFacts}
-        lists = {name: (kind, getattr(self, name)) for name, kind in kinds.items()}
-        return frame(of, lists, self.tables)
+        return frame(of, self, {**LISTS, "checkpoints": CheckpointFacts})
 
     def plot(self, name: str) -> Axes:
         """Draw one of the report's figures.
