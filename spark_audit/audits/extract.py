@@ -9,6 +9,7 @@ What is claimed is of the true prefix; other prompts stand in a table.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
@@ -232,16 +233,13 @@ def _tries(estimate: Estimate) -> Estimate:
     """An estimate of log10 tries as tries, none of them above :data:`MOST`."""
     if estimate.value is None:
         return estimate
-    value, high = 10.0**estimate.value, 10.0 ** (estimate.high or 0.0)
-    # Without an interval all resamples agree, and lie beyond the bound if it does.
-    low = estimate.low if estimate.low is not None or value <= MOST else np.inf
-    limits: dict[str, Any] = {"low": None if low is None else min(10.0**low, MOST)}
-    endless = max(value, high) > MOST
-    limits["high"] = None if estimate.low is None or endless else high
-    limits |= {f"parity_{end}": limit for end, limit in limits.items()}
-    if low is not None:
-        limits["interval"] = "percentile"
-    made = replace(estimate, value=min(value, MOST), **limits)
+    ends = [estimate.value, estimate.low, estimate.high]
+    value, low, high = (10.0 ** np.array(ends, np.float64)).tolist()
+    # NaN: without an interval all resamples agree, beyond the bound if the value is.
+    low, endless = MOST if value > MOST else low, value > MOST or high > MOST
+    made = replace(estimate, value=min(value, MOST))
+    if not math.isnan(low):
+        made = made.between(min(low, MOST), None if endless else high)
     # The bound stays a true lower limit, but never an upper one.
     note = f"no upper limit: it is more than {MOST:.0e}"
     if value > MOST:

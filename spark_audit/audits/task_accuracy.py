@@ -183,13 +183,14 @@ class Utility(OfSeries):
             sums = np.concatenate([side.sums for side in sides], axis=1)
             return weights(tuple(sides[0].strata())).totals(sums)
 
-        rows, contrasts = list[Row](), list[Contrast]()
+        rows, contrasts, findings = list[Row](), list[Contrast](), list[Finding]()
         for name, series in every.items():
-            rows += _rows(name, series, draws, paper=context.paper)
+            own = [*_rows(name, series, draws, paper=context.paper)]
+            findings.append(finding(series, own))
+            rows += own
         for names in context.baselines.items():
             if {*names} <= {*every}:
                 contrasts += _contrasts(names, every, draws, context)
-        findings = [finding(name, series, rows) for name, series in every.items()]
         for row in contrasts:
             if row.metric == "last":
                 says = f"utility.change_{row.direction(up='higher', down='lower')}"
@@ -352,10 +353,9 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
             yield series, Series(sorted(stages), tasks, rows, answers, len(labels))
 
 
-def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
+def finding(series: Series, rows: Sequence[Row]) -> Finding:
     """How good a series' answers are after its last stage, and what was forgotten."""
-    pooled = (r for r in rows if (r.checkpoint, r.group) == (name, "pooled"))
-    by_metric = {row.metric: row for row in pooled}
+    by_metric = {row.metric: row for row in rows if row.group == "pooled"}
     last, bwt = by_metric["last"], by_metric["bwt"]
     if last.value is None:
         facts: dict[str, Any] = {"reason": last.note}

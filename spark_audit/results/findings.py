@@ -112,7 +112,7 @@ class Estimate:
             return self
         return self.between(self.parity_low, self.parity_high)
 
-    def between(self, low: float, high: float) -> Estimate:
+    def between(self, low: float, high: float | None) -> Estimate:
         """The same estimate with a percentile interval, which decides too."""
         return replace(
             self,

@@ -142,17 +142,13 @@ def _check_record(table: str, record: dict[str, Any]) -> None:
     texts, numbers = _DRAWN.get(table, ((), ()))
     for column, value in record.items():
         text = isinstance(value, str)
-        if value is None or (isinstance(value, bool) and column not in _TEXTS):
-            continue
-        if not text and not isinstance(value, int | float):
-            raise ValueError(
-                f"table {table} holds something else than text and numbers"
-            )
-        if not text and not -_MOST <= value <= _MOST:
-            raise ValueError(f"table {table} holds a number that cannot be")
+        number = isinstance(value, int | float) and -_MOST <= value <= _MOST
         misplaced = table in _DRAWN and text and column not in (*texts, *_EITHER)
-        if misplaced or (column in _TEXTS and not text):
-            raise ValueError(f"table {table} holds text for a number, or otherwise")
+        misplaced |= column in _TEXTS and not text
+        if value is not None and (misplaced or not (text or number)):
+            raise ValueError(
+                f"table {table} holds no text or finite number where there should be one"
+            )
     lacking = [c for c in texts if not isinstance(record.get(c), str)]
     lacking += [c for c in numbers if not isinstance(record.get(c), int | float)]
     if lacking:
