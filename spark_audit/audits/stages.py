@@ -582,10 +582,8 @@ class SeriesAttack(OfSeries):
                     more = f"{metric}_gain"
                     made[more, ""] = row(found, name, more, null=0.0)
                     if (where, metric) == ("pooled", "auc"):
-                        pooled[name], gains[name] = (
-                            (group, made),
-                            1.0 if p is None else p,
-                        )
+                        pooled[name] = group, made
+                        gains[name] = 1.0 if p is None else p
                 rows += made.values()
             table += _by_stage(name, stages)
         for name, p in holm_by_key(gains).items():

@@ -7,11 +7,10 @@ stage ``t`` was trained on the ``t``-th task of the order.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import product
+from itertools import chain, product
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -24,6 +23,7 @@ from spark_audit.manifest.sequences import labels_key, task_labels
 from spark_audit.names import ANY, CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import grouped
 from spark_audit.scoring.items import normalised
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import accuracy
@@ -69,14 +69,15 @@ class OfSeries(Audit):
         """
         tasks_in_order(manifest, self.order)
         places = {task: k for k, task in enumerate(listed(self.order), start=1)}
-        stages: dict[str, dict[str, int]] = defaultdict(dict)
-        for name, passes in tables.items():
-            one = CheckpointName.parse(name)
-            if Pass() in passes and one.stage is not None and not one.derived:
-                stages[series_of(name)][name] = one.stage
+        parts = {
+            name: CheckpointName.parse(name)
+            for name, passes in tables.items()
+            if Pass() in passes
+        }
+        staged = [n for n, one in parts.items() if one.stage and not one.derived]
         return {
-            name: places if {*own.values()} == {*places.values()} else {}
-            for own in stages.values()
+            name: places if {parts[n].stage for n in own} == {*places.values()} else {}
+            for own in grouped(staged, series_of).values()
             if len(own) > 1
             for name in own
         }
@@ -209,15 +210,16 @@ class Utility(OfSeries):
         }
         guards = [guard(k, *one) for k, one in asked.items() if any(one[1].values())]
         answered = evidence.values["correct"] >= 0
-        empty = ((evidence.values["empty"] > 0) & answered).sum(axis=1)
-        for name, *counts in zip(
-            evidence.checkpoints, empty, answered.sum(axis=1), strict=True
-        ):
-            told = dict(zip(("empty", "answers"), map(int, counts), strict=True))
-            # Checkpoints (stages of a series) that mostly answered nothing.
-            if 2 * told["empty"] > told["answers"]:
-                mute = guard("empty answers", "empty_answers", told, checkpoint=name)
-                guards.append(mute)
+        empty = (evidence.values["empty"] > 0) & answered
+        counts = pd.DataFrame(index=list(evidence.checkpoints))
+        counts["empty"], counts["answers"] = empty.sum(axis=1), answered.sum(axis=1)
+        # Checkpoints (stages of a series) that mostly answered nothing.
+        mute: dict[Any, Any] = counts[
+            2 * counts["empty"] > counts["answers"]
+        ].T.to_dict()
+        for checkpoint, told in mute.items():
+            what = "empty answers", "empty_answers", told
+            guards.append(guard(*what, checkpoint=checkpoint))
         settings = {"order": ",".join(facts["order"]), "scorer": facts["scorer"]}
         tables = {"accuracy_matrix": matrices} if matrices else {}
         return AuditResult(rows, contrasts, guards, findings, tables, settings)
@@ -233,23 +235,22 @@ class Utility(OfSeries):
         """The tasks in order, the rows that are asked, and why a task has none."""
         tasks = tasks_in_order(manifest, self.order)
         labels = task_labels(manifest) if self.scorer == "likelihood" else None
-        asked, reasons = list[ManifestExample](), dict[str, str]()
+        rows = [
+            row
+            for row in manifest.examples
+            if row.split == "test"
+            and row.canary_id is None
+            and row.response.strip()
+            and row.response_token > 0
+        ]
+        by_task, reasons = grouped(rows, lambda row: row.task), dict[str, str]()
         for task in tasks:
             if labels is not None and not all(map(str.strip, labels.get(task, [""]))):
                 reasons[task] = NO_LABELS
-                continue
-            rows = [
-                row
-                for row in manifest.examples
-                if (row.task, row.split) == (task, "test")
-                and row.canary_id is None
-                and row.response.strip()
-                and row.response_token > 0
-            ]
-            asked += rows
-            if not rows:
+            elif task not in by_task:
                 reasons[task] = NO_ROWS
-        return tasks, asked, reasons
+        asked = [by_task[task] for task in tasks if task not in reasons]
+        return tasks, [*chain.from_iterable(asked)], reasons
 
 
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
