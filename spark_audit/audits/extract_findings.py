@@ -548,7 +548,9 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                 "held_out_found": int(test["greedy_sure"].sum()),
             }
             apart, p = beyond(spans, seed=seed, whole=of == WHOLE)
-            ends = zip(("beyond_points", "low", "high"), _ends(apart), strict=True)
+            ends = zip(
+                ("beyond_points", "low", "high"), _ends(apart).tolist(), strict=True
+            )
             record |= {k: None if p is None else round(100 * end, 2) for k, end in ends}
             if of == WHOLE:
                 hits = train.index[train["greedy_sure"].astype(bool)]

@@ -433,7 +433,7 @@ class Power(Strict):
     """p of 1, 2, ... hits, probabilities, of `hits`."""
     over: float = 1.0
     """Tests within the audit that p is corrected over."""
-    beyond: float = Field(0.0, json_schema_extra=AS_UNIT)
+    beyond: float = Field(default=0.0, json_schema_extra=AS_UNIT)
     """Effects up to here are no evidence."""
     most: Measured = None
     """The largest effect that there can be; null: no bound."""
@@ -466,7 +466,7 @@ class Finding(Rendered, Figure):
     """What is claimed."""
     alone: Claim = "nothing_shown"
     """What it claims by itself, before the correction over the report."""
-    severity: int = Field(0, ge=0, le=6)
+    severity: int = Field(default=0, ge=0, le=6)
     """How much it matters; detections from 3 on."""
     power: list[Power] = []
     """The tests that a claim needs, to work `mde` out."""

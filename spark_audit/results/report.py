@@ -199,7 +199,7 @@ class Report(Strict):
     evidence: dict[Text, Text] = {}
     """SHA-256 of each audit's evidence, by its name in `scores/`."""
     timing: dict[Text, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        {}, json_schema_extra={"unit": "seconds"}
+        default={}, json_schema_extra={"unit": "seconds"}
     )
     """Seconds spent, by stage."""
     files: Annotated[dict[Text, list[str]], AfterValidator(_of_a_report)] = {}
