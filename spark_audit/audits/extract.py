@@ -235,8 +235,10 @@ def _tries(estimate: Estimate) -> Estimate:
         return estimate
     ends = [estimate.value, estimate.low, estimate.high]
     value, low, high = (10.0 ** np.array(ends, np.float64)).tolist()
-    # NaN: without an interval all resamples agree, beyond the bound if the value is.
-    low, endless = MOST if value > MOST else low, value > MOST or high > MOST
+    endless = value > MOST or high > MOST
+    # Without an interval all resamples agree, and lie beyond the bound if it does.
+    if math.isnan(low) and value > MOST:
+        low = MOST
     made = replace(estimate, value=min(value, MOST))
     if not math.isnan(low):
         made = made.between(min(low, MOST), None if endless else high)
