@@ -9,6 +9,7 @@ What is claimed is of the true prefix; other prompts stand in a table.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
@@ -106,20 +107,18 @@ class Extraction(Audit):
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         asked = listed(self.prompts)
-        keys = set(sequences.asked_keys(manifest, asked))
+        keys = {*sequences.asked_keys(manifest, asked)}
+        known = _known(manifest)
         spans: list[Asked] = []
         for example, span, tokens in spans_of(manifest):
-            each = {
-                prompt: sequences.key_of(prompt, span.start, example.id)
-                for prompt in asked
-            }
+            each = {p: sequences.key_of(p, span.start, example.id) for p in asked}
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
             text = example.text[span.start : span.end]
             spans.append(Asked(text, span.type, tokens, {FULL: example.id, **prompts}))
         units = pd.DataFrame.from_records(
-            {**known, "prompt": prompt, "span": number}
-            for number, known in enumerate(_known(manifest))
-            for prompt in spans[number].prompts
+            {**facts, "prompt": prompt, "span": number}
+            for number, (facts, one) in enumerate(zip(known, spans, strict=True))
+            for prompt in one.prompts
         )
 
         def measured() -> Measured:
@@ -132,10 +131,8 @@ class Extraction(Audit):
                 rows = np.array([*chain.from_iterable(each)], float)
                 yield name, dict(zip(VALUES, rows.T, strict=True))
 
-        split = {example.id: example.split for example in manifest.examples}
-        trained = {
-            p for p, _, key in map(sequences.parts_of, keys) if split[key] == "train"
-        }
+        asks = map(sequences.parts_of, keys)
+        trained = {p for p, _, of in asks if manifest.by_id[of].split == "train"}
         facts = {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]}
         return Evidence.of(units, measured(), facts)
 
@@ -143,62 +140,52 @@ class Extraction(Audit):
         whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)
         flags = dict.fromkeys(("greedy", "greedy_sure"), bool)
         spans = evidence.frame().astype({**whole, **flags})
-        every = spans[spans["set"] == "pii"]
-        pii = every[every["prompt"] == FULL]
         # What stands in a trained row is no guess, whatever row it is read in.
-        every = every[(every["split"] == "train") | (every["dose"] == 0)]
-        names = evidence.checkpoints
+        used = (spans["split"] == "train") | (spans["dose"] == 0)
+        every = spans[(spans["set"] == "pii") & used]
         prompts = extract_findings.prompt_table(every, seed=context.seed)
         prompts += extract_findings.not_asked(prompts, evidence.facts)
         tables = {"extract_prompts": prompts} if prompts else {}
-        kept = spans[spans["set"] == "canary"]
-        canaries = [*extract_findings.canary_findings(kept)]
-        if pii[pii["split"] == "train"].empty:
+        planted = spans[spans["set"] == "canary"]
+        canaries = [*extract_findings.canary_findings(planted)]
+        held = extract_findings.cue_alone(every)
+        if "train" not in {*held["split"]}:
             unknown = Finding.not_tested("extract", "not_estimable", reason=NOTHING)
-            rows = self.missing(names, NOTHING)
+            rows = self.missing(evidence.checkpoints, NOTHING)
             return AuditResult(rows=rows, findings=[unknown, *canaries], tables=tables)
-        units = evidence.units[
-            (evidence.units["set"] == "pii") & (evidence.units["prompt"] == FULL)
-        ]
-        groups = [*ratio_rows.groups_of(units)]
-        metrics, of = {"greedy_rate": np.asarray}, np.full(len(evidence.units), "")
-        rows, contrasts = ratio_rows.ratio_figures(
-            ratio_rows.cells_of_units(
-                groups, evidence, "greedy", metrics=metrics, of=of
-            ),
-            context,
-            Extraction,
+        units = evidence.units
+        pii = units[(units["set"] == "pii") & (units["prompt"] == FULL)]
+        groups = [*ratio_rows.groups_of(pii)]
+        metrics, of = {"greedy_rate": np.asarray}, np.full(len(units), "")
+        cells = ratio_rows.cells_of_units(
+            groups, evidence, "greedy", metrics=metrics, of=of
         )
+        rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
         contrasts = ratio_rows.bounded(contrasts, ("greedy_rate",))
         for group in groups:
-            found = [*medians(group, evidence, context)]
-            contrasts += [row for row in found if isinstance(row, Contrast)]
-            rows += [row for row in found if not isinstance(row, Contrast)]
+            found, changes = medians(group, evidence, context)
+            rows += found
+            contrasts += changes
         rows = ratio_rows.beside_base(rows)
-        held = extract_findings.cue_alone(every)
-        return AuditResult(
-            rows=rows,
-            contrasts=contrasts,
-            guards=extract_findings.guards(held),
-            findings=[
-                *extract_findings.findings(held, rows, seed=context.seed),
-                *canaries,
-                *extract_findings.contrast_findings(contrasts),
-            ],
-            tables=tables,
-        )
+        findings = [
+            *extract_findings.findings(held, rows, seed=context.seed),
+            *canaries,
+            *extract_findings.contrast_findings(contrasts),
+        ]
+        guards = extract_findings.guards(held)
+        return AuditResult(rows, contrasts, guards, findings, tables)
 
 
 def medians(
     group: ratio_rows.Group, evidence: Evidence, context: Context
-) -> Iterator[Row]:
+) -> tuple[list[Row], list[Contrast]]:
     """Median numbers of tries of a group's spans, and contrasts of them.
 
     Medians are taken of log10 tries, at most a little above :data:`MOST`, so that a
     span that cannot be drawn at all has a place in the order; contrasts are differences
     of these. All checkpoints are on the same resamples.
     """
-    weights = group.weights(context)
+    weights, rows = group.weights(context), list[Row]()
     tries: dict[tuple[str, str], np.ndarray] = {}
     drawn: dict[tuple[str, str], np.ndarray] = {}
     for name, of in product(evidence.checkpoints, EVERY):
@@ -206,11 +193,11 @@ def medians(
         if np.isnan(logp).any():
             continue
         values = tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MOST))
-        replicates = median_replicates(weights, values, group.codes)
-        drawn[name, of] = replicates
+        replicates = drawn[name, of] = median_replicates(weights, values, group.codes)
         found = _tries(median_estimate(values, group.codes, replicates=replicates))
         found = found.noting(ONE_TOKENISATION)
-        yield Extraction.row(found, name, "n50_median", of, group=group.name)
+        rows.append(Extraction.row(found, name, "n50_median", of, group=group.name))
+    contrasts = []
     for (name, baseline), of in product(context.baselines.items(), EVERY):
         one, other = (name, of), (baseline, of)
         if {one, other} <= {*tries}:
@@ -218,11 +205,12 @@ def medians(
             found = _difference(pair, replicates, clusters=group.size)
             moved = cluster_sums(pair[0] - pair[1], group.codes, group.size)
             tested = found.value is not None and np.count_nonzero(moved) > 1
-            p = sign_flip(moved, seed=context.seed) if tested else None
+            test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0}
+            test["p"] = sign_flip(moved, seed=context.seed) if tested else None
             own = {"checkpoint": name, "baseline": baseline, "group": group.name}
             own |= {"audit": "extract", "metric": "n50_median", "of": of}
-            test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0, "p": p}
-            yield Contrast.of_estimate(found, **own, **test)
+            contrasts.append(Contrast.of_estimate(found, **own, **test))
+    return rows, contrasts
 
 
 def _difference(
@@ -245,16 +233,15 @@ def _tries(estimate: Estimate) -> Estimate:
     """An estimate of log10 tries as tries, none of them above :data:`MOST`."""
     if estimate.value is None:
         return estimate
-    value, high = 10.0**estimate.value, 10.0 ** (estimate.high or 0.0)
+    ends = [estimate.value, estimate.low, estimate.high]
+    value, low, high = (10.0 ** np.array(ends, np.float64)).tolist()
+    endless = value > MOST or high > MOST
     # Without an interval all resamples agree, and lie beyond the bound if it does.
-    low = estimate.low if estimate.low is not None or value <= MOST else np.inf
-    limits: dict[str, Any] = {"low": None if low is None else min(10.0**low, MOST)}
-    endless = max(value, high) > MOST
-    limits["high"] = None if estimate.low is None or endless else high
-    limits |= {f"parity_{end}": limit for end, limit in limits.items()}
-    if low is not None:
-        limits["interval"] = "percentile"
-    made = replace(estimate, value=min(value, MOST), **limits)
+    if math.isnan(low) and value > MOST:
+        low = MOST
+    made = replace(estimate, value=min(value, MOST))
+    if not math.isnan(low):
+        made = made.between(min(low, MOST), None if endless else high)
     # The bound stays a true lower limit, but never an upper one.
     note = f"no upper limit: it is more than {MOST:.0e}"
     if value > MOST:
@@ -383,25 +370,20 @@ def graded(
     it one in ten is right by chance); an address's is all before its @. None are known
     of what has neither, and where no prompt tells which characters a token writes.
     """
+    # In its row the string has the same tokens behind all prompts.
     tails = [places[name] for name in sequences.TAILS if name in places]
+    parts = [i for i, char in enumerate(text) if char.isdigit()]
+    if kind == "EMAIL":
+        parts = [at] if (at := text.find("@") - 1) >= 0 else []
     found = {}
     for prompt, (table, rows) in places.items():
-        # In its row the string has the same tokens behind all prompts.
         known = [(table, rows)] if prompt != FULL else tails
         if not known:
             found[prompt] = (0, 0)
             continue
-        told, at = known[0]
+        told, own = known[0]
         wrong = (table.columns["rank_lo"][rows] > 1) | (table.columns["ties"][rows] > 0)
         lead = int(np.argmax(np.append(wrong, True)))
-        written = int(told.position[at][lead - 1]) if lead else 0
-        found[prompt] = _parts(text, kind, written)
+        written = int(told.position[own][lead - 1]) if lead else 0
+        found[prompt] = len(parts), sum(part < written for part in parts)
     return found
-
-
-def _parts(text: str, kind: str, written: int) -> tuple[int, int]:
-    if kind == "EMAIL":
-        local = text.find("@")
-        return int(local > 0), int(0 < local <= written)
-    digits = [i for i, char in enumerate(text) if char.isdigit()]
-    return len(digits), sum(i < written for i in digits)

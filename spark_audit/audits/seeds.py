@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ import scipy
 from spark_audit.audits import metric_of
 from spark_audit.names import entry_of
 from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
-from spark_audit.results.findings import Power
+from spark_audit.results.findings import Power, grouped
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.matching import unlike_drift
 from spark_audit.stats.memory_contrast import claim_of
@@ -54,27 +54,26 @@ def with_entries(result: AuditResult) -> AuditResult:
     )
 
 
-def _key(row: Row) -> tuple[str, ...]:
+def _place(row: Row) -> tuple[str, ...]:
+    """Entry, figure, and whom it is held against: what replicates have in common."""
     against = entry_of(row.baseline) if isinstance(row, Contrast) else ""
-    return (row.metric, row.of, row.group, against)
+    return (entry_of(row.checkpoint), row.metric, row.of, row.group, against)
 
 
 def _entries(rows: Sequence[R]) -> list[R]:
-    groups: dict[tuple[str, ...], list[R]] = {}
-    own = {(row.checkpoint, *_key(row)): row for row in rows}
-    for row in rows:
-        entry = entry_of(row.checkpoint)
-        if entry != row.checkpoint:
-            groups.setdefault((entry, *_key(row)), []).append(row)
+    replicates = [row for row in rows if entry_of(row.checkpoint) != row.checkpoint]
+    own = {
+        _place(row): row for row in rows if entry_of(row.checkpoint) == row.checkpoint
+    }
     return [
         row
-        for place, members in groups.items()
+        for place, members in grouped(replicates, _place).items()
         if len(members) > 1
         for row in _entry(place[0], members, own.get(place))
     ]
 
 
-def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
+def _entry(name: str, members: Sequence[R], own: R | None) -> Iterator[R]:
     """Rows of one figure: over sources (unless it is there), over seeds, over both."""
     first = members[0]
     columns: dict[str, Any] = {
@@ -90,46 +89,46 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
     of_estimate: Callable[..., R] = type(first).of_estimate
     if lost := [row for row in members if row.value is None]:
         reason = f"{len(lost)} of {len(members)} replicates: {lost[0].note}"
-        missing = Estimate.missing(reason)
-        return [] if own else [of_estimate(missing, **columns, over="both")]
-    for side in ("null", "null_low", "null_high"):
-        columns[side] = _mean(getattr(row, side) for row in members)
+        if own is None:
+            yield of_estimate(Estimate.missing(reason), **columns, over="both")
+        return
+    columns |= _means(members, ("null", "null_low", "null_high"))
     columns["status"] = max((row.status for row in members), key=WORST.index)
     bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
     columns["note"] = "; ".join(bounds_met)
-    scale: Callable[[float], float] = np.log10 if first.unit == LOG else float
-    values = [scale(row.value) for row in members if row.value is not None]
+    log = first.unit == LOG
+    values = np.array([row.value for row in members], np.float64)
+    values = np.log10(values) if log else values
     # What the audit has worked out, or the mean of the members' figures and limits.
     figures = members if own is None else [own]
-    ends = ("value", "low", "high")
-    value, low, high = (
-        _mean((getattr(r, end) for r in figures), scale) for end in ends
-    )
+    ends: dict[str, Any] = _means(figures, ("value", "low", "high"), log=log)
+    without = ends["low"] is None and ends["high"] is None
+    ends |= _means(figures, ("mde",))
     sources = Estimate(
-        value,
-        low=low,
-        high=high,
-        interval="none" if low is None and high is None else first.interval,
+        **ends,
+        interval="none" if without else first.interval,
         level=first.level,
         n=first.n,
         clusters=first.clusters,
-        mde=_mean(row.mde for row in figures),
         note=f"mean of {len(members)} replicates; {AVERAGED}",
     )
-    seeds = replace(ratio_estimate(values, np.ones(len(values))), value=value)
+    seeds = replace(ratio_estimate(values, np.ones(len(values))), value=sources.value)
     seeds = with_mde(seeds).noting(f"over {len(values)} seeds")
-    over = {"sources": sources, "seeds": seeds, "both": _quadrature(sources, seeds)}
-    if own is not None:
-        del over["sources"]
-    return [
-        of_estimate(
-            _clipped(estimate, first),
-            **columns,
-            over=kind,
-            **(tested if kind == "seeds" else {}),
-        )
-        for kind, estimate in over.items()
-    ]
+    if own is None:
+        yield of_estimate(_clipped(sources, first), **columns, over="sources")
+    yield of_estimate(_clipped(seeds, first), **columns, **tested, over="seeds")
+    both = _quadrature(sources, seeds)
+    yield of_estimate(_clipped(both, first), **columns, over="both")
+
+
+def _means(
+    rows: Sequence[Row], columns: Sequence[str], *, log: bool = False
+) -> dict[str, float | None]:
+    """Means of some figures of all rows, or of their log10; None: one is not known."""
+    table = np.array([[getattr(r, column) for column in columns] for r in rows], float)
+    means = (np.log10(table) if log else table).mean(axis=0).tolist()
+    known = (None if math.isnan(mean) else mean for mean in means)
+    return dict(zip(columns, known, strict=True))
 
 
 def _clipped(estimate: Estimate, row: Row) -> Estimate:
@@ -158,13 +157,6 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
         none: dict[str, Any] = {"low": None, "high": None, "interval": "none"}
         return replace(sources, **none, note="no interval over both")
     return replace(sources, **ends, interval="jackknife-t", note=QUADRATURE)
-
-
-def _mean(
-    values: Iterable[float | None], scale: Callable[[float], float] = float
-) -> float | None:
-    known = [None if value is None else scale(value) for value in values]
-    return None if None in known else float(np.array(known, np.float64).mean())
 
 
 def _claim(row: Row, drift: Contrast | None) -> tuple[Claim, str]:

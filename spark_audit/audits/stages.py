@@ -48,7 +48,7 @@ from spark_audit.names import ANY, BASE, CheckpointName, series_of
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Fact
+from spark_audit.results.findings import Fact, grouped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm, holm_by_key
 from spark_audit.stats.memorisation import declared_guesses
@@ -119,10 +119,7 @@ class Stages(OfSeries):
         for name, series in every.items():
             own = single[single["series"] == name]
             whole = cells[(cells["series"] == name) & (cells["task"] == "")]
-            findings += [
-                remembered(name, own, whole, single),
-                likelier(name, own, single),
-            ]
+            findings += [remembered(own, whole, single), likelier(own, single)]
             early = own[own["stage"] < own["place"]]
             apart = sorted({*early["task"][early["p"] < LEVEL]})
             if tested := int(early["p"].count()):
@@ -206,9 +203,9 @@ def judged(cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     for column, parts in families.items():
         known = [frame[column][part].astype(float).dropna() for part in parts]
         frame[column] = pd.concat([pd.Series(holm(one), one.index) for one in known])
-    shown, value = frame["p"] < LEVEL, frame["memory"].map(_value)
+    shown = frame["p"] < LEVEL
     apart = (early & shown).groupby(each).transform("any")
-    lower = late & shown & (value < 0)
+    lower = late & shown & (frame["value"].astype(float) < 0)
     seen = (lower & ~apart).groupby(each).cummax()
     states = {
         "not yet trained": early,
@@ -220,13 +217,9 @@ def judged(cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     }
     state = np.select([*states.values()], [*states], "not shown")
     # Likelier by themselves, and beyond those never trained on.
-    fell = (frame["fell"].astype(float) < 0) & (frame["step"].map(_value) < 0)
+    fell = (frame[["fell", "moved"]].astype(float) < 0).all(axis=1)
     again = (frame["step_p"] < LEVEL) & ~apart & fell
     return frame.assign(state=state, again=again)
-
-
-def _value(row: Row) -> float:
-    return np.nan if row.value is None else row.value
 
 
 Series: TypeAlias = tuple[pd.DataFrame, Mapping[int, np.ndarray]]
@@ -240,17 +233,15 @@ Gain: TypeAlias = tuple[list[Row], float | None]
 
 def all_series(evidence: Evidence) -> dict[str, Series]:
     """The series by name, each with the stages that all of its seeds have reached."""
-    members: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for i, name in enumerate(evidence.checkpoints):
-        parts = CheckpointName.parse(name)
-        members[parts.method][parts.stage or 1].append(i)
+    parts = [CheckpointName.parse(name) for name in evidence.checkpoints]
     sums, places = (evidence.values[name] for name in ("nll_sum", "place"))
     series = dict[str, Series]()
-    for method, stages in members.items():
-        most = max(map(len, stages.values()))
-        whole = {k: at for k, at in sorted(stages.items()) if len(at) == most}
-        place = places[next(iter(whole.values()))[0]].astype(int)
+    for method, own in grouped(range(len(parts)), lambda i: parts[i].method).items():
+        stages = sorted(grouped(own, lambda i: parts[i].stage or 1).items())
+        most = max(len(at) for _, at in stages)
+        whole = {stage: at for stage, at in stages if len(at) == most}
         nll = {stage: np.mean(sums[at], axis=0) for stage, at in whole.items()}
+        place = places[next(iter(whole.values()))[0]].astype(int)
         series[method] = evidence.units.assign(place=place), nll
     return series
 
@@ -293,53 +284,45 @@ def cells_of(name: str, series: Series) -> Iterator[dict[str, Any]]:
     usable = _usable(spans)
     columns = (spans[column].to_numpy() for column in ("task", "place", "ref_sum"))
     tasks, places, reference = columns
-    alone = Memory.missing("only per task"), 0.0
-
-    def cell(
-        task: str, own: tuple[Memory, float], step: tuple[Memory, float] = alone
-    ) -> dict[str, Any]:
-        group, fell = f"task:{task}" if task else "pooled", step[0].trained.high
-        where = {"series": name, "task": task, "stage": stage, "place": 0}
-        made: dict[str, Any] = {**where, "fell": fell, "since": 1.0}
-        for metric, p, (found, reach) in (
-            ("memory", "p", own),
-            ("step", "step_p", step),
-        ):
-            place = (name, metric, str(stage))
-            band = _band(reach)
-            made[metric] = Stages.row(found.difference, *place, group=group, **band)
-            made[p] = found.t_p(null=reach)
-        return made
-
-    for task in sorted(set(tasks)):
-        chosen, place = usable & (tasks == task), int(places[tasks == task][0])
-        sides, before = identifiers.sides_of(spans[chosen]), reference[chosen]
+    for task in [*sorted({*tasks}), ""]:
+        place = int(places[tasks == task][0]) if task else 0
         least: dict[int, float] = {}
         held = 0.0
         for stage, sums in nll.items():
-            own, reach = _contrast(sides, sums[chosen], before)
-            value = own.difference.value
+            chosen = usable & (tasks == task if task else places <= stage)
+            sides = identifiers.sides_of(spans[chosen])
+            own, reach = _contrast(sides, sums[chosen], reference[chosen])
             step, gap = Memory.missing("the previous stage was not scored"), 0.0
-            if stage - 1 in nll:
+            if task and stage - 1 in nll:
                 step, gap = _contrast(sides, sums[chosen], nll[stage - 1][chosen])
                 # Memory is known better than the level: luck is paired away.
                 gap = max(gap, held)
-            made = {**cell(task, (own, reach), (step, gap)), "place": place}
+            held, value, since = unequal(own.difference), own.difference.value, 1.0
             if least and value is not None:
                 peak = min(least, key=lambda one: least[one])
                 rose = memory((sums - nll[peak])[chosen], sides)
                 # The lowest of several is low by luck too: each could have been it.
                 p = rose.t_p()
                 if p is not None and (rose.difference.value or 0.0) > 0:
-                    made["since"] = min(1.0, len(least) * p)
-            yield made
-            held = unequal(own.difference)
-            if value is not None and stage >= place:
+                    since = min(1.0, len(least) * p)
+            if task and value is not None and stage >= place:
                 least[stage] = value
-    for stage, sums in nll.items():
-        chosen = usable & (places <= stage)
-        sides = identifiers.sides_of(spans[chosen])
-        yield cell("", _contrast(sides, sums[chosen], reference[chosen]))
+            group = f"task:{task}" if task else "pooled"
+            row = partial(Stages.row, checkpoint=name, of=str(stage), group=group)
+            yield {
+                "series": name,
+                "task": task,
+                "stage": stage,
+                "place": place,
+                "memory": row(own.difference, metric="memory", **_band(reach)),
+                "step": row(step.difference, metric="step", **_band(gap)),
+                "value": value,
+                "moved": step.difference.value,
+                "p": own.t_p(null=reach),
+                "step_p": step.t_p(null=gap),
+                "since": since,
+                "fell": step.trained.high,
+            }
 
 
 def _band(reach: float) -> dict[str, Any]:
@@ -385,9 +368,7 @@ def gain_of(name: str, series: Series, without: Collection[str]) -> Gain | None:
 # --- findings and a table -------------------------------------------------------------
 
 
-def remembered(
-    name: str, own: pd.DataFrame, whole: pd.DataFrame, every: pd.DataFrame
-) -> Finding:
+def remembered(own: pd.DataFrame, whole: pd.DataFrame, every: pd.DataFrame) -> Finding:
     """What is remembered of a series and when.
 
     ``own`` are its single tasks, ``whole`` all of them; ``every`` task of the report
@@ -397,20 +378,21 @@ def remembered(
     estimable = tested[tested["state"] != "not estimable"]
     if estimable.empty:
         reasons = [*filter(None, dict.fromkeys(row.note for row in own["memory"]))]
-        missing = "stages", "stages.missing"
-        return Finding.not_tested(*missing, checkpoint=name, reasons=reasons)
+        missing: Any = {"checkpoint": own["series"].iloc[0], "reasons": reasons}
+        return Finding.not_tested("stages", "stages.missing", **missing)
     shown = estimable[estimable["state"] == "remembered"]
     if shown.empty:
         row = whole.set_index("stage")["memory"][estimable["stage"].max()]
         return Finding.on(row, "nothing_shown", "stages.nothing", facts={"memory": row})
     periods: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    forgotten = tested[tested["state"] == "forgotten"]
     for task, at in shown.groupby("task")["stage"]:
-        later = tested[(tested["task"] == task) & (tested["stage"] > at.max())]
-        lost = later["stage"][later["state"] == "forgotten"]
-        periods["".join(map(str, lost[:1])), *map(str, at)].append(str(task))
+        lost = forgotten["stage"][forgotten["task"] == task]
+        lost = lost[lost > at.max()][:1]
+        periods["".join(map(str, lost)), *map(str, at)].append(str(task))
     # The latest stage is what is left now; of its tasks the one remembered most.
-    latest = shown[shown["stage"] == shown["stage"].max()].to_dict("records")
-    best = min(latest, key=lambda cell: cell["memory"].value)
+    latest = shown["stage"] == shown["stage"].max()
+    (best, *_) = shown[latest].sort_values("value", kind="stable").to_dict("records")
     facts: dict[str, Any] = {
         "tasks": [*periods.values()],
         "periods": [list(period) for period in periods],
@@ -421,17 +403,17 @@ def remembered(
     return Finding.on(best["memory"], "moved", "stages.remembered", **told)
 
 
-def likelier(name: str, own: pd.DataFrame, every: pd.DataFrame) -> Finding:
+def likelier(own: pd.DataFrame, every: pd.DataFrame) -> Finding:
     """Whether a later stage made identifiers of an earlier task likelier again."""
     steps = own[own["step_p"].notna()]
     if steps.empty:
         ordered = own["place"].any()
         reason = "no task can be followed beyond its stage" if ordered else UNORDERED
-        missing = "stages", "stages.no_steps"
-        return Finding.not_tested(*missing, checkpoint=name, reason=reason)
+        missing: Any = {"checkpoint": own["series"].iloc[0], "reason": reason}
+        return Finding.not_tested("stages", "stages.no_steps", **missing)
     again = steps[steps["again"]]
     chosen = steps if again.empty else again
-    best = min(chosen.to_dict("records"), key=lambda cell: cell["step"].value)
+    (best, *_) = chosen.sort_values("moved", kind="stable").to_dict("records")
     facts: dict[str, Any] = {
         **{key: best[key] for key in ("step", "task", "stage")},
         "p": best["step_p"],
@@ -466,11 +448,14 @@ def _records(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
 SERIES, LAST, STEP = "series", "last", "step"
 FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
 OFS = (SERIES, LAST, STEP)
+_rate = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=OFS)
 FEWEST = 10
 """A task needs this many members and as many non-members to be estimated."""
 TOO_FEW = f"each task has fewer than {FEWEST} trained or {FEWEST} held-out rows"
 NO_TEXTS = "the texts alone could not be tested: too few groups of rows"
 CANDIDATES = Pass("candidates")
+Figures: TypeAlias = dict[tuple[str, str], Row]
+"""Rows of one group by metric and variant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -485,17 +470,9 @@ class SeriesAttack(OfSeries):
 
     name = "series"
     metrics = (
-        Metric(
-            "auc",
-            bounds=(0.0, 1.0),
-            learned=1,
-            variants=OFS,
-            null=0.5,
-            glance=(SERIES,),
-        ),
-        *(Metric(name, bounds=(0.0, 1.0), learned=1, variants=OFS) for name in FPRS),
-        Metric("auc_gain", bounds=(-1.0, 1.0)),
-        *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in FPRS),
+        _rate("auc", null=0.5, glance=(SERIES,)),
+        *map(_rate, FPRS),
+        *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in ("auc", *FPRS)),
     )
     nothing = NO_ROWS
     unscored = ""
@@ -580,7 +557,7 @@ class SeriesAttack(OfSeries):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, findings, and membership by what there was after each stage."""
         rows, table, findings = list[Row](), list[dict[str, Any]](), list[Finding]()
-        pooled, gains = dict[str, Group](), dict[str, float]()
+        pooled, gains = dict[str, tuple[Group, Figures]](), dict[str, float]()
         coins: dict[str, StagedRows] = {}
         for name, stages, coins[name] in staged_series(evidence):
             if isinstance(stages, str):
@@ -591,28 +568,27 @@ class SeriesAttack(OfSeries):
                 continue
             scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
             known = stages.rows, scores, context, FPRS, context.seed
-            tasks = stages.rows["task"].to_numpy()
-            parts = {"pooled": np.arange(len(tasks))}
-            parts |= {f"task:{t}": np.flatnonzero(tasks == t) for t in sorted({*tasks})}
+            parts = {"pooled": np.arange(len(stages.rows))}
+            tasks = stages.rows.groupby("task").indices
+            parts |= {f"task:{task}": np.asarray(at) for task, at in tasks.items()}
             for where, at in parts.items():
                 group = Group(*known, where, at, seed_for(context.seed, "series"))
-                gain = list(group.differences((name, SERIES), (name, LAST)))
-                if where == "pooled":
-                    p = gain[0][2]
-                    pooled[name], gains[name] = group, 1.0 if p is None else p
-                row = partial(self.row, group=where)
+                row, made = partial(self.row, group=where), Figures()
                 for of, metric in product(OFS, ("auc", *FPRS)):
                     found = group.estimate(name, of, metric)
                     rate = metric != "auc"
                     null = group.chance(name, of, FPRS[metric]) if rate else {}
-                    rows.append(row(found, name, metric, of, **null))
-                rows += [row(m, name, f"{k}_gain", null=0.0) for k, m, _ in gain]
+                    made[metric, of] = row(found, name, metric, of, **null)
+                for metric, found, p in group.differences((name, SERIES), (name, LAST)):
+                    more = f"{metric}_gain"
+                    made[more, ""] = row(found, name, more, null=0.0)
+                    if (where, metric) == ("pooled", "auc"):
+                        pooled[name] = group, made
+                        gains[name] = 1.0 if p is None else p
+                rows += made.values()
             table += _by_stage(name, stages)
-        adjusted = holm_by_key(gains)
-        by_place = {(row.checkpoint, row.metric, row.of): row for row in rows[::-1]}
-        for name, group in pooled.items():
-            one = _finding(name, group, adjusted[name], len(pooled), by_place)
-            findings.append(one)
+        for name, p in holm_by_key(gains).items():
+            findings.append(_finding(name, *pooled[name], p, len(pooled)))
         tables = {"series_stages": table}
         if bounds := [*epsilon_table(coins)]:
             tables["series_epsilon"] = bounds
@@ -651,13 +627,10 @@ def staged_series(
     evidence: Evidence,
 ) -> Iterator[tuple[str, StagedRows | str, StagedRows]]:
     """The series by name; of one that cannot be tested, why; its coins (dose > 0)."""
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for name in evidence.checkpoints:
-        if name != BASE:
-            by_name[series_of(name)].append(name)
+    names = (name for name in evidence.checkpoints if name != BASE)
     base, texts = (evidence.row(BASE, column) for column in ("nll", "texts"))
     coin = evidence.units["dose"].to_numpy() > 0
-    for name, stages in by_name.items():
+    for name, stages in grouped(names, series_of).items():
         stages = sorted(stages, key=lambda one: CheckpointName.parse(one).stage or 0)
         fall = np.stack([base - evidence.row(stage, "nll") for stage in stages])
         place = evidence.row(stages[0], "place").astype(int)
@@ -668,12 +641,8 @@ def staged_series(
         sides = sides.unstack().reindex(columns=[True, False])
         enough = sides.index[sides.ge(FEWEST).all(axis=1)]
         known &= ~coin & evidence.units["task"].isin(enough).to_numpy()
-        if not (place > 0).any():
-            yield name, UNORDERED, coins
-        elif not known.any():
-            yield name, TOO_FEW, coins
-        else:
-            yield name, whole.take(known), coins
+        reason = TOO_FEW if (place > 0).any() else UNORDERED
+        yield name, whole.take(known) if known.any() else reason, coins
 
 
 def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
@@ -694,14 +663,10 @@ def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
 
 
 def _finding(
-    name: str,
-    group: Group,
-    gain_p: float,
-    series: int,
-    rows: dict[tuple[str, str, str], Row],
+    name: str, group: Group, rows: Figures, gain_p: float, series: int
 ) -> Finding:
     """Whether the series gives rows away, and whether it adds to its last stage."""
-    row, above = rows[name, "auc", SERIES], group.above_texts(name, SERIES)
+    row, above = rows["auc", SERIES], group.above_texts(name, SERIES)
     moved = group.p(name, SERIES)
     if above is None or moved is None:
         reason = row.note if row.value is None else NO_TEXTS
@@ -713,11 +678,11 @@ def _finding(
         claim = "membership"
     elif moved < 0.05 and above.told:
         claim = "confounded"
-    gain = rows[name, "auc_gain", ""]
+    gain = rows["auc_gain", ""]
     member = group.facts["member"]
     facts: dict[str, Fact] = {
         **above.rows(name, SERIES, audit="series"),
-        "last": rows[name, "auc", LAST],
+        "last": rows["auc", LAST],
         "gain": gain,
         "gain_p": gain_p,
         "adds": gain_p < 0.05 and (gain.value or 0.0) > 0,

@@ -7,10 +7,10 @@ stage ``t`` was trained on the ``t``-th task of the order.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain, product
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -23,8 +23,9 @@ from spark_audit.manifest.sequences import key_of, task_labels
 from spark_audit.names import ANY, CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import grouped
 from spark_audit.scoring.items import normalised
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import accuracy
 from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
 from spark_audit.stats.intervals import rate_estimate
@@ -68,14 +69,15 @@ class OfSeries(Audit):
         """
         tasks_in_order(manifest, self.order)
         places = {task: k for k, task in enumerate(listed(self.order), start=1)}
-        stages: dict[str, dict[str, int]] = defaultdict(dict)
-        for name, passes in tables.items():
-            one = CheckpointName.parse(name)
-            if Pass() in passes and one.stage is not None and not one.derived:
-                stages[series_of(name)][name] = one.stage
+        parts = {
+            name: CheckpointName.parse(name)
+            for name, passes in tables.items()
+            if Pass() in passes
+        }
+        staged = [n for n, one in parts.items() if one.stage and not one.derived]
         return {
-            name: places if {*own.values()} == {*places.values()} else {}
-            for own in stages.values()
+            name: places if {parts[n].stage for n in own} == {*places.values()} else {}
+            for own in grouped(staged, series_of).values()
             if len(own) > 1
             for name in own
         }
@@ -127,48 +129,42 @@ class Utility(OfSeries):
         """One unit per question; per task without one a unit with the ``reason``."""
         tasks, asked, reasons = self._asked(manifest)
         scorer, labels = self.scorer, task_labels(manifest)
-        place = {task: i for i, task in enumerate(tasks)}
         same = normalised if scorer == "normalised" else str.strip
-        counts: dict[str, Counter[str]] = defaultdict(Counter)
-        for example in asked:
-            counts[example.task][same(example.response)] += 1
+        records: list[tuple[Any, ...]]
+        records = [(x.id, x.task, x.cluster, same(x.response), "") for x in asked]
+        records += [("", task, "", None, reason) for task, reason in reasons.items()]
+        columns = ["example", "task", "cluster", "chance", "reason"]
+        units = pd.DataFrame.from_records(records, columns=columns)
         # By always giving the commonest response.
-        chance = {task: max(n.values()) / n.total() for task, n in counts.items()}
-        units = pd.DataFrame.from_records(
-            [
-                *((x.id, x.task, x.cluster, chance[x.task], "") for x in asked),
-                *(("", task, "", 0.0, reason) for task, reason in reasons.items()),
-            ],
-            columns=["example", "task", "cluster", "chance", "reason"],
-        )
-        units = units.assign(scorer=scorer, place=units["task"].map(place))
+        said = units.groupby("task")["chance"].value_counts(normalize=True)
+        chance = units["task"].map(said.groupby("task").max()).fillna(0.0)
+        place = units["task"].map({task: i for i, task in enumerate(tasks)})
+        units = units.assign(chance=chance, scorer=scorer, place=place)
         wanted = Pass("candidates" if scorer == "likelihood" else "generate")
+
+        def likeliest(table: TokenTable, example: ManifestExample) -> str:
+            nll = table.columns["nll_sum"][table.rows(key_of("labels", example.id))]
+            return labels[example.task][int(nll.argmin())].strip()
 
         def measured() -> Measured:
             for name, table in scored(tables, wanted):
                 correct, empty = np.full(len(units), -1.0), np.zeros(len(units))
-                for i, example in enumerate(asked):
-                    if scorer == "likelihood":
-                        at = table.rows(key_of("labels", example.id))
-                        nll = table.columns["nll_sum"][at]
-                        likeliest = labels[example.task][int(nll.argmin())]
-                        correct[i] = likeliest.strip() == example.response.strip()
-                        continue
-                    row = table.rows(example.id).start
-                    correct[i] = table.columns[scorer][row] > 0.5
-                    tokens, stop = (table.columns[k][row] for k in ("n_tokens", "stop"))
+                if scorer == "likelihood":
+                    hits = [likeliest(table, x) == x.response.strip() for x in asked]
+                    correct[: len(asked)] = hits
+                else:
+                    at = [table.rows(x.id).start for x in asked]
+                    names = (scorer, "n_tokens", "stop")
+                    right, tokens, stop = (table.columns[k][at] for k in names)
+                    correct[: len(asked)] = right > 0.5
                     # It stopped at once: no token, or a newline and nothing more.
-                    nothing = tokens == 0 or (tokens == 1 and stop == NEWLINE)
-                    empty[i] = nothing and not correct[i]
+                    nothing = (tokens == 0) | ((tokens == 1) & (stop == NEWLINE))
+                    empty[: len(asked)] = nothing & (right <= 0.5)
                 yield name, {"correct": correct, "empty": empty}
 
         # Labels that the scorer cannot tell apart, and rows that are not asked.
-        clash = [
-            task
-            for task in (tasks if scorer == "normalised" else ())
-            for own in [{*map(str.strip, labels.get(task, ()))}]
-            if len({*map(normalised, own)}) < len(own)
-        ]
+        known = {task: {*map(str.strip, labels.get(task, ()))} for task in tasks}
+        clash = [k for k, own in known.items() if len({*map(same, own)}) < len(own)]
         rows = (row for row in manifest.examples if row.split == "test")
         blank = sum(row.task in tasks and not row.response.strip() for row in rows)
         of_stages = len(set(map(series_of, tables))) < len(tables)
@@ -188,13 +184,14 @@ class Utility(OfSeries):
             sums = np.concatenate([side.sums for side in sides], axis=1)
             return weights(tuple(sides[0].strata())).totals(sums)
 
-        rows, contrasts = list[Row](), list[Contrast]()
+        rows, contrasts, findings = list[Row](), list[Contrast](), list[Finding]()
         for name, series in every.items():
-            rows += _rows(name, series, draws, paper=context.paper)
+            own = [*_rows(name, series, draws, paper=context.paper)]
+            findings.append(finding(series, own))
+            rows += own
         for names in context.baselines.items():
             if {*names} <= {*every}:
                 contrasts += _contrasts(names, every, draws, context)
-        findings = [finding(name, series, rows) for name, series in every.items()]
         for row in contrasts:
             if row.metric == "last":
                 says = f"utility.change_{row.direction(up='higher', down='lower')}"
@@ -202,8 +199,7 @@ class Utility(OfSeries):
         if not every:
             units = evidence.units[["task", "reason"]].itertuples(index=False)
             tasks = list(dict.fromkeys(f"{task} {reason}" for task, reason in units))
-            unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
-            findings = [unknown]
+            findings = [Finding.not_tested("utility", "utility.nothing", tasks=tasks)]
         matrices = [r for item in every.items() for r in _matrix_records(*item)]
         facts = evidence.facts
         # What the scorer cannot tell apart, rows not asked, an order not given.
@@ -213,22 +209,20 @@ class Utility(OfSeries):
             "order of tasks": ("order", {"tasks": facts["order"] * facts["assumed"]}),
         }
         guards = [guard(k, *one) for k, one in asked.items() if any(one[1].values())]
-        for i, name in enumerate(evidence.checkpoints):
-            correct, empty = (evidence.values[key][i] for key in ("correct", "empty"))
-            counts = {"empty": int(empty[correct >= 0].sum())}
-            counts["answers"] = int((correct >= 0).sum())
-            # Checkpoints (stages of a series) that mostly answered nothing.
-            if 2 * counts["empty"] > counts["answers"]:
-                mute = guard("empty answers", "empty_answers", counts, checkpoint=name)
-                guards.append(mute)
-        return AuditResult(
-            rows=rows,
-            contrasts=contrasts,
-            findings=findings,
-            tables={"accuracy_matrix": matrices} if matrices else {},
-            guards=guards,
-            settings={"order": ",".join(facts["order"]), "scorer": facts["scorer"]},
-        )
+        answered = evidence.values["correct"] >= 0
+        empty = (evidence.values["empty"] > 0) & answered
+        counts = pd.DataFrame(index=list(evidence.checkpoints))
+        counts["empty"], counts["answers"] = empty.sum(axis=1), answered.sum(axis=1)
+        # Checkpoints (stages of a series) that mostly answered nothing.
+        mute: dict[Any, Any] = counts[
+            2 * counts["empty"] > counts["answers"]
+        ].T.to_dict()
+        for checkpoint, told in mute.items():
+            what = "empty answers", "empty_answers", told
+            guards.append(guard(*what, checkpoint=checkpoint))
+        settings = {"order": ",".join(facts["order"]), "scorer": facts["scorer"]}
+        tables = {"accuracy_matrix": matrices} if matrices else {}
+        return AuditResult(rows, contrasts, guards, findings, tables, settings)
 
     def why_nothing(self, manifest: Manifest) -> str:
         """Why no task has a question."""
@@ -241,24 +235,22 @@ class Utility(OfSeries):
         """The tasks in order, the rows that are asked, and why a task has none."""
         tasks = tasks_in_order(manifest, self.order)
         labels = task_labels(manifest) if self.scorer == "likelihood" else None
-        asked, reasons = list[ManifestExample](), dict[str, str]()
+        rows = [
+            row
+            for row in manifest.examples
+            if row.split == "test"
+            and row.canary_id is None
+            and row.response.strip()
+            and row.response_token > 0
+        ]
+        by_task, reasons = grouped(rows, lambda row: row.task), dict[str, str]()
         for task in tasks:
-            known = None if labels is None else labels.get(task, [""])
-            if known is not None and not all(label.strip() for label in known):
+            if labels is not None and not all(map(str.strip, labels.get(task, [""]))):
                 reasons[task] = NO_LABELS
-                continue
-            rows = [
-                row
-                for row in manifest.examples
-                if (row.task, row.split) == (task, "test")
-                and row.canary_id is None
-                and row.response.strip()
-                and row.response_token > 0
-            ]
-            asked += rows
-            if not rows:
+            elif task not in by_task:
                 reasons[task] = NO_ROWS
-        return tasks, asked, reasons
+        asked = [by_task[task] for task in tasks if task not in reasons]
+        return tasks, [*chain.from_iterable(asked)], reasons
 
 
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
@@ -289,6 +281,9 @@ def listed(order: str | None) -> list[str]:
 
 
 COMPARED = ("last", "avg", "bwt")
+ASKED_OTHERWISE = (
+    "the two differ in their tasks, in the order of tasks, or in the scorer"
+)
 BIASED = (
     "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
     "forgotten"
@@ -313,12 +308,11 @@ class Series:
 
     def answers(self, keep: Collection[str] | None = None) -> accuracy.Answers:
         """Sums by cluster, over some of the examples."""
-        rows, correct = self.rows, self.correct
-        if keep is not None:
-            chosen = rows["example"].isin(keep).to_numpy()
-            rows, correct = rows[chosen], correct[chosen]
+        every = self.rows["example"]
+        kept = every.isin(every if keep is None else keep).to_numpy()
+        rows = self.rows[kept]
         return accuracy.Answers.of_rows(
-            correct,
+            self.correct[kept],
             self.tasks.index.get_indexer(pd.Index(rows["task"])),
             rows["code"].to_numpy(),
             n_tasks=len(self.tasks),
@@ -360,10 +354,9 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
             yield series, Series(sorted(stages), tasks, rows, answers, len(labels))
 
 
-def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
+def finding(series: Series, rows: Sequence[Row]) -> Finding:
     """How good a series' answers are after its last stage, and what was forgotten."""
-    pooled = (r for r in rows if (r.checkpoint, r.group) == (name, "pooled"))
-    by_metric = {row.metric: row for row in pooled}
+    by_metric = {row.metric: row for row in rows if row.group == "pooled"}
     last, bwt = by_metric["last"], by_metric["bwt"]
     if last.value is None:
         facts: dict[str, Any] = {"reason": last.note}
@@ -386,33 +379,33 @@ Drawer: TypeAlias = Callable[..., np.ndarray]
 
 
 def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[Row]:
-    answers = series.answers()
-    drawn, tasks = draws(answers), series.tasks
-    for metric in (each.name for each in Utility.metrics if "" in each.variants):
+    answers, tasks = series.answers(), series.tasks
+    drawn, chances = draws(answers), tasks["chance"].to_numpy(np.float64)
+    for metric in accuracy.METRICS:
         null: float | None = 0.0 if metric == "bwt" else None
         if (reason := series.reason(metric)) is not None:
             estimate = Estimate.missing(reason)
         else:
-            estimate = with_mde(
-                accuracy.accuracy_estimate(answers, metric, drawn=drawn)
-            )
+            found = accuracy.accuracy_estimate(answers, metric, drawn=drawn)
+            estimate = with_mde(found)
             if metric in accuracy.LEVELS:
-                chances = tasks["chance"].to_numpy(np.float64)
                 null = float(accuracy.task_weights(metric, len(tasks)) @ chances)
             if metric == "forgetting" and estimate.value is not None:
                 estimate = estimate.noting(BIASED)
         yield Utility.row(estimate.decided(paper=paper), name, metric, null=null)
     rates = accuracy.matrix_of(drawn, answers.shape)
-    for t, stage in enumerate(series.stages):
-        for i, (task, asked) in enumerate(tasks.iterrows()):
-            estimate, null = Estimate.missing(f"{task} {asked['reason']}"), None
-            if not asked["reason"]:
-                counts = answers.correct[:, t, i], answers.trials[:, i]
-                found = rate_estimate(*counts, replicates=rates[:, t, i])
-                estimate = with_mde(found).decided(paper=paper)
-                null = float(asked["chance"])
-            place: dict[str, Any] = {"group": f"task:{task}", "null": null}
-            yield Utility.row(estimate, name, "accuracy", str(stage), **place)
+    for (t, stage), (i, task) in product(
+        enumerate(series.stages), enumerate(tasks.index)
+    ):
+        place: dict[str, Any] = {"group": f"task:{task}", "null": None}
+        if reason := tasks["reason"].iloc[i]:
+            estimate = Estimate.missing(f"{task} {reason}")
+        else:
+            counts = answers.correct[:, t, i], answers.trials[:, i]
+            found = rate_estimate(*counts, replicates=rates[:, t, i])
+            estimate = with_mde(found).decided(paper=paper)
+            place["null"] = float(chances[i])
+        yield Utility.row(estimate, name, "accuracy", str(stage), **place)
 
 
 def _contrasts(
@@ -420,21 +413,18 @@ def _contrasts(
 ) -> Iterator[Contrast]:
     """Last, Avg and BWT minus the baseline's, over the questions that both answered."""
     ours, theirs = (every[name] for name in names)
-    shared = set(ours.rows["example"]) & set(theirs.rows["example"])
-    same = ours.tasks[["scorer"]].equals(theirs.tasks[["scorer"]])
+    shared = {*ours.rows["example"]} & {*theirs.rows["example"]}
+    alike = ours.tasks[["scorer"]].equals(theirs.tasks[["scorer"]])
     sides = ours.answers(shared), theirs.answers(shared)
     columns: dict[str, Any] = dict(zip(("checkpoint", "baseline"), names, strict=True))
     for metric in COMPARED:
-        reason = ours.reason(metric) or theirs.reason(metric)
-        if not same:
-            reason = (
-                "the two differ in their tasks, in the order of tasks, or in the scorer"
-            )
+        reason, p = ours.reason(metric) or theirs.reason(metric), None
+        if not alike:
+            reason = ASKED_OTHERWISE
         if reason is None:
             estimate = accuracy.accuracy_difference(*sides, metric, drawn=draws(*sides))
         else:
             estimate = Estimate.missing(reason)
-        p = None
         if estimate.value is not None:
             one, other = (accuracy.cluster_shares(side, metric) for side in sides)
             # Shares are quotients: what is no difference must not count as one.

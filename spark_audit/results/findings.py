@@ -63,6 +63,9 @@ BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Number = Finite | None
+AS_UNIT: dict[str, Any] = {"unit": "as the field `unit` says"}
+Measured = Annotated[Number, Field(json_schema_extra=AS_UNIT)]
+"""A number that may be missing, in the unit that the field ``unit`` names."""
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Text = Annotated[str, AfterValidator(visible)]
@@ -112,7 +115,7 @@ class Estimate:
             return self
         return self.between(self.parity_low, self.parity_high)
 
-    def between(self, low: float, high: float) -> Estimate:
+    def between(self, low: float, high: float | None) -> Estimate:
         """The same estimate with a percentile interval, which decides too."""
         return replace(
             self,
@@ -128,19 +131,12 @@ class Estimate:
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
 
-def measured(description: str) -> Any:
-    """A number that may be missing, in the unit that the field ``unit`` names."""
-    return Field(
-        default=None,
-        description=description,
-        json_schema_extra={"unit": "as the field `unit` says"},
-    )
-
-
 class Strict(BaseModel):
     """What a report file holds: it does not change, and knows all of its fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -171,64 +167,60 @@ class Strict(BaseModel):
 class Figure(Strict):
     """Where a figure stands, and what it is: of a row, or of what a finding claims."""
 
-    audit: Text = Field(description="Audit that made it.")
-    checkpoint: Text = Field(
-        description="Checkpoint, or method with several seeds; of a finding on all of "
-        "them empty."
-    )
-    metric: Text = Field(description="What was measured; of a finding on none empty.")
-    of: Text = Field(
-        default="", description="Variant of the metric; empty if it has one."
-    )
-    group: Text = Field(
-        default="pooled",
-        description="`pooled`, or a part, as `type:SSN`, `task:T`, `split:S`.",
-    )
-    value: Number = measured("The figure; null exactly where it is not estimable.")
-    low: Number = measured("Lower limit of the interval that decides.")
-    high: Number = measured("Upper limit of the interval that decides.")
-    unit: Text = Field(
-        default="", description="Unit of value, limits, nulls and mde; empty: none."
-    )
-    null: Number = measured("Value of no effect.")
-    mde: Number = measured(
-        "Smallest effect that is detected with 80% power: at the level that a claim "
-        "must pass where a primary finding rests on this figure (0.05 divided by the "
-        "primary tests of the report, Holm's first step; null if none can be), at 5% "
-        "divided by the tests of the table where p is corrected over them, else by one "
-        "two-sided test at 5%."
-    )
-    status: Status = Field(
-        default="ok", description="Whether the figure may be concluded on."
-    )
-    family: Family = Field(
-        default="exploratory",
-        description="`primary`: declared beforehand, and corrected over all "
-        "checkpoints together.",
-    )
+    audit: Text
+    """Audit that made it."""
+    checkpoint: Text
+    """Checkpoint, or method with several seeds; of a finding on all of them empty."""
+    metric: Text
+    """What was measured; of a finding on none empty."""
+    of: Text = ""
+    """Variant of the metric; empty if it has one."""
+    group: Text = "pooled"
+    """`pooled`, or a part, as `type:SSN`, `task:T`, `split:S`."""
+    value: Measured = None
+    """The figure; null exactly where it is not estimable."""
+    low: Measured = None
+    """Lower limit of the interval that decides."""
+    high: Measured = None
+    """Upper limit of the interval that decides."""
+    unit: Text = ""
+    """Unit of value, limits, nulls and mde; empty: none."""
+    null: Measured = None
+    """Value of no effect."""
+    mde: Measured = None
+    """Smallest effect that is detected with 80% power: at the level that a claim must
+    pass where a primary finding rests on this figure (0.05 divided by the primary tests
+    of the report, Holm's first step; null if none can be), at 5% divided by the tests
+    of the table where p is corrected over them, else by one two-sided test at 5%."""
+    status: Status = "ok"
+    """Whether the figure may be concluded on."""
+    family: Family = "exploratory"
+    """`primary`: declared beforehand, and corrected over all checkpoints together."""
 
 
 class Row(Figure):
     """One figure of a report (tidy: one row a figure)."""
 
-    level: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=0.95, description="Confidence level of the intervals, a share."
-    )
-    interval: Interval = Field(
-        default="none", description="How low and high were made."
-    )
-    parity_low: Number = measured("Lower limit by percentiles of the bootstrap.")
-    parity_high: Number = measured("Upper limit by percentiles of the bootstrap.")
-    n: Count = Field(default=0, description="How many were averaged.")
-    clusters: Count = Field(
-        default=0, description="How many independent clusters they are in."
-    )
-    null_low: Number = measured("Lower end of the band of no effect.")
-    null_high: Number = measured("Upper end of the band of no effect.")
-    over: Over = Field(default="sources", description="What the intervals are over.")
-    note: Text = Field(
-        default="", description="Why a figure is missing or void; remarks."
-    )
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    """Confidence level of the intervals, a share."""
+    interval: Interval = "none"
+    """How low and high were made."""
+    parity_low: Measured = None
+    """Lower limit by percentiles of the bootstrap."""
+    parity_high: Measured = None
+    """Upper limit by percentiles of the bootstrap."""
+    n: Count = 0
+    """How many were averaged."""
+    clusters: Count = 0
+    """How many independent clusters they are in."""
+    null_low: Measured = None
+    """Lower end of the band of no effect."""
+    null_high: Measured = None
+    """Upper end of the band of no effect."""
+    over: Over = "sources"
+    """What the intervals are over."""
+    note: Text = ""
+    """Why a figure is missing or void; remarks."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Row:
@@ -272,12 +264,12 @@ def side_of(figure: Estimate | Row, null: float = 0.0) -> int | None:
 class Contrast(Row):
     """A paired comparison of a checkpoint with a baseline over the same manifest."""
 
-    baseline: Text = Field(description="What the checkpoint is held against.")
-    p: Probability = Field(default=None, description="Two-sided p of no difference.")
-    p_adjusted: Probability = Field(
-        default=None,
-        description="p corrected (Holm) over the checkpoints of the family.",
-    )
+    baseline: Text
+    """What the checkpoint is held against."""
+    p: Probability = None
+    """Two-sided p of no difference."""
+    p_adjusted: Probability = None
+    """p corrected (Holm) over the checkpoints of the family."""
 
     @property
     def best_p(self) -> float | None:
@@ -302,12 +294,8 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return parts
 
 
-def frame(
-    of: str,
-    lists: Mapping[str, tuple[type[BaseModel], Sequence[BaseModel]]],
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> pd.DataFrame:
-    """One of some lists, or of the further tables, as a frame.
+def frame(of: str, held: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFrame:
+    """One of the lists that something holds, or of its further tables, as a frame.
 
     Raises
     ------
@@ -317,24 +305,28 @@ def frame(
     import pandas as pd
 
     if of in lists:
-        kind, rows = lists[of]
-        records = [one.model_dump() for one in rows]
-        names = [*kind.model_fields, *kind.model_computed_fields]
+        records = [one.model_dump() for one in getattr(held, of)]
+        names = [*lists[of].model_fields, *lists[of].model_computed_fields]
         return pd.DataFrame(records, columns=[n for n in names if n != "facts"])
-    if of in tables:
-        return pd.DataFrame(tables[of])
-    fix = choose(of, [*lists, *tables])
+    if of in held.tables:
+        return pd.DataFrame(held.tables[of])
+    fix = choose(of, [*lists, *held.tables])
     raise InputError(f"there is no table {of!r}", fix=fix)
 
 
 class Hits(Strict):
     """How many of so many; shared files round the count as their clusters ask for."""
 
-    count: Count = Field(description="How many.")
-    of: Count = Field(description="Of how many.")
-    tied: Count = Field(default=0, description="How many more if ties are won.")
-    rounded: bool = Field(default=False, description="Whether the count is rounded.")
-    vague: bool = Field(default=False, description="Whether it is only some.")
+    count: Count
+    """How many."""
+    of: Count
+    """Of how many."""
+    tied: Count = 0
+    """How many more if ties are won."""
+    rounded: bool = False
+    """Whether the count is rounded."""
+    vague: bool = False
+    """Whether it is only some."""
 
 
 def _compact(value: Any) -> Any:
@@ -366,10 +358,10 @@ rounded and withheld as the row is), counts, p values, names; never a sentence."
 class Rendered(Strict):
     """What is shown as a sentence: the key of its template, and the facts in it."""
 
-    says: Text = Field(description="Key of the sentence in `spark_audit/sentences`.")
-    facts: Mapping[Text, Fact] = Field(
-        default={}, description="What the sentence is rendered from."
-    )
+    says: Text
+    """Key of the sentence in `spark_audit/sentences`."""
+    facts: Mapping[Text, Fact] = {}
+    """What the sentence is rendered from."""
 
     @property
     def withheld(self) -> bool:
@@ -380,18 +372,19 @@ class Rendered(Strict):
 class Guard(Rendered):
     """A condition that can void a claim; ``passed`` is null when it is a warning."""
 
-    name: Text = Field(description="What is asked for.")
-    checkpoint: Text = Field(
-        default="", description="Whose claim it voids; empty: all."
-    )
-    passed: bool | None = Field(description="Null: a warning.")
+    name: Text
+    """What is asked for."""
+    checkpoint: Text = ""
+    """Whose claim it voids; empty: all."""
+    passed: bool | None
+    """Null: a warning."""
 
     @property
     def title(self) -> str:
         """The name in the language of the report."""
         return sentences.optional(f"check.{self.name}") or self.name
 
-    @computed_field(description="What was found, in a sentence.")  # type: ignore[prop-decorator]
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def detail(self) -> str:
         """What was found, in a sentence."""
@@ -425,40 +418,34 @@ class Power(Strict):
     report are counted. A claim that needs several tests has one of each.
     """
 
-    test: Literal["t", "sign-flip", "exposure", "hits"] = Field(
-        description="`t`: Student's t. `sign-flip`: exact, over clusters. `exposure`: "
-        "the mean exposure of canaries against chance. `hits`: a count."
-    )
-    se: Number = measured("Standard error of the effect, of `t` and `sign-flip`.")
-    df: Number = Field(
-        default=None, description="Degrees of freedom, a count; null: a normal test."
-    )
-    n: Count = Field(default=0, description="Clusters, canaries, or trials of a count.")
-    size: Count = Field(default=0, description="Candidates that a canary ranks among.")
-    ps: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        default=[], description="p of 1, 2, ... hits, probabilities, of `hits`."
-    )
-    over: float = Field(
-        default=1.0, description="Tests within the audit that p is corrected over."
-    )
-    beyond: float = Field(
-        default=0.0,
-        description="Effects up to here are no evidence.",
-        json_schema_extra={"unit": "as the field `unit` says"},
-    )
-    most: Number = measured("The largest effect that there can be; null: no bound.")
-    least_p: float = Field(
-        default=0.0, description="The smallest p that the test can give, a probability."
-    )
-    of: Text = Field(
-        default="", description="Part that only the sentence names; empty: the claim's."
-    )
-    mde: Number = measured("The smallest effect, at the level of this report.")
-    why: Literal["clusters", "draws", "nobody"] = Field(
-        default="clusters",
-        description="Why no effect reaches the level, where none does: too few "
-        "clusters, tests of 9,999 draws, or nobody was held out.",
-    )
+    test: Literal["t", "sign-flip", "exposure", "hits"]
+    """`t`: Student's t. `sign-flip`: exact, over clusters. `exposure`: the mean
+    exposure of canaries against chance. `hits`: a count."""
+    se: Measured = None
+    """Standard error of the effect, of `t` and `sign-flip`."""
+    df: Number = None
+    """Degrees of freedom, a count; null: a normal test."""
+    n: Count = 0
+    """Clusters, canaries, or trials of a count."""
+    size: Count = 0
+    """Candidates that a canary ranks among."""
+    ps: list[Annotated[float, Field(ge=0, le=1)]] = []
+    """p of 1, 2, ... hits, probabilities, of `hits`."""
+    over: float = 1.0
+    """Tests within the audit that p is corrected over."""
+    beyond: float = Field(default=0.0, json_schema_extra=AS_UNIT)
+    """Effects up to here are no evidence."""
+    most: Measured = None
+    """The largest effect that there can be; null: no bound."""
+    least_p: float = 0.0
+    """The smallest p that the test can give, a probability."""
+    of: Text = ""
+    """Part that only the sentence names; empty: the claim's."""
+    mde: Measured = None
+    """The smallest effect, at the level of this report."""
+    why: Literal["clusters", "draws", "nobody"] = "clusters"
+    """Why no effect reaches the level, where none does: too few clusters, tests of
+    9,999 draws, or nobody was held out."""
 
 
 class Finding(Rendered, Figure):
@@ -471,40 +458,33 @@ class Finding(Rendered, Figure):
     is void, and no detection.
     """
 
-    checkpoint: Text = Field(default="", description="Of whom; empty: of all of them.")
-    metric: Text = Field(default="", description="What was measured; empty: nothing.")
-    claim: Claim = Field(description="What is claimed.")
-    alone: Claim = Field(
-        default="nothing_shown",
-        description="What it claims by itself, before the correction over the report.",
-    )
-    severity: int = Field(
-        default=0, ge=0, le=6, description="How much it matters; detections from 3 on."
-    )
-    power: list[Power] = Field(
-        default=[], description="The tests that a claim needs, to work `mde` out."
-    )
-    p: Probability = Field(
-        default=None,
-        description="p of the test that it rests on, corrected within its audit, a "
-        "probability; null: no test.",
-    )
-    p_adjusted: Probability = Field(
-        default=None,
-        description="p, a probability: of a primary finding corrected (Holm) over all "
-        "of them, of others that of their contrast.",
-    )
-    tests: Count = Field(
-        default=0, description="Primary tests of the report that p is corrected over."
-    )
-    voided_by: Text = Field(
-        default="", description="Setup guard that failed and voids it; empty: none."
-    )
+    checkpoint: Text = ""
+    """Of whom; empty: of all of them."""
+    metric: Text = ""
+    """What was measured; empty: nothing."""
+    claim: Claim
+    """What is claimed."""
+    alone: Claim = "nothing_shown"
+    """What it claims by itself, before the correction over the report."""
+    severity: int = Field(default=0, ge=0, le=6)
+    """How much it matters; detections from 3 on."""
+    power: list[Power] = []
+    """The tests that a claim needs, to work `mde` out."""
+    p: Probability = None
+    """p of the test that it rests on, corrected within its audit, a probability; null:
+    no test."""
+    p_adjusted: Probability = None
+    """p, a probability: of a primary finding corrected (Holm) over all of them, of
+    others that of their contrast."""
+    tests: Count = 0
+    """Primary tests of the report that p is corrected over."""
+    voided_by: Text = ""
+    """Setup guard that failed and voids it; empty: none."""
 
-    @computed_field(description="What readers are told.")  # type: ignore[prop-decorator]
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def sentence(self) -> str:
-        """What readers are told, with its subject."""
+        """What readers are told."""
         text = self.text
         return f"{self.subject}: {text}" if self.subject else capitalised(text)
 
@@ -584,9 +564,9 @@ class Finding(Rendered, Figure):
         **facts: Fact,
     ) -> Finding:
         """That something was not tested, and why."""
-        where: dict[str, Any] = {"audit": audit, "checkpoint": checkpoint}
-        where |= {"status": status, "says": says, "facts": facts}
-        return cls(claim="not_tested", **where)
+        told: dict[str, Any] = {"status": status, "facts": facts}
+        where = {"audit": audit, "checkpoint": checkpoint}
+        return cls.on(None, "not_tested", says, **where, **told)
 
     @classmethod
     def on(cls, row: Row | None, claim: Claim, says: str, **columns: Any) -> Finding:
@@ -653,9 +633,12 @@ class AuditResult:
         of
             ``results``, ``contrasts``, ``guards``, ``findings``, or a further table.
         """
-        own = {"results": "rows"}
-        lists = {k: (v, getattr(self, own.get(k, k))) for k, v in LISTS.items()}
-        return frame(of, lists, self.tables)
+        return frame(of, self, LISTS)
+
+    @property
+    def results(self) -> list[Row]:
+        """The rows, as reports call them."""
+        return self.rows
 
     @property
     def verdict(self) -> list[str]:

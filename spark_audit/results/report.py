@@ -47,51 +47,50 @@ def _shown(value: Any) -> Any:
 class CheckpointFacts(Strict):
     """What was audited."""
 
-    name: Text = Field(description="Name in this report.")
-    source: Text = Field(description="Where it was opened from.")
-    format: Text = Field(description="Checkpoint format that it was opened by.")
-    base: Text | None = Field(default=None, description="Base model of an adapter.")
-    weights_sha256: Text = Field(description="SHA-256 of its weight files.")
-    model_id: Text = Field(description="What makes two checkpoints the same model.")
-    parameters: Count | None = Field(
-        default=None,
-        description="Parameters of the model, without those of an adapter; null: not "
-        "known.",
-    )
-    dtype: Text = Field(description="Number format that it was scored in.")
-    quantised_from: Text | None = Field(
-        default=None, description="Name of the checkpoint whose weights were rounded."
-    )
-    relearned_from: Text | None = Field(
-        default=None,
-        description="Name of the checkpoint that a short training on other rows made "
-        "this of.",
-    )
-    notes: list[Text] = Field(
-        default=[], description="Remarks on opening and scoring it."
-    )
+    name: Text
+    """Name in this report."""
+    source: Text
+    """Where it was opened from."""
+    format: Text
+    """Checkpoint format that it was opened by."""
+    base: Text | None = None
+    """Base model of an adapter."""
+    weights_sha256: Text
+    """SHA-256 of its weight files."""
+    model_id: Text
+    """What makes two checkpoints the same model."""
+    parameters: Count | None = None
+    """Parameters of the model, without those of an adapter; null: not known."""
+    dtype: Text
+    """Number format that it was scored in."""
+    quantised_from: Text | None = None
+    """Name of the checkpoint whose weights were rounded."""
+    relearned_from: Text | None = None
+    """Name of the checkpoint that a short training on other rows made this of."""
+    notes: list[Text] = []
+    """Remarks on opening and scoring it."""
 
 
 class ManifestFacts(Strict):
     """What it was audited against."""
 
-    name: Text = Field(description="Name of the manifest.")
-    digest: Text = Field(
-        description="SHA-256 of its content; in shared files HMAC-SHA256 of that."
-    )
-    key: Text = Field(
-        default="",
-        description="Random key of the HMAC: without it, texts can be tried out "
-        "against the digest. Empty in shared files.",
-    )
-    ids_identify: bool = Field(
-        default=False,
-        description="Whether ids of rows or sources hold an identifier.",
-    )
-    n_sources: Count = Field(description="Sources of the matched spans trained on.")
-    n_clusters: Count = Field(description="Clusters that those sources are in.")
-    n_spans: Count = Field(description="Matched spans of rows trained on.")
-    n_tokens: Count = Field(description="Tokens of those spans.")
+    name: Text
+    """Name of the manifest."""
+    digest: Text
+    """SHA-256 of its content; in shared files HMAC-SHA256 of that."""
+    key: Text = ""
+    """Random key of the HMAC: without it, texts can be tried out against the digest.
+    Empty in shared files."""
+    ids_identify: bool = False
+    """Whether ids of rows or sources hold an identifier."""
+    n_sources: Count
+    """Sources of the matched spans trained on."""
+    n_clusters: Count
+    """Clusters that those sources are in."""
+    n_spans: Count
+    """Matched spans of rows trained on."""
+    n_tokens: Count
+    """Tokens of those spans."""
 
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -142,17 +141,13 @@ def _check_record(table: str, record: dict[str, Any]) -> None:
     texts, numbers = _DRAWN.get(table, ((), ()))
     for column, value in record.items():
         text = isinstance(value, str)
-        if value is None or (isinstance(value, bool) and column not in _TEXTS):
-            continue
-        if not text and not isinstance(value, int | float):
-            raise ValueError(
-                f"table {table} holds something else than text and numbers"
-            )
-        if not text and not -_MOST <= value <= _MOST:
-            raise ValueError(f"table {table} holds a number that cannot be")
+        number = isinstance(value, int | float) and -_MOST <= value <= _MOST
         misplaced = table in _DRAWN and text and column not in (*texts, *_EITHER)
-        if misplaced or (column in _TEXTS and not text):
-            raise ValueError(f"table {table} holds text for a number, or otherwise")
+        misplaced |= column in _TEXTS and not text
+        if value is not None and (misplaced or not (text or number)):
+            raise ValueError(
+                f"table {table} holds something else than text or a number in its place"
+            )
     lacking = [c for c in texts if not isinstance(record.get(c), str)]
     lacking += [c for c in numbers if not isinstance(record.get(c), int | float)]
     if lacking:
@@ -169,56 +164,53 @@ class Report(Strict):
         }
     )
 
-    kind: Literal["spark-audit-report"] = Field(
-        default="spark-audit-report", description="What the file is."
-    )
-    schema_version: Literal[2] = Field(default=2, description="Version of this schema.")
-    status: Literal["complete", "partial"] = Field(
-        description="`partial`: only some examples were scored; not for decisions."
-    )
-    command: list[Text] = Field(description="Command line that made it, word by word.")
-    created: Text = Field(description="When it was made, UTC, as ISO 8601.")
-    versions: dict[Text, Text] = Field(description="Versions of program and libraries.")
-    settings: Annotated[dict[str, Any], AfterValidator(_shown)] = Field(
-        default={},
-        description="Settings that shaped it; `AUDIT.NAME` is one audit's own.",
-    )
-    manifest: ManifestFacts = Field(description="What was audited against.")
-    checkpoints: list[CheckpointFacts] = Field(description="What was audited.")
-    findings: list[Finding] = Field(
-        default=[], description="The verdict, most severe first."
-    )
-    results: list[Row] = Field(description="All figures of single checkpoints.")
-    contrasts: list[Contrast] = Field(description="Paired figures against a baseline.")
-    guards: list[Guard] = Field(description="Conditions that can void a claim.")
-    caveats: list[Text] = Field(
-        default=[], description="What cannot be concluded from this report alone."
-    )
-    tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = (
-        Field(default={}, description="Further tables by name: flat records.")
-    )
-    origins: dict[Text, Text] = Field(
-        default={}, description="Audit that made a table, or `manifest`, or `training`."
-    )
-    evidence: dict[Text, Text] = Field(
-        default={},
-        description="SHA-256 of each audit's evidence, by its name in `scores/`.",
-    )
+    kind: Literal["spark-audit-report"] = "spark-audit-report"
+    """What the file is."""
+    schema_version: Literal[2] = 2
+    """Version of this schema."""
+    status: Literal["complete", "partial"]
+    """`partial`: only some examples were scored; not for decisions."""
+    command: list[Text]
+    """Command line that made it, word by word."""
+    created: Text
+    """When it was made, UTC, as ISO 8601."""
+    versions: dict[Text, Text]
+    """Versions of program and libraries."""
+    settings: Annotated[dict[str, Any], AfterValidator(_shown)] = {}
+    """Settings that shaped it; `AUDIT.NAME` is one audit's own."""
+    manifest: ManifestFacts
+    """What was audited against."""
+    checkpoints: list[CheckpointFacts]
+    """What was audited."""
+    findings: list[Finding] = []
+    """The verdict, most severe first."""
+    results: list[Row]
+    """All figures of single checkpoints."""
+    contrasts: list[Contrast]
+    """Paired figures against a baseline."""
+    guards: list[Guard]
+    """Conditions that can void a claim."""
+    caveats: list[Text] = []
+    """What cannot be concluded from this report alone."""
+    tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
+    """Further tables by name: flat records."""
+    origins: dict[Text, Text] = {}
+    """Audit that made a table, or `manifest`, or `training`."""
+    evidence: dict[Text, Text] = {}
+    """SHA-256 of each audit's evidence, by its name in `scores/`."""
     timing: dict[Text, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        default={},
-        description="Seconds spent, by stage.",
-        json_schema_extra={"unit": "seconds"},
+        default={}, json_schema_extra={"unit": "seconds"}
     )
-    files: Annotated[dict[Text, list[str]], AfterValidator(_of_a_report)] = Field(
-        default={},
-        description="Files beside it, by the writer that they are of: nothing else "
-        "in the folder is ever deleted.",
-    )
+    """Seconds spent, by stage."""
+    files: Annotated[dict[Text, list[str]], AfterValidator(_of_a_report)] = {}
+    """Files beside it, by the writer that they are of: nothing else in the folder is
+    ever deleted."""
 
-    @computed_field(description="What cannot be concluded.")  # type: ignore[prop-decorator]
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def scope(self) -> list[str]:
-        """What cannot be concluded: from any report, from its audits, from this one."""
+        """What cannot be concluded."""
+        # From any report, from its audits, from this one.
         kept: list[Row | Finding] = [*self.results, *self.contrasts, *self.findings]
         audits = ["all", *dict.fromkeys(one.audit for one in kept)]
         own = (sentences.under(f"scope.{audit}.") for audit in audits)
@@ -240,9 +232,7 @@ class Report(Strict):
             ``results``, ``contrasts``, ``guards``, ``findings``, ``checkpoints``, or
             the name of a further table.
         """
-        kinds: dict[str, type[Strict]] = {**LISTS, "checkpoints": CheckpointFacts}
-        lists = {name: (kind, getattr(self, name)) for name, kind in kinds.items()}
-        return frame(of, lists, self.tables)
+        return frame(of, self, {**LISTS, "checkpoints": CheckpointFacts})
 
     def plot(self, name: str) -> Axes:
         """Draw one of the report's figures.

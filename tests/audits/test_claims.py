@@ -10,10 +10,17 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from spark_audit.audits.base import corrected
-from spark_audit.audits.extract_findings import Apart
+from spark_audit.audits.extract_findings import limits_p
 from spark_audit.audits.seeds import with_entries
 from spark_audit.report.assemble import assemble, results_of
-from spark_audit.results import AuditResult, CheckpointFacts, Finding, Report, Row
+from spark_audit.results import (
+    AuditResult,
+    CheckpointFacts,
+    Estimate,
+    Finding,
+    Report,
+    Row,
+)
 
 REMEMBERED: dict[str, Any] = {
     "audit": "canary",
@@ -129,10 +136,10 @@ def test_a_report_without_a_primary_memory_says_so_first():
 
 
 def test_a_claim_of_few_tests_holds_exactly_where_its_interval_does():
-    assert Apart(0.2, 0.0, 0.4, 0.1).p == pytest.approx(0.05)
-    assert Apart(-0.2, -0.5, 0.0, 0.1).p == pytest.approx(0.05)
-    assert Apart(0.2, 0.1, 0.3, 0.1).p < 0.001
-    assert Apart(0.0, 0.0, 0.0, 0.1).p == 1
+    assert limits_p(Estimate(0.2, 0.0, 0.4)) == pytest.approx(0.05)
+    assert limits_p(Estimate(-0.2, -0.5, 0.0)) == pytest.approx(0.05)
+    assert limits_p(Estimate(0.2, 0.1, 0.3)) < 0.001
+    assert limits_p(Estimate(0.0, 0.0, 0.0)) == 1
 
 
 def test_memory_of_several_seeds_is_a_primary_test():

@@ -20,10 +20,14 @@ from audited import (
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.extract import VALUES
-from spark_audit.audits.extract_findings import Spans
+from spark_audit.audits.extract_findings import (
+    by_checkpoint,
+    comparable,
+    splits_apart,
+)
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Estimate
 from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
 
 Known = Callable[[str, int], bool]
@@ -273,8 +277,9 @@ def test_canaries_that_come_back_are_verbatim(make_case):
     assert claim(extract(both, manifest), "ours") == "moved"
 
 
-def spans_of(frame: pd.DataFrame) -> Spans:
-    return Spans.by_checkpoint(frame)["ours"]
+def apart_of(frame: pd.DataFrame) -> Estimate:
+    ours = by_checkpoint(frame.assign(trials=1))["ours"]
+    return splits_apart(comparable(ours)[0])
 
 
 def test_natural_identifiers_are_compared_within_strata(make_case):
@@ -291,7 +296,7 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
     forms = frame.assign(
         type="ID", stratum=1 + easy, origin="natural", greedy=hit, greedy_sure=hit
     )
-    apart = spans_of(forms).apart
+    apart = apart_of(forms)
     expected = 0.0
     for form in (1, 2):
         inside = forms[ours & (forms["stratum"] == form)]
@@ -304,9 +309,9 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
     told = conclude("extract", of_frame(forms, values, **whole.facts), context)
     assert "verbatim" not in claims(told, "ours")
     # Without strata, the mix of forms is taken for memory.
-    mixed = spans_of(forms.assign(stratum=1)).apart
+    mixed = apart_of(forms.assign(stratum=1))
     assert mixed.low > 0
     # All trained ones of one form, all held-out ones of another: no control.
     other = forms.assign(stratum=1 + train)
-    assert spans_of(other).apart is None
-    assert spans_of(forms.assign(stratum=-1)).comparable[0].empty
+    assert apart_of(other).value is None
+    assert comparable(forms.assign(stratum=-1))[0].empty

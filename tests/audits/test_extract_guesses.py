@@ -10,13 +10,14 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits.extract_findings import (
-    Guess,
     beyond_guessing,
+    by_checkpoint,
     counted,
     dose_p,
     guess_rates,
     string_facts,
 )
+from spark_audit.results import Hits
 
 
 class Said(NamedTuple):
@@ -56,8 +57,8 @@ def manifest_of(rows: Sequence[Said]) -> Any:
     )
 
 
-def spans_of(rows: Sequence[Said]) -> pd.DataFrame:
-    """What the audit knows of them: of the base and of a checkpoint ``x``."""
+def spans_of(rows: Sequence[Said], of: str = "x") -> pd.DataFrame:
+    """What the audit knows of them at a checkpoint ``x``, or at the base."""
     facts = string_facts(manifest_of(rows))
     trained = [row.text.lower() for row in rows if row.split == "train"]
     records = []
@@ -72,13 +73,12 @@ def spans_of(rows: Sequence[Said]) -> pd.DataFrame:
                 | {"greedy": back, "greedy_sure": back}
                 | {"dose": trained.count(row.text.lower())}
             )
-    return pd.DataFrame(records)
+    return by_checkpoint(pd.DataFrame(records))[of]
 
 
 def rate(rows: Sequence[Said]) -> Any:
     known = spans_of(rows)
-    held = counted(known, "x", "test")
-    (found,) = guess_rates(counted(known, "x"), held).values()
+    (found,) = guess_rates(counted(known), counted(known, "test")).values()
     return found
 
 
@@ -130,11 +130,11 @@ def test_each_estimate_of_the_guess_rate():
 def test_what_a_row_gives_away_does_not_count(text, type, before, given):
     rows = [Said(text, type, before, back=True), *phones(*APART, back=5)]
     known = spans_of(rows)
-    assert known["given"].tolist() == ([given] + [False] * 5) * 2
-    assert len(counted(known, "x")) == 6 - given
-    alone = beyond_guessing(known[known["span"] == 0], "x")
-    assert alone.p == 1.0
-    assert (alone.of == 0) is given
+    assert known["given"].tolist() == [given] + [False] * 5
+    assert len(counted(known)) == 6 - given
+    p, facts = beyond_guessing(known[known.index == 0])
+    assert p == 1.0
+    assert (facts == {}) is given
 
 
 def test_strings_of_several_sources_or_of_held_out_rows_are_shared():
@@ -148,39 +148,39 @@ def test_strings_of_several_sources_or_of_held_out_rows_are_shared():
         *phones(four, back=1),
     ]
     known = spans_of(rows)
-    ours = known[known["checkpoint"] == "x"]
-    assert ours["elsewhere"].tolist() == [False, False, True, True, True, False, False]
+    assert known["elsewhere"].tolist() == [False, False, True, True, True, False, False]
 
 
 def test_a_test_is_a_binomial_over_clusters():
     many = [f"{a}{b}5555{a}{b}1" for a in range(1, 9) for b in range(1, 9)]
     known = spans_of(phones(*many[:44], back=3))
-    guess = beyond_guessing(known, "x")
+    p, facts = beyond_guessing(known)
     exact = stats.binomtest(3, 44, 0.01, alternative="greater").pvalue
-    assert (guess.p, guess.rate) == pytest.approx((exact, 0.01))
-    assert (guess.found, guess.of, guess.kind) == (3, 44, "PHONE")
+    assert (p, facts["guess_rate"].value) == pytest.approx((exact, 0.01))
+    assert (facts["guessed"], facts["kind"]) == (Hits(count=3, of=44), "PHONE")
     # A string in four rows has four tries, of which one is enough.
     often = [p for p in phones(*many[:11], back=3) for _ in range(4)]
-    guess = beyond_guessing(spans_of(often), "x")
+    p, _ = beyond_guessing(spans_of(often))
     share = 3 / 43  # how many of the other rows hold the same string
     exact = stats.binomtest(3, 11, 4 * share, alternative="greater").pvalue
-    assert guess.p == pytest.approx(exact)
+    assert p == pytest.approx(exact)
     # One alone is none; what the base gives does not count; the base is not tested.
-    assert beyond_guessing(spans_of(phones(*many[:44], back=1)), "x").p == 1.0
+    assert beyond_guessing(spans_of(phones(*many[:44], back=1)))[0] == 1.0
     given = [p._replace(base=i < 3) for i, p in enumerate(phones(*many[:44], back=3))]
-    assert beyond_guessing(spans_of(given), "x").p == 1.0
+    assert beyond_guessing(spans_of(given))[0] == 1.0
     # Rows of one source may be guessed together: they are one try.
-    assert beyond_guessing(known.assign(cluster=0), "x").p == 1.0
-    assert beyond_guessing(known, "base") == Guess()
-    assert beyond_guessing(known[known["checkpoint"] == "x"], "x") == Guess()
+    assert beyond_guessing(known.assign(cluster=0))[0] == 1.0
+    base = spans_of(phones(*many[:44], back=3, base=True), "base")
+    assert beyond_guessing(base) == (1.0, {})
+    assert beyond_guessing(known.assign(base_won=np.nan)) == (1.0, {})
     # Two types are three tests.
     letters = "abcdefghijklmnopqrstuvwxyz"
     names = [Said(f"{a}{b} {b}", "NAME") for a in letters[:4] for b in letters[:11]]
     names = [name._replace(back=i < 4) for i, name in enumerate(names)]
-    both = beyond_guessing(spans_of([*phones(*many[:44]), *names]), "x")
+    p, facts = beyond_guessing(spans_of([*phones(*many[:44]), *names]))
     exact = stats.binomtest(4, 44, 0.01, alternative="greater").pvalue
-    assert both.kind == "NAME"
-    assert both.p == pytest.approx(3 * exact)
+    assert facts["kind"] == "NAME"
+    assert p == pytest.approx(3 * exact)
 
 
 # --- simulated guessers ---------------------------------------------------------------
@@ -252,7 +252,7 @@ def mixed(rng: np.random.Generator) -> list[Said]:
 
 def claimed(rows: Sequence[Said], seed: int) -> bool:
     known = spans_of(rows)
-    return 2 * min(beyond_guessing(known, "x").p, dose_p(known, "x", seed=seed)) <= 0.05
+    return 2 * min(beyond_guessing(known)[0], dose_p(known, seed=seed)) <= 0.05
 
 
 @pytest.mark.slow
@@ -287,12 +287,11 @@ def test_what_stands_in_more_rows_and_comes_back_more_often_is_memory():
     rows = far_apart(40, rng)
     often = [row for row in rows[:20] for _ in range(4)]
     known = spans_of([*learned(often, 0.5, rng), *learned(rows[20:], 0.05, rng)])
-    assert dose_p(known, "x", seed=0) < 0.01
+    assert dose_p(known, seed=0) < 0.01
     even = spans_of([*learned(often, 0.2, rng), *learned(rows[20:], 0.2, rng)])
-    assert dose_p(even, "x", seed=0) > 0.05
+    assert dose_p(even, seed=0) > 0.05
     # What cues give away, what was not asked for, and what is easily guessed.
-    assert dose_p(known.assign(cue=True), "x", seed=0) == 1.0
-    assert dose_p(known.assign(cue_asked=False), "x", seed=0) == 1.0
-    assert dose_p(known.assign(near=True), "x", seed=0) == 1.0
-    assert dose_p(known.assign(type="NAME"), "x", seed=0) == 1.0
-    assert dose_p(known, "base", seed=0) == 1.0
+    assert dose_p(known.assign(cue=True), seed=0) == 1.0
+    assert dose_p(known.assign(cue_asked=False), seed=0) == 1.0
+    assert dose_p(known.assign(near=True), seed=0) == 1.0
+    assert dose_p(known.assign(type="NAME"), seed=0) == 1.0

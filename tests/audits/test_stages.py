@@ -186,7 +186,8 @@ def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten():
         told = {k: Stages.row(one, "er", k, str(stage)) for k, one in rows.items()}
         where = {"series": "er", "task": task, "stage": stage, "place": 1}
         p = Memory(side, side, side, 30.0).t_p()
-        return {**where, **told, "p": p, "step_p": None, "fell": None, "since": since}
+        found = {"value": value, "p": p, "since": since}
+        return {**where, **told, **found, "step_p": None, "fell": None, "moved": None}
 
     cells = [
         cell_of(task, stage, value, since)

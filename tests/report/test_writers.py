@@ -216,7 +216,11 @@ def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(report, tmp_path)
     ("table", "record", "message"),
     [
         ("mia_roc", {"checkpoint": "x", "fpr": 1}, "lacks of"),
-        ("noise_draws", {"checkpoint": True}, "holds text for a number, or otherwise"),
+        (
+            "noise_draws",
+            {"checkpoint": True},
+            "holds something else than text or a number",
+        ),
         ("canary_by_dose", {"checkpoint": "x", "part": "p", "canaries": None}, "dose"),
     ],
 )

@@ -9,7 +9,12 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from spark_audit.audits.extract_findings import Spans, exact_p, hits_power
+from spark_audit.audits.extract_findings import (
+    exact_p,
+    hits_power,
+    limits_p,
+    splits_apart,
+)
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import correlated, sign_flip
 from spark_audit.stats.memorisation import exposure_bits, null_mean
@@ -143,16 +148,15 @@ def hits(trained: int, held: int, n: int = 60, m: int = 40) -> pd.DataFrame:
 
 @cache
 def none_of_few() -> Power:
-    return hits_power(hits(0, 0), None)
+    return hits_power(hits(0, 0))
 
 
 def extract(rng: np.random.Generator, effect: float, level: float) -> Iterator[float]:
     """Identifiers that come back: both the interval and Fisher's test."""
     yield smallest(none_of_few(), level) or np.inf
     frame = hits(int(rng.binomial(60, min(effect / 100, 1.0))), 0)
-    apart = Spans(frame.assign(trials=1)).apart
-    assert apart is not None
-    yield max(apart.p, exact_p(frame))
+    apart = splits_apart(frame.assign(trials=1, weight=1.0))
+    yield max(limits_p(apart), exact_p(frame))
 
 
 @pytest.mark.parametrize(
