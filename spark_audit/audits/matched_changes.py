@@ -651,7 +651,7 @@ def _unknown(row: Row, says: str, facts: Mapping[str, Any]) -> Finding:
 
 
 def _compared(rows: Told, group: str, **more: Fact) -> tuple[Row, dict[str, Any]]:
-    """The figure of a comparison, and the facts: itself, both of its sides, and more."""
+    """The figure of a comparison, and the facts: itself, its sides, and more."""
     row = rows["memory", "", group]
     trained, held_out = (rows["pii_change", of, group] for of in (TRAINED, NEVER))
     return row, {"memory": row, "trained": trained, "held_out": held_out, **more}
