@@ -412,11 +412,11 @@ def audited_spans(
     wanted |= {(s.example, s.char_start, s.char_end) for s in manifest.unmatched}
     for split in splits:
         for i, example in enumerate(manifest.examples):
+            if example.split != split:
+                continue
             spans = [
                 (span, tokens)
-                for span, tokens in (
-                    example.identifiers if example.split == split else ()
-                )
+                for span, tokens in example.identifiers
                 if (example.id, span.start, span.end) in wanted
             ]
             if spans:
