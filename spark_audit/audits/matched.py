@@ -285,14 +285,12 @@ def _guards(known: matched_changes.UnitScores) -> Iterator[Guard]:
 
 def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     """Whether enough identifiers have a control, and one that is as hard."""
-    pii, control, unmatched = (
-        train[train["role"] == role] for role in ("pii", "control", "unmatched")
-    )
-    if not (total := len(pii) + len(unmatched)):
+    pii, control = (train[train["role"] == role] for role in ("pii", "control"))
+    every = train[train["role"].isin(["pii", "unmatched"])]
+    if not (total := len(every)):
         return
-    lost = train["role"].eq("unmatched")[train["role"] != "control"]
-    types = lost.groupby(train["type"]).agg(["sum", "size", "mean"])
-    types = types.sort_values("mean", ascending=False)
+    lost = every["role"].eq("unmatched").groupby(every["type"])
+    types = lost.agg(["sum", "size", "mean"]).sort_values("mean", ascending=False)
     half = types.loc[types["size"] >= FEW, "mean"] <= 0.5
     share: dict[str, Fact] = {"matched": len(pii), "identifiers": total}
     share["without"] = [

@@ -132,7 +132,7 @@ class Pairs:
     @property
     def left_over(self) -> float:
         """The same in nats per token: Delta_sel of the reference."""
-        return float(self.residual.sum() / self.pii["n_tokens"].sum())
+        return float(self.residual.sum() / max(self.pii["n_tokens"].sum(), 1))
 
     def mean(self, values: np.ndarray) -> intervals.Estimand:
         """Mean of the pairs' values per token."""
@@ -192,15 +192,9 @@ def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
 def _summed(known: UnitScores, group: Pairs) -> Summed:
     """What the figures of a group rest on, those of checkpoints first."""
     nll, pairs = known.nll, known.context.baselines.items()
-    if group.pii.empty:
-        metrics = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
-        own = [(name, "", metric, "") for name in nll for metric in metrics]
-        apart = [
-            (*pair, metric, "") for pair in pairs for metric in ("did", "rtm_bias")
-        ]
-        return dict.fromkeys([*own, *apart], NO_PAIRS)
     sums: Summed = {}
     pii, control = group.pii.index, group.control.index
+    weighed = {"n_tokens": group.pii["n_tokens"], "clusters": group.pii["code"]}
     for name, values in nll.items():
         ours, theirs = values[pii], values[control]
         change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
@@ -222,20 +216,17 @@ def _summed(known: UnitScores, group: Pairs) -> Summed:
             ("rtm_bias", "change"): shifted,
         }
         if group.name == "pooled":
-            more = matching.reweighted(
-                ours,
-                theirs,
-                group.pii["n_tokens"],
-                group.pii["code"],
-                n_clusters=group.windows.n_clusters,
-            )
+            size = group.windows.n_clusters
+            more = matching.reweighted(ours, theirs, **weighed, n_clusters=size)
             figures |= {("delta_sel", of): one for of, one in more.items()}
         sums |= {(name, "", *key): one for key, one in figures.items()}
     for name, other in pairs:
         apart = nll[name] - nll[other]
         sums[name, other, "did", ""] = group.mean(apart[pii] - apart[control])
         sums[name, other, "rtm_bias", ""] = group.regression(nll[name], nll[other])
-    return sums
+    if len(pii):
+        return sums
+    return {key: NO_PAIRS for key in sums if not key[3]}
 
 
 def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
@@ -257,13 +248,12 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
             shown = shown.decided(paper=context.paper)
             columns = {"checkpoint": name, "group": group.name, "metric": metric}
             columns |= {"of": of, "null": nulls.get((metric, of)), **tests.get(key, {})}
-            if not other:
+            if other:
+                family = _family(group.name, name, other)
+                columns |= {"baseline": other, "family": family}
+                contrasts.append(contrast_of(shown, **columns))
+            else:
                 rows.append(row_of(shown, **columns))
-                continue
-            family = _family(group.name, name, other)
-            contrasts.append(
-                contrast_of(shown, baseline=other, family=family, **columns)
-            )
     return rows, contrasts
 
 
