@@ -233,21 +233,20 @@ def _row(metric: str, value: float, clusters: int) -> Row:
 
 def _balance(spans: pd.DataFrame) -> Guard:
     """Whether compared identifiers differ in what can move their likelihood."""
-    whole = sides_of(spans)
-    kept = whole.cells >= 0
-    used, cells, sides = spans[kept], whole.cells[kept], whole[kept]
-    trained = sides.trained
-    counts = [len(set(sides.clusters[side])) for side in (trained, ~trained)]
+    sides = sides_of(spans)
+    kept = sides.cells >= 0
+    used, cells, trained = spans[kept], sides.cells[kept], sides.trained[kept]
+    counts = [used["cluster"][side].nunique() for side in (trained, ~trained)]
     # So many standard deviations are no chance, of so few clusters.
     least = max(UNBALANCED, 1.96 * np.sqrt(sum(1 / max(n, 1) for n in counts)))
     nll = used["ref_sum"] / used["n_tokens"]
     covariates = {"nll": nll, "length": used["n_tokens"], "place": used["start"]}
-    apart = {}
-    for name, values in covariates.items():
-        centred = (values - values.groupby(cells).transform("mean")).to_numpy()
-        sd = float(centred.std()) if len(centred) else 0.0
-        if sd > 0:
-            apart[name] = matching.smd(centred[trained], centred[~trained], sd=sd)
+    centred = pd.DataFrame(covariates).groupby(cells).transform(lambda x: x - x.mean())
+    apart = {
+        name: matching.smd(centred[name][trained], centred[name][~trained], sd=sd)
+        for name, sd in centred.std(ddof=0).items()
+        if sd > 0
+    }
     worst = [name for name, value in apart.items() if abs(value) > least]
     facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
     return guard(BALANCE, "balance", facts, passed=not worst)

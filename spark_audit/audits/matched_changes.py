@@ -412,15 +412,11 @@ def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
     spans = spans.assign(control=spans["pair"].map(places))
     yield Occurrences("pooled", spans)
     trained = spans["split"] == "train"
-    doses = spans["dose"].clip(lower=1)
+    types, doses = spans["type"], spans["dose"].clip(lower=1)
+    by_dose = map(dose_group, sorted(doses[trained]))
     for name, values, known, held in (
-        ("type", spans["type"], sorted({*spans["type"][trained]}), False),
-        (
-            "dose",
-            doses.map(dose_group),
-            map(dose_group, sorted(doses[trained])),
-            ~trained,
-        ),
+        ("type", types, sorted({*types[trained]}), False),
+        ("dose", doses.map(dose_group), by_dose, ~trained),
     ):
         parts = dict.fromkeys(known)
         for value in parts if len(parts) > 1 else ():

@@ -92,11 +92,6 @@ class Sides:
         numbers = np.unique(cells[cells >= 0])
         return np.where(cells >= 0, np.searchsorted(numbers, cells), -1)
 
-    def __getitem__(self, chosen: np.ndarray) -> Sides:
-        """Some of the occurrences."""
-        arrays = (self.trained, self.tokens, self.clusters, self.strata)
-        return Sides(*(values[chosen] for values in arrays))
-
 
 @dataclass(frozen=True)
 class Memory:
