@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import scipy
-from numpy.typing import ArrayLike
 
 from spark_audit.audits.base import Plan
 from spark_audit.audits.mia.texts import (
@@ -374,7 +373,7 @@ class Sums:
             np.cumsum(own, out=self._prefix[start + 1 : start + 1 + len(own)])
 
     def __call__(
-        self, example: ArrayLike, start: ArrayLike, length: ArrayLike
+        self, example: np.ndarray | int, start: np.ndarray, length: np.ndarray | int
     ) -> np.ndarray:
         """Sums over ranges of tokens, shape of the arguments; float64.
 

@@ -318,7 +318,8 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
 
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Units that are ranges of tokens, without scores."""
-    facts, controls = identifier_facts(manifest), {}
+    facts = identifier_facts(manifest)
+    controls: dict[tuple[str, int, int], tuple[int, int]] = {}
     for number, pair in enumerate(manifest.pairs):
         place = pair.example, pair.pii.token_start, pair.pii.token_end
         controls[place] = number, pair.control.token_start
@@ -328,7 +329,7 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
             counts = Counter(example.classes[start:end])
             told = {name: counts[c] for c, name in matched_changes.CLASSES.items()}
             told |= {"trained": int(known.dose > 0), **vars(known)}
-            number, control = controls.get((example.id, start, end), (np.nan, None))
+            number, control = controls.get((example.id, start, end), (None, None))
             own = {"index": i, "type": span.type, "n_tokens": end - start}
             own["pair"] = number
             role = "unmatched" if control is None else "pii"

@@ -246,8 +246,9 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
             name, other, metric, of = key
             shown = with_mde(estimate) if metric in ("delta_sel", "did") else estimate
             shown = shown.decided(paper=context.paper)
-            columns = {"checkpoint": name, "group": group.name, "metric": metric}
-            columns |= {"of": of, "null": nulls.get((metric, of)), **tests.get(key, {})}
+            columns: dict[str, Any] = {"checkpoint": name, "group": group.name}
+            columns |= {"metric": metric, "of": of, **tests.get(key, {})}
+            columns["null"] = nulls.get((metric, of))
             if other:
                 family = _family(group.name, name, other)
                 columns |= {"baseline": other, "family": family}
@@ -413,7 +414,7 @@ def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
     yield Occurrences("pooled", spans)
     trained = spans["split"] == "train"
     types, doses = spans["type"], spans["dose"].clip(lower=1)
-    by_dose = map(dose_group, sorted(doses[trained]))
+    by_dose = [dose_group(dose) for dose in sorted(doses[trained])]
     for name, values, known, held in (
         ("type", types, sorted({*types[trained]}), False),
         ("dose", doses.map(dose_group), by_dose, ~trained),

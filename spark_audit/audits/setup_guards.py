@@ -194,8 +194,9 @@ def _scored(
         apart, rest = np.abs(nll - theirs), np.ones(len(where), dtype=bool)
         facts = ("", row.split, row.cluster, row.task, row.split == "train", False)
         other = "text" if row.canary_id is None else "canary"
-        texts = ((None, (other, *facts)), (row.low, ("low", *facts)))
-        for tokens, own in (*units.get(row.id, ()), *texts):
+        parts: list[tuple[Sequence[int] | None, tuple[object, ...]]]
+        parts = [*units.get(row.id, ()), (None, (other, *facts))]
+        for tokens, own in [*parts, (row.low, ("low", *facts))]:
             at = rest if tokens is None else np.isin(where, tokens)
             rest = rest & ~at
             if at.any():
