@@ -386,11 +386,7 @@ their tokens, and number of the variant, or of the placebo draw behind all varia
 
 
 def other_pairs(
-    manifest: Manifest,
-    variants: Mapping[str, Mapping[str, Any]],
-    *,
-    draws: int,
-    seed: int,
+    manifest: Manifest, variants: Mapping[str, Any], *, draws: int, seed: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Pairs of train rows under other settings, and placebo pairs.
 
