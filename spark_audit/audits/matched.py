@@ -167,11 +167,9 @@ class Matched(Audit):
         units = _filled(pd.concat([own, others], ignore_index=True))
 
         def summed(nll: Sums) -> np.ndarray:
-            ours, theirs = (
-                nll(pairs["example"], pairs[side], pairs["length"])
-                for side in ("pii", "control")
-            )
-            apart = np.bincount(pairs["unit"], ours - theirs, len(others))
+            row, ours, theirs, size = (pairs[name].to_numpy() for name in PAIRS[:4])
+            apart = nll(row, ours, size) - nll(row, theirs, size)
+            apart = np.bincount(pairs["unit"], apart, len(others))
             return np.concatenate([nll(*at), nll.over(sets), apart])
 
         units["ref_sum"] = summed(Sums(manifest))
@@ -242,11 +240,11 @@ def _balance(spans: pd.DataFrame) -> Guard:
     nll = used["ref_sum"] / used["n_tokens"]
     covariates = {"nll": nll, "length": used["n_tokens"], "place": used["start"]}
     centred = pd.DataFrame(covariates).groupby(cells).transform(lambda x: x - x.mean())
-    apart = {
-        name: matching.smd(centred[name][trained], centred[name][~trained], sd=sd)
-        for name, sd in centred.std(ddof=0).items()
-        if sd > 0
-    }
+    apart: dict[str, float] = {}
+    for name, sd in centred.std(ddof=0).items():
+        values = centred[name].to_numpy()
+        if sd > 0:
+            apart[str(name)] = matching.smd(values[trained], values[~trained], sd=sd)
     worst = [name for name, value in apart.items() if abs(value) > least]
     facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
     return guard(BALANCE, "balance", facts, passed=not worst)
@@ -320,16 +318,17 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Units that are ranges of tokens, without scores."""
     facts = identifier_facts(manifest)
     controls: dict[tuple[str, int, int], tuple[int, int]] = {}
-    for number, pair in enumerate(manifest.pairs):
+    for k, pair in enumerate(manifest.pairs):
         place = pair.example, pair.pii.token_start, pair.pii.token_end
-        controls[place] = number, pair.control.token_start
+        controls[place] = k, pair.control.token_start
     for i, example, spans in audited_spans(manifest):
         for span, (start, end) in spans:
             known = facts[example.id, span.start, span.end]
             counts = Counter(example.classes[start:end])
             told = {name: counts[c] for c, name in matched_changes.CLASSES.items()}
             told |= {"trained": int(known.dose > 0), **vars(known)}
-            number, control = controls.get((example.id, start, end), (None, None))
+            place = example.id, start, end
+            number, control = controls.get(place, (None, None))
             own = {"index": i, "type": span.type, "n_tokens": end - start}
             own["pair"] = number
             role = "unmatched" if control is None else "pii"
@@ -410,7 +409,7 @@ def other_pairs(
         :data:`PAIRS`, and ``unit``, the place of the one that a pair is of.
     """
     first = manifest.settings
-    own = {"distance": first.distance, "controls": first.controls}
+    own: dict[str, Any] = {"distance": first.distance, "controls": first.controls}
     own |= {"caliper_u": round(1e6 * first.caliper)}
     matched = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
     rows = len({example for example, *_ in matched})
