@@ -32,7 +32,7 @@ from spark_audit.results import (
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import DETECTED, SEVERITY, Fact
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.power import smallest
 from spark_audit.terminal.console import say
 
@@ -439,19 +439,17 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     may claim it again, since all that is needed stays in it. Smallest effects are those
     of Holm's first step among so many tests.
     """
-    tests = family(findings)
-    ps = holm([one.p or 0.0 for one in tests]).tolist()
-    adjusted = {id(one): p for one, p in zip(tests, ps, strict=True)}
-    made = []
+    adjusted = holm_by_key({id(one): one.p for one in family(findings)})
+    tests, made = len(adjusted), []
     for one in findings:
         changes: dict[str, Any] = {}
         if (p := adjusted.get(id(one))) is not None:
             holds = p < LEVEL or SEVERITY[one.alone] < DETECTED
             claim = one.alone if holds else "nothing_shown"
-            changes = {"p_adjusted": p, "claim": claim, "tests": len(tests)}
+            changes = {"p_adjusted": p, "claim": claim, "tests": tests}
         if one.power:
             # What is no test of the family would be one more if it detected something.
-            level = LEVEL / (len(tests) + (p is None))
+            level = LEVEL / (tests + (p is None))
             power = [
                 each.model_copy(update={"mde": smallest(each, level)})
                 for each in one.power

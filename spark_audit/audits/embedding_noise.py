@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import base
-from spark_audit.audits.identifiers import summed
+from spark_audit.audits.identifiers import Sums
 from spark_audit.audits.ratio_rows import Group, beside_base, figures, marked
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, grouped
 from spark_audit.results.evidence import Evidence, Measured
@@ -90,7 +90,7 @@ class Noise(base.Audit):
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> base.Plan:
         """Train rows without a canary that hold a token of either kind."""
-        ids = sorted({example.id for example, *_ in _token_sets(manifest)})
+        ids = sorted({manifest.examples[i].id for i, *_ in _token_sets(manifest)})
         return dict.fromkeys((Pass(), *self._passes()), ids) if ids else {}
 
     def evidence(
@@ -104,11 +104,8 @@ class Noise(base.Audit):
         sets, passes = [*_token_sets(manifest)], self._passes()
         if not sets:
             return Evidence()
-        tokens = [(example.id, tokens) for example, _, tokens in sets]
-        facts = pd.DataFrame(
-            [(kind, one.task, one.cluster, len(at)) for one, kind, at in sets],
-            columns=["kind", "task", "cluster", "n"],
-        )
+        columns = ["kind", "task", "cluster", "n"]
+        facts = pd.DataFrame([unit for *_, unit in sets], columns=columns)
         units = pd.concat(
             [facts.assign(sigma=one.sigma, draw=one.draw) for one in passes],
             ignore_index=True,
@@ -116,7 +113,8 @@ class Noise(base.Audit):
 
         def probability(table: TokenTable) -> np.ndarray:
             """Summed probability of each set."""
-            return summed(table, tokens, np.exp(-table.columns["nll"].astype(float)))
+            p = np.exp(-table.columns["nll"].astype(float))
+            return Sums(manifest, table, p).over(each[:2] for each in sets)
 
         def measured() -> Measured:
             for name, scored in tables.items():
@@ -174,9 +172,8 @@ class Noise(base.Audit):
                 return None
             return "; ".join(filter(None, (INSENSITIVE, row.note)))
 
-        rows, contrasts = (
-            marked(side, "insensitive", blind) for side in (rows, contrasts)
-        )
+        rows = marked(rows, "insensitive", blind)
+        contrasts = marked(contrasts, "insensitive", blind)
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
@@ -202,15 +199,14 @@ class Noise(base.Audit):
 
 def _token_sets(
     manifest: Manifest,
-) -> Iterator[tuple[ManifestExample, str, np.ndarray]]:
-    """Example, kind and tokens of all that is averaged."""
-    for example in manifest.examples:
-        if example.split != "train" or example.canary_id is not None:
-            continue
-        if example.identifiers:
-            yield example, "pii", example.identifier_tokens()
-        if example.low:
-            yield example, "low", np.asarray(example.low)
+) -> Iterator[tuple[int, np.ndarray, tuple[str, str, str, int]]]:
+    """Place of an example, tokens, and facts of the unit, of all that is averaged."""
+    for i, row in enumerate(manifest.examples):
+        if row.split == "train" and row.canary_id is None:
+            for kind, held in (("pii", row.identifier_tokens()), ("low", row.low)):
+                if len(held):
+                    own = (kind, row.task, row.cluster, len(held))
+                    yield i, np.asarray(held), own
 
 
 def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:

@@ -31,7 +31,12 @@ from spark_audit.audits.mia.texts import (
 from spark_audit.data.canaries import FRAMES
 from spark_audit.data.occurrences import doses, string_of
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.manifest.schema import (
+    Manifest,
+    ManifestExample,
+    ManifestSpan,
+    TokenRange,
+)
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.memory_contrast import Sides
@@ -330,35 +335,47 @@ def _areas(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.n
 
 
 class Sums:
-    """Summed NLL over any token range of a manifest's examples.
+    """Sums over tokens of a manifest's examples of what each of them has.
 
     Prefix sums over the full tokenisation of every scored example, so that a hundred
     thousand ranges cost one subtraction each.
     """
 
-    def __init__(self, manifest: Manifest, table: TokenTable | None = None) -> None:
-        """Of a checkpoint; without its scores of the reference model.
+    def __init__(
+        self,
+        manifest: Manifest,
+        table: TokenTable | None = None,
+        values: np.ndarray | None = None,
+    ) -> None:
+        """Of a checkpoint's NLL in nats; without its scores of the reference model's.
 
         Sums over an example that the table lacks are refused.
+
+        Parameters
+        ----------
+        values
+            What the table's tokens have instead, shape ``(n,)``.
         """
         lengths = [len(example.reference_unll) for example in manifest.examples]
         self._first = np.concatenate([[0], np.cumsum(np.add(lengths, 1))])
         self._prefix = np.zeros(int(self._first[-1]))
+        if table is not None and values is None:
+            values = table.columns["nll"]
         for start, example in zip(self._first[:-1], manifest.examples, strict=True):
-            nll = np.zeros(len(example.reference_unll))
-            if table is None:
-                nll = np.maximum(example.unll, 0) / 1e6
+            own = np.zeros(len(example.reference_unll))
+            if table is None or values is None:
+                own = np.maximum(example.unll, 0) / 1e6
             elif example.id in table:
                 rows = table.rows(example.id)
-                nll[table.position[rows]] = table.columns["nll"][rows]
+                own[table.position[rows]] = values[rows]
             else:
-                nll[:] = np.nan
-            np.cumsum(nll, out=self._prefix[start + 1 : start + 1 + len(nll)])
+                own[:] = np.nan
+            np.cumsum(own, out=self._prefix[start + 1 : start + 1 + len(own)])
 
     def __call__(
-        self, example: np.ndarray, start: np.ndarray, length: np.ndarray
+        self, example: np.ndarray | int, start: np.ndarray, length: np.ndarray | int
     ) -> np.ndarray:
-        """Summed NLL in nats, shape of the arguments; float64.
+        """Sums over ranges of tokens, shape of the arguments; float64.
 
         Raises
         ------
@@ -374,28 +391,15 @@ class Sums:
             )
         return found
 
-    def of_tokens(self, example: int, tokens: Sequence[int]) -> float:
-        """Summed NLL in nats of one example's tokens, wherever they stand."""
-        at = np.asarray(tokens, dtype=np.int64)
-        return float(self(np.full(len(at), example), at, np.ones_like(at)).sum())
-
-
-def summed(
-    table: TokenTable, sets: Iterable[tuple[str, np.ndarray]], values: np.ndarray
-) -> np.ndarray:
-    """Sums of what each scored token has over sets of tokens, each of one example."""
-
-    def values_of(key: str, tokens: np.ndarray) -> np.ndarray:
-        rows = table.rows(key)
-        return np.asarray(values[rows][table.position[rows].searchsorted(tokens)])
-
-    return np.array([values_of(*each).sum(dtype=np.float64) for each in sets])
+    def over(self, sets: Iterable[tuple[int, np.ndarray]]) -> np.ndarray:
+        """Sums over sets of tokens, each of one example; float64."""
+        return np.array([self(i, tokens, 1).sum() for i, tokens in sets])
 
 
 def audited_spans(
-    manifest: Manifest, *, split: str = "train"
-) -> Iterator[tuple[int, ManifestExample, list[tuple[int, int]]]]:
-    """Examples of a split with the token ranges of the spans that are audited.
+    manifest: Manifest, splits: Sequence[str] = ("train", "test")
+) -> Iterator[tuple[int, ManifestExample, list[tuple[ManifestSpan, TokenRange]]]]:
+    """Examples, split by split, with the spans that are audited, and their tokens.
 
     These are the matched and the unmatched spans; canaries and spans that were cut
     off are no part of the matched audit.
@@ -405,24 +409,23 @@ def audited_spans(
         for pair in manifest.pairs
     }
     wanted |= {(s.example, s.char_start, s.char_end) for s in manifest.unmatched}
-    for i, example in enumerate(manifest.examples):
-        ranges = [
-            tokens
-            for span, tokens in (example.identifiers if example.split == split else ())
-            if (example.id, span.start, span.end) in wanted
-        ]
-        if ranges:
-            yield i, example, ranges
+    for split in splits:
+        for i, example in enumerate(manifest.examples):
+            if example.split != split:
+                continue
+            spans = [
+                (span, tokens)
+                for span, tokens in example.identifiers
+                if (example.id, span.start, span.end) in wanted
+            ]
+            if spans:
+                yield i, example, spans
 
 
 def plan_of_identifiers(manifest: Manifest) -> Plan:
     """All examples with an audited span, for the plain pass."""
-    ids = [
-        example.id
-        for split in ("train", "test")
-        for _, example, _ in audited_spans(manifest, split=split)
-    ]
-    return {Pass(): sorted(ids)} if ids else {}
+    ids = sorted(example.id for _, example, _ in audited_spans(manifest))
+    return {Pass(): ids} if ids else {}
 
 
 REPRODUCED = 1e-3

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,6 @@ import pandas as pd
 from spark_audit.audits import matched_changes
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.identifiers import (
-    REPRODUCED,
     Sums,
     audited_spans,
     identifier_facts,
@@ -33,7 +32,7 @@ from spark_audit.audits.identifiers import (
     sides_of,
 )
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, ManifestExample, TokenRange
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, entry_of, listed
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Estimate, Guard, Row, grouped
@@ -147,34 +146,35 @@ class Matched(Audit):
         other text. ``alike`` rows hold the eligible tokens of one class (``type``: see
         :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and
         columns :data:`CLASSES` how many tokens of each an identifier has. Without a
-        ``split`` are the roles of
-        :func:`~spark_audit.audits.matched.other_pairs`.
+        ``split`` are ``rematched`` and ``placebo``, whose sums are those of identifiers
+        minus those of controls: see :func:`~spark_audit.audits.matched.other_pairs`.
         """
         scores = {n: passes[Pass()] for n, passes in tables.items() if Pass() in passes}
-        skeleton = _frame(_spans(manifest)) if scores else pd.DataFrame()
-        if skeleton.empty:
+        spans = pd.DataFrame(_spans(manifest) if scores else ())
+        if spans.empty:
             return Evidence()
-        at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
+        spans = spans.sort_values("pair", kind="stable")  # the others behind all pairs
+        at = [spans[name].to_numpy() for name in ("index", "start", "n_tokens")]
         texts = [*_texts(manifest)]
-        of, places = ([one[key] for one in texts] for key in ("index", "places"))
-        rematched, draws, seed = self.rematched, self.placebo_draws, context.seed
-        more = list(other_pairs(manifest, rematched=rematched, draws=draws, seed=seed))
-
-        def scored(found: Sums) -> np.ndarray:
-            rows = [*map(found.of_tokens, of, places)]
-            others = (summed(found) for _, summed in more)
-            return np.concatenate([found(*at), rows, *others])
-
-        parts = [skeleton, _frame(texts), *(_frame(units) for units, _ in more)]
-        units = pd.concat(parts, ignore_index=True)
-        index = units.pop("index")
+        sets = [(text["index"], text.pop("tokens")) for text in texts]
+        variants = VARIANTS if self.rematched else {}
+        others, pairs = other_pairs(
+            manifest, variants, draws=self.placebo_draws, seed=context.seed
+        )
         rows = [(e.id, e.cluster, e.task, e.split) for e in manifest.examples]
-        known = pd.DataFrame(rows, columns=ROW).iloc[index[index >= 0]]
-        units.loc[index >= 0, ROW] = known.to_numpy()
-        units["ref_sum"] = scored(Sums(manifest))
+        known = pd.DataFrame(rows, columns=ROW, dtype=object)
+        own = pd.concat([spans, pd.DataFrame(texts)]).join(known, on="index")
+        units = _filled(pd.concat([own, others], ignore_index=True))
 
+        def summed(nll: Sums) -> np.ndarray:
+            row, ours, theirs, size = (pairs[name].to_numpy() for name in PAIRS[:4])
+            apart = nll(row, ours, size) - nll(row, theirs, size)
+            apart = np.bincount(pairs["unit"], apart, len(others))
+            return np.concatenate([nll(*at), nll.over(sets), apart])
+
+        units["ref_sum"] = summed(Sums(manifest))
         sums = ((name, Sums(manifest, one)) for name, one in scores.items())
-        return Evidence.of(units, ((name, {"nll_sum": scored(x)}) for name, x in sums))
+        return Evidence.of(units, ((name, {"nll_sum": summed(x)}) for name, x in sums))
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         nll, baselines = _with_entries(evidence, context.baselines)
@@ -231,21 +231,20 @@ def _row(metric: str, value: float, clusters: int) -> Row:
 
 def _balance(spans: pd.DataFrame) -> Guard:
     """Whether compared identifiers differ in what can move their likelihood."""
-    whole = sides_of(spans)
-    kept = whole.cells >= 0
-    used, cells, sides = spans[kept], whole.cells[kept], whole[kept]
-    trained = sides.trained
-    counts = [len(set(sides.clusters[side])) for side in (trained, ~trained)]
+    sides = sides_of(spans)
+    kept = sides.cells >= 0
+    used, cells, trained = spans[kept], sides.cells[kept], sides.trained[kept]
+    counts = [used["cluster"][side].nunique() for side in (trained, ~trained)]
     # So many standard deviations are no chance, of so few clusters.
     least = max(UNBALANCED, 1.96 * np.sqrt(sum(1 / max(n, 1) for n in counts)))
     nll = used["ref_sum"] / used["n_tokens"]
     covariates = {"nll": nll, "length": used["n_tokens"], "place": used["start"]}
-    apart = {}
-    for name, values in covariates.items():
-        centred = (values - values.groupby(cells).transform("mean")).to_numpy()
-        sd = float(centred.std()) if len(centred) else 0.0
+    centred = pd.DataFrame(covariates).groupby(cells).transform(lambda x: x - x.mean())
+    apart: dict[str, float] = {}
+    for name, sd in centred.std(ddof=0).items():
+        values = centred[name].to_numpy()
         if sd > 0:
-            apart[name] = matching.smd(centred[trained], centred[~trained], sd=sd)
+            apart[str(name)] = matching.smd(values[trained], values[~trained], sd=sd)
     worst = [name for name, value in apart.items() if abs(value) > least]
     facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
     return guard(BALANCE, "balance", facts, passed=not worst)
@@ -261,10 +260,8 @@ def _guards(known: matched_changes.UnitScores) -> Iterator[Guard]:
     """
     units, whole = known.units, known.sides[0]
     if BASE in known.nll:
-        change = known.changes[BASE]
-        worst = float((np.abs(change[units.index]) / units["n_tokens"]).max())
-        shown = _row("reproduced", worst, units["cluster"].nunique())
-        sound = worst <= REPRODUCED
+        shown = _row("reproduced", known.worst[BASE], units["cluster"].nunique())
+        sound = BASE in known.references
         facts: dict[str, Fact] = {"worst": shown, "reproduced": sound}
         told: dict[str, Any] = {"passed": sound, "checkpoint": BASE}
         yield guard("reference reproduced", "reproduced", facts, **told)
@@ -285,14 +282,12 @@ def _guards(known: matched_changes.UnitScores) -> Iterator[Guard]:
 
 def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     """Whether enough identifiers have a control, and one that is as hard."""
-    pii, control, unmatched = (
-        train[train["role"] == role] for role in ("pii", "control", "unmatched")
-    )
-    if not (total := len(pii) + len(unmatched)):
+    pii, control = (train[train["role"] == role] for role in ("pii", "control"))
+    every = train[train["role"].isin(["pii", "unmatched"])]
+    if not (total := len(every)):
         return
-    lost = train["role"].eq("unmatched")[train["role"] != "control"]
-    types = lost.groupby(train["type"]).agg(["sum", "size", "mean"])
-    types = types.sort_values("mean", ascending=False)
+    lost = every["role"].eq("unmatched").groupby(every["type"])
+    types = lost.agg(["sum", "size", "mean"]).sort_values("mean", ascending=False)
     half = types.loc[types["size"] >= FEW, "mean"] <= 0.5
     share: dict[str, Fact] = {"matched": len(pii), "identifiers": total}
     share["without"] = [
@@ -320,66 +315,55 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
 
 
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """The spans of every role, without scores."""
-    places = {example.id: i for i, example in enumerate(manifest.examples)}
+    """Units that are ranges of tokens, without scores."""
     facts = identifier_facts(manifest)
-
-    def identifier(i: int, role: str, tokens: TokenRange, pair: int) -> dict[str, Any]:
-        example = manifest.examples[i]
-        span = next(s for s in example.spans if s.tokens == tokens)
-        known = facts[example.id, span.start, span.end]
-        told = {"trained": int(known.dose > 0), **vars(known), "type": span.type}
-        held = Counter(example.classes[slice(*tokens)])
-        told |= {name: held[letter] for letter, name in matched_changes.CLASSES.items()}
-        own = {"index": i, "role": role, "pair": pair, "start": tokens[0]}
-        return {**own, "n_tokens": tokens[1] - tokens[0], **told}
-
-    paired = set()
-    for number, pair in enumerate(manifest.pairs):
-        i, pii, control = places[pair.example], pair.pii, pair.control
-        place = (pii.token_start, pii.token_end)
-        paired.add((i, *place))
-        yield identifier(i, "pii", place, number)
-        start, size = control.token_start, control.token_end - control.token_start
-        own = {"index": i, "role": "control", "start": start, "n_tokens": size}
-        yield {**own, "type": pii.type, "pair": number}
-    for split in ("train", "test"):
-        for i, example, ranges in audited_spans(manifest, split=split):
-            for place in ranges:
-                if (i, *place) not in paired:
-                    yield identifier(i, "unmatched", place, -1)
-            for size in sorted({end - start for start, end in ranges}):
-                own = {"index": i, "role": "window", "n_tokens": size}
-                for start in matching.non_overlapping_windows(
-                    example.eligible, size
-                ).tolist():
-                    yield {**own, "start": start}
+    controls: dict[tuple[str, int, int], tuple[int, int]] = {}
+    for k, pair in enumerate(manifest.pairs):
+        place = pair.example, pair.pii.token_start, pair.pii.token_end
+        controls[place] = k, pair.control.token_start
+    for i, example, spans in audited_spans(manifest):
+        for span, (start, end) in spans:
+            known = facts[example.id, span.start, span.end]
+            counts = Counter(example.classes[start:end])
+            told = {name: counts[c] for c, name in matched_changes.CLASSES.items()}
+            told |= {"trained": int(known.dose > 0), **vars(known)}
+            place = example.id, start, end
+            number, control = controls.get(place, (None, None))
+            own = {"index": i, "type": span.type, "n_tokens": end - start}
+            own["pair"] = number
+            role = "unmatched" if control is None else "pii"
+            yield {**own, "role": role, "start": start, **told}
+            if control is not None:
+                yield {**own, "role": "control", "start": control}
+        for size in sorted({end - start for _, (start, end) in spans}):
+            own = {"index": i, "role": "window", "n_tokens": size}
+            starts = matching.non_overlapping_windows(example.eligible, size)
+            yield from ({**own, "start": start} for start in starts.tolist())
 
 
 def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """``low`` and ``alike`` rows, with their tokens, which are no range: ``places``."""
-    for split in ("train", "test"):
-        for i, example, _ in audited_spans(manifest, split=split):
-            letters = np.array(list(example.classes))
-            parts = [("low", "", np.array(example.low, np.int32))]
-            for letter in matched_changes.CLASSES:
-                at = np.flatnonzero(example.eligible & (letters == letter))
-                parts.append(("alike", letter, at.astype(np.int32)))
-            for role, kind, tokens in parts:
-                if len(tokens):
-                    own = {"index": i, "role": role, "type": kind, "places": tokens}
-                    yield {**own, "n_tokens": len(tokens)}
+    """``low`` and ``alike`` units, with their ``tokens``, which are no range."""
+    for i, example, _ in audited_spans(manifest):
+        letters = np.array(list(example.classes))
+        parts = [("low", "", np.array(example.low, np.int32))]
+        for letter in matched_changes.CLASSES:
+            at = np.flatnonzero(example.eligible & (letters == letter))
+            parts.append(("alike", letter, at.astype(np.int32)))
+        for role, kind, tokens in parts:
+            if len(tokens):
+                own = {"index": i, "role": role, "type": kind, "tokens": tokens}
+                yield {**own, "n_tokens": len(tokens)}
 
 
-def _frame(records: Iterable[dict[str, Any]] | pd.DataFrame) -> pd.DataFrame:
+def _filled(units: pd.DataFrame) -> pd.DataFrame:
+    """The columns of the evidence but for scores; what units lack is 0 or empty."""
     words = dict.fromkeys((*ROW, "role", "type"), "")
-    counts = dict.fromkeys(("trained", "dose", "form", "cue", "stratum"), 0)
-    counts |= dict.fromkeys(matched_changes.CLASSES.values(), 0)
-    whole = {"index": -1, "pair": -1, "start": 0, "n_tokens": 0, **counts}
-    names = [*words, *whole, "text_auc"]
-    frame = pd.DataFrame(records).reindex(columns=names)
-    filled = frame.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
-    return filled.astype({**dict.fromkeys(whole, np.int64), "text_auc": np.float64})
+    counts = ("trained", "dose", "form", "cue", "stratum")
+    zeros = ("start", "n_tokens", *counts, *matched_changes.CLASSES.values())
+    whole = {"pair": -1, **dict.fromkeys(zeros, 0)}
+    units = units.reindex(columns=[*words, *whole, "text_auc"])
+    units = units.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
+    return units.astype({**dict.fromkeys(whole, np.int64), "text_auc": np.float64})
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -395,97 +379,72 @@ MATCHINGS, FEWEST_DRAWS = 100_000, 40
 a large manifest is left with; the table says how many there were."""
 MOST_ROWS = 25_000
 """With more rows a placebo takes hours, and shows a spread of next to nothing."""
-PAIRS = ["example", "pii", "control", "length", "draw"]
+PAIRS = ["example", "pii", "control", "length", "setting"]
 """Columns of matched pairs: place in ``manifest.examples``, first token of either side,
-their tokens, and number of the placebo draw."""
-Spans: TypeAlias = list[tuple[int, int]]
-
-
-def rematch(
-    manifest: Manifest,
-    *,
-    drawn: Callable[[ManifestExample, Spans], Iterable[Spans]] | None = None,
-    **settings: Any,
-) -> pd.DataFrame:
-    """Pairs of train rows under other settings than the manifest's: :data:`PAIRS`.
-
-    Parameters
-    ----------
-    drawn
-        What is matched in the place of an example's identifiers, by draw.
-    settings
-        Options of :func:`spark_audit.stats.matching.match_spans`; what is not given
-        is the manifest's.
-    """
-    first = manifest.settings
-    kept = {"distance": first.distance, "controls": first.controls}
-    options = {"caliper_u": round(1e6 * first.caliper), **kept, **settings}
-    # Millions of tuples would take ten times the room.
-    records = array("i")
-    for i, example, identifiers in audited_spans(manifest):
-        draws = [identifiers] if drawn is None else drawn(example, identifiers)
-        for draw, spans in enumerate(draws):
-            found = matching.match_spans(
-                example.unll, example.eligible, spans, **options
-            )
-            for pair in found.pairs:
-                start, size = spans[pair.span][0], pair.end - pair.start
-                records.extend((i, start, pair.start, size, draw))
-    table = np.asarray(records).reshape(-1, len(PAIRS))
-    return pd.DataFrame(table, columns=PAIRS, copy=False)
-
-
-Part: TypeAlias = tuple[pd.DataFrame, Callable[[Sums], np.ndarray]]
-"""Units without a split, and what gives their summed NLL, nats."""
+their tokens, and number of the variant, or of the placebo draw behind all variants."""
 
 
 def other_pairs(
-    manifest: Manifest, *, rematched: bool, draws: int, seed: int
-) -> Iterator[Part]:
-    """Pairs under :data:`VARIANTS`, and placebo pairs, as units of the evidence.
+    manifest: Manifest, variants: Mapping[str, Any], *, draws: int, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Pairs of train rows under other settings, and placebo pairs.
 
-    Sums are those of identifiers minus those of controls. ``rematched``: a pair under
-    the setting ``type``. ``placebo``: all pairs of the draw ``start``; of a large
-    manifest are fewer draws, or none. Each draw replaces every matched span by a random
-    eligible window of its length and matches that as the manifest does. It has no gap
-    in difficulty: it shows spread and matching quality, and is no null for a Delta_sel
-    (see :func:`spark_audit.stats.matching`).
+    Each placebo draw replaces every matched span by a random eligible window of its
+    length and matches that as the manifest does; of a large manifest are fewer draws,
+    or none. It has no gap in difficulty: it shows spread and matching quality, and is
+    no null for a Delta_sel (see :func:`spark_audit.stats.matching`).
+
+    Parameters
+    ----------
+    variants
+        Options of :func:`spark_audit.stats.matching.match_spans` by name; what is not
+        given is the manifest's.
+
+    Returns
+    -------
+    units
+        Of the evidence, without scores. ``rematched``: a pair under the setting
+        ``type``; ``placebo``: all pairs of the draw ``start``.
+    pairs
+        :data:`PAIRS`, and ``unit``, the place of the one that a pair is of.
     """
-    clusters = np.array([example.cluster for example in manifest.examples], object)
-    for of, settings in VARIANTS.items() if rematched else ():
-        pairs = rematch(manifest, **settings)
-        units = pd.DataFrame({"n_tokens": pairs["length"], "type": of})
-        held = clusters[pairs["example"]]
-        yield units.assign(cluster=held, role="rematched"), partial(_apart, pairs)
-    paired = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
-    rows = len({example for example, *_ in paired})
-    if not draws or rows > MOST_ROWS:
-        return
+    first = manifest.settings
+    own: dict[str, Any] = {"distance": first.distance, "controls": first.controls}
+    own |= {"caliper_u": round(1e6 * first.caliper)}
+    matched = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
+    rows = len({example for example, *_ in matched})
     count = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
-
-    def windows(example: ManifestExample, spans: Spans) -> Iterator[Spans]:
-        spans = [span for span in spans if (example.id, *span) in paired]
+    # Millions of tuples would take ten times the room.
+    records = array("i")
+    for i, example, spans in audited_spans(manifest, ["train"]):
+        ranges = [tokens for _, tokens in spans]
+        paired = [tokens for tokens in ranges if (example.id, *tokens) in matched]
+        scores = example.unll, example.eligible
         rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
-        for _ in range(count if spans else 0):
-            yield matching.placebo_spans(example.unll, example.eligible, spans, rng)
-
-    drawn = rematch(manifest, drawn=windows, controls="any")
-    tokens = drawn.groupby("draw")["length"].sum()
-    units = pd.DataFrame({"start": tokens.index, "n_tokens": tokens.to_numpy()})
-
-    def summed(sums: Sums) -> np.ndarray:
-        return pd.Series(_apart(drawn, sums)).groupby(drawn["draw"]).sum().to_numpy()
-
-    yield units.assign(role="placebo"), summed
-
-
-def _apart(pairs: pd.DataFrame, sums: Sums) -> np.ndarray:
-    """Summed NLL of each pair's identifier minus that of its control, nats."""
-    ours, theirs = (
-        sums(*(pairs[name].to_numpy() for name in ("example", side, "length")))
-        for side in ("pii", "control")
+        tried = [(ranges, own | more) for more in variants.values()]
+        for _ in range(count if paired and rows <= MOST_ROWS else 0):
+            windows = matching.placebo_spans(*scores, paired, rng)
+            tried.append((windows, own | {"controls": "any"}))
+        for setting, (ranges, options) in enumerate(tried):
+            for pair in matching.match_spans(*scores, ranges, **options).pairs:
+                start, size = ranges[pair.span][0], pair.end - pair.start
+                records.extend((i, start, pair.start, size, setting))
+    pairs = pd.DataFrame(np.asarray(records).reshape(-1, len(PAIRS)), columns=PAIRS)
+    draw = pairs["setting"] - len(variants)
+    # A pair is a unit, and so are all pairs of a draw.
+    pairs["unit"] = pd.factorize(pairs.index.where(draw < 0, -1 - draw))[0]
+    names = np.array([*variants, *[""] * count], object)
+    clusters = np.array([example.cluster for example in manifest.examples], object)
+    units = pd.DataFrame(
+        {
+            "role": np.where(draw < 0, "rematched", "placebo"),
+            "type": names[pairs["setting"]],
+            "cluster": np.where(draw < 0, clusters[pairs["example"]], ""),
+            "start": draw.clip(lower=0),
+            "n_tokens": pairs.groupby("unit")["length"].transform("sum"),
+        }
     )
-    return np.asarray(ours - theirs)
+    return units[~pairs["unit"].duplicated()], pairs
 
 
 def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:

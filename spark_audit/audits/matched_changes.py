@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,14 +22,16 @@ from spark_audit.data.occurrences import dose_group
 from spark_audit.names import (
     BASE,
     CONTROL,
+    NEVER,
     RELEARN,
     ROUNDINGS,
+    TRAINED,
     CheckpointName,
     entry_of,
     original_of,
 )
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Hits, Row, side_of
-from spark_audit.results.findings import Fact, Power
+from spark_audit.results.findings import Fact, Family, Power
 from spark_audit.stats import bootstrap, intervals, matching, memory_contrast
 from spark_audit.stats.power import mde, with_mde
 
@@ -88,28 +89,33 @@ class UnitScores:
         return [*all_occurrences(self.units)]
 
     @cached_property
-    def groups(self) -> list[Pairs]:
-        """Matched pairs by group."""
-        return [*_groups(self.every)]
+    def worst(self) -> dict[str, float]:
+        """Largest change of a unit in a row, nats per token, by checkpoint."""
+        at, tokens = self.units.index, self.units["n_tokens"]
+        changes = self.changes.items()
+        return {name: float((abs(one[at]) / tokens).max()) for name, one in changes}
 
     @cached_property
     def references(self) -> set[str]:
         """Checkpoints that score as the matching reference does."""
-        pooled = [group for group in self.groups if group.name == "pooled"]
-        nll = self.nll.items()
-        return {k for group in pooled for k, sums in nll if group.is_reference(sums)}
+        return {name for name, change in self.worst.items() if change <= REPRODUCED}
 
 
 # --- matched pairs --------------------------------------------------------------------
+
+Key: TypeAlias = tuple[str, str, str, str]
+"""Checkpoint, baseline (empty: none), metric and variant of a figure."""
+Summed: TypeAlias = dict[Key, intervals.Estimand | Estimate]
+"""What figures rest on, or why there are none."""
 
 
 @dataclass(frozen=True)
 class Pairs:
     """One group's pairs and windows, for all checkpoints.
 
-    ``pii`` and ``control`` are the sides of the pairs and ``pool`` the windows, by
-    their places in the evidence, with cluster ``code`` and ``cell``, the number of
-    (example, length); ``windows`` are the reference's means over spans and pool.
+    ``pii`` and ``control`` are the sides of the pairs, with their cluster ``code``, and
+    ``pool`` the windows, by their places in the evidence; ``windows`` are the
+    reference's means over spans and pool.
     """
 
     name: str
@@ -121,207 +127,173 @@ class Pairs:
     @cached_property
     def residual(self) -> np.ndarray:
         """What matching left over: PII sum minus control sum of the reference, nats."""
-        ours, theirs = (side["ref_sum"] for side in (self.pii, self.control))
-        return np.asarray(ours.to_numpy() - theirs.to_numpy())
+        return np.asarray(self.pii["ref_sum"].to_numpy() - self.control["ref_sum"])
+
+    @property
+    def left_over(self) -> float:
+        """The same in nats per token: Delta_sel of the reference."""
+        return float(self.residual.sum() / max(self.pii["n_tokens"].sum(), 1))
 
     def mean(self, values: np.ndarray) -> intervals.Estimand:
         """Mean of the pairs' values per token."""
-        columns = np.stack([values, self.pii["n_tokens"]], axis=1)
-        sums = bootstrap.cluster_sums(
-            columns, self.pii["code"], self.windows.n_clusters
-        )
-        return intervals.Estimand(
-            sums, intervals.ratio, int(self.pii["n_tokens"].sum())
-        )
+        tokens, clusters = self.pii["n_tokens"], self.windows.n_clusters
+        columns = np.stack([values, tokens], axis=1)
+        sums = bootstrap.cluster_sums(columns, self.pii["code"], clusters)
+        return intervals.Estimand(sums, intervals.ratio, int(tokens.sum()))
 
-    def means(self, nll: np.ndarray) -> np.ndarray:
-        """Mean NLL of the windows, nats per token."""
-        return np.asarray(nll[self.pool.index] / self.pool["n_tokens"])
-
-    def apart(self, nll: np.ndarray) -> np.ndarray:
-        """NLL of each pair's identifier minus that of its control, nats."""
-        return np.asarray(nll[self.pii.index] - nll[self.control.index])
-
-    def is_reference(self, nll: np.ndarray) -> bool:
-        """Whether a checkpoint scores windows and pairs as the reference did."""
-        pairs = (self.apart(nll) - self.residual) / self.pii["n_tokens"]
-        windows = self.means(nll) - self.windows.pool
-        change = np.abs(np.concatenate([pairs, windows]))
-        return bool(len(change)) and float(change.max()) <= REPRODUCED
+    def regression(self, *nll: np.ndarray) -> intervals.Estimand | Estimate:
+        """R1 of a checkpoint's Delta_sel, or of its DiD from a baseline."""
+        at, tokens = self.pool.index, self.pool["n_tokens"].to_numpy()
+        return matching.rtm_bias(self.windows, *(sums[at] / tokens for sums in nll))
 
 
 def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
-    """Train rows pooled, by task and by type, and test rows.
+    """Train rows pooled, by task and by type, and test rows where there are any.
 
-    The windows of a group are those of the cells of its spans.
+    The windows of a group are those of its spans' cells: examples and lengths.
     """
+    units = units[units["role"].isin(["pii", "control", "unmatched", "window"])]
     units = units.assign(
         cell=units.groupby(["example", "n_tokens"]).ngroup(),
         mean=units["ref_sum"] / units["n_tokens"],
     )
-    cells, roles = units["cell"].to_numpy(), units["role"]
-    spans = roles.isin(["pii", "control", "unmatched"]).to_numpy()
-    windows = (roles == "window").to_numpy()
+    # Of many windows all columns would not fit.
+    kept = ["role", "n_tokens", "ref_sum", "mean", "cell", "code"]
     for split, whole in (("train", "pooled"), ("test", "split:test")):
-        inside = (units["split"] == split).to_numpy()
-        if not inside.any():
-            continue
-        codes, clusters = pd.factorize(units["cluster"].where(inside), sort=True)
-        chosen = [(whole, inside)]
+        inside = units[units["split"] == split]
+        codes, clusters = pd.factorize(inside["cluster"], sort=True)
+        inside = inside.assign(code=codes)
+        window = inside["role"] == "window"
+        spans = inside[~window].sort_values("pair", kind="stable")
+        windows = inside.loc[window, kept]
+        parts = [(whole, spans)] if split == "train" or len(spans) else []
         for column in ("task", "type") if split == "train" else ():
-            values = units[column].to_numpy()
-            for value in sorted(set(values[inside & spans])):
-                held = inside & spans & (values == value)
-                pool = inside & windows & np.isin(cells, cells[held])
-                chosen.append((f"{column}:{value}", held | pool))
-        for name, kept in chosen:
-            part = units[kept].assign(code=codes[kept])
-            pairs, free = part.sort_values("pair", kind="stable"), part[windows[kept]]
-            every = part[part["role"].isin(["pii", "unmatched"])]
+            parts += [
+                (f"{column}:{value}", own) for value, own in spans.groupby(column)
+            ]
+        for name, own in parts:
+            pool = windows[windows["cell"].isin(own["cell"])]
+            role, own = own["role"], own[kept]
+            every = own[role != "control"]
             reference = matching.Windows(
-                pool=free["mean"].to_numpy(),
-                pool_clusters=free["code"].to_numpy(),
+                pool=pool["mean"].to_numpy(),
+                pool_clusters=pool["code"].to_numpy(),
                 spans=every["mean"].to_numpy(),
                 span_tokens=every["n_tokens"].to_numpy(),
                 span_clusters=every["code"].to_numpy(),
                 n_clusters=len(clusters),
-                pool_cells=free["cell"].to_numpy(),
+                pool_cells=pool["cell"].to_numpy(),
                 span_cells=every["cell"].to_numpy(),
             )
-            # Of many windows all columns would not fit.
-            pairs = pairs[["role", "n_tokens", "ref_sum", "code"]]
-            pii, control = (pairs[pairs["role"] == side] for side in ("pii", "control"))
-            yield Pairs(name, pii, control, free[["n_tokens"]], reference)
+            pii, control = own[role == "pii"], own[role == "control"]
+            yield Pairs(name, pii, control, pool[["n_tokens"]], reference)
+
+
+def _summed(known: UnitScores, group: Pairs) -> Summed:
+    """What the figures of a group rest on, those of checkpoints first."""
+    nll, pairs = known.nll, known.context.baselines.items()
+    sums: Summed = {}
+    pii, control = group.pii.index, group.control.index
+    weighed = {"n_tokens": group.pii["n_tokens"], "clusters": group.pii["code"]}
+    for name, values in nll.items():
+        ours, theirs = values[pii], values[control]
+        change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
+        bias = shifted = change
+        if name not in known.references:
+            change = group.mean(ours - theirs - group.residual)
+            bias = shifted = group.regression(values)
+        if isinstance(bias, intervals.Estimand):
+            # A pair that matching left ``d`` nats apart is expected at ``(1 - beta)
+            # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
+            slope = float(matching.slope(bias.sums.sum(axis=0)))
+            shifted = bias.plus(slope * group.left_over)
+        figures = {
+            ("nll_pii", ""): group.mean(ours),
+            ("nll_control", ""): group.mean(theirs),
+            ("delta_sel", ""): group.mean(ours - theirs),
+            ("delta_sel", "change"): change,
+            ("rtm_bias", ""): bias,
+            ("rtm_bias", "change"): shifted,
+        }
+        if group.name == "pooled":
+            size = group.windows.n_clusters
+            more = matching.reweighted(ours, theirs, **weighed, n_clusters=size)
+            figures |= {("delta_sel", of): one for of, one in more.items()}
+        sums |= {(name, "", *key): one for key, one in figures.items()}
+    for name, other in pairs:
+        apart = nll[name] - nll[other]
+        sums[name, other, "did", ""] = group.mean(apart[pii] - apart[control])
+        sums[name, other, "rtm_bias", ""] = group.regression(nll[name], nll[other])
+    if len(pii):
+        return sums
+    return {key: NO_PAIRS for key in sums if not key[3]}
 
 
 def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
     """Figures of the matched pairs in every group of train and of test rows."""
-    rows, contrasts = list[Row](), list[Contrast]()
-    nll, context = known.nll, known.context
+    context, rows, contrasts = known.context, list[Row](), list[Contrast]()
     options = {"replicates": context.replicates, "seed": context.seed}
     weights_of = cache(partial(bootstrap.draw_weights, **options))
-    if all(group.name != "pooled" for group in known.groups):
-        rows += _without_pairs(nll, "pooled")
-    for group in known.groups:
+    for group in _groups(known.units):
+        sums, nulls = _summed(known, group), dict[tuple[str, str], float]()
         if len(group.pii):
-            references = {name for name in nll if group.is_reference(nll[name])}
-            weights = weights_of(group.windows.n_clusters)
-            rows += _pair_rows(known, group, references, weights)
-            contrasts += _did_rows(known, group, references, weights)
-            continue
-        rows += _without_pairs(nll, group.name)
-        for pair, metric in product(context.baselines.items(), ("did", "rtm_bias")):
-            contrasts.append(_contrast(NO_PAIRS, *pair, group.name, metric))
+            nulls = {("delta_sel", ""): group.left_over}
+            nulls |= {("delta_sel", "change"): 0.0, ("did", ""): 0.0}
+        drawn = intervals.replicates_of(sums, weights_of(group.windows.n_clusters))
+        estimates = intervals.estimates_of(sums, drawn)
+        tests = _tests(known, group.name, sums, estimates)
+        for key, estimate in estimates.items():
+            name, other, metric, of = key
+            shown = with_mde(estimate) if metric in ("delta_sel", "did") else estimate
+            shown = shown.decided(paper=context.paper)
+            columns: dict[str, Any] = {"checkpoint": name, "group": group.name}
+            columns |= {"metric": metric, "of": of, **tests.get(key, {})}
+            columns["null"] = nulls.get((metric, of))
+            if other:
+                family = _family(group.name, name, other)
+                columns |= {"baseline": other, "family": family}
+                contrasts.append(contrast_of(shown, **columns))
+            else:
+                rows.append(row_of(shown, **columns))
     return rows, contrasts
 
 
-def _without_pairs(names: Collection[str], group: str) -> Iterator[Row]:
-    """Rows of a group that has no matched span."""
-    metrics = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
-    for name, metric in product(names, metrics):
-        yield row_of(NO_PAIRS, checkpoint=name, group=group, metric=metric)
+def _family(group: str, name: str, other: str) -> Family:
+    """Of a contrast; single seeds, and what was made of the other, are no tests."""
+    single = group == "pooled" and entry_of(name) == name and original_of(name) != other
+    return "primary" if single else "exploratory"
 
 
-def _pair_rows(
-    known: UnitScores,
-    group: Pairs,
-    references: Collection[str],
-    weights: bootstrap.Weights,
-) -> Iterator[Row]:
-    """NLL of either side, Delta_sel, its change and R1 of each checkpoint."""
-    sums: dict[tuple[str, str, str], intervals.Estimand | Estimate] = {}
-    residual = float(group.residual.sum() / group.pii["n_tokens"].sum())
-    for name, values in known.nll.items():
-        pii, control = values[group.pii.index], values[group.control.index]
-        change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
-        bias = shifted = change
-        if name not in references:
-            change = group.mean(pii - group.residual - control)
-            bias = shifted = matching.rtm_bias(group.windows, group.means(values))
-        if isinstance(bias, intervals.Estimand):
-            # A pair that matching left ``d`` nats apart is expected at ``(1 - beta)
-            # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
-            shifted = bias.plus(float(matching.slope(bias.sums.sum(axis=0))) * residual)
-        sums |= {
-            (name, "nll_pii", ""): group.mean(pii),
-            (name, "nll_control", ""): group.mean(control),
-            (name, "delta_sel", ""): group.mean(pii - control),
-            (name, "delta_sel", "change"): change,
-            (name, "rtm_bias", ""): bias,
-            (name, "rtm_bias", "change"): shifted,
-        }
-        if group.name == "pooled":
-            tokens, codes = group.pii["n_tokens"], group.pii["code"]
-            size = group.windows.n_clusters
-            more = matching.reweighted(pii, control, tokens, codes, n_clusters=size)
-            sums |= {(name, "delta_sel", of): one for of, one in more.items()}
-    nulls = {("delta_sel", ""): residual, ("delta_sel", "change"): 0.0}
-    estimates = intervals.estimates_of(sums, intervals.replicates_of(sums, weights))
-    for (name, metric, of), estimate in estimates.items():
-        shown = with_mde(estimate) if metric == "delta_sel" else estimate
-        where = {"checkpoint": name, "group": group.name, "metric": metric, "of": of}
-        shown = shown.decided(paper=known.context.paper)
-        yield row_of(shown, null=nulls.get((metric, of)), **where)
-
-
-def _did_rows(
-    known: UnitScores,
-    group: Pairs,
-    references: Collection[str],
-    weights: bootstrap.Weights,
-) -> list[Contrast]:
-    """DiD and its R1 of each checkpoint and baseline.
+def _tests(
+    known: UnitScores, group: str, sums: Summed, estimates: Mapping[Key, Estimate]
+) -> dict[Key, dict[str, Any]]:
+    """What the contrasts of DiD state of their tests.
 
     The pooled DiD of methods are one family, corrected by max-T; smallest effects are
     those that pass its first step among so many tests (by Bonferroni's bound).
     """
-    sums: dict[tuple[str, str, str], intervals.Estimand | Estimate] = {}
-    scores: dict[tuple[str, str], np.ndarray] = {}
-    nll, seed = known.nll, known.context.seed
-    for name, other in known.context.baselines.items():
-        did = group.mean(group.apart(nll[name] - nll[other]))
-        means = group.means(nll[name]), group.means(nll[other])
-        scores[name, other] = did.sums[:, 0]
-        sums[name, other, "did"] = did
-        sums[name, other, "rtm_bias"] = matching.rtm_bias(group.windows, *means)
-    made: list[Contrast] = []
-    estimates = intervals.estimates_of(sums, intervals.replicates_of(sums, weights))
-    for (name, other, metric), estimate in estimates.items():
-        more: dict[str, Any] = {}
-        if metric == "did":
-            estimate = with_mde(estimate)
-            more = {"null": 0.0, "note": OF_REFERENCE if other in references else ""}
-            if estimate.value is not None:
-                more["p"] = bootstrap.sign_flip(scores[name, other], seed=seed)
-        shown = estimate.decided(paper=known.context.paper)
-        made.append(_contrast(shown, name, other, group.name, metric, **more))
-    tested = [i for i, row in enumerate(made) if _is_primary(row) and row.p is not None]
-    if not tested:
-        return made
-    tests = [scores[made[i].checkpoint, made[i].baseline] for i in tested]
-    corrected = bootstrap.max_t(np.stack(tests, axis=1), seed=seed).tolist()
-    for i, p in zip(tested, corrected, strict=True):
-        row, least = made[i], made[i].mde
-        if least is not None:
-            size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
-            least *= size(level=1 - level / len(tests)) / size(level=row.level)
-        made[i] = row.model_copy(update={"p_adjusted": p, "mde": least})
-    return made
-
-
-def _contrast(
-    estimate: Estimate, name: str, other: str, group: str, metric: str, **more: Any
-) -> Contrast:
-    """A contrast; single seeds, and what was made of the other, are no tests."""
-    single = group == "pooled" and entry_of(name) == name and original_of(name) != other
-    columns = {"checkpoint": name, "baseline": other, "group": group, "metric": metric}
-    family = "primary" if single else "exploratory"
-    return contrast_of(estimate, family=family, **columns, **more)
-
-
-def _is_primary(row: Contrast) -> bool:
-    """Whether a contrast is of the family that is corrected together."""
-    return row.metric == "did" and row.family == "primary"
+    added = {
+        key: one.sums[:, 0]
+        for key, one in sums.items()
+        if key[2] == "did" and isinstance(one, intervals.Estimand)
+        if estimates[key].value is not None
+    }
+    seed, references = known.context.seed, known.references
+    found: dict[Key, dict[str, Any]] = {}
+    for key, scores in added.items():
+        note = OF_REFERENCE if key[1] in references else ""
+        found[key] = {"p": bootstrap.sign_flip(scores, seed=seed), "note": note}
+    family = [key for key in added if _family(group, *key[:2]) == "primary"]
+    if family:
+        scores = np.stack([added[key] for key in family], axis=1)
+        corrected = bootstrap.max_t(scores, seed=seed).tolist()
+        for key, p in zip(family, corrected, strict=True):
+            one = estimates[key]
+            level = 1 - (1 - one.level) / len(family)
+            found[key]["p_adjusted"] = p
+            if one.se is not None:
+                found[key]["mde"] = mde(one.se, clusters=one.clusters, level=level)
+    return found
 
 
 # --- identifiers on either side of training -------------------------------------------
@@ -357,13 +329,12 @@ class Moved:
 class Occurrences:
     """Identifiers of one group on either side, the same for all checkpoints.
 
-    ``spans`` are units, by their places in the evidence; ``control`` has the place of
-    each pair's control.
+    ``spans`` are units, by their places in the evidence; ``control`` is the place of
+    the control of those that have one.
     """
 
     group: str
     spans: pd.DataFrame
-    control: pd.Series
 
     @cached_property
     def sides(self) -> memory_contrast.Sides:
@@ -371,19 +342,15 @@ class Occurrences:
         return sides_of(self.spans)
 
     @cached_property
-    def matched(self) -> tuple[np.ndarray, np.ndarray, memory_contrast.Sides]:
-        """Places of those with a control, of their controls, and where they stand."""
-        paired = (self.spans["role"] == "pii").to_numpy()
-        pii = self.spans[paired]
-        control = self.control[pii["pair"]].to_numpy()
-        return pii.index.to_numpy(), control, self.sides[paired]
+    def pairs(self) -> Occurrences:
+        """Those that have a control."""
+        return Occurrences(self.group, self.spans.dropna(subset="control"))
 
     @cached_property
     def before(self) -> Estimate:
         """Trained minus never trained on the reference, nats per token."""
-        return memory_contrast.memory(
-            self.spans["ref_sum"].to_numpy(), self.sides
-        ).difference
+        before = self.spans["ref_sum"].to_numpy()
+        return memory_contrast.memory(before, self.sides).difference
 
     @cached_property
     def reach(self) -> float:
@@ -400,8 +367,7 @@ class Occurrences:
         auc = self.spans["text_auc"].max()
         if np.isnan(auc):
             return {"fewest": ENOUGH}
-        clusters = self.spans["cluster"].nunique()
-        shown = Estimate(auc, clusters=clusters)
+        shown = Estimate(auc, clusters=self.spans["cluster"].nunique())
         return {"text_auc": row_of(shown, checkpoint=name, metric="text_auc", unit="")}
 
     def moved(self, change: np.ndarray, *, seed: int | None) -> Moved:
@@ -414,19 +380,18 @@ class Occurrences:
         seed
             Of the permutations; ``None`` for none: no claim rests on them.
         """
-        sides, own_change = self.sides, change[self.spans.index]
-        own = memory_contrast.memory(own_change, sides)
+        own_change, pairs = change[self.spans.index], self.pairs
+        own = memory_contrast.memory(own_change, self.sides)
         p, least = own.t_p(null=self.reach), 0.0
         if seed is not None and p is not None and (self.spans["form"] > 0).all():
             # Chance dealt them to the sides: what it could have dealt is known.
-            dealt = memory_contrast.permutation_p(own_change, sides, seed=seed)
+            dealt = memory_contrast.permutation_p(own_change, self.sides, seed=seed)
             if dealt is not None:
-                p, least = max(p, dealt), memory_contrast.least_p(sides)
+                p, least = max(p, dealt), memory_contrast.least_p(self.sides)
         se = own.difference.se
         test = Power(test="t", se=se, df=own.freedom, beyond=self.reach, least_p=least)
-        pii, control, matched = self.matched
-        apart = change[pii] - change[control]
-        beyond = memory_contrast.memory(apart, matched, reasons=NO_CONTROL)
+        apart = change[pairs.spans.index] - change[pairs.spans["control"].astype(int)]
+        beyond = memory_contrast.memory(apart, pairs.sides, reasons=NO_CONTROL)
         return Moved(own, beyond, self.reach, p, (test,) if se else ())
 
 
@@ -444,18 +409,19 @@ def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
     spans = units[units["role"].isin(["pii", "unmatched"])]
     spans, _ = comparable(spans[(spans["split"] == "train") | (spans["dose"] == 0)])
     control = units[units["role"] == "control"]
-    places = pd.Series(control.index, index=control["pair"])
-    yield Occurrences("pooled", spans, places)
+    places = pd.Series(control.index, control["pair"])
+    spans = spans.assign(control=spans["pair"].map(places))
+    yield Occurrences("pooled", spans)
     trained = spans["split"] == "train"
-    doses = spans["dose"].clip(lower=1).map(dose_group).where(trained, "")
-    by_dose = doses[spans[trained].sort_values("dose", kind="stable").index]
+    types, doses = spans["type"], spans["dose"].clip(lower=1)
+    by_dose = [dose_group(dose) for dose in sorted(doses[trained])]
     for name, values, known, held in (
-        ("type", spans["type"], sorted(set(spans["type"][trained])), False),
-        ("dose", doses, list(by_dose.unique()), ~trained),
+        ("type", types, sorted({*types[trained]}), False),
+        ("dose", doses.map(dose_group), by_dose, ~trained),
     ):
-        for value in known if len(known) > 1 else ():
-            chosen = spans[(values == value) | held]
-            yield Occurrences(f"{name}:{value}", chosen, places)
+        parts = dict.fromkeys(known)
+        for value in parts if len(parts) > 1 else ():
+            yield Occurrences(f"{name}:{value}", spans[(values == value) | held])
 
 
 def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Moved]]:
@@ -482,75 +448,74 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
             each.group: each.moved(change, seed=seed if each.group in claimed else None)
             for each in groups
         }
-        spans = groups[0].spans
-        trend = memory_contrast.dose_trend(
-            change[spans.index], groups[0].sides, spans["dose"]
-        )
+        spans, sides = groups[0].spans, groups[0].sides
+        trend = memory_contrast.dose_trend(change[spans.index], sides, spans["dose"])
         drift = _low_drift(known.train, change)
-    rows, none = list[Row](), {"null": 0.0}
+    rows = list[Row]()
     for group, found in tests.items():
         own, beyond = found.own, found.beyond
-        band = {**none, "null_low": -found.reach, "null_high": found.reach}
         row = partial(row_of, checkpoint=name, group=group)
+        band = {"null_low": -found.reach, "null_high": found.reach}
         rows += [
             row(own.trained, metric="pii_change", of="trained"),
             row(own.held_out, metric="pii_change", of="never-trained"),
-            row(own.difference, metric="memory", **band),
-            row(beyond.held_out, metric="kind", **none),
-            row(beyond.difference, metric="specific", **none),
+            row(own.difference, metric="memory", null=0.0, **band),
+            row(beyond.held_out, metric="kind", null=0.0),
+            row(beyond.difference, metric="specific", null=0.0),
         ]
-    rows.append(row_of(trend, checkpoint=name, metric="memory", of="trend", **none))
-    rows.append(row_of(drift, checkpoint=name, metric="low_change"))
-    return rows, tests
+    row = partial(row_of, checkpoint=name)
+    rows.append(row(trend, metric="memory", of="trend", null=0.0))
+    return [*rows, row(drift, metric="low_change")], tests
 
 
 def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contrast]:
     """Identifiers on either side and low-sensitivity text against the baseline's.
 
     Memory is linear in the change since the reference, which both share: what is left
-    of the difference is how far the two are apart. ``did_alike`` is the mean over
-    matched identifiers' tokens minus that over other tokens of their classes.
+    of the difference is how far the two are apart.
     """
     contrast = partial(contrast_of, checkpoint=name, baseline=baseline)
-    apart = known.nll[name] - known.nll[baseline]
-    train = known.train.assign(apart=apart[known.train.index])
-    pii, alike = (train[train["role"] == role] for role in ("pii", "alike"))
+    apart, train = known.nll[name] - known.nll[baseline], known.train
     yield contrast(_low_drift(train, apart), metric="low_change")
     for each in known.sides:
         moved = memory_contrast.memory(apart[each.spans.index], each.sides)
         more = {"group": each.group, "null": 0.0, "p": moved.t_p()}
         yield contrast(moved.difference, metric="memory", **more)
-    sums = pii.groupby("cluster")[["apart", "n_tokens"]].sum()
-    found = intervals.ratio_estimate(sums["apart"], sums["n_tokens"])
-    yield contrast(found, metric="nll_pii", null=0.0)
+    pii = train[train["role"] == "pii"]
+    yield contrast(pooled_change(pii, apart), metric="nll_pii", null=0.0)
+    yield contrast(_beyond_alike(train, apart), metric="did_alike", null=0.0)
+
+
+def _beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
+    """Change of matched identifiers minus that of other tokens of their classes.
+
+    Nats per token of the identifiers whose classes all have enough other tokens.
+    """
+    pii, alike = (train[train["role"] == role] for role in ("pii", "alike"))
     held = alike.groupby("type")["cluster"].nunique()
     letters = [letter for letter in CLASSES if held.get(letter, 0) >= FEWEST_ALIKE]
-    unknown = [name for letter, name in CLASSES.items() if letter not in letters]
-    used = pii[~(pii[unknown] > 0).any(axis=1)]
-    found = Estimate.missing(NONE_ALIKE)
-    if len(used):
-        names = [CLASSES[letter] for letter in letters]
-        own = used.groupby("cluster")[["apart", "n_tokens", *names]].sum()
-        # Changes of all these classes, and then their tokens.
-        wanted = [*product(("apart", "n_tokens"), letters)]
-        other = alike.pivot_table(
-            index="cluster", columns="type", values=["apart", "n_tokens"], aggfunc="sum"
-        ).reindex(columns=wanted)
-        clusters = own.index.union(other.index)
-        parts = [part.reindex(clusters).fillna(0.0).to_numpy() for part in (own, other)]
+    names = [CLASSES[letter] for letter in letters]
+    rare = pii[[*CLASSES.values()]].drop(columns=names)
+    used = pii[(rare == 0).all(axis=1)]
+    if used.empty:
+        return Estimate.missing(NONE_ALIKE)
+    both = pd.concat([used, alike])
+    own = (both["role"] == "pii").to_numpy()[:, None]
+    other = ~own & (both["type"].to_numpy()[:, None] == np.array(letters, object))
+    moved, tokens = change[both.index][:, None], both[["n_tokens"]].to_numpy()
+    columns = (own * moved, own * tokens, both[names], other * moved, other * tokens)
+    sums = bootstrap.cluster_sums(np.hstack(columns), pd.factorize(both["cluster"])[0])
 
-        def statistic(totals: np.ndarray) -> np.ndarray:
-            counts, sums, others = np.split(totals[..., 2:], 3, axis=-1)
-            expected = (counts * sums / others).sum(axis=-1)
-            return np.asarray((totals[..., 0] - expected) / totals[..., 1])
+    def statistic(totals: np.ndarray) -> np.ndarray:
+        counts, moved, tokens = np.split(totals[..., 2:], 3, axis=-1)
+        expected = (counts * moved / tokens).sum(axis=-1)
+        return np.asarray((totals[..., 0] - expected) / totals[..., 1])
 
-        found = intervals.estimate_of(
-            np.hstack(parts), statistic, n=int(used["n_tokens"].sum())
-        )
-        if left := len(pii) - len(used):
-            left_out = f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}"
-            found = found.noting(left_out)
-    yield contrast(found, metric="did_alike", null=0.0)
+    found = intervals.estimate_of(sums, statistic, n=int(used["n_tokens"].sum()))
+    if left := len(pii) - len(used):
+        note = f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}"
+        found = found.noting(note)
+    return found
 
 
 def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
@@ -583,32 +548,31 @@ def findings(
 
     ``tested`` are the tests of no memory, by checkpoint and group.
     """
-    changes, whole, ours = known.changes, known.sides[0], known.train
-    entries = {entry_of(name) for name in changes if entry_of(name) != name}
-    pii, sides = ours[ours["role"] == "pii"], whole.sides
-    total, trained = int(ours["role"].isin(["pii", "unmatched"]).sum()), sides.trained
+    whole, ours = known.sides[0], known.train
+    entries = {entry_of(name) for name in known.nll if entry_of(name) != name}
+    trained, total = whole.sides.trained, ours["role"].isin(["pii", "unmatched"]).sum()
     # Trained identifiers that have nothing to be compared with.
     counts = {
-        "without_counterpart": int((trained & (sides.cells < 0)).sum()),
-        "untold": total - int(trained.sum()),
+        "without_counterpart": int((trained & (whole.sides.cells < 0)).sum()),
+        "untold": int(total - trained.sum()),
     }
-    lost = {k: Hits(count=count, of=total) for k, count in counts.items() if count}
-    for name, change in changes.items():
+    lost = {k: Hits(count=count, of=int(total)) for k, count in counts.items() if count}
+    for name, change in known.changes.items():
         # The relearned base is what others are held against.
         if entry_of(name) != name or name == CONTROL:
             continue
         told = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
         seeds, reference = name in entries, name in known.references
-        row = told["memory", "", "pooled"]
-        facts = {**_compared(told, "pooled"), "seeds": seeds, **lost}
+        row, facts = _compared(told, "pooled", seeds=seeds, **lost)
         if not reference and row.value is None:
             yield _unknown(row, "not_tested", facts)
         elif not reference and whole.told_apart:
-            facts |= whole.by_text(name)
-            yield Finding.on(row, "confounded", "matched.confounded", facts=facts)
+            yield _said(
+                row, "confounded", "confounded", {**facts, **whole.by_text(name)}
+            )
         elif not reference:
             yield from _memory_findings(told, tested[name], facts)
-        moved = pooled_change(pii, change)
+        moved = pooled_change(ours[ours["role"] == "pii"], change)
         yield _selectivity_finding(told, moved, reference=reference, seeds=seeds)
 
 
@@ -643,43 +607,41 @@ def returned(
             continue
         moved = nll[name] - nll[CONTROL]
         change = moved - (nll[original] - nll[BASE])
-        tests = [whole.moved(values, seed=seed) for values in (change, moved)]
-        back, then = (test.own.difference for test in tests)
+        back, then = (whole.moved(values, seed=seed) for values in (change, moved))
         own = {"checkpoint": name, "metric": "returned", "null": 0.0}
-        row = contrast_of(back, baseline=original, p=tests[0].p, **own)
-        after = row_of(then, of="after", **own)
+        row = contrast_of(back.own.difference, baseline=original, p=back.p, **own)
+        after = row_of(then.own.difference, of="after", **own)
         facts = {"returned": row, "after": after, "original": original}
-        ps = [test.p for test in tests if test.p is not None]
         finding = None
-        if row.value is None or len(ps) < len(tests):
+        if row.value is None or back.p is None or then.p is None:
             finding = _unknown(row, "return_missing", facts)
         elif name not in unclear and original in shown:
-            says = "matched.return_known"
-            finding = Finding.on(row, "nothing_shown", says, facts=facts)
+            finding = _said(row, "nothing_shown", "return_known", facts)
         elif name not in unclear:
-            both = all(
-                memory_contrast.claim_of(each) == "memory" for each in (row, after)
-            )
-            says = f"matched.{'returned' if both else 'not_returned'}"
-            power = [each for test in tests for each in test.power]
-            claim: Claim = "memory" if both else "nothing_shown"
-            finding = _tested(row, claim, says, facts=facts, p=max(ps), power=power)
+            both = {memory_contrast.claim_of(each) for each in (row, after)}
+            claim: Claim = "memory" if both == {"memory"} else "nothing_shown"
+            says = "returned" if claim == "memory" else "not_returned"
+            told_by = {"p": max(back.p, then.p), "power": [*back.power, *then.power]}
+            finding = _said(row, claim, says, facts, family="primary", **told_by)
         yield row, after, finding
+
+
+def _said(
+    row: Row, claim: Claim, says: str, facts: Mapping[str, Any], **more: Any
+) -> Finding:
+    return Finding.on(row, claim, f"matched.{says}", facts=facts, **more)
 
 
 def _unknown(row: Row, says: str, facts: Mapping[str, Any]) -> Finding:
     """That nothing can be said, for the row's reason."""
-    facts = {**facts, "reason": row.note}
-    return Finding.on(row, "not_tested", f"matched.{says}", facts=facts)
+    return _said(row, "not_tested", says, {**facts, "reason": row.note})
 
 
-def _compared(rows: Told, group: str) -> dict[str, Any]:
-    """The figure of a comparison, and both of its sides."""
-    return {
-        "memory": rows["memory", "", group],
-        "trained": rows["pii_change", "trained", group],
-        "held_out": rows["pii_change", "never-trained", group],
-    }
+def _compared(rows: Told, group: str, **more: Fact) -> tuple[Row, dict[str, Any]]:
+    """The figure of a comparison, and the facts: itself, its sides, and more."""
+    row = rows["memory", "", group]
+    trained, held_out = (rows["pii_change", of, group] for of in (TRAINED, NEVER))
+    return row, {"memory": row, "trained": trained, "held_out": held_out, **more}
 
 
 def _memory_findings(
@@ -690,43 +652,39 @@ def _memory_findings(
     Of all of them, and of those that stand in most trained rows: these two are tests
     declared beforehand.
     """
-    doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
-    row, kind = rows["memory", "", "pooled"], rows["kind", "", "pooled"]
-    # By themselves too: next to text that drifted up, what stood still looks learned.
-    never = rows["pii_change", "never-trained", "pooled"]
+    doses = [group for group in tests if group.startswith("dose:")]
+    row, test, kind = facts["memory"], tests["pooled"], rows["kind", "", "pooled"]
+    power = [*test.power]
+    for group in doses:
+        # Of fewer it says next to nothing, and nothing that may be shared.
+        if rows["pii_change", TRAINED, group].clusters >= FEWEST:
+            own = tests[group].power
+            power += [each.model_copy(update={"of": group}) for each in own]
     claim = memory_contrast.claim_of(row)
-    power = [
-        *tests["pooled"].power,
-        *(
-            each.model_copy(update={"of": group})
-            for group in doses
-            # Of fewer it says next to nothing, and nothing that may be shared.
-            if rows["pii_change", "trained", group].clusters >= FEWEST
-            for each in tests[group].power
-        ),
-    ]
     says: str = claim
-    if claim not in ("memory", "betrays"):
-        says = "nothing"
+    if claim == "nothing_shown":
+        # By themselves too: next to text that drifted up, what stood still looks
+        # learned.
+        learned = _clear(facts["held_out"]) < 0 and _clear(kind) < 0
         if row.ends is None:
             says = "no_interval"
         elif side_of(row):
             says = "unequal"
-        elif _clear(never) < 0 and _clear(kind) < 0:
-            claim, says, facts["kind"] = "formats", "formats", kind
-    p = tests["pooled"].p
-    yield _tested(row, claim, f"matched.{says}", facts=facts, p=p, power=power)
-    if not doses:
-        return
-    row = rows["memory", "", doses[-1]]
-    facts = {**_compared(rows, doses[-1]), "dose": row.grouping[1]}
-    if row.value is None:
-        facts["reason"], says = row.note, "matched.dose_missing"
-        yield Finding.on(row, "nothing_shown", says, facts=facts)
-        return
-    claim, test = memory_contrast.claim_of(row), tests[row.group]
-    says = f"matched.dose_{claim if claim in ('memory', 'betrays') else 'nothing'}"
-    yield _tested(row, claim, says, facts=facts, p=test.p, power=[*test.power])
+        elif learned:
+            claim, says, facts = "formats", "formats", {**facts, "kind": kind}
+        else:
+            says = "nothing"
+    yield _said(row, claim, says, facts, family="primary", p=test.p, power=power)
+    for group in doses[-1:]:
+        row, facts = _compared(rows, group, dose=group.removeprefix("dose:"))
+        claim, test = memory_contrast.claim_of(row), tests[group]
+        if row.value is None:
+            missing = {**facts, "reason": row.note}
+            yield _said(row, "nothing_shown", "dose_missing", missing)
+            continue
+        says = "dose_nothing" if claim == "nothing_shown" else f"dose_{claim}"
+        told = {"p": test.p, "power": [*test.power]}
+        yield _said(row, claim, says, facts, family="primary", **told)
 
 
 def _selectivity_finding(
@@ -748,11 +706,8 @@ def _selectivity_finding(
     if row.value is None:
         return _unknown(row, "no_delta_sel", facts)
     if reference:
-        return Finding.on(row, "nothing_shown", "matched.reference", facts=facts)
+        return _said(row, "nothing_shown", "reference", facts)
     change = rows["delta_sel", "change", "pooled"]
-    if change.value is None:
-        facts["reason"] = change.note
-        return Finding.on(row, "not_tested", "matched.no_change", facts=facts)
     other = rows.get(("delta_sel", "change", "split:test"))
     facts |= {
         "change": change,
@@ -764,8 +719,9 @@ def _selectivity_finding(
     says = {1: "up", 0: "still", -1: "down"}[side]
     if side < 0 < _clear(moved):
         says = "both_up"
-    claim: Claim = "moved" if side else "nothing_shown"
-    return Finding.on(change, claim, f"matched.delta_sel_{says}", facts=facts)
+    return _said(
+        change, "moved" if side else "nothing_shown", f"delta_sel_{says}", facts
+    )
 
 
 def _clear(moved: Row | Estimate) -> int:
@@ -794,37 +750,33 @@ def contrast_findings(
     drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
     pooled = [row for row in contrasts if row.group == "pooled"]
     by_pair = {(row.checkpoint, row.baseline, row.metric): row for row in pooled}
-    dids = [row for row in pooled if row.metric == "did"]
-    for row in dids:
-        who, base = row.checkpoint, row.baseline
+    for (who, base, metric), row in by_pair.items():
         rounded = CheckpointName.parse(who).derived in ROUNDINGS
-        if not _is_primary(row) and not (rounded and original_of(who) == base):
+        wanted = row.family == "primary" or (rounded and original_of(who) == base)
+        if metric != "did" or not wanted:
             continue
         facts: dict[str, Any] = {"did": row, "baseline": base, "seeds": who in entries}
         if row.value is None:
             yield _unknown(row, "did_missing", facts)
             continue
-        drift, own, alike = (
-            by_pair[who, base, metric]
-            for metric in ("low_change", "nll_pii", "did_alike")
-        )
+        drift = by_pair[who, base, "low_change"]
         facts |= {
-            "p": row.p if row.p_adjusted is None else row.p_adjusted,
+            "p": row.best_p,
             "adjusted": row.p_adjusted is not None,
             "drift": None if drift.value is None else drift,
             "drift_own": drifts.get(who),
             "drift_baseline": drifts.get(base),
-            "own": own,
-            "alike": alike,
+            "own": by_pair[who, base, "nll_pii"],
+            "alike": by_pair[who, base, "did_alike"],
         }
+        runs = (
+            [] if who in ordinary else [by_pair.get((n, base, "did")) for n in ordinary]
+        )
         spread = [
-            one.value
-            for one in dids
-            if one.baseline == base and one.checkpoint in ordinary
-            if who not in ordinary and one.value is not None
+            one.value for one in runs if one is not None and one.value is not None
         ]
         claim, says = _against(facts, spread)
-        yield Finding.on(row, claim, f"matched.did_{says}", facts=facts)
+        yield _said(row, claim, f"did_{says}", facts)
 
 
 def _against(facts: Mapping[str, Any], ordinary: Sequence[float]) -> tuple[Claim, str]:

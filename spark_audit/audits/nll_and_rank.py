@@ -9,7 +9,6 @@ ranks of equally hard other text are the chance value.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -20,7 +19,7 @@ import pandas as pd
 
 from spark_audit.audits import identifiers, ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -60,7 +59,7 @@ class NLL(Audit):
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples that hold a scored token of any of the three kinds."""
-        ids = sorted({example.id for example, *_ in _sets(manifest)})
+        ids = sorted({manifest.examples[i].id for i, *_ in _sets(manifest)})
         return {Pass(): ids} if ids else {}
 
     def evidence(
@@ -69,25 +68,17 @@ class NLL(Audit):
         sets = list(_sets(manifest))
         if not sets:
             return Evidence()
-        tokens = [(example.id, tokens) for example, *_, tokens in sets]
-        sizes = [len(each) for _, each in tokens]
-        copies = Counter(key for _, of, key, _ in sets if of == "canary")
-        units = pd.DataFrame.from_records(
-            [
-                # A canary may stand in several tasks, and is of no one type.
-                (of, example.split, "", "", f"canary {key}", 1 / copies[key])
-                if of == "canary"
-                else (of, example.split, example.task, key, example.cluster, n)
-                for (example, of, key, _), n in zip(sets, sizes, strict=True)
-            ],
-            columns=["of", "split", "task", "type", "cluster", "den"],
-        ).astype({"den": np.float64})
+        columns = ["of", "split", "task", "type", "cluster"]
+        units = pd.DataFrame([unit for *_, unit in sets], columns=columns)
+        sizes = np.array([len(tokens) for _, tokens, _ in sets])
+        copies = units.groupby(["of", "cluster"])["of"].transform("size")
+        units["den"] = np.where(units["of"] == "canary", 1 / copies, sizes)
         scale = units["den"].to_numpy() / sizes
 
         def measured() -> Measured:
             for name, table in scored(tables):
-                nll = identifiers.summed(table, tokens, table.columns["nll"])
-                yield name, {"num": scale * nll}
+                nll = identifiers.Sums(manifest, table)
+                yield name, {"num": scale * nll.over(each[:2] for each in sets)}
 
         return Evidence.of(units, measured())
 
@@ -114,23 +105,25 @@ class NLL(Audit):
         return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
-def _sets(manifest: Manifest) -> Iterator[tuple[ManifestExample, str, str, np.ndarray]]:
-    """Example, kind, PII type or canary, and tokens of all that is averaged."""
-    for example in manifest.examples:
+def _sets(manifest: Manifest) -> Iterator[tuple[int, np.ndarray, tuple[str, ...]]]:
+    """Place of an example, tokens, and facts of the unit, of all that is averaged."""
+    for i, example in enumerate(manifest.examples):
         if example.canary_id is not None:
-            planted = [
-                tokens for span, tokens in example.identifiers if span.part is not None
-            ]
+            parts = [span for span in example.spans if span.part is not None]
+            planted = [at for span, at in example.identifiers if span.part is not None]
             # A canary that was cut or lies in part outside the context is no canary.
-            parts = sum(span.part is not None for span in example.spans)
-            if planted and len(planted) == parts:
+            if planted and len(planted) == len(parts):
                 tokens = np.arange(np.min(planted), np.max(planted))
-                yield example, "canary", example.canary_id, tokens
+                # It may stand in several tasks, and is of no one type.
+                own = ("canary", example.split, "", "", f"canary {example.canary_id}")
+                yield i, tokens, own
             continue
+        place = (example.split, example.task)
         for kind in sorted({span.type for span, _ in example.identifiers}):
-            yield example, "pii", kind, example.identifier_tokens(kind)
+            tokens = example.identifier_tokens(kind)
+            yield i, tokens, ("pii", *place, kind, example.cluster)
         if example.low:
-            yield example, "low", "", np.asarray(example.low)
+            yield i, np.asarray(example.low), ("low", *place, "", example.cluster)
 
 
 # --- ranks among all next tokens ------------------------------------------------------

@@ -26,6 +26,8 @@ from spark_audit.stats.power import with_mde
 
 Key: TypeAlias = tuple[str, str, str]
 """Checkpoint, metric and variant of a figure."""
+Both: TypeAlias = tuple[str, str, str, str]
+"""Checkpoint, its baseline (of a row empty), metric and variant."""
 
 
 @dataclass(frozen=True)
@@ -184,50 +186,42 @@ def figures(
     ``p`` is the sign-flip test over clusters of the differences of sums. It needs both
     sides to count the same, as they do on one manifest.
     """
-    drawn = replicates_of(sums, group.weights(context))
-
-    def decided(estimate: Estimate, metric: str) -> Estimate:
-        return estimate.decided(paper=context.paper and not audit.metric(metric).heavy)
-
-    rows = []
-    for key, one in estimates_of(sums, drawn).items():
-        estimate = decided(with_mde(one), key[1])
-        if note := audit.metric(key[1]).note:
-            estimate = estimate.noting(note)
-        rows.append(audit.row(estimate, *key, group=group.name))
+    every: dict[Both, Estimand | Estimate] = {
+        (name, "", metric, of): one for (name, metric, of), one in sums.items()
+    }
     pairs = list(context.baselines.items() if pairs is None else pairs)
-    apart: dict[tuple[Key, Key], Estimand | Estimate] = {}
-    moved: dict[tuple[Key, Key], np.ndarray] = {}
-    added: dict[tuple[Key, Key], np.ndarray] = {}
+    added: dict[Both, np.ndarray] = {}
     for key, (name, baseline) in product(sums, pairs):
-        other = (baseline, *key[1:])
+        other, both = (baseline, *key[1:]), (name, baseline, *key[1:])
         if name != key[0] or other not in sums or audit.metric(key[1]).alone:
             continue
-        both, ours, theirs = (key, other), sums[key], sums[other]
+        ours, theirs = sums[key], sums[other]
         if isinstance(ours, Estimate) or isinstance(theirs, Estimate):
-            apart[both] = ours if isinstance(ours, Estimate) else theirs
+            every[both] = ours if isinstance(ours, Estimate) else theirs
             continue
-        apart[both] = difference = ours.minus(theirs)
-        moved[both], flips = drawn[key] - drawn[other], flipped(difference)
+        every[both] = difference = ours.minus(theirs)
         # Several clusters must add to a difference.
-        if np.count_nonzero(flips) > 1:
+        if np.count_nonzero(flips := flipped(difference)) > 1:
             added[both] = flips
-    ps: dict[tuple[Key, Key], float] = {}
+    ps: dict[Both, float] = {}
     if added:
         found = sign_flips(np.stack([*added.values()], axis=1), seed=context.seed)
         ps = dict(zip(added, found.tolist(), strict=True))
-    contrasts = [
-        Contrast.of_estimate(
-            decided(with_mde(estimate, null=0.0), metric),
-            **{"audit": audit.name, "checkpoint": name, "baseline": baseline},
-            **{"metric": metric, "of": of, "group": group.name},
-            unit=audit.metric(metric).unit,
-            null=0.0,
-            p=None if estimate.value is None else ps.get(both),
-        )
-        for both, estimate in estimates_of(apart, moved).items()
-        for (name, metric, of), (baseline, *_) in [both]
-    ]
+    rows, contrasts = list[Row](), list[Contrast]()
+    estimates = estimates_of(every, replicates_of(every, group.weights(context)))
+    for both, one in estimates.items():
+        name, baseline, metric, of = both
+        known, place = audit.metric(metric), {"of": of, "group": group.name}
+        estimate = with_mde(one, null=0.0 if baseline else None)
+        estimate = estimate.decided(paper=context.paper and not known.heavy)
+        if not baseline:
+            estimate = estimate.noting(known.note) if known.note else estimate
+            rows.append(audit.row(estimate, name, metric, **place))
+            continue
+        p = None if estimate.value is None else ps.get(both)
+        place |= {"audit": audit.name, "checkpoint": name, "baseline": baseline}
+        place |= {"metric": metric, "unit": known.unit}
+        contrasts.append(Contrast.of_estimate(estimate, **place, null=0.0, p=p))
     return rows, contrasts
 
 

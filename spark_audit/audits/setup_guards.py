@@ -12,7 +12,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import scipy
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.identifiers import REPRODUCED
 from spark_audit.data.occurrences import doses, string_of
-from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
     ANY,
     BASE,
@@ -71,36 +70,19 @@ _DATE = re.compile(
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
-Units = Mapping[str, Sequence[tuple[ManifestSpan, tuple[int, int], bool, bool]]]
-"""Identifiers of each row without a canary: the span, its tokens, whether it stands in
-a trained row, and whether nobody could guess it."""
+FACTS = ("kind", "key", "split", "cluster", "type", "trained", "secret")
+"""Of a unit: an ``identifier``, the rest of its row (``text``, or ``canary``), or the
+row's ``low`` sensitivity tokens. ``key`` names an identifier, ``trained`` is whether it
+stands in a trained row, and ``secret`` whether nobody could guess it."""
+SCORES = ("n_tokens", "nll", "base", "apart", "sure", "won")
+"""Of a checkpoint: summed NLL, and the base's, nats; the largest difference of a token
+between the two; whether greedy decoding writes it, without ties and if ties are won."""
+Units = Mapping[str, Sequence[tuple[range, tuple[object, ...]]]]
+"""Tokens and :data:`FACTS` of the identifiers of each row without a canary."""
 
 
 Facts = Mapping[str, Fact]
 """Why a guard fails; empty: it does not."""
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """A checkpoint's scores next to those of the base.
-
-    Attributes
-    ----------
-    spans, texts
-        One row per identifier, and per row's other text: ``change`` is the summed NLL
-        minus that of the base, nats. ``sure`` and ``won``: greedy decoding writes the
-        identifier, without ties and if ties are won.
-    low, base_low
-        NLL of low-sensitivity text, nats per token; NaN where none was scored.
-    apart
-        Largest difference of a token's NLL from the base, nats.
-    """
-
-    spans: pd.DataFrame
-    texts: pd.DataFrame
-    low: float
-    base_low: float
-    apart: float
 
 
 def setup_guards(
@@ -123,9 +105,9 @@ def setup_guards(
     base = tables.get(BASE, {}).get(Pass())
     given: set[str] = set()
     if base is not None:
-        spans = _scored(base, None, manifest, units).spans
-        given = set(spans["key"][spans["won"]])
-        tested.append((BASE_READ, BASE, _base_gives(spans)))
+        own = _scored(base, None, manifest, units)
+        given = set(own["key"][own["won"]])
+        tested.append((BASE_READ, BASE, _base_gives(own)))
     for name, place in names.items():
         if name == BASE:
             continue
@@ -135,18 +117,17 @@ def setup_guards(
             continue
         if table is None:
             continue
-        scored = _scored(table, base, manifest, units)
-        if scored.apart <= REPRODUCED:
+        own = _scored(table, base, manifest, units)
+        if own["apart"].max() <= REPRODUCED:
             tested.append((BASE_READ, name, {"same": "scores"}))
             continue
-        beyond = scored.spans[~scored.spans["key"].isin(given)]
-        back = _held_out_back(beyond)
-        sides = scored.spans["split"] == "train"
-        own = scored.spans[sides == scored.spans["trained"]]
-        if not back and any(map(_learned_the_others, (own, scored.texts))):
+        back = _held_out_back(own[~own["key"].isin(given)])
+        same = own[own["trained"] == (own["split"] == "train")]
+        parts = (same[same["kind"] == kind] for kind in ("identifier", "text"))
+        if not back and any(map(_learned_the_others, parts)):
             # Held-out rows became likelier since the base, and trained ones did not.
             back = {"swapped": True}
-        broken = _broken(name, scored, manifest.reference.usable_vocab)
+        broken = _broken(name, own, manifest.reference.usable_vocab)
         tested += [(HELD_OUT_BACK, name, back), (BROKEN, name, broken)]
     return [
         guard(name, name, facts, passed=False, checkpoint=checkpoint)
@@ -163,18 +144,17 @@ def _units(manifest: Manifest) -> Units:
     texts = {row.text[s.start : s.end] for row in rows for s in row.spans}
     stems = Counter(digits[:-LAST] for digits in {*map(_digits, texts)})
     # What stands in a trained row is not held out, whatever row it is read in.
-    trained = doses(rows)
-
-    def known(row: ManifestExample, span: ManifestSpan) -> tuple[bool, bool]:
-        text = row.text[span.start : span.end]
-        alone = stems[_digits(text)[:-LAST]] < 2
-        secret = alone and _unguessable(row.text[: span.start], text)
-        return row.split == "train" or trained[string_of(row, span)] > 0, secret
-
-    return {
-        row.id: [(span, at, *known(row, span)) for span, at in row.identifiers]
-        for row in rows
-    }
+    known, found = doses(rows), {}
+    for row in rows:
+        found[row.id] = units = list[tuple[range, tuple[object, ...]]]()
+        for span, tokens in row.identifiers:
+            text, key = row.text[span.start : span.end], f"{span.start}:{row.id}"
+            alone = stems[_digits(text)[:-LAST]] < 2
+            secret = alone and _unguessable(row.text[: span.start], text)
+            trained = row.split == "train" or known[string_of(row, span)] > 0
+            facts = (key, row.split, row.cluster, span.type, trained, secret)
+            units.append((range(*tokens), ("identifier", *facts)))
+    return found
 
 
 def _digits(text: str) -> str:
@@ -196,10 +176,9 @@ def _unguessable(before: str, text: str) -> bool:
 
 def _scored(
     table: TokenTable, base: TokenTable | None, manifest: Manifest, units: Units
-) -> _Scored:
-    """The scores of one checkpoint; without a base next to the manifest's own."""
-    spans, texts = list[tuple[object, ...]](), list[tuple[object, ...]]()
-    low, apart = np.zeros(3), -math.inf
+) -> pd.DataFrame:
+    """Facts and scores of all units, without a base next to the manifest's scores."""
+    found = list[tuple[object, ...]]()
     for row in manifest.examples:
         if row.id not in table:
             continue
@@ -212,29 +191,20 @@ def _scored(
         if "rank_lo" in table.columns:
             first = table.columns["rank_lo"][rows] == 1
             sure = first & (table.columns["ties"][rows] == 0)
-        change, plain = nll - theirs, np.isin(where, row.low)
-        apart = max(apart, float(np.abs(change).max(initial=0.0)))
-        low += nll[plain].sum(), theirs[plain].sum(), plain.sum()
-        other = np.ones(len(where), dtype=bool)
-        for span, inside, *known in units.get(row.id, ()):
-            at = slice(*np.searchsorted(where, inside).tolist())
-            other[at] = False
-            facts = (row.split, row.cluster, span.type, *known, at.stop - at.start)
-            found = change[at].sum(), sure[at].all(), first[at].all()
-            spans.append((f"{span.start}:{row.id}", *facts, *found))
-        if row.canary_id is None and other.any():
-            sums = int(other.sum()), change[other].sum()
-            texts.append((row.split, row.cluster, row.task, *sums))
-    own, of_base = low[:2] / low[2] if low[2] else (math.nan, math.nan)
-    columns = "key split cluster type trained secret n_tokens change sure won".split()
-    kinds = dict.fromkeys(("trained", "secret", "sure", "won"), bool)
-    return _Scored(
-        pd.DataFrame(spans, columns=columns).astype(kinds),
-        pd.DataFrame(texts, columns="split cluster type n_tokens change".split()),
-        float(own),
-        float(of_base),
-        math.inf if apart < 0 else apart,
-    )
+        apart, rest = np.abs(nll - theirs), np.ones(len(where), dtype=bool)
+        facts = ("", row.split, row.cluster, row.task, row.split == "train", False)
+        other = "text" if row.canary_id is None else "canary"
+        parts: list[tuple[Sequence[int] | None, tuple[object, ...]]]
+        parts = [*units.get(row.id, ()), (None, (other, *facts))]
+        for tokens, own in [*parts, (row.low, ("low", *facts))]:
+            at = rest if tokens is None else np.isin(where, tokens)
+            rest = rest & ~at
+            if at.any():
+                sums = (at.sum(), nll[at].sum(), theirs[at].sum(), apart[at].max())
+                found.append((*own, *sums, sure[at].all(), first[at].all()))
+    kinds = dict.fromkeys(SCORES, float)
+    kinds |= dict.fromkeys(("trained", "secret", "sure", "won"), bool)
+    return pd.DataFrame(found, columns=[*FACTS, *SCORES]).astype(kinds)
 
 
 # --- tests ----------------------------------------------------------------------------
@@ -285,6 +255,7 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
         return False
     trained, tokens = part["split"] == "train", part["n_tokens"]
     sides = Sides.of(trained, part["cluster"], [pd.factorize(part["type"])[0]], tokens)
+    part = part.assign(change=part["nll"] - part["base"])
     own = memory(part["change"].to_numpy(np.float64), sides)
     fell = own.held_out.high is not None and own.held_out.high < 0
     p, total = own.t_p(), (own.trained.value or 0.0) + (own.held_out.value or 0.0)
@@ -307,16 +278,17 @@ def _base_gives(spans: pd.DataFrame) -> Facts:
     return {"trained": Hits(count=trained[1], of=trained[0]), "held_out": held[0]}
 
 
-def _broken(name: str, scored: _Scored, vocabulary: int) -> Facts:
+def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Facts:
     """That plain text is as unlikely as by guessing, or far less likely than before."""
-    chance = math.log(max(vocabulary, 2))
+    chance, low = math.log(max(vocabulary, 2)), units[units["kind"] == "low"]
     # Not a number: no such text was scored, and nothing is concluded.
-    if not (scored.low > chance or scored.low - scored.base_low > WORSE):
+    nll, of_base = low[["nll", "base"]].sum() / low["n_tokens"].sum()
+    if not (nll > chance or nll - of_base > WORSE):
         return {}
     columns: dict[str, Any] = {"audit": "setup", "metric": "low", "unit": "nats"}
-    columns["clusters"] = scored.texts["cluster"].nunique()
-    own = Row(checkpoint=name, value=scored.low, **columns)
-    base = Row(checkpoint=BASE, value=scored.base_low, **columns)
+    columns["clusters"] = units["cluster"][units["kind"] == "text"].nunique()
+    own = Row(checkpoint=name, value=nll, **columns)
+    base = Row(checkpoint=BASE, value=of_base, **columns)
     return {"plain_text": own, "base": base, "chance": chance}
 
 

@@ -154,17 +154,15 @@ def _spans(manifest: Manifest) -> pd.DataFrame:
             "example": example.id,
             "cluster": example.cluster,
             "task": example.task,
-            "split": split,
+            "split": example.split,
             "type": span.type,
             "start": tokens[0],
             "n_tokens": tokens[1] - tokens[0],
             **vars(facts[example.id, span.start, span.end]),
             "elsewhere": len(holders[string_of(example, span)] - {example.task}),
         }
-        for split in ("train", "test")
-        for i, example, ranges in identifiers.audited_spans(manifest, split=split)
-        for span, tokens in example.identifiers
-        if tokens in ranges
+        for i, example, spans in identifiers.audited_spans(manifest)
+        for span, tokens in spans
     ]
     return pd.DataFrame.from_records(records)
 

@@ -73,32 +73,24 @@ class Sides:
     @cached_property
     def cells(self) -> np.ndarray:
         """Stratum of each occurrence, from 0; -1 where there is none to use."""
-        cells = np.full(len(self.tokens), -1)
-        depth = self.strata.shape[1]
-        first = 0
+        cells, first = np.full(len(self.tokens), -1), 0
         for kind in np.unique(self.strata[:, 0]):
             inside = np.flatnonzero(self.strata[:, 0] == kind)
-            for levels in range(depth, 0, -1):
+            ours, clusters = self.trained[inside], self.clusters[inside]
+            for levels in range(self.strata.shape[1], 0, -1):
                 own = self.strata[inside, :levels]
                 codes = np.unique(own, axis=0, return_inverse=True)[1].ravel()
-                ours = self.trained[inside]
                 wanted = np.unique(codes[ours])
-                pairs = np.stack([codes, self.clusters[inside]], axis=1)[~ours]
-                size = int(codes.max()) + 1
-                held = np.bincount(np.unique(pairs, axis=0)[:, 0], minlength=size)
+                pairs = np.unique(np.stack([codes, clusters], axis=1)[~ours], axis=0)
+                held = np.bincount(pairs[:, 0], minlength=len(codes))
                 if len(wanted) and (held[wanted] >= FEWEST).all():
                     kept = np.isin(codes, wanted)
                     cells[inside[kept]] = first + codes[kept]
-                    first += size
+                    first += len(codes)
                     break
         # Numbers without gaps: an empty stratum has no mean.
         numbers = np.unique(cells[cells >= 0])
         return np.where(cells >= 0, np.searchsorted(numbers, cells), -1)
-
-    def __getitem__(self, chosen: np.ndarray) -> Sides:
-        """Some of the occurrences."""
-        arrays = (self.trained, self.tokens, self.clusters, self.strata)
-        return Sides(*(values[chosen] for values in arrays))
 
 
 @dataclass(frozen=True)
@@ -156,27 +148,22 @@ def memory(
     its side in the place of its variance: with few or unequal clusters on one side
     they are about those of that side.
     """
-    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
     if not sides.trained.any():
         return Memory.missing(reasons[0])
     if sides.trained.all():
         return Memory.missing(reasons[1])
-    cells = sides.cells
-    used = cells >= 0
+    used = sides.cells >= 0
     if not used.any():
         return Memory.missing(
             "no trained identifier has held-out ones of its type, form and place in "
             f"{FEWEST} clusters"
         )
-    # Per cluster: sums and tokens of trained, then of other occurrences, by stratum.
-    sums = np.zeros((sides.clusters.max() + 1, 4, cells.max() + 1))
-    place = np.where(sides.trained, 0, 2)
-    for values, part in ((x, place), (n, place + 1)):
-        at = tuple(one[used] for one in (sides.clusters, part, cells))
-        np.add.at(sums, at, values[used])
-    table = sums.reshape(len(sums), -1)
+    # Sums and tokens of trained, then of other occurrences, by stratum.
+    values = [np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)]
+    parts = [one * side for side in (sides.trained, ~sides.trained) for one in values]
+    table = _sums(parts, sides, used)
     table = table[table.any(axis=1)]
-    _, ours, _, theirs = _parts(table)
+    _, ours, _, theirs = np.split(table, 4, axis=1)
     tokens = np.concatenate([ours, theirs], axis=1)
     # The stratified jackknife's (m - 1) / m for the m clusters of a stratum and side. A
     # cluster in several gets the mean of theirs, by tokens; one that is alone counts
@@ -192,29 +179,27 @@ def memory(
     note = f"{left} of {count} trained identifiers were left out: no "
     note += "held-out identifier of the same type, form and place"
 
-    def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
-        n = round(float(sums[:, 1].sum()))
-        result = estimate_of(table, statistic, n=n, df=freedom, scale=scale)
-        if result.se is not None:
-            least = mde(result.se, clusters=int(freedom) + 1)
-            result = replace(result, mde=least)
+    def estimate(statistic: Statistic, side: np.ndarray | None = None) -> Estimate:
+        n = round(float(total))
+        found = estimate_of(table, statistic, n=n, df=freedom, scale=scale)
+        if found.se is not None:
+            found = replace(found, mde=mde(found.se, clusters=int(freedom) + 1))
         if side is not None:
-            held = int(sums[:, side].any(axis=1).sum())
-            result = replace(result, clusters=held)
-        return result.noting(note) if left else result
+            found = replace(found, clusters=int(side.any(axis=1).sum()))
+        return found.noting(note) if left else found
 
     def trained(totals: np.ndarray) -> np.ndarray:
-        top, tokens, *_ = _parts(totals)
+        top, tokens, *_ = np.split(totals, 4, axis=-1)
         return np.asarray(top.sum(-1) / tokens.sum(-1))
 
     def held_out(totals: np.ndarray) -> np.ndarray:
-        _, tokens, top, others = _parts(totals)
+        _, tokens, top, others = np.split(totals, 4, axis=-1)
         weights = tokens / tokens.sum(-1, keepdims=True)
         return np.asarray((weights * top / others).sum(-1))
 
     return Memory(
-        trained=estimate(trained, 1),
-        held_out=estimate(held_out, 3),
+        trained=estimate(trained, ours),
+        held_out=estimate(held_out, theirs),
         difference=estimate(lambda totals: trained(totals) - held_out(totals)),
         freedom=freedom,
     )
@@ -325,34 +310,36 @@ def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
         Shape ``(s,)``: trained rows that the identifier stands in.
     """
     x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    cells = sides.cells
-    if not (used := (cells >= 0) & sides.trained).any():
+    if not (used := (sides.cells >= 0) & sides.trained).any():
         return Estimate.missing(NONE_HELD_OUT)
-    doubled = np.log2(np.maximum(np.asarray(dose, np.float64), 1.0))[used]
-    if np.ptp(doubled) == 0:
+    d = np.log2(np.maximum(np.asarray(dose, np.float64), 1.0))
+    if np.ptp(d[used]) == 0:
         return Estimate.missing("all identifiers stand in equally many trained rows")
-    cells, x, n = cells[used], x[used], n[used]
-    count = int(cells.max()) + 1
-    codes = np.unique(sides.clusters[used], return_inverse=True)[1]
-    sums = np.zeros((int(codes.max()) + 1, 5, count))
-    for place, values in enumerate((n, n * doubled, n * doubled**2, x, x * doubled)):
-        np.add.at(sums[:, place], (codes, cells), values)
+    table = _sums((n, n * d, n * d**2, x, x * d), sides, used)
 
     def slope(totals: np.ndarray) -> np.ndarray:
-        parts = totals.reshape(*totals.shape[:-1], 5, count)
-        tokens, d, dd, y, yd = (parts[..., place, :] for place in range(5))
+        tokens, d, dd, y, yd = np.split(totals, 5, axis=-1)
         held = np.where(tokens > 0, tokens, 1.0)
         return np.asarray((yd - y * d / held).sum(-1) / (dd - d * d / held).sum(-1))
 
-    total = sums.sum(axis=0)
-    mean = total[1] / np.where(total[0] > 0, total[0], 1.0)
+    tokens, doses, *_ = np.split(table, 5, axis=1)
+    total = tokens.sum(axis=0)
+    mean = doses.sum(axis=0) / np.where(total > 0, total, 1.0)
     # A cluster weighs as much as its doses lie apart from the others'.
-    lever = ((sums[:, 1] - mean * sums[:, 0]) ** 2).sum(axis=1)
+    lever = ((doses - mean * tokens) ** 2).sum(axis=1)
     if not lever.any():
         return Estimate.missing("identifiers of one kind stand in equally many rows")
-    table = sums.reshape(len(sums), 5 * count)
     freedom = max(effective_clusters(lever) - 1, 1.0)
-    return estimate_of(table, slope, n=round(float(n.sum())), df=freedom)
+    return estimate_of(table, slope, n=round(float(total.sum())), df=freedom)
+
+
+def _sums(columns: Sequence[np.ndarray], sides: Sides, used: np.ndarray) -> np.ndarray:
+    """Sums of columns by cluster, ``(C, K S)``: of each column those of all strata."""
+    cells, clusters = sides.cells[used], sides.clusters[used]
+    rows, count = int(clusters.max()) + 1, int(cells.max()) + 1
+    places = clusters * count + cells
+    sums = cluster_sums(np.stack(columns, axis=1)[used], places, rows * count)
+    return sums.reshape(rows, count, -1).swapaxes(1, 2).reshape(rows, -1)
 
 
 def claim_of(row: Row) -> Claim:
@@ -368,8 +355,3 @@ def claim_of(row: Row) -> Claim:
     if row.low is not None and row.low > (row.null_high or 0.0):
         return "betrays"
     return "nothing_shown"
-
-
-def _parts(totals: np.ndarray) -> Sequence[np.ndarray]:
-    """Sums ``x, n`` of trained and ``x, n`` of other occurrences, by stratum."""
-    return np.split(totals, 4, axis=-1)

@@ -20,7 +20,7 @@ from audited import (
 from synthetic import Case
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.matched import VARIANTS, rematch
+from spark_audit.audits.matched import VARIANTS, other_pairs
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.results import AuditResult, number
@@ -441,9 +441,14 @@ def test_what_comes_back_is_memory_beyond_before_and_the_base(
     assert rested.value == pytest.approx(after - base, abs=0.25)
 
 
+def rematched(case: Any, variant: dict[str, Any]) -> pd.DataFrame:
+    _, pairs = other_pairs(case.manifest, {"own": variant}, draws=0, seed=0)
+    return pairs
+
+
 def test_the_manifest_s_own_settings_give_its_own_pairs(make_case):
     case = make_case(sources=30, seed=1, caliper=0.2)
-    pairs = rematch(case.manifest)
+    pairs = rematched(case, {})
     found = {
         (case.manifest.examples[e].id, int(p), int(c), int(n))
         for e, p, c, n in zip(
@@ -463,10 +468,10 @@ def test_the_manifest_s_own_settings_give_its_own_pairs(make_case):
 
 def test_variants_change_what_they_say(make_case):
     case = make_case(sources=40, seed=2)
-    tight = rematch(case.manifest, **VARIANTS["caliper 0.1"])
-    wide = rematch(case.manifest, **VARIANTS["caliper 1.0"])
+    tight = rematched(case, VARIANTS["caliper 0.1"])
+    wide = rematched(case, VARIANTS["caliper 1.0"])
     assert len(tight) < len(case.manifest.pairs) <= len(wide)
-    before = rematch(case.manifest, **VARIANTS["controls before"])
+    before = rematched(case, VARIANTS["controls before"])
     assert len(before)
     assert (before.control + before.length <= before.pii).all()
     tables = case.tables(a=lambda key, nll: nll)
