@@ -160,7 +160,8 @@ def plain_types(
     """A class's signature without the flags and checks that its types carry."""
     if what != "class" or "Annotated" not in (shown or ""):
         return None
-    own, hints = signature(one), get_type_hints(one)
+    own, fields = signature(one), getattr(one, "model_fields", {})
+    hints = {k: f.annotation for k, f in fields.items()} or get_type_hints(one)
     parameters = [
         each.replace(annotation=hints.get(each.name, each.annotation))
         for each in own.parameters.values()

@@ -46,7 +46,7 @@ def report(
         Print the figures of another report's checkpoints of the same names next to
         these (reports/paper: SPARK's paper).
     """
-    from spark_audit.cli.show import show_report, show_tables
+    from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.folder import write_report
 
     flags.text_in_dossier(formats, show_text=show_text)
@@ -75,10 +75,12 @@ def report(
     if json:
         tell_json(content.model_dump(mode="json"))
         return
-    if verbose:
+    if verbose or not formats:
         with spoken(language):
-            show_report(content, verbose=True)
-    for path in written:
+            show_report(content, verbose=verbose)
+    if not formats:
+        say_where(folder)
+    for path in written if formats else ():
         tell(str(path))
     if beside:
         tell(f"\n{render('against.lead')}")

@@ -88,7 +88,7 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, progress: Progress | None = None) -> Job:
-        """Refuse what headers show to be wrong, or no cluster; nothing is written.
+        """Refuse what headers show to be wrong; nothing is written.
 
         Raises
         ------
@@ -98,10 +98,6 @@ class Job:
         from spark_audit.checkpoints.open import Opening
         from spark_audit.scoring.store import Store
 
-        if request.engine == "ray":
-            from spark_audit.pipeline.ray_engine import check
-
-            check(request.address)
         check_formats(request.formats)
         order = lineup(parse_specs(list(request.ckpt)), request.audits)
         # Adapters bring their base along under this name; it is known after loading.

@@ -68,7 +68,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     if (folder := folders.unchanged(request)) is not None:
         return Outcome(folder, read_report(folder), anew=False)
     # What headers show to be wrong is refused here, before anything is scored.
-    job = Job.of(request, progress)
+    job = _job(request, progress)
     inputs = folders.inputs_of(request, job.opening)
     lacking = job.lacking()
     there = job.stored(lacking)
@@ -89,6 +89,15 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         report = conclude(job, job.noted(scored))
         folders.keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
+
+
+def _job(request: Request, progress: Progress | None = None) -> Job:
+    """The request, refused for what headers show to be wrong, or for no cluster."""
+    if request.engine == "ray":
+        from spark_audit.pipeline.ray_engine import check
+
+        check(request.address)
+    return Job.of(request, progress)
 
 
 def audit(
@@ -279,7 +288,7 @@ def estimate(request: Request) -> dict[str, Any]:
     """
     from spark_audit.scoring.store import Store
 
-    job = Job.of(request)
+    job = _job(request)
     described, place = job.opening.described, job.store.folder
     if any(one.served for one in described):
         fix = "leave it out: all else was checked, and a run that is stopped resumes"

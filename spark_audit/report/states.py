@@ -604,7 +604,7 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[dict[str, Any]]:
                 "why": why,
                 "on": _on(report, name) if state in ("tested", "void") else "",
                 "null": optional(f"audit.{name}.null"),
-                "least": _detectable(each, name),
+                "least": _detectable(report, each, name),
                 "open": {k: by_outcome[k] for k in open if k in by_outcome},
             }
         )
@@ -646,14 +646,23 @@ def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, s
     return "not tested", told.rstrip(".") or render("dossier.no_test")
 
 
-def _detectable(each: Mapping[str, Tried], audit: str) -> str:
+def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
     """The smallest effects where no leak was found; where all was found, those of it.
 
-    The checkpoints are named where these are not all.
+    Of a checkpoint whose clearest test tells none, that of another of its tests. The
+    checkpoints are named where these are not all.
     """
+    told: dict[str, Finding] = {}
+    for one in report.findings:
+        if (one.audit, one.family) == (audit, "primary") and one.mde is not None:
+            told.setdefault(one.checkpoint, one)
     for outcome in ("not shown", "FOUND"):
         tests = {k: t.finding for k, t in each.items() if t.outcome == outcome}
-        found = {name: one for name, one in tests.items() if one is not None}
+        found = {
+            name: one if one.mde is not None else told.get(name, one)
+            for name, one in tests.items()
+            if one is not None
+        }
         never = next((one.why for one in found.values() if one.why), "")
         mdes = {name: one.mde for name, one in found.items() if one.mde is not None}
         if never and not mdes:

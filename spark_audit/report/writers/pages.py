@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.audits import about, metric_of
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.report import states
@@ -215,7 +215,8 @@ def write_dossier(report: Report, folder: Path, how: Rendering) -> Iterator[File
     named = how.manifest if how.show_text else None
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
     lists = []
-    with suppress(InputError):  # no audit of membership, or its scores are elsewhere
+    # No audit of membership, or its scores are elsewhere, or others.
+    with suppress(InputError, OutputError):
         lists = named_rows(report, evidence_of(report, folder))
     shared |= {
         "words": _dossier_words,
@@ -299,18 +300,13 @@ def exposed(
 
     Each has its ``id``, its ``task``, the ``types`` of its identifiers that became
     likelier, the most exposed first, and with a manifest the ``texts`` of these.
-
-    Raises
-    ------
-    OutputError
-        If the evidence is damaged.
     """
     attacks = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
     if not attacks.keys() & {*states.OF_IDENTIFIERS}:
         return render("dossier.exposed_nobody", attacks=[*attacks.values()])
     try:
         spans = evidence_of(report, folder, "matched").frame()
-    except InputError:
+    except (InputError, OutputError):
         file = f"scores/{about('matched').evidence_file()}"
         return render("dossier.exposed_missing", file=file)
     if report.manifest.ids_identify and manifest is None:
