@@ -253,7 +253,8 @@ class Judged:
         Corrected by Holm over checkpoints and parts, since one success is enough for a
         part (and for that part alone). Where the base's own ranks are not uniform, the
         rise since the base is tested instead, of so many doses, the highest first, that
-        it could be significant: of n canaries that all rise p is 2^-n.
+        it could be significant: of n canaries that all rise p is 2^-n. A part that the
+        base was not scored on has no rise: its p is 1.
         """
         most = whole = trained(self.frame)
         for least in sorted({*whole["dose"]}, reverse=True):

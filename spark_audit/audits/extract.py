@@ -173,7 +173,7 @@ class Extraction(Audit):
             *extract_findings.contrast_findings(contrasts),
         ]
         guards = extract_findings.guards(held)
-        return AuditResult(rows, contrasts, guards, findings, tables)
+        return AuditResult(rows, contrasts, guards, findings=findings, tables=tables)
 
 
 def medians(

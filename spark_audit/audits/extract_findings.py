@@ -555,8 +555,8 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
             if of == WHOLE:
                 hits = train.index[train["greedy_sure"].astype(bool)]
                 tries = n_p(train["logp_top40"].to_numpy(np.float64))
-                same = full[name].loc[train.index]
-                too = int(same.loc[hits, "cue"].sum()) if cue else None
+                same = full[name][full[name].index.isin(train.index)]
+                too = int(same["cue"][same.index.isin(hits)].sum()) if cue else None
                 record |= {
                     "true_prefix": int(same["greedy_sure"].sum()),
                     "cue_too": too,

@@ -317,18 +317,20 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Units that are ranges of tokens, without scores."""
     facts = identifier_facts(manifest)
-    controls: dict[tuple[str, int, int], tuple[int, int]] = {}
+    # By characters too: several spans may share a token.
+    controls: dict[tuple[str, int, int, int, int], tuple[int, int]] = {}
     for k, pair in enumerate(manifest.pairs):
-        place = pair.example, pair.pii.token_start, pair.pii.token_end
-        controls[place] = k, pair.control.token_start
+        one = pair.pii
+        at = one.char_start, one.char_end, one.token_start, one.token_end
+        controls[pair.example, *at] = k, pair.control.token_start
     for i, example, spans in audited_spans(manifest):
         for span, (start, end) in spans:
             known = facts[example.id, span.start, span.end]
             counts = Counter(example.classes[start:end])
             told = {name: counts[c] for c, name in matched_changes.CLASSES.items()}
             told |= {"trained": int(known.dose > 0), **vars(known)}
-            place = example.id, start, end
-            number, control = controls.get(place, (None, None))
+            place = example.id, span.start, span.end, start, end
+            number, control = controls.pop(place, (None, None))
             own = {"index": i, "type": span.type, "n_tokens": end - start}
             own["pair"] = number
             role = "unmatched" if control is None else "pii"
@@ -339,6 +341,9 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
             own = {"index": i, "role": "window", "n_tokens": size}
             starts = matching.non_overlapping_windows(example.eligible, size)
             yield from ({**own, "start": start} for start in starts.tolist())
+    if controls:
+        what = f"{len(controls)} of its pairs are of no annotated identifier"
+        raise InputError(what, where=manifest.name, fix="build the manifest again")
 
 
 def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -425,26 +430,30 @@ def other_pairs(
         for _ in range(count if paired and rows <= MOST_ROWS else 0):
             windows = matching.placebo_spans(*scores, paired, rng)
             tried.append((windows, own | {"controls": "any"}))
-        for setting, (ranges, options) in enumerate(tried):
-            for pair in matching.match_spans(*scores, ranges, **options).pairs:
-                start, size = ranges[pair.span][0], pair.end - pair.start
+        for setting, (matching_of, options) in enumerate(tried):
+            for pair in matching.match_spans(*scores, matching_of, **options).pairs:
+                start, size = matching_of[pair.span][0], pair.end - pair.start
                 records.extend((i, start, pair.start, size, setting))
     pairs = pd.DataFrame(np.asarray(records).reshape(-1, len(PAIRS)), columns=PAIRS)
+    # A pair is a unit, and so are all pairs of a draw: of a draw d all are -1 - d, of
+    # the others each is its own place.
     draw = pairs["setting"] - len(variants)
-    # A pair is a unit, and so are all pairs of a draw.
     pairs["unit"] = pd.factorize(pairs.index.where(draw < 0, -1 - draw))[0]
+    # Of many pairs all columns of units would not fit.
+    heads = pairs[~pairs["unit"].duplicated()]
+    draw = draw[heads.index]
     names = np.array([*variants, *[""] * count], object)
     clusters = np.array([example.cluster for example in manifest.examples], object)
     units = pd.DataFrame(
         {
             "role": np.where(draw < 0, "rematched", "placebo"),
-            "type": names[pairs["setting"]],
-            "cluster": np.where(draw < 0, clusters[pairs["example"]], ""),
+            "type": names[heads["setting"]],
+            "cluster": np.where(draw < 0, clusters[heads["example"]], ""),
             "start": draw.clip(lower=0),
-            "n_tokens": pairs.groupby("unit")["length"].transform("sum"),
+            "n_tokens": np.bincount(pairs["unit"], pairs["length"], len(heads)),
         }
     )
-    return units[~pairs["unit"].duplicated()], pairs
+    return units, pairs
 
 
 def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:

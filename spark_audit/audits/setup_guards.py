@@ -197,7 +197,11 @@ def _scored(
         parts: list[tuple[Sequence[int] | None, tuple[object, ...]]]
         parts = [*units.get(row.id, ()), (None, (other, *facts))]
         for tokens, own in [*parts, (row.low, ("low", *facts))]:
-            at = rest if tokens is None else np.isin(where, tokens)
+            at = rest
+            if tokens is not None:
+                inside = np.zeros(len(row.reference_unll), dtype=bool)
+                inside[list(tokens)] = True
+                at = inside[where]
             rest = rest & ~at
             if at.any():
                 sums = (at.sum(), nll[at].sum(), theirs[at].sum(), apart[at].max())

@@ -248,7 +248,7 @@ def fold_olora(
         why += "not of O-LoRA, give its adapter_config.json"
         joined = rank > 1
     if not joined or width % rank or alpha is None or raw.get("use_dora"):
-        what = f"lora_A has rank {width}, adapter_config.json says r={rank}"
+        what = f"lora_A has rank {width}, adapter_config.json says r={raw.get('r')}"
         raise CheckpointError(what, fix=f"{_SAVED} (that of O-LoRA says r_sum, too)")
     times = width // rank
     # rsLoRA scales by the square root of the rank.
@@ -428,7 +428,7 @@ class AdapterHost:
             what = "attaching the adapter changed the base's own weights"
             raise CheckpointError(what, fix="merge it and give the merged folder")
         with self.using(name):
-            on = logits(self.peft, ids)
+            on = logits(self.peft, ids, whose="the model with the adapter")
         if torch.equal(on, self._plain):
             what = "the adapter changes nothing: the model's output is its base's"
             raise CheckpointError(what, fix=NOT_TRAINED)
@@ -527,7 +527,7 @@ def input_noise(
         yield
 
 
-def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+def logits(model: Any, ids: torch.Tensor, *, whose: str = "the model") -> torch.Tensor:
     """Shape ``(2, n, V)`` float32: what a model says on the probe.
 
     Raises
@@ -539,8 +539,9 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     with foreign("the model cannot be run"), torch.inference_mode():
         out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
     if not bool(torch.isfinite(out).all()):
-        fix = "its dtype may be too narrow: try --dtype float32"
-        raise CheckpointError("the model gives NaN or infinite logits", fix=fix)
+        narrow = out.dtype != torch.float32
+        fix = "its dtype may be too narrow: try --dtype float32" if narrow else None
+        raise CheckpointError(f"{whose} gives NaN or infinite logits", fix=fix)
     return out.float().clone()
 
 

@@ -151,7 +151,7 @@ class Checkpoint:
         if self.loading.dtype != "auto" or self.quantised:
             return self.loading.dtype
         kinds = (tensor.dtype for tensor in self.read().values())
-        first = next((k for k in kinds if k.is_floating_point), torch.float32)
+        first = next((k for k in kinds if k in weight_files.FLOATS), torch.float32)
         return str(first).removeprefix("torch.")
 
     def eos(self, model: Any) -> object:
@@ -285,7 +285,8 @@ class Checkpoint:
         gpus = [size for place, size in free.items() if place.startswith("cuda")]
         one = max(gpus, default=free.get("cpu", need))
         there = ", ".join(f"{size / 1e9:.1f} GB {at}" for at, size in free.items())
-        said = f"weights of {need / 1e9:.1f} GB in {self.dtype}; free: {there}"
+        kind = "their own dtype" if self.dtype == "auto" else self.dtype
+        said = f"weights of {need / 1e9:.1f} GB in {kind}; free: {there}"
         if need > (one if self.loading.device_map is None else sum(free.values())):
             fix = "try --dtype bfloat16, --device-map auto (slow), or a machine with "
             fix += f"{(need + BESIDE) / 1e9:.1f} GB"

@@ -174,8 +174,8 @@ def check_kind(kind: str) -> None:
         with quiet():  # remarks about kernels that are not used stay away
             import torchao.quantization  # noqa: F401
     except ImportError as error:
-        what, fix = "torchao is not installed", "pip install '.[quantize]'"
-        fix = f"where spark-audit lies: {fix}"
+        what = "torchao is not installed"
+        fix = "where spark-audit lies: pip install '.[quantize]'"
         raise InputError(what, where="--quantize", fix=fix) from error
 
 

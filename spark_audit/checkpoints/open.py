@@ -378,9 +378,9 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
     with at(item.where):
         if os.path.lexists(base.folder / weight_files.NOISE):
             what = (
-                "the base has frozen noise of its own: with an adapter on it, neither"
+                f"the base has frozen noise of its own ({weight_files.NOISE}): with an "
             )
-            what += " says whether it holds"
+            what += "adapter on it, neither says whether it holds"
             raise CheckpointError(what, fix="give the model without it as the base")
         own = weight_files.check_whole(item.folder).get("base_sha256")
         if isinstance(own, str) and own != (there := base.sha256):

@@ -76,8 +76,8 @@ def locate(source: str, *, revision: str | None = None, code: bool = False) -> P
             return path
     fix = files.elsewhere(source) or files.nearest(path) or "check the path"
     if "://" in source:
-        fix = "audits read a server: --ckpt http://HOST:PORT/v1 --model NAME; a model "
-        fix += f"on the hub is written {HUB}ORG/NAME"
+        fix = f"a model on the hub is written {HUB}ORG/NAME; audits read a server: "
+        fix += "--ckpt http://HOST:PORT/v1 --model NAME"
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         fix += f" (a model on the hub is written {HUB}{source})"
     raise CheckpointError("there is no such file or folder", where=source, fix=fix)

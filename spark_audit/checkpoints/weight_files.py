@@ -59,7 +59,7 @@ def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         own = [file.name for file in sorted(untrusted.weights_in(folder))]
         fix = "copy the weights there, put shards of a distributed run together, or "
-        fix += f"give a weights file itself ({[*own, 'none is there'][0]})"
+        fix += f"give a weights file itself ({own[0] if own else 'none is there'})"
         what = f"has a configuration, but no whole {' or '.join(names)}"
         raise CheckpointError(what, fix=fix)
     if not path.name.endswith(".index.json"):

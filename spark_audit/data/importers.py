@@ -501,9 +501,14 @@ def _arrow(path: Path) -> Iterator[tuple[str, Row]]:
             file = open_regular(path, follow=True)
         with file:
             left = path.stat().st_size
-            parquet = file.peek(4).startswith(_PARQUET)
-            found = pq.ParquetFile(file).iter_batches(1024) if parquet else None
-            for batch in found or pa.ipc.open_stream(file):
+            if file.peek(4).startswith(_PARQUET):
+                parquet = pq.ParquetFile(file)
+                if parquet.metadata.num_rows > left:  # before a batch is decoded
+                    raise ValueError
+                found = parquet.iter_batches(1024)
+            else:
+                found = pa.ipc.open_stream(file)
+            for batch in found:
                 left -= batch.num_rows
                 if left < 0:  # rows that differ take more than a byte
                     raise ValueError

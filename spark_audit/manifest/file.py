@@ -161,6 +161,8 @@ def check_joined(manifest: Manifest) -> None:
     for part, key in (("canaries", ("canary_id", "part")), ("twins", ("id",))):
         for i, held in enumerate(getattr(manifest, part)):
             once(part, i, tuple(getattr(held, name) for name in key))
+            if part == "canaries" and held.pair is not None:
+                once(part, i, ("pair", held.pair, held.part, held.held_out))
             for one in held.contexts:
                 inside(f"{part}.{i}.contexts", one.example, one)
     for part, split in (("members", "train"), ("non_members", "test")):

@@ -537,7 +537,8 @@ class Manifest(_Part):
         """The manifest with some of its parts replaced; they are not checked."""
         found = self.model_copy(update=parts)
         # A copy takes along what was cached of the whole.
-        found.__dict__.pop("by_id", None)
+        for name in ("by_id", "lengths"):
+            found.__dict__.pop(name, None)
         return found
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
@@ -551,6 +552,11 @@ class Manifest(_Part):
     def by_id(self) -> ById:
         """Examples by id, in their order."""
         return ById(self.examples, (example.id for example in self.examples))
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, in their order."""
+        return np.array([len(row.reference_unll) for row in self.examples], np.int64)
 
 
 # --- what decides a manifest besides its data and its reference model -----------------

@@ -99,6 +99,8 @@ class Job:
         from spark_audit.scoring.store import Store
 
         check_formats(request.formats)
+        if not request.audits:
+            raise InputError("no audit is asked for", where="audits")
         order = lineup(parse_specs(list(request.ckpt)), request.audits)
         # Adapters bring their base along under this name; it is known after loading.
         known = [*order.names, *map(entry_of, order.names), BASE]

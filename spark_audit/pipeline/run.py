@@ -306,7 +306,7 @@ def estimate(request: Request) -> dict[str, Any]:
             i for (_, kind), own in lacking.items() if kind.kind == name for i in own
         ]
         tokens = sum(item.tokens for item in items)
-        seconds = round(tokens * pace.get(name, 0.0), 1)
+        seconds = round(tokens * pace.get(name, 0.0), 2)
         part = {"items": len(items), "tokens": tokens, "seconds": seconds}
         passes.append({"pass": name, **part})
     free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -318,8 +318,8 @@ def estimate(request: Request) -> dict[str, Any]:
         "checkpoints": [one.name for one in described],
         "notes": list(dict.fromkeys(n for one in job.opening.items for n in one.notes)),
         "passes": passes,
-        "loading": round(loading, 1),
-        "seconds": round(loading + sum(one["seconds"] for one in passes), 1),
+        "loading": round(loading, 2),
+        "seconds": round(loading + sum(one["seconds"] for one in passes), 2),
         "memory_bytes": at_once * memory * 1024,
         "free_bytes": free,
         "processes": at_once,

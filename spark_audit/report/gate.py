@@ -571,6 +571,7 @@ def _parts(whole: Any, name: str = "its form") -> Iterator[tuple[str, Any]]:
         for key, part in whole.items():
             yield from _parts(part, key)
     elif isinstance(whole, list):
+        yield name, len(whole)
         for part in whole:
             yield from _parts(part, name)
     else:

@@ -21,7 +21,8 @@ lowest), then the earliest starts, span by span. That order leaves no ties.
   group can touch together, and one more: that one is free.
 * **Dynamic programme** over window ends and masks, exact for up to ``MOST`` spans that
   clash. Groups that would hold more are not merged: the window that stands first stays,
-  and the other group does without its tokens, which can cost a span its window.
+  and the other group does without its tokens, which can cost a span its window,
+  or a closer one.
 
 What is measured is ``delta_sel = NLL_PII - NLL_control`` over spans matched on a
 *reference* model. Matched on one model and measured on another, it is not zero without

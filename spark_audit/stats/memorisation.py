@@ -181,6 +181,8 @@ def null_mean(n_candidates: ArrayLike, *, of: Of = "exposure") -> NullMean:
     sizes = np.asarray(n_candidates, dtype=np.int64)
     if sizes.ndim != 1 or not len(sizes):
         raise ValueError("n_candidates must have shape (n,), n > 0")
+    if sizes.min() < 2:
+        raise ValueError("a rank needs at least 2 candidates")
     return _null_mean(tuple(sorted(Counter(sizes.tolist()).items())), of)
 
 

@@ -155,7 +155,8 @@ def options(*audits: Any, named: bool = False) -> Any:
                 text = note.help if isinstance(note, Parameter) else note
                 help = f"{audit.name}: {text}" if named else text
                 # Only what is on can be switched off.
-                off = [f"--no-{one.name.replace('_', '-')}"] * (one.default is True)
+                flag = f"--no-{one.name}".replace("_", "-")
+                off = flag if one.default is True else ()
                 told = Parameter(help=help, negative=off)
                 hint: Any = Annotated[hints[one.name], told]
                 found[one.name] = (one.name, hint, one.default)

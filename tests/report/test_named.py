@@ -241,8 +241,11 @@ def test_evidence_of_another_report_is_refused(folder):
     with pytest.raises(OutputError, match="not the file"):
         evidence_of(report, folder)
     path.unlink()
-    with pytest.raises(InputError, match="no evidence of `mia`"):
+    with pytest.raises(OutputError, match="not the file"):
         evidence_of(report, folder)
+    without = report.model_copy(update={"evidence": {}})
+    with pytest.raises(InputError, match="no evidence of `mia`"):
+        evidence_of(without, folder)
 
 
 def test_the_command_lists_rows_and_writes_a_sheet(folder, capsys):

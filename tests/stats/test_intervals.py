@@ -161,6 +161,9 @@ class TestBinomialIntervals:
         side = stats.binomtest(x, n, alternative="less")
         _, high = side.proportion_ci((1 + level) / 2, method="exact")
         assert found[1] == pytest.approx(high, rel=1e-9)
+        side = stats.binomtest(x, n, alternative="greater")
+        low, _ = side.proportion_ci((1 + level) / 2, method="exact")
+        assert found[0] == pytest.approx(low, rel=1e-9)
 
     @pytest.mark.parametrize(("x", "n"), [(-1, 5), (6, 5), (0, 0), (np.nan, 5)])
     def test_clopper_pearson_refuses(self, x, n):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -581,7 +581,7 @@ class Findings:
     before: bool = False
     apart: set[str] = field(default_factory=set)
 
-    @property
+    @cached_property
     def facts(self) -> pd.DataFrame:
         return self.pooled.facts.iloc[self.pooled.rows]
 
@@ -723,7 +723,7 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
 
 
 def _untrained(found: Findings) -> None:
-    pooled = found.pooled
+    pooled, alone = found.pooled, list[str]()
     scored = [one for one in scores.ATTACKS if not pooled.usable(BASE, one)]
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
     if ps:
@@ -733,9 +733,7 @@ def _untrained(found: Findings) -> None:
     for attack in scores.DECLARED:
         estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:
-            # ``loss`` is the first of them.
-            if "loss" in found.apart:
-                found.beside[attack] = UNGUARDED
+            alone.append(attack)
             continue
         holds = side == 0
         if not holds:
@@ -747,3 +745,4 @@ def _untrained(found: Findings) -> None:
         found.add("untrained model", "untrained", facts, **told, checkpoint=BASE)
     if "loss" in found.apart:
         found.apart |= {*scores.DECLARED}
+        found.beside |= dict.fromkeys(alone, UNGUARDED)

@@ -290,8 +290,8 @@ def _ticks(low: float, high: float) -> dict[float, str]:
         ends = (100 * math.expm1(end) for end in (low, high))
         steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(*ends)
         ratios = [1 + step / 100 for step in steps]
-    low, high = math.exp(low), math.exp(high)
-    return {math.log(one): _tick(one) for one in ratios if low <= one <= high}
+    places = {math.log(one): _tick(one) for one in ratios if one > 0}
+    return {place: tick for place, tick in places.items() if low <= place <= high}
 
 
 def _tick(ratio: float) -> str:
@@ -410,7 +410,7 @@ def _stage_figure(
     curves = [curve for _, own, _ in panels for curve in own]
     if not curves:
         return None
-    last = max(int(x) for curve in curves for x, *_ in curve.points)
+    ticks = {x: f"{x:g}" for curve in curves for x, *_ in curve.points}
     flat = [] if level is None else [picture.rule(level, picture.ZERO)]
     # Above each panel of a series stands whose it is.
     named = {one.look.name: one.look for one in curves if audit != "series"}
@@ -420,7 +420,7 @@ def _stage_figure(
             picture.Panel(
                 own,
                 title,
-                ticks={stage: str(stage) for stage in range(last + 1)},
+                ticks=dict(sorted(ticks.items())),
                 parts=[
                     *flat,
                     *(picture.rule(at, picture.DASHED, upright=True) for at in trained),
