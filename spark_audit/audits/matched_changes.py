@@ -414,7 +414,7 @@ def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
     yield Occurrences("pooled", spans)
     trained = spans["split"] == "train"
     types, doses = spans["type"], spans["dose"].clip(lower=1)
-    by_dose = [dose_group(dose) for dose in sorted(doses[trained])]
+    by_dose = doses[trained].sort_values().map(dose_group)
     for name, values, known, held in (
         ("type", types, sorted({*types[trained]}), False),
         ("dose", doses.map(dose_group), by_dose, ~trained),

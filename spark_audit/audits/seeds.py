@@ -23,7 +23,7 @@ import scipy
 from spark_audit.audits import metric_of
 from spark_audit.names import entry_of
 from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
-from spark_audit.results.findings import Power, grouped
+from spark_audit.results.findings import Power
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.matching import unlike_drift
 from spark_audit.stats.memory_contrast import claim_of
@@ -61,13 +61,16 @@ def _place(row: Row) -> tuple[str, ...]:
 
 
 def _entries(rows: Sequence[R]) -> list[R]:
-    replicates = [row for row in rows if entry_of(row.checkpoint) != row.checkpoint]
-    own = {
-        _place(row): row for row in rows if entry_of(row.checkpoint) == row.checkpoint
-    }
+    groups: dict[tuple[str, ...], list[R]] = {}
+    own: dict[tuple[str, ...], R] = {}
+    for row in rows:
+        if entry_of(row.checkpoint) == row.checkpoint:
+            own[_place(row)] = row
+        else:
+            groups.setdefault(_place(row), []).append(row)
     return [
         row
-        for place, members in grouped(replicates, _place).items()
+        for place, members in groups.items()
         if len(members) > 1
         for row in _entry(place[0], members, own.get(place))
     ]

@@ -126,6 +126,8 @@ class Opening:
         adapters, full weights, each with what is made of it.
     items
         How each is put together, the base first where there is one.
+    places
+        Every file and folder that is read, but tokenizers that are given.
     described
         What headers tell of each, in the order of ``groups``, without weights; no
         ``model_id`` where that is known after loading only.
@@ -169,6 +171,10 @@ class Opening:
         self.groups: list[list[str]] = []
         with quiet():
             self.items = _read_all(specs, loading)
+            read = (one for item in self.items for one in (item, item.on))
+            self.places = {
+                p for one in read for p in (one.folder, one.place, *one.files)
+            }
             self._modules = _by_module(self.items)
             for items in self._modules:
                 base = items[0].on
@@ -190,12 +196,6 @@ class Opening:
                 what = f"the name {name!r} is that of what is made of a checkpoint"
                 fix = "name the checkpoint otherwise"
                 raise InputError(what, where="--ckpt", fix=fix)
-
-    @property
-    def places(self) -> set[Path]:
-        """Every file and folder that is read, but tokenizers that are given."""
-        read = (one for item in self.items for one in (item, item.on))
-        return {path for one in read for path in (one.folder, one.place, *one.files)}
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other, not in the order of the specs."""
