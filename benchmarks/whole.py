@@ -35,7 +35,7 @@ from spark_audit.audits.base import Audit
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.manifest.file import load_manifest
 from spark_audit.manifest.sequences import items_for
-from spark_audit.pipeline.job import make_plans
+from spark_audit.pipeline.job import make_plans, union
 from spark_audit.scoring.items import Candidates, Item, Prompt
 from spark_audit.scoring.table import Pass
 
@@ -95,7 +95,7 @@ def kinds(manifest_file: Path, base: Path, audits: Sequence[Audit]) -> list[Kind
     loaded = open_checkpoint(str(base))
     rng = np.random.default_rng(0)
     found = []
-    for wanted, items in items_for(view, loaded, plans.whole).items():
+    for wanted, items in items_for(view, loaded, union(plans)).items():
         drawn = [items[i] for i in rng.permutation(len(items))[:SAMPLE]]
         if isinstance(drawn[0], Candidates):
             rows = [np.concatenate([c.prefix, row]) for c in drawn for row in c.rows]

@@ -229,8 +229,8 @@ def served(
     elif loading.model is None or loading.agree is None:
         where = f"--ckpt {paths[0]}"
         what = "is read as a server's address, which is believed only where it agrees"
-        fix = "give --model NAME, and --agree PATH: the same checkpoint here; "
-        fix += _ADDRESS
+        fix = "write a model on the hub as hf:ORG/NAME; a server's address ends in "
+        fix += "/v1, and needs --model NAME, and --agree PATH: the same checkpoint here"
     elif loading.quantize or relearn:
         where = "--quantize" if loading.quantize else "--relearn"
         what = "does not go with a server"

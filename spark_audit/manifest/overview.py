@@ -135,7 +135,7 @@ def _summary(
     """What can be judged of each type, then what to change."""
     types = [row for row in judged if row["trained"]]
     few = [row for row in types if row["with control"] < HALF * row["trained"]]
-    few.sort(key=lambda row: row["with control"] / row["trained"])
+    few.sort(key=lambda row: row["with control"] - row["trained"])
     counted = {n: sum(row[n] for row in types) for n in ("trained", "with control")}
     yield render(
         "overview.trained" if types else "overview.no_identifier",

@@ -84,8 +84,12 @@ def evidence_of(report: Report, folder: Path, audit: str = AUDIT) -> Evidence:
         what = f"the report has no evidence of `{audit}`"
         fix = f"run `spark-audit {audit}` into this folder"
         raise InputError(what, where=str(path), fix=fix)
-    if not path.is_file() or told != sha256_file(path):
+    what = ""
+    if not path.is_file():
+        what = "is missing, and the report was made from it"
+    elif told != sha256_file(path):
         what = "is not the file that the report was made from"
+    if what:
         fix = "copy the report's folder again, or audit again"
         raise OutputError(what, where=str(path), fix=fix)
     return Evidence.read(path)

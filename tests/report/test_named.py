@@ -241,7 +241,7 @@ def test_evidence_of_another_report_is_refused(folder):
     with pytest.raises(OutputError, match="not the file"):
         evidence_of(report, folder)
     path.unlink()
-    with pytest.raises(OutputError, match="not the file"):
+    with pytest.raises(OutputError, match="is missing"):
         evidence_of(report, folder)
     without = report.model_copy(update={"evidence": {}})
     with pytest.raises(InputError, match="no evidence of `mia`"):
