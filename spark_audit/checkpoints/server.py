@@ -227,7 +227,7 @@ def served(
         what = "one served checkpoint at most"
         fix = "audit one at a time, and compare the reports"
     elif loading.model is None or loading.agree is None:
-        where = f"--ckpt {paths[0]}"
+        where = paths[0]
         what = "is read as a server's address, which is believed only where it agrees"
         fix = "write a model on the hub as hf:ORG/NAME; a server's address ends in "
         fix += "/v1, and needs --model NAME, and --agree PATH: the same checkpoint here"

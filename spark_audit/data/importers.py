@@ -54,7 +54,7 @@ Format = Literal[
 ]
 Row: TypeAlias = dict[str, Any]
 HUB = "hf:"
-_PARQUET = b"PAR1"
+_PARQUET, _ARROW = b"PAR1", b"ARROW1"
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 _EVERY = 1000
 """Rows between two calls of a progress."""
@@ -427,7 +427,7 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         return _READERS[format]
     with reading(path), open_regular(path, follow=True) as file:
         head = file.read(64)
-    if head.startswith(_PARQUET) or path.suffix in (".parquet", ".arrow"):
+    if head.startswith((_PARQUET, _ARROW)) or path.suffix in (".parquet", ".arrow"):
         return _arrow
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(b"["):
@@ -492,7 +492,7 @@ def _text(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _arrow(path: Path) -> Iterator[tuple[str, Row]]:
-    """Rows of Parquet, or of a stream of Arrow's, as `datasets` saves it."""
+    """Rows of Parquet, or of Arrow: a file, or a stream as `datasets` saves it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -506,6 +506,9 @@ def _arrow(path: Path) -> Iterator[tuple[str, Row]]:
                 if parquet.metadata.num_rows > left:  # before a batch is decoded
                     raise ValueError
                 found = parquet.iter_batches(1024)
+            elif file.peek(6).startswith(_ARROW):  # a file of it, as Feather is
+                arrow = pa.ipc.open_file(file)
+                found = map(arrow.get_batch, range(arrow.num_record_batches))
             else:
                 found = pa.ipc.open_stream(file)
             for batch in found:

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from importing import import_examples
@@ -197,6 +198,13 @@ def test_arrow_of_more_rows_than_bytes(tmp_path):
     source = stream(source, {"prompt": [f"row {i}" for i in range(3000)]})
     rows = import_examples(source, task="t", split="train", columns={"response": ""})
     assert [row.prompt for row in rows] == [f"row {i}" for i in range(3000)]
+    table = pa.table({"prompt": [row.prompt for row in rows]})
+    pa.feather.write_feather(table, tmp_path / "x.feather", chunksize=1000)
+    source = tmp_path / "x.feather"
+    more = import_examples(source, task="t", split="train", columns={"response": ""})
+    assert [row.prompt for row in more] == [row.prompt for row in rows]
+    source.write_bytes(source.read_bytes()[:-100])
+    assert "is not readable as Parquet or Arrow" in refusal(source, split="train")
 
 
 LABEL = {"_type": "ClassLabel", "names": ["no", "yes"]}

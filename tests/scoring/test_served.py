@@ -342,8 +342,8 @@ def test_a_small_difference_is_said_and_a_large_one_refused(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "--ckpt http://127.0.0.1:9/v1: is read as a server's address, which"),
-        ({"model": "m"}, "--ckpt http://127.0.0.1:9/v1: is read as a server's address"),
+        ({}, "http://127.0.0.1:9/v1: is read as a server's address, which"),
+        ({"model": "m"}, "http://127.0.0.1:9/v1: is read as a server's address"),
         ({"model": "m", "agree": "x", "quantize": ("int8",)}, "--quantize: does not"),
     ],
 )
