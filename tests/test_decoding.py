@@ -300,13 +300,13 @@ def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(small):
     own = one.model_copy(
         update={"metric": "rise", "unit": "bits", "clusters": 400, "value": 0.0411}
     )
-    facts = {"delta_sel": own, "reason": "x"}
-    finding = Finding.on(own, "memory", "matched.no_change", facts=facts)
+    facts = {"delta_sel": own, "seeds": False}
+    finding = Finding.on(own, "memory", "matched.reference", facts=facts)
     report = small[0].model_copy(update={"results": [one, own], "findings": [finding]})
     shown = disclosed(report)
     told = number(shown.results[1].value)
     assert told != number(shown.results[0].value)
-    assert f"Delta_sel is {told};" in shown.findings[0].sentence
+    assert f"Delta_sel of {told} nats" in shown.findings[0].sentence
 
 
 @pytest.mark.parametrize("clusters", [FEWEST - 1, 40])
@@ -362,8 +362,8 @@ def test_one_pair_tells_nothing_but_that_it_is_there(small, tmp_path):
     row = report.results[0].model_copy(
         update={"value": 3.14159265, "low": 3.141, "high": 3.149, "clusters": 1}
     )
-    said = {"delta_sel": row, "reason": "none"}
-    finding = Finding.on(row, "moved", "matched.no_change", facts=said)
+    said = {"delta_sel": row, "seeds": False}
+    finding = Finding.on(row, "moved", "matched.reference", facts=said)
     one = report.model_copy(
         update={
             "manifest": facts,
@@ -381,7 +381,7 @@ def test_one_pair_tells_nothing_but_that_it_is_there(small, tmp_path):
     (line,) = lines_of(tmp_path / "tables" / "balance.csv")
     assert line["note"] == WITHHELD
     assert line["mean_pii"] == line["mean_control"] == ""
-    assert "Delta_sel is [withheld]; its" in (tmp_path / "report.md").read_text()
+    assert "Delta_sel of [withheld] nats" in (tmp_path / "report.md").read_text()
 
 
 def test_a_usual_report_loses_nothing_but_digits(make_case, small):

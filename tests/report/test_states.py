@@ -250,8 +250,8 @@ def test_the_gate_of_no_rules_agrees():
 
 def test_the_terminal_withholds_nothing_from_its_owner(capsys):
     row = figure("a", "matched|memory", 0.123, unit="nats", clusters=2)
-    facts = {"delta_sel": row, "reason": "x"}
-    few = Finding.on(row, "nothing_shown", "matched.no_change", facts=facts)
+    facts = {"delta_sel": row, "seeds": False}
+    few = Finding.on(row, "nothing_shown", "matched.reference", facts=facts)
     few = few.model_copy(update=FAMILY)
     made = report(few)
     rows = [one for one in made.results if one.checkpoint != "a"]
@@ -266,8 +266,8 @@ def test_the_terminal_withholds_nothing_from_its_owner(capsys):
 
 def test_the_terminal_shows_one_figure_once(capsys):
     row = figure("a", "matched|memory", 0.5791, unit="nats", clusters=12)
-    moved = Finding.on(row, "nothing_shown", "matched.no_change", facts={"x": row})
-    facts = {"delta_sel": row, "reason": "x"}
+    moved = Finding.on(row, "nothing_shown", "matched.reference", facts={"x": row})
+    facts = {"delta_sel": row, "seeds": False}
     moved = moved.model_copy(update=FAMILY | {"facts": facts})
     show_report(made_report("a", results=[row], findings=[moved]), verbose=True)
     out = capsys.readouterr().out
