@@ -649,8 +649,8 @@ def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, s
 def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
     """The smallest effects where no leak was found; where all was found, those of it.
 
-    Of a checkpoint whose clearest test tells none, that of another of its tests. The
-    checkpoints are named where these are not all.
+    Of a checkpoint whose clearest test tells none, that of another of its tests in the
+    same unit. The checkpoints are named where these are not all.
     """
     told: dict[str, Finding] = {}
     for one in report.findings:
@@ -668,8 +668,10 @@ def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
         if never and not mdes:
             return render("dossier.never", why=never)
         if mdes:
-            units = filter(None, (found[name].unit for name in mdes))
+            clearest = (one.unit for one in tests.values() if one and one.mde)
+            units = filter(None, (*clearest, *(found[name].unit for name in mdes)))
             unit = next(units, about(audit).unit)
+            mdes = {k: v for k, v in mdes.items() if found[k].unit in ("", unit)}
             ends = sorted({min(mdes.values()), max(mdes.values())})
             facts = {"names": [*mdes], "count": len(each)}
             facts["lacking"] = [name for name in found if name not in mdes]

@@ -16,6 +16,7 @@ from spark_audit.report.states import (
     SHAPES,
     advice,
     answer,
+    attacks,
     checks,
     gate,
     meanings,
@@ -280,3 +281,16 @@ def test_what_was_tested_of_nobody_is_the_reason_of_each():
     (one,) = standings(made_report("base", "mine", findings=[lacking]))
     assert (one.name, one.state) == ("mine", "NOT TESTED")
     assert "it has no identifier" in one.lead.lower()
+
+
+@pytest.mark.parametrize(
+    ("unit", "least"),
+    [("bits", ""), ("ranks", ", in b; none can be stated for a")],
+)
+def test_the_smallest_effect_is_that_of_any_test_in_its_unit(unit, least):
+    silent = finding("canary", "a", "nothing_shown", p=0.2)
+    other = finding("canary", "a", "nothing_shown", p=0.4, mde=2.0, unit=unit)
+    clear = finding("canary", "b", "nothing_shown", p=0.3, mde=2.0, unit="bits")
+    made = report(silent, other, clear)
+    tried = {one["name"]: one["least"] for one in attacks(made, standings(made))}
+    assert tried["canaries"].endswith(f"(2.00 bits){least}")
