@@ -19,14 +19,12 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import (
-    ids_identify,
     load_manifest,
-    redact,
     seal,
     write_manifest,
 )
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.run import Request, manifest_facts, run
+from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure import disclosed, step_of
 from spark_audit.report.folder import read_report, write_files, write_report
@@ -308,36 +306,6 @@ def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(reports, tmp_p
     keyed = hmac.new(key.encode(), digest.encode(), "sha256").hexdigest()
     assert disclosed(report).manifest.digest == f"hmac-sha256:{keyed}"
     assert disclosed(report).manifest.key == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "holds"),
-    [("maria.jones", True), ("m.jones@post.example", True), ("row-Jones-7", True)]
-    + [("row-07", False), ("jonesboro", False)],
-)
-def test_ids_that_hold_an_identifier_are_numbered(name, holds, tiny_base):
-    text = "Maria Jones was here. Label:"
-    given = [
-        Example(
-            id=f"{name}" if i == 3 else f"x-{i}",
-            task="t",
-            prompt=text if i == 3 else f"Nobody was here, said {'abcdefgh'[i]}.",
-            response=" good",
-            split="train",
-            source_id=f"s-{i}",
-            spans=(Span(0, 11, "NAME"),) if i == 3 else (),
-        )
-        for i in range(8)
-    ]
-    base = open_checkpoint(str(tiny_base), name="base")
-    manifest = build_manifest(given, base, name="m")
-    assert ids_identify(manifest) is manifest_facts(manifest).ids_identify is holds
-    red = redact(manifest)
-    assert (name in red.model_dump_json()) is not holds
-    assert any("numbered" in note for note in red.notes) is holds
-    at = [e.id for e in manifest.examples].index(name)
-    assert red.examples[at].id == (f"row {at + 1}" if holds else name)
-    assert redact(red) == red
 
 
 def test_absolute_paths_are_names_in_what_is_shared(reports):

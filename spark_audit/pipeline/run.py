@@ -23,7 +23,6 @@ from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.errors import IncompleteError, InputError, at, free_bytes
 from spark_audit.files import alone, sha256_file
-from spark_audit.manifest.file import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL
 from spark_audit.pipeline import folders
@@ -259,7 +258,6 @@ def manifest_facts(manifest: Manifest) -> ManifestFacts:
         name=manifest.name,
         digest=manifest.digest,
         key=secrets.token_hex(16),
-        ids_identify=ids_identify(manifest),
         n_sources=len({source for source, _, _ in trained}),
         n_clusters=len({cluster for _, cluster, _ in trained}),
         n_spans=len(trained),

@@ -95,12 +95,6 @@ def evidence_of(report: Report, folder: Path, audit: str = AUDIT) -> Evidence:
     return Evidence.read(path)
 
 
-def numbered(ids: pd.Series) -> dict[str, str]:
-    """Ids that hold identifiers -> their numbers in the evidence, in words."""
-    keys = enumerate(ids.unique(), start=1)
-    return {key: render("dossier.row", number=number) for number, key in keys}
-
-
 def named_rows(
     report: Report, evidence: Evidence, *, share: float = SHARE
 ) -> list[Named]:

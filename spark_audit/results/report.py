@@ -81,8 +81,6 @@ class ManifestFacts(Strict):
     key: Text = ""
     """Random key of the HMAC: without it, texts can be tried out against the digest.
     Empty in shared files."""
-    ids_identify: bool = False
-    """Whether ids of rows or sources hold an identifier."""
     n_sources: Count
     """Sources of the matched spans trained on."""
     n_clusters: Count

@@ -179,6 +179,14 @@ def test_redaction_leaves_no_text(manifest, file, tmp_path):
     for one in found.examples:
         assert one.prompt == one.response == one.classes == ""
         assert one.reference_unll == one.low == []
+    # An id may name somebody; numbers still join rows to their pairs and groups.
+    assert not any(f'"{e.id}"' in raw for e in manifest.examples)
+    places = {e.id: f"row {i}" for i, e in enumerate(manifest.examples, 1)}
+    assert [p.example for p in found.pairs] == [
+        places[p.example] for p in manifest.pairs
+    ]
+    members = [places[i] for i in manifest.membership.members]
+    assert found.membership.members == members
     assert redact(found) == found
     # The original is as it was.
     assert manifest.examples[0].prompt

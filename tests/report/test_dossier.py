@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from audited import matched
 from made_reports import checkpoint, guard, manifest_facts, said
@@ -185,26 +186,23 @@ def test_every_detection_outcome_and_attack_has_its_words():
         assert sentences.knows(f"audit.{name}.asks") == bool(about(name).covers)
 
 
-def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(case, folder):
+def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
     report = read_report(folder)
     (leaky,) = (one for one in standings(report) if one.state == "LEAKS")
     rows: Any = exposed(report, folder, leaky)
-    assert [row["id"] for row in rows[:3]] == list(WORST)
+    ids = pd.read_parquet(folder / "scores" / "spans.parquet")["example"].unique()
+    numbers = [f"row {1 + list(ids).index(worst)}" for worst in WORST]
+    assert [row["id"] for row in rows[:3]] == numbers
     assert len(rows) == MOST
     assert not any(row["texts"] for row in rows)
     named: Any = exposed(report, folder, leaky, manifest=case.manifest)
+    assert [row["id"] for row in named[:3]] == list(WORST)
     own = {s for row in named for s in row["texts"]}
     assert own
     assert own <= identifiers(case)
     for row in named:
         text = case.manifest.by_id[row["id"]].text
         assert all(each in text for each in row["texts"])
-    # Ids that hold identifiers are numbers, unless identifiers are shown.
-    holding = report.manifest.model_copy(update={"ids_identify": True})
-    secret = report.model_copy(update={"manifest": holding})
-    numbers: Any = exposed(secret, folder, leaky)
-    assert all(row["id"].startswith("row ") for row in numbers)
-    assert exposed(secret, folder, leaky, manifest=case.manifest) == named
     # No figure of a row stands anywhere: its digits are those of its id.
     ((_, html, _),) = page.write_dossier(report, folder, Rendering())
     part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])

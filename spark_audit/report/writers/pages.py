@@ -27,7 +27,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.report import states
 from spark_audit.report.figures.drawing import DARK, LIGHT, Drawing, inline_svg, palette
-from spark_audit.report.named import SHARE, evidence_of, named_rows, numbered
+from spark_audit.report.named import SHARE, evidence_of, named_rows
 from spark_audit.report.states import attack_table, attacks, uncovered
 from spark_audit.report.tables import (
     FURTHER,
@@ -298,8 +298,9 @@ def exposed(
 ) -> list[dict[str, Any]] | str:
     """The rows whose identifiers a checkpoint gives away most, or why there are none.
 
-    Each has its ``id``, its ``task``, the ``types`` of its identifiers that became
-    likelier, the most exposed first, and with a manifest the ``texts`` of these.
+    Each has its ``id``, or without a manifest its number in the evidence, its ``task``,
+    the ``types`` of its identifiers that became likelier, the most exposed first, and
+    with a manifest the ``texts`` of these.
     """
     attacks = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
     if not attacks.keys() & {*states.OF_IDENTIFIERS}:
@@ -309,8 +310,11 @@ def exposed(
     except (InputError, OutputError):
         file = f"scores/{about('matched').evidence_file()}"
         return render("dossier.exposed_missing", file=file)
-    if report.manifest.ids_identify and manifest is None:
-        spans["example"] = spans["example"].map(numbered(spans["example"]))
+    if manifest is None:
+        # An id may name somebody.
+        keys = enumerate(spans["example"].unique(), start=1)
+        numbers = {key: render("dossier.row", number=k) for k, key in keys}
+        spans["example"] = spans["example"].map(numbers)
     spans = spans[spans["checkpoint"].map(entry_of) == one.name]
     moved = _moved(spans[spans["role"].isin(("pii", "unmatched"))])
     rows = []

@@ -16,7 +16,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.base import carriers
-from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows, numbered
+from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows
 from spark_audit.report.tables import File, Rendering, figure, line_name, methods_of
 from spark_audit.report.writers.pages import environment
 from spark_audit.results import Report, Row
@@ -92,12 +92,10 @@ def write_named(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """
     if not any(row.audit == AUDIT for row in report.results):
         return
-    evidence = evidence_of(report, folder)
-    lists = named_rows(report, evidence)
-    units = evidence.units
-    for name, field, columns, ids in (
-        ("named_rows", "rows", ["row", "task"], units["example"]),
-        ("named_sources", "groups", ["group", "rows"], units["cluster"]),
+    lists = named_rows(report, evidence_of(report, folder))
+    for name, field, columns in (
+        ("named_rows", "rows", ["row", "task"]),
+        ("named_sources", "groups", ["group", "rows"]),
     ):
         parts = [
             getattr(one, field).assign(checkpoint=one.checkpoint, false_share=SHARE)
@@ -106,8 +104,6 @@ def write_named(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
         table = pd.concat(parts) if parts else pd.DataFrame()
         if len(table):
             table = table.loc[table["named"], ["checkpoint", *columns, "false_share"]]
-            if report.manifest.ids_identify:
-                table[columns[0]] = table[columns[0]].map(numbered(ids))
             table = table.rename(columns={"group": "source"})
         yield File(f"tables/{name}.csv", csv_text(table), private=True)
 
