@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import Any
 
 from spark_audit.audits.base import TESTS, at_level, corrected, family
@@ -23,20 +22,18 @@ MATCHING = ("matching_by_type", "balance")
 def matching(manifest: Manifest) -> dict[str, Records]:
     """What the manifest says of its own matching, for every report made with it."""
     matched = Counter(pair.pii.type for pair in manifest.pairs)
-    lost = Counter((span.type, span.reason) for span in manifest.unmatched)
-    reasons = {
-        kind: {why: n for (of, why), n in sorted(lost.items()) if of == kind}
-        for kind in sorted({*matched, *(kind for kind, _ in lost)})
-    }
+    lost: dict[str, Counter[str]] = defaultdict(Counter)
+    for span in manifest.unmatched:
+        lost[span.type][span.reason] += 1
     return {
         "matching_by_type": [
             {
                 "type": kind,
                 "matched": matched[kind],
-                "unmatched": sum(own.values()),
-                "reasons": "; ".join(f"{n} {why}" for why, n in own.items()),
+                "unmatched": lost[kind].total(),
+                "reasons": "; ".join(f"{n} {w}" for w, n in sorted(lost[kind].items())),
             }
-            for kind, own in reasons.items()
+            for kind in sorted({*matched, *lost})
         ],
         "balance": [row.model_dump() for row in manifest.balance],
     }
@@ -60,29 +57,31 @@ def assemble(
         The other fields of :class:`Report`; it is made now, by these versions, unless
         they say otherwise.
     """
-    parts = list(results.values())
-    told = [*guards, *chain(*(part.guards for part in parts))]
-    findings = corrected(list(chain(*(part.findings for part in parts))))
-    findings = without_void(findings, told)
+    rows, contrasts, concluded, told = [], [], [], list(guards)
+    own = dict(tables or {})
+    origins = {name: "manifest" for name in MATCHING if name in own}
+    for audit, result in results.items():
+        rows += result.rows
+        contrasts += result.contrasts
+        concluded += result.findings
+        told += result.guards
+        own |= result.tables
+        origins |= dict.fromkeys(result.tables, audit)
+    findings = without_void(corrected(concluded), told)
     audited = [one.name for one in facts.get("checkpoints", ())]
     findings += untested(findings, audited)
     settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}
-    given = tables or {}
-    own = {n: (audit, t) for audit, r in results.items() for n, t in r.tables.items()}
     return Report.model_validate(
         {
             "created": now(),
             "versions": versions(),
             "findings": by_severity(findings),
             "settings": settings,
-            "results": at_level(chain(*(part.rows for part in parts)), findings),
-            "contrasts": at_level(chain(*(part.contrasts for part in parts)), findings),
+            "results": at_level(rows, findings),
+            "contrasts": at_level(contrasts, findings),
             "guards": told,
-            "tables": {**given, **{name: table for name, (_, table) in own.items()}},
-            "origins": {
-                **{name: "manifest" for name in MATCHING if name in given},
-                **{name: audit for name, (audit, _) in own.items()},
-            },
+            "tables": own,
+            "origins": origins,
             **facts,
         }
     )

@@ -293,10 +293,13 @@ def palette(report: Report) -> dict[str, int]:
     """
     names = [f.name for f in report.checkpoints if series_of(f.name) == f.name]
     names += [row.checkpoint for row in report.results]
-    names += [n for row in report.contrasts for n in (row.checkpoint, row.baseline)]
+    for row in report.contrasts:
+        names += row.checkpoint, row.baseline
     for records in report.tables.values():
         names += [r["checkpoint"] for r in records if r.get("checkpoint")]
-    ordered = sorted(dict.fromkeys(names), key=lambda name: name != BASE)
-    entries = list(dict.fromkeys(map(entry_of, ordered)))
-    both = (each for name in ordered for each in (name, entry_of(name)))
-    return {name: entries.index(entry_of(name)) for name in both}
+    places: dict[str, int] = {}
+    entries: dict[str, int] = {}
+    for name in sorted(names, key=BASE.__ne__):
+        place = entries.setdefault(entry_of(name), len(entries))
+        places |= {name: place, entry_of(name): place}
+    return places
