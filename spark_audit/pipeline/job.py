@@ -120,8 +120,9 @@ class Job:
             manifest = original(manifest_for(opening.described[0], request))
         else:
             manifest = original(load_manifest(request.manifest))
-        # Before headers are read, where that can be: this takes a second.
-        request = with_order(request, order, manifest)
+        if order.stages:
+            # Before headers are read, where that can be: this takes a second.
+            request = with_order(request, order, manifest)
         folder = report_folder(manifest, order.names, order.specs, request)
         relearning = relearning_of(request, manifest)
         if opening is None or relearning:
