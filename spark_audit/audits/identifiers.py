@@ -131,7 +131,7 @@ def sides_of(spans: pd.DataFrame) -> Sides:
     are never compared with those of another form.
     """
     kinds = spans[["type", "stratum"]].assign(stratum=spans["stratum"].abs())
-    strata = [kinds.groupby([*kinds]).ngroup(), *(spans[k] for k in ("form", "cue"))]
+    strata = kinds.groupby([*kinds]).ngroup(), spans["form"], spans["cue"]
     codes = [pd.factorize(each)[0] for each in strata]
     trained, tokens = spans["split"] == "train", spans.get("n_tokens")
     return Sides.of(trained, spans["cluster"], codes, tokens)

@@ -207,19 +207,17 @@ def _summed(known: UnitScores, group: Pairs) -> Summed:
             # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
             slope = float(matching.slope(bias.sums.sum(axis=0)))
             shifted = bias.plus(slope * group.left_over)
-        figures = {
-            ("nll_pii", ""): group.mean(ours),
-            ("nll_control", ""): group.mean(theirs),
-            ("delta_sel", ""): group.mean(ours - theirs),
-            ("delta_sel", "change"): change,
-            ("rtm_bias", ""): bias,
-            ("rtm_bias", "change"): shifted,
-        }
+        sums[name, "", "nll_pii", ""] = group.mean(ours)
+        sums[name, "", "nll_control", ""] = group.mean(theirs)
+        sums[name, "", "delta_sel", ""] = group.mean(ours - theirs)
+        sums[name, "", "delta_sel", "change"] = change
+        sums[name, "", "rtm_bias", ""] = bias
+        sums[name, "", "rtm_bias", "change"] = shifted
         if group.name == "pooled":
             size = group.windows.n_clusters
             more = matching.reweighted(ours, theirs, **weighed, n_clusters=size)
-            figures |= {("delta_sel", of): one for of, one in more.items()}
-        sums |= {(name, "", *key): one for key, one in figures.items()}
+            for of, one in more.items():
+                sums[name, "", "delta_sel", of] = one
     for name, other in pairs:
         apart = nll[name] - nll[other]
         sums[name, other, "did", ""] = group.mean(apart[pii] - apart[control])
@@ -237,8 +235,8 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
     for group in _groups(known.units):
         sums, nulls = _summed(known, group), dict[tuple[str, str], float]()
         if len(group.pii):
-            nulls = {("delta_sel", ""): group.left_over}
-            nulls |= {("delta_sel", "change"): 0.0, ("did", ""): 0.0}
+            nulls = {("delta_sel", "change"): 0.0, ("did", ""): 0.0}
+            nulls["delta_sel", ""] = group.left_over
         drawn = intervals.replicates_of(sums, weights_of(group.windows.n_clusters))
         estimates = intervals.estimates_of(sums, drawn)
         tests = _tests(known, group.name, sums, estimates)
@@ -552,11 +550,11 @@ def findings(
     entries = {entry_of(name) for name in known.nll if entry_of(name) != name}
     trained, total = whole.sides.trained, ours["role"].isin(["pii", "unmatched"]).sum()
     # Trained identifiers that have nothing to be compared with.
-    counts = {
-        "without_counterpart": int((trained & (whole.sides.cells < 0)).sum()),
-        "untold": int(total - trained.sum()),
-    }
-    lost = {k: Hits(count=count, of=int(total)) for k, count in counts.items() if count}
+    lost = dict[str, Fact]()
+    if count := int((trained & (whole.sides.cells < 0)).sum()):
+        lost["without_counterpart"] = Hits(count=count, of=int(total))
+    if count := int(total - trained.sum()):
+        lost["untold"] = Hits(count=count, of=int(total))
     for name, change in known.changes.items():
         # The relearned base is what others are held against.
         if entry_of(name) != name or name == CONTROL:
@@ -639,9 +637,10 @@ def _unknown(row: Row, says: str, facts: Mapping[str, Any]) -> Finding:
 
 def _compared(rows: Told, group: str, **more: Fact) -> tuple[Row, dict[str, Any]]:
     """The figure of a comparison, and the facts: itself, its sides, and more."""
-    row = rows["memory", "", group]
-    trained, held_out = (rows["pii_change", of, group] for of in (TRAINED, NEVER))
-    return row, {"memory": row, "trained": trained, "held_out": held_out, **more}
+    facts: dict[str, Any] = {"memory": rows["memory", "", group]}
+    facts["trained"] = rows["pii_change", TRAINED, group]
+    facts["held_out"] = rows["pii_change", NEVER, group]
+    return facts["memory"], facts | more
 
 
 def _memory_findings(
@@ -748,8 +747,11 @@ def contrast_findings(
         Checkpoints whose training nobody corrected.
     """
     drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
-    pooled = [row for row in contrasts if row.group == "pooled"]
-    by_pair = {(row.checkpoint, row.baseline, row.metric): row for row in pooled}
+    by_pair = {
+        (row.checkpoint, row.baseline, row.metric): row
+        for row in contrasts
+        if row.group == "pooled"
+    }
     for (who, base, metric), row in by_pair.items():
         rounded = CheckpointName.parse(who).derived in ROUNDINGS
         wanted = row.family == "primary" or (rounded and original_of(who) == base)
