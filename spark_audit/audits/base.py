@@ -265,8 +265,8 @@ class Audit(ABC):
         ]
 
     def replicates_of(self, preset: str) -> int:
-        """Replicates of the bootstrap."""
-        return replicates(preset)
+        """Replicates of the bootstrap (SPARK: 2,000)."""
+        return 2000 if preset == "paper" else 9999
 
     def __call__(
         self,
@@ -398,11 +398,6 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
             loaded.pop(point.name, None)
             say(f"{group}: {point.name!r} ({point.value}) is left out: {why}")
     return loaded
-
-
-def replicates(preset: str | None) -> int:
-    """Bootstrap replicates of a preset (SPARK: 2,000)."""
-    return 2000 if preset == "paper" else 9999
 
 
 def guard(name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> Guard:

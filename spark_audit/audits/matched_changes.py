@@ -245,11 +245,10 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
             shown = with_mde(estimate) if metric in ("delta_sel", "did") else estimate
             shown = shown.decided(paper=context.paper)
             columns: dict[str, Any] = {"checkpoint": name, "group": group.name}
-            columns |= {"metric": metric, "of": of, **tests.get(key, {})}
-            columns["null"] = nulls.get((metric, of))
+            columns |= {"metric": metric, "of": of, "null": nulls.get((metric, of))}
             if other:
-                family = _family(group.name, name, other)
-                columns |= {"baseline": other, "family": family}
+                columns |= {"baseline": other, **tests.get(key, {})}
+                columns["family"] = _family(group.name, name, other)
                 contrasts.append(contrast_of(shown, **columns))
             else:
                 rows.append(row_of(shown, **columns))
@@ -270,20 +269,19 @@ def _tests(
     The pooled DiD of methods are one family, corrected by max-T; smallest effects are
     those that pass its first step among so many tests (by Bonferroni's bound).
     """
-    added = {
-        key: one.sums[:, 0]
-        for key, one in sums.items()
-        if key[2] == "did" and isinstance(one, intervals.Estimand)
-        if estimates[key].value is not None
-    }
-    seed, references = known.context.seed, known.references
+    seed, family = known.context.seed, dict[Key, np.ndarray]()
     found: dict[Key, dict[str, Any]] = {}
-    for key, scores in added.items():
-        note = OF_REFERENCE if key[1] in references else ""
-        found[key] = {"p": bootstrap.sign_flip(scores, seed=seed), "note": note}
-    family = [key for key in added if _family(group, *key[:2]) == "primary"]
+    for key, summed in sums.items():
+        if key[2] != "did" or isinstance(summed, Estimate):
+            continue
+        if estimates[key].value is not None:
+            note = OF_REFERENCE if key[1] in known.references else ""
+            scores = summed.sums[:, 0]
+            found[key] = {"p": bootstrap.sign_flip(scores, seed=seed), "note": note}
+            if _family(group, *key[:2]) == "primary":
+                family[key] = scores
     if family:
-        scores = np.stack([added[key] for key in family], axis=1)
+        scores = np.stack([*family.values()], axis=1)
         corrected = bootstrap.max_t(scores, seed=seed).tolist()
         for key, p in zip(family, corrected, strict=True):
             one = estimates[key]
@@ -461,9 +459,9 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
             row(beyond.held_out, metric="kind", null=0.0),
             row(beyond.difference, metric="specific", null=0.0),
         ]
-    row = partial(row_of, checkpoint=name)
-    rows.append(row(trend, metric="memory", of="trend", null=0.0))
-    return [*rows, row(drift, metric="low_change")], tests
+    rows.append(row_of(trend, checkpoint=name, metric="memory", of="trend", null=0.0))
+    rows.append(row_of(drift, checkpoint=name, metric="low_change"))
+    return rows, tests
 
 
 def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contrast]:
@@ -771,12 +769,11 @@ def contrast_findings(
             "own": by_pair[who, base, "nll_pii"],
             "alike": by_pair[who, base, "did_alike"],
         }
-        runs = (
-            [] if who in ordinary else [by_pair.get((n, base, "did")) for n in ordinary]
-        )
-        spread = [
-            one.value for one in runs if one is not None and one.value is not None
-        ]
+        spread = list[float]()
+        for run in () if who in ordinary else ordinary:
+            one = by_pair.get((run, base, "did"))
+            if one is not None and one.value is not None:
+                spread.append(one.value)
         claim, says = _against(facts, spread)
         yield _said(row, claim, f"did_{says}", facts)
 
