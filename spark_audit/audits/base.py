@@ -310,7 +310,7 @@ class Audit(ABC):
         result = AuditResult()
         if len(evidence):
             seen = {*evidence.checkpoints, *map(whose, evidence.checkpoints)}
-            pairs = baselines_of(baseline, (name for name in names if name in seen))
+            pairs = baselines_of(baseline, filter(seen.__contains__, names))
             result = self.conclude(evidence, replace(context, baselines=pairs))
         audited = {row.checkpoint for row in result.rows}
         if absent := [name for name in names if name not in audited]:

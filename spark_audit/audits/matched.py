@@ -343,7 +343,8 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
         for size in sorted({end - start for _, (start, end) in spans}):
             own = {"index": i, "role": "window", "n_tokens": size}
             starts = matching.non_overlapping_windows(example.eligible, size)
-            yield from ({**own, "start": start} for start in starts.tolist())
+            for first in starts.tolist():
+                yield {**own, "start": first}
     if controls:
         what = f"{len(controls)} of its pairs are of no annotated identifier"
         raise InputError(what, where=manifest.name, fix="build the manifest again")

@@ -168,9 +168,8 @@ def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
         windows = inside.loc[window, kept]
         parts = [(whole, spans)] if split == "train" or len(spans) else []
         for column in ("task", "type") if split == "train" else ():
-            parts += [
-                (f"{column}:{value}", own) for value, own in spans.groupby(column)
-            ]
+            for value, own in spans.groupby(column):
+                parts.append((f"{column}:{value}", own))
         for name, own in parts:
             pool = windows[windows["cell"].isin(own["cell"])]
             role, own = own["role"], own[kept]

@@ -577,8 +577,7 @@ class Finding(Rendered, Figure):
         """
         told: dict[str, Any] = {}
         if row is not None:
-            told = {k: getattr(row, k) for k in Figure.model_fields}
-            told["p_adjusted"] = getattr(row, "p_adjusted", None)
+            told = row.model_dump(include={*Figure.model_fields, "p_adjusted"})
         told["family"] = "exploratory" if columns.get("p") is None else "primary"
         return cls(**{**told, **columns}, claim=claim, says=says)
 
