@@ -85,7 +85,7 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
             dose = max(known[string], int(trained))
             form = cue = 0
             if span.origin == "injected":
-                marks = "".join(char for char in string if not char.isalnum())
+                marks = re.sub(r"[^\W_]", "", string)  # no letters, no digits
                 form = forms.setdefault(f"{span.type} {marks}", len(forms) + 1)
                 cue = _cue(row.text, span)
             elif row.canary_id is None and row.text:

@@ -173,11 +173,8 @@ class Matched(Audit):
             return np.concatenate([nll(*at), nll.over(sets), apart])
 
         units["ref_sum"] = summed(Sums(manifest))
-        measured = (
-            (name, {"nll_sum": summed(Sums(manifest, one))})
-            for name, one in scores.items()
-        )
-        return Evidence.of(units, measured)
+        sums = ((n, {"nll_sum": summed(Sums(manifest, x))}) for n, x in scores.items())
+        return Evidence.of(units, sums)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         nll, baselines = _with_entries(evidence, context.baselines)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -744,11 +745,8 @@ def contrast_findings(
         Checkpoints whose training nobody corrected.
     """
     drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
-    by_pair = {
-        (row.checkpoint, row.baseline, row.metric): row
-        for row in contrasts
-        if row.group == "pooled"
-    }
+    place = attrgetter("checkpoint", "baseline", "metric")
+    by_pair = {place(row): row for row in contrasts if row.group == "pooled"}
     for (who, base, metric), row in by_pair.items():
         rounded = CheckpointName.parse(who).derived in ROUNDINGS
         wanted = row.family == "primary" or (rounded and original_of(who) == base)

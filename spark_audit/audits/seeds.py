@@ -68,12 +68,11 @@ def _entries(rows: Sequence[R]) -> list[R]:
             own[_place(row)] = row
         else:
             groups.setdefault(_place(row), []).append(row)
-    return [
-        row
-        for place, members in groups.items()
-        if len(members) > 1
-        for row in _entry(place[0], members, own.get(place))
-    ]
+    made = list[R]()
+    for place, members in groups.items():
+        if len(members) > 1:
+            made += _entry(place[0], members, own.get(place))
+    return made
 
 
 def _entry(name: str, members: Sequence[R], own: R | None) -> Iterator[R]:

@@ -102,8 +102,7 @@ def setup_guards(
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
     units, tested = _units(manifest), list[tuple[str, str, Facts]]()
-    base = tables.get(BASE, {}).get(Pass())
-    given: set[str] = set()
+    base, given = tables.get(BASE, {}).get(Pass()), set[str]()
     if base is not None:
         own = _scored(base, None, manifest, units)
         given = set(own["key"][own["won"]])
@@ -111,11 +110,10 @@ def setup_guards(
     for name, place in names.items():
         if name == BASE:
             continue
-        table = tables[place].get(Pass())
         if place in weights and weights[place] == weights.get(BASE):
             tested.append((BASE_READ, name, {"same": "weights"}))
             continue
-        if table is None:
+        if (table := tables[place].get(Pass())) is None:
             continue
         own = _scored(table, base, manifest, units)
         if own["apart"].max() <= REPRODUCED:

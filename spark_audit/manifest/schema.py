@@ -342,12 +342,11 @@ class ManifestExample(_Part):
     @cached_property
     def identifiers(self) -> list[tuple[ManifestSpan, TokenRange]]:
         """The annotated spans all of whose tokens were scored, with their tokens."""
-        scored = self.scored
-        return [
-            (span, tokens)
-            for span in self.spans
-            if (tokens := span.tokens) is not None and scored[slice(*tokens)].all()
-        ]
+        found, scored = list[tuple[ManifestSpan, TokenRange]](), self.scored
+        for span in self.spans:
+            if (tokens := span.tokens) is not None and scored[slice(*tokens)].all():
+                found.append((span, tokens))
+        return found
 
     def identifier_tokens(self, kind: str | None = None) -> np.ndarray:
         """Positions of the tokens of :attr:`identifiers`, of one type or of all."""

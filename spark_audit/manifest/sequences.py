@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,12 +60,9 @@ def items_for(
     """
     texts, found = Encodings(load_manifest(manifest), loaded), dict[Pass, Any]()
     # Passes that go through the same share it, as plain and noise do.
-    made: dict[tuple[str, tuple[str, ...]], Sequence[AnyItem]] = {}
+    made = cache(lambda kind, keys: _MAKERS[kind](texts, keys))
     for wanted, keys in plan.items():
-        kind, own = ITEMS[wanted.kind], tuple(keys)
-        if (kind, own) not in made:
-            made[kind, own] = _MAKERS[kind](texts, own)
-        found[wanted] = made[kind, own]
+        found[wanted] = made(ITEMS[wanted.kind], tuple(keys))
     return found
 
 
