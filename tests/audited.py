@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import find
-from spark_audit.audits.base import Audit, Context, replicates
+from spark_audit.audits.base import Audit, Context
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
@@ -39,7 +39,7 @@ def evidence(name: str, tables: Any, manifest: Any, **options: Any) -> Evidence:
     audit = made(name, options)
     preset = options.get("preset") or manifest.settings.preset
     seed = options.get("seed", 0)
-    context = Context({}, preset == "paper", seed, replicates(preset))
+    context = Context({}, preset == "paper", seed, audit.replicates_of(preset))
     return audit.evidence(tables, manifest, context)
 
 

@@ -49,7 +49,7 @@ scene, folder, audits, formats = sys.argv[1:]
 manifest = load_manifest(Path(scene) / "manifest.json")
 names = ("base", "ours")
 tables = {n: {Pass(): TokenTable.read(Path(scene) / f"{n}.parquet")} for n in names}
-base.replicates = lambda preset: 200
+base.Audit.replicates_of = lambda self, preset: 200
 report = assemble(
     {n: find(n)()(tables, manifest) for n in in_order(audits.split(","))},
     status="complete",

@@ -30,7 +30,7 @@ from spark_audit.results import (
     Row,
 )
 from spark_audit.results.evidence import Evidence
-from spark_audit.results.findings import DETECTED, SEVERITY, Fact
+from spark_audit.results.findings import DETECTED, SEVERITY, Fact, Power
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.power import smallest
@@ -184,8 +184,10 @@ class Audit(ABC):
     @classmethod
     def metric(cls, name: str) -> Metric:
         """The metric of a name; an unknown one has its name only."""
-        known = (metric for metric in cls.metrics if metric.name == name)
-        return next(known, Metric(name))
+        for metric in cls.metrics:
+            if metric.name == name:
+                return metric
+        return Metric(name)
 
     @classmethod
     def row(
@@ -263,8 +265,8 @@ class Audit(ABC):
         ]
 
     def replicates_of(self, preset: str) -> int:
-        """Replicates of the bootstrap."""
-        return replicates(preset)
+        """Replicates of the bootstrap (SPARK: 2,000)."""
+        return 2000 if preset == "paper" else 9999
 
     def __call__(
         self,
@@ -308,7 +310,7 @@ class Audit(ABC):
         result = AuditResult()
         if len(evidence):
             seen = {*evidence.checkpoints, *map(whose, evidence.checkpoints)}
-            pairs = baselines_of(baseline, (name for name in names if name in seen))
+            pairs = baselines_of(baseline, filter(seen.__contains__, names))
             result = self.conclude(evidence, replace(context, baselines=pairs))
         audited = {row.checkpoint for row in result.rows}
         if absent := [name for name in names if name not in audited]:
@@ -373,10 +375,8 @@ def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
 
     The relearned base is no suspect, but what the others are held against.
     """
-    known = list(checkpoints)
-    names = {one.name for one in known} - {BASE}
-    pairs = ((one.name, one.quantised_from or one.relearned_from) for one in known)
-    return {name: own for name, own in pairs if own is not None and own in names}
+    known = {one.name: one.quantised_from or one.relearned_from for one in checkpoints}
+    return {name: of for name, of in known.items() if of in known and of != BASE}
 
 
 def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
@@ -398,11 +398,6 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
             loaded.pop(point.name, None)
             say(f"{group}: {point.name!r} ({point.value}) is left out: {why}")
     return loaded
-
-
-def replicates(preset: str | None) -> int:
-    """Bootstrap replicates of a preset (SPARK: 2,000)."""
-    return 2000 if preset == "paper" else 9999
 
 
 def guard(name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> Guard:
@@ -450,14 +445,14 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
         if one.power:
             # What is no test of the family would be one more if it detected something.
             level = LEVEL / (tests + (p is None))
-            power = [
-                each.model_copy(update={"mde": smallest(each, level)})
-                for each in one.power
-            ]
-            needed = [each.mde for each in power if not each.of]
-            known = [mde for mde in needed if mde is not None]
-            least = max(known, default=None) if len(known) == len(needed) else None
-            changes |= {"power": power, "mde": least}
+            power, needed = list[Power](), list[float]()
+            for each in one.power:
+                mde = smallest(each, level)
+                power.append(each.model_copy(update={"mde": mde}))
+                if not each.of:
+                    needed.append(math.inf if mde is None else mde)
+            least = max(needed, default=math.inf)
+            changes |= {"power": power, "mde": least if least < math.inf else None}
         made.append(one.model_copy(update=changes) if changes else one)
     return made
 
@@ -468,11 +463,11 @@ R = TypeVar("R", bound=Row)
 def at_level(rows: Iterable[R], findings: Iterable[Finding]) -> list[R]:
     """The rows, the figures of claims with the smallest effect of their findings."""
     levels = {_figure(one): one.mde for one in findings if one.power}
-    known = ((row, levels.get(_figure(row), row.mde)) for row in rows)
-    return [
-        row if mde == row.mde else row.model_copy(update={"mde": mde})
-        for row, mde in known
-    ]
+    made = []
+    for row in rows:
+        mde = levels.get(_figure(row), row.mde)
+        made.append(row if mde == row.mde else row.model_copy(update={"mde": mde}))
+    return made
 
 
 def _figure(one: Row | Finding) -> tuple[object, ...]:

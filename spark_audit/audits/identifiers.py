@@ -85,7 +85,7 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
             dose = max(known[string], int(trained))
             form = cue = 0
             if span.origin == "injected":
-                marks = "".join(char for char in string if not char.isalnum())
+                marks = re.sub(r"[^\W_]", "", string)  # no letters, no digits
                 form = forms.setdefault(f"{span.type} {marks}", len(forms) + 1)
                 cue = _cue(row.text, span)
             elif row.canary_id is None and row.text:
@@ -131,7 +131,7 @@ def sides_of(spans: pd.DataFrame) -> Sides:
     are never compared with those of another form.
     """
     kinds = spans[["type", "stratum"]].assign(stratum=spans["stratum"].abs())
-    strata = [kinds.groupby([*kinds]).ngroup(), *(spans[k] for k in ("form", "cue"))]
+    strata = kinds.groupby([*kinds]).ngroup(), spans["form"], spans["cue"]
     codes = [pd.factorize(each)[0] for each in strata]
     trained, tokens = spans["split"] == "train", spans.get("n_tokens")
     return Sides.of(trained, spans["cluster"], codes, tokens)

@@ -12,7 +12,7 @@ in rows never trained on, which formats and drift move alike.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -154,7 +154,7 @@ class Matched(Audit):
         if spans.empty:
             return Evidence()
         spans = spans.sort_values("pair", kind="stable")  # the others behind all pairs
-        at = [spans[name].to_numpy() for name in ("index", "start", "n_tokens")]
+        at = spans[["index", "start", "n_tokens"]].to_numpy().T
         texts = [*_texts(manifest)]
         sets = [(text["index"], text.pop("tokens")) for text in texts]
         variants = VARIANTS if self.rematched else {}
@@ -167,14 +167,14 @@ class Matched(Audit):
         units = _filled(pd.concat([own, others], ignore_index=True))
 
         def summed(nll: Sums) -> np.ndarray:
-            row, ours, theirs, size = (pairs[name].to_numpy() for name in PAIRS[:4])
+            row, ours, theirs, size = pairs[PAIRS[:4]].to_numpy().T
             apart = nll(row, ours, size) - nll(row, theirs, size)
             apart = np.bincount(pairs["unit"], apart, len(others))
             return np.concatenate([nll(*at), nll.over(sets), apart])
 
         units["ref_sum"] = summed(Sums(manifest))
-        sums = ((name, Sums(manifest, one)) for name, one in scores.items())
-        return Evidence.of(units, ((name, {"nll_sum": summed(x)}) for name, x in sums))
+        sums = ((n, {"nll_sum": summed(Sums(manifest, x))}) for n, x in scores.items())
+        return Evidence.of(units, sums)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         nll, baselines = _with_entries(evidence, context.baselines)
@@ -282,7 +282,7 @@ def _guards(known: matched_changes.UnitScores) -> Iterator[Guard]:
 
 def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     """Whether enough identifiers have a control, and one that is as hard."""
-    pii, control = (train[train["role"] == role] for role in ("pii", "control"))
+    pii, control = train[train["role"] == "pii"], train[train["role"] == "control"]
     every = train[train["role"].isin(["pii", "unmatched"])]
     if not (total := len(every)):
         return
@@ -303,8 +303,8 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()
     residual = gaps.sum() / tokens.sum()
     worst = float(np.quantile(np.abs(gaps) / tokens, 0.95))
-    figures = {"residual": residual, "distance": worst}
-    quality = {name: _row(name, one, clusters) for name, one in figures.items()}
+    quality = {"residual": _row("residual", residual, clusters)}
+    quality["distance"] = _row("distance", worst, clusters)
     sound = bool(abs(residual) <= 0.05)
     yield guard("match quality", "match_quality", quality, passed=sound or None)
     effective = matching.effective_clusters(
@@ -340,7 +340,8 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
         for size in sorted({end - start for _, (start, end) in spans}):
             own = {"index": i, "role": "window", "n_tokens": size}
             starts = matching.non_overlapping_windows(example.eligible, size)
-            yield from ({**own, "start": start} for start in starts.tolist())
+            for first in starts.tolist():
+                yield {**own, "start": first}
     if controls:
         what = f"{len(controls)} of its pairs are of no annotated identifier"
         raise InputError(what, where=manifest.name, fix="build the manifest again")
@@ -416,14 +417,16 @@ def other_pairs(
     first = manifest.settings
     own: dict[str, Any] = {"distance": first.distance, "controls": first.controls}
     own |= {"caliper_u": round(1e6 * first.caliper)}
-    matched = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
-    rows = len({example for example, *_ in matched})
+    matched = defaultdict[str, set[tuple[int, int]]](set)
+    for known in manifest.pairs:
+        matched[known.example].add((known.pii.token_start, known.pii.token_end))
+    rows = len(matched)
     count = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
     # Millions of tuples would take ten times the room.
     records = array("i")
     for i, example, spans in audited_spans(manifest, ["train"]):
         ranges = [tokens for _, tokens in spans]
-        paired = [tokens for tokens in ranges if (example.id, *tokens) in matched]
+        paired = [tokens for tokens in ranges if tokens in matched[example.id]]
         scores = example.unll, example.eligible
         rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
         tried = [(ranges, own | more) for more in variants.values()]

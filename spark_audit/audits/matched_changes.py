@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -168,9 +169,8 @@ def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
         windows = inside.loc[window, kept]
         parts = [(whole, spans)] if split == "train" or len(spans) else []
         for column in ("task", "type") if split == "train" else ():
-            parts += [
-                (f"{column}:{value}", own) for value, own in spans.groupby(column)
-            ]
+            for value, own in spans.groupby(column):
+                parts.append((f"{column}:{value}", own))
         for name, own in parts:
             pool = windows[windows["cell"].isin(own["cell"])]
             role, own = own["role"], own[kept]
@@ -207,19 +207,17 @@ def _summed(known: UnitScores, group: Pairs) -> Summed:
             # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
             slope = float(matching.slope(bias.sums.sum(axis=0)))
             shifted = bias.plus(slope * group.left_over)
-        figures = {
-            ("nll_pii", ""): group.mean(ours),
-            ("nll_control", ""): group.mean(theirs),
-            ("delta_sel", ""): group.mean(ours - theirs),
-            ("delta_sel", "change"): change,
-            ("rtm_bias", ""): bias,
-            ("rtm_bias", "change"): shifted,
-        }
+        sums[name, "", "nll_pii", ""] = group.mean(ours)
+        sums[name, "", "nll_control", ""] = group.mean(theirs)
+        sums[name, "", "delta_sel", ""] = group.mean(ours - theirs)
+        sums[name, "", "delta_sel", "change"] = change
+        sums[name, "", "rtm_bias", ""] = bias
+        sums[name, "", "rtm_bias", "change"] = shifted
         if group.name == "pooled":
             size = group.windows.n_clusters
             more = matching.reweighted(ours, theirs, **weighed, n_clusters=size)
-            figures |= {("delta_sel", of): one for of, one in more.items()}
-        sums |= {(name, "", *key): one for key, one in figures.items()}
+            for of, one in more.items():
+                sums[name, "", "delta_sel", of] = one
     for name, other in pairs:
         apart = nll[name] - nll[other]
         sums[name, other, "did", ""] = group.mean(apart[pii] - apart[control])
@@ -237,8 +235,8 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
     for group in _groups(known.units):
         sums, nulls = _summed(known, group), dict[tuple[str, str], float]()
         if len(group.pii):
-            nulls = {("delta_sel", ""): group.left_over}
-            nulls |= {("delta_sel", "change"): 0.0, ("did", ""): 0.0}
+            nulls = {("delta_sel", "change"): 0.0, ("did", ""): 0.0}
+            nulls["delta_sel", ""] = group.left_over
         drawn = intervals.replicates_of(sums, weights_of(group.windows.n_clusters))
         estimates = intervals.estimates_of(sums, drawn)
         tests = _tests(known, group.name, sums, estimates)
@@ -247,11 +245,10 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
             shown = with_mde(estimate) if metric in ("delta_sel", "did") else estimate
             shown = shown.decided(paper=context.paper)
             columns: dict[str, Any] = {"checkpoint": name, "group": group.name}
-            columns |= {"metric": metric, "of": of, **tests.get(key, {})}
-            columns["null"] = nulls.get((metric, of))
+            columns |= {"metric": metric, "of": of, "null": nulls.get((metric, of))}
             if other:
-                family = _family(group.name, name, other)
-                columns |= {"baseline": other, "family": family}
+                columns |= {"baseline": other, **tests.get(key, {})}
+                columns["family"] = _family(group.name, name, other)
                 contrasts.append(contrast_of(shown, **columns))
             else:
                 rows.append(row_of(shown, **columns))
@@ -272,20 +269,19 @@ def _tests(
     The pooled DiD of methods are one family, corrected by max-T; smallest effects are
     those that pass its first step among so many tests (by Bonferroni's bound).
     """
-    added = {
-        key: one.sums[:, 0]
-        for key, one in sums.items()
-        if key[2] == "did" and isinstance(one, intervals.Estimand)
-        if estimates[key].value is not None
-    }
-    seed, references = known.context.seed, known.references
+    seed, family = known.context.seed, dict[Key, np.ndarray]()
     found: dict[Key, dict[str, Any]] = {}
-    for key, scores in added.items():
-        note = OF_REFERENCE if key[1] in references else ""
-        found[key] = {"p": bootstrap.sign_flip(scores, seed=seed), "note": note}
-    family = [key for key in added if _family(group, *key[:2]) == "primary"]
+    for key, summed in sums.items():
+        if key[2] != "did" or isinstance(summed, Estimate):
+            continue
+        if estimates[key].value is not None:
+            note = OF_REFERENCE if key[1] in known.references else ""
+            scores = summed.sums[:, 0]
+            found[key] = {"p": bootstrap.sign_flip(scores, seed=seed), "note": note}
+            if _family(group, *key[:2]) == "primary":
+                family[key] = scores
     if family:
-        scores = np.stack([added[key] for key in family], axis=1)
+        scores = np.stack([*family.values()], axis=1)
         corrected = bootstrap.max_t(scores, seed=seed).tolist()
         for key, p in zip(family, corrected, strict=True):
             one = estimates[key]
@@ -463,9 +459,9 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
             row(beyond.held_out, metric="kind", null=0.0),
             row(beyond.difference, metric="specific", null=0.0),
         ]
-    row = partial(row_of, checkpoint=name)
-    rows.append(row(trend, metric="memory", of="trend", null=0.0))
-    return [*rows, row(drift, metric="low_change")], tests
+    rows.append(row_of(trend, checkpoint=name, metric="memory", of="trend", null=0.0))
+    rows.append(row_of(drift, checkpoint=name, metric="low_change"))
+    return rows, tests
 
 
 def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contrast]:
@@ -552,11 +548,11 @@ def findings(
     entries = {entry_of(name) for name in known.nll if entry_of(name) != name}
     trained, total = whole.sides.trained, ours["role"].isin(["pii", "unmatched"]).sum()
     # Trained identifiers that have nothing to be compared with.
-    counts = {
-        "without_counterpart": int((trained & (whole.sides.cells < 0)).sum()),
-        "untold": int(total - trained.sum()),
-    }
-    lost = {k: Hits(count=count, of=int(total)) for k, count in counts.items() if count}
+    lost = dict[str, Fact]()
+    if count := int((trained & (whole.sides.cells < 0)).sum()):
+        lost["without_counterpart"] = Hits(count=count, of=int(total))
+    if count := int(total - trained.sum()):
+        lost["untold"] = Hits(count=count, of=int(total))
     for name, change in known.changes.items():
         # The relearned base is what others are held against.
         if entry_of(name) != name or name == CONTROL:
@@ -639,9 +635,10 @@ def _unknown(row: Row, says: str, facts: Mapping[str, Any]) -> Finding:
 
 def _compared(rows: Told, group: str, **more: Fact) -> tuple[Row, dict[str, Any]]:
     """The figure of a comparison, and the facts: itself, its sides, and more."""
-    row = rows["memory", "", group]
-    trained, held_out = (rows["pii_change", of, group] for of in (TRAINED, NEVER))
-    return row, {"memory": row, "trained": trained, "held_out": held_out, **more}
+    facts: dict[str, Any] = {"memory": rows["memory", "", group]}
+    facts["trained"] = rows["pii_change", TRAINED, group]
+    facts["held_out"] = rows["pii_change", NEVER, group]
+    return facts["memory"], facts | more
 
 
 def _memory_findings(
@@ -748,8 +745,8 @@ def contrast_findings(
         Checkpoints whose training nobody corrected.
     """
     drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
-    pooled = [row for row in contrasts if row.group == "pooled"]
-    by_pair = {(row.checkpoint, row.baseline, row.metric): row for row in pooled}
+    place = attrgetter("checkpoint", "baseline", "metric")
+    by_pair = {place(row): row for row in contrasts if row.group == "pooled"}
     for (who, base, metric), row in by_pair.items():
         rounded = CheckpointName.parse(who).derived in ROUNDINGS
         wanted = row.family == "primary" or (rounded and original_of(who) == base)
@@ -769,12 +766,11 @@ def contrast_findings(
             "own": by_pair[who, base, "nll_pii"],
             "alike": by_pair[who, base, "did_alike"],
         }
-        runs = (
-            [] if who in ordinary else [by_pair.get((n, base, "did")) for n in ordinary]
-        )
-        spread = [
-            one.value for one in runs if one is not None and one.value is not None
-        ]
+        spread = list[float]()
+        for run in () if who in ordinary else ordinary:
+            one = by_pair.get((run, base, "did"))
+            if one is not None and one.value is not None:
+                spread.append(one.value)
         claim, says = _against(facts, spread)
         yield _said(row, claim, f"did_{says}", facts)
 

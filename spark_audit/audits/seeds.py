@@ -41,11 +41,11 @@ WORST = ("not_estimable", "ok", "not_resolvable", "insensitive", "invalid")
 
 def with_entries(result: AuditResult) -> AuditResult:
     """The result with rows and contrasts of every method that has replicates."""
-    rows, contrasts = _entries(result.rows), _entries(result.contrasts)
-    if not rows and not contrasts:
-        return result
-    names = {row.checkpoint for row in result.rows}
+    names = {row.checkpoint for row in (*result.rows, *result.contrasts)}
     seeds = Counter(entry_of(name) for name in names if entry_of(name) != name)
+    if max(seeds.values(), default=0) < 2:
+        return result
+    rows, contrasts = _entries(result.rows), _entries(result.contrasts)
     return replace(
         result,
         rows=[*result.rows, *rows],
@@ -68,12 +68,11 @@ def _entries(rows: Sequence[R]) -> list[R]:
             own[_place(row)] = row
         else:
             groups.setdefault(_place(row), []).append(row)
-    return [
-        row
-        for place, members in groups.items()
-        if len(members) > 1
-        for row in _entry(place[0], members, own.get(place))
-    ]
+    made = list[R]()
+    for place, members in groups.items():
+        if len(members) > 1:
+            made += _entry(place[0], members, own.get(place))
+    return made
 
 
 def _entry(name: str, members: Sequence[R], own: R | None) -> Iterator[R]:

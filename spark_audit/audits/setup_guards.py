@@ -77,7 +77,7 @@ stands in a trained row, and ``secret`` whether nobody could guess it."""
 SCORES = ("n_tokens", "nll", "base", "apart", "sure", "won")
 """Of a checkpoint: summed NLL, and the base's, nats; the largest difference of a token
 between the two; whether greedy decoding writes it, without ties and if ties are won."""
-Units = Mapping[str, Sequence[tuple[range, tuple[object, ...]]]]
+Units = Mapping[str, Sequence[tuple[tuple[int, int], tuple[object, ...]]]]
 """Tokens and :data:`FACTS` of the identifiers of each row without a canary."""
 
 
@@ -102,8 +102,7 @@ def setup_guards(
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
     units, tested = _units(manifest), list[tuple[str, str, Facts]]()
-    base = tables.get(BASE, {}).get(Pass())
-    given: set[str] = set()
+    base, given = tables.get(BASE, {}).get(Pass()), set[str]()
     if base is not None:
         own = _scored(base, None, manifest, units)
         given = set(own["key"][own["won"]])
@@ -111,11 +110,10 @@ def setup_guards(
     for name, place in names.items():
         if name == BASE:
             continue
-        table = tables[place].get(Pass())
         if place in weights and weights[place] == weights.get(BASE):
             tested.append((BASE_READ, name, {"same": "weights"}))
             continue
-        if table is None:
+        if (table := tables[place].get(Pass())) is None:
             continue
         own = _scored(table, base, manifest, units)
         if own["apart"].max() <= REPRODUCED:
@@ -146,14 +144,14 @@ def _units(manifest: Manifest) -> Units:
     # What stands in a trained row is not held out, whatever row it is read in.
     known, found = doses(rows), {}
     for row in rows:
-        found[row.id] = units = list[tuple[range, tuple[object, ...]]]()
+        found[row.id] = units = list[tuple[tuple[int, int], tuple[object, ...]]]()
         for span, tokens in row.identifiers:
             text, key = row.text[span.start : span.end], f"{span.start}:{row.id}"
             alone = stems[_digits(text)[:-LAST]] < 2
             secret = alone and _unguessable(row.text[: span.start], text)
             trained = row.split == "train" or known[string_of(row, span)] > 0
             facts = (key, row.split, row.cluster, span.type, trained, secret)
-            units.append((range(*tokens), ("identifier", *facts)))
+            units.append((tokens, ("identifier", *facts)))
     return found
 
 
@@ -192,17 +190,14 @@ def _scored(
             first = table.columns["rank_lo"][rows] == 1
             sure = first & (table.columns["ties"][rows] == 0)
         apart, rest = np.abs(nll - theirs), np.ones(len(where), dtype=bool)
+        parts = list[tuple[np.ndarray, tuple[object, ...]]]()
+        for (start, end), own in units.get(row.id, ()):
+            parts.append(((where >= start) & (where < end), own))
+            rest &= ~parts[-1][0]
         facts = ("", row.split, row.cluster, row.task, row.split == "train", False)
-        other = "text" if row.canary_id is None else "canary"
-        parts: list[tuple[Sequence[int] | None, tuple[object, ...]]]
-        parts = [*units.get(row.id, ()), (None, (other, *facts))]
-        for tokens, own in [*parts, (row.low, ("low", *facts))]:
-            at = rest
-            if tokens is not None:
-                inside = np.zeros(len(row.reference_unll), dtype=bool)
-                inside[list(tokens)] = True
-                at = inside[where]
-            rest = rest & ~at
+        parts.append((rest, ("text" if row.canary_id is None else "canary", *facts)))
+        parts.append((np.isin(where, row.low), ("low", *facts)))
+        for at, own in parts:
             if at.any():
                 sums = (at.sum(), nll[at].sum(), theirs[at].sum(), apart[at].max())
                 found.append((*own, *sums, sure[at].all(), first[at].all()))

@@ -13,6 +13,7 @@ rule-matched identifiers are 1, template tokens and stop words 0.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -48,7 +49,7 @@ def identifier_ranges(example: Example) -> list[tuple[int, int]]:
 
 def folded(text: str) -> str:
     """What two strings have in common that are the same identifier: all but case."""
-    return _folded(text)[0]
+    return text.casefold()
 
 
 def string_of(row: Any, span: Any) -> str:
@@ -58,10 +59,11 @@ def string_of(row: Any, span: Any) -> str:
 
 def dose_group(dose: int) -> str:
     """Name of the group of a dose from 1 on: ``1``, ``2-3``, ... ``16+``."""
-    low = max(each for each in DOSES if each <= dose)
-    if low == DOSES[-1]:
+    place = bisect_right(DOSES, dose)
+    low = DOSES[place - 1]
+    if place == len(DOSES):
         return f"{low}+"
-    high = DOSES[DOSES.index(low) + 1] - 1
+    high = DOSES[place] - 1
     return str(low) if low == high else f"{low}-{high}"
 
 
@@ -80,16 +82,18 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
         if first := _WORD.match(string):
             lengths[first[0]] = tuple({*lengths.get(first[0], ()), len(string)})
 
-    def held(text: str) -> Iterator[str]:
+    def held(text: str) -> set[str]:
+        found = set[str]()
         for word in _WORD.finditer(text):
             for length in lengths.get(word[0], ()):
                 end = word.start() + length
                 string, behind = text[word.start() : end], text[end : end + 1]
                 cut = string[-1].isalnum() and behind.isalnum()
                 if string in strings and not cut:
-                    yield string
+                    found.add(string)
+        return found
 
-    return lambda text: set(held(text))
+    return held
 
 
 def doses(rows: Iterable[Any], known: Collection[str] | None = None) -> Counter[str]:
@@ -138,23 +142,18 @@ def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int
 
 def found_in(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]]:
     """Where strings stand in a text, as :func:`folded` gives them, and which it is."""
-    plain, origin = _folded(text)
+    plain = folded(text)
+    origin: Sequence[int] = range(len(text))
+    if len(plain) > len(text):  # some characters fold to several
+        origin = [i for i, char in enumerate(text) for _ in folded(char)]
     for string in strings:
         at = plain.find(string)
         while at >= 0:
             end = at + len(string)
             beside = plain[max(at - 1, 0) : at] + plain[end : end + 1]
             if len(string) >= SHORT or not any(map(str.isalnum, beside)):
-                yield int(origin[at]), int(origin[end - 1]) + 1, string
+                yield origin[at], origin[end - 1] + 1, string
             at = plain.find(string, at + 1)
-
-
-def _folded(text: str) -> tuple[str, np.ndarray]:
-    """The case-folded text, and the character that each of its characters is from."""
-    if text.isascii():
-        return text.lower(), np.arange(len(text))
-    parts = [char.casefold() for char in text]
-    return "".join(parts), np.repeat(np.arange(len(text)), [len(p) for p in parts])
 
 
 def annotated_strings(examples: Iterable[Any]) -> dict[str, str]:

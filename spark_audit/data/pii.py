@@ -286,9 +286,9 @@ def resolved(found: Iterable[Span]) -> list[Span]:
 
 _SAME = {
     **dict.fromkeys(map(ord, "\u00a0\u1680\u202f\u205f\u3000"), " "),
-    **{code: " " for code in range(0x2000, 0x200B)},
-    **{code: "-" for code in range(0x2010, 0x2013)},
-    **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},
+    **dict.fromkeys(range(0x2000, 0x200B), " "),
+    **dict.fromkeys(range(0x2010, 0x2013), "-"),
+    **dict(enumerate(map(chr, range(0x21, 0x7F)), start=0xFF01)),
 }
 """Blanks and hyphens that do not break, and full-width forms, as plain ones."""
 _EMPHASIS = re.compile(
@@ -429,7 +429,7 @@ _WORDS = {
         Path(__file__).with_name("person_names.toml").read_text("utf-8")
     ).items()
 }
-_ROLES, _FIRMS, _NOT_NAMES = (_WORDS[n] for n in ("roles", "firms", "not_names"))
+_ROLES, _FIRMS, _NOT_NAMES = _WORDS["roles"], _WORDS["firms"], _WORDS["not_names"]
 _BEFORE_PLACES, _PLACES = _WORDS["before_places"], _WORDS["places"]
 
 

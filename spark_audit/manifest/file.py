@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -156,9 +157,10 @@ def check_joined(manifest: Manifest) -> None:
         once("pairs", i, (pair.example, pair.pii.token_start, pair.pii.token_end))
     for i, span in enumerate(manifest.unmatched):
         inside(f"unmatched.{i}", span.example, span)
-    for part, key in (("canaries", ("canary_id", "part")), ("twins", ("id",))):
+    whose = {"canaries": attrgetter("canary_id", "part"), "twins": attrgetter("id")}
+    for part, key in whose.items():
         for i, held in enumerate(getattr(manifest, part)):
-            once(part, i, tuple(getattr(held, name) for name in key))
+            once(part, i, key(held))
             if part == "canaries" and held.pair is not None:
                 once(part, i, ("pair", held.pair, held.part, held.held_out))
             for one in held.contexts:
@@ -303,15 +305,17 @@ def check_fit(
     """
     reference = manifest.reference
     shape, known = checkpoint.shape, reference.shape or {}
+    compared: list[tuple[str, object, object]] = [
+        ("tokenizer", checkpoint.tokenizer_sha256, reference.tokenizer_sha256),
+        ("base weights", base_sha256, reference.weights_sha256),
+        ("architecture", checkpoint.architecture, reference.architecture),
+        ("vocabulary", len(checkpoint.usable), reference.vocab_size),
+    ]
+    for size in sorted(shape.keys() & known.keys()):
+        compared.append((size, shape[size], known[size]))
     differs = [
         f"{what} ({_short(theirs)} here, {_short(ours)} in the manifest)"
-        for what, theirs, ours in (
-            ("tokenizer", checkpoint.tokenizer_sha256, reference.tokenizer_sha256),
-            ("base weights", base_sha256, reference.weights_sha256),
-            ("architecture", checkpoint.architecture, reference.architecture),
-            ("vocabulary", len(checkpoint.usable), reference.vocab_size),
-            *((k, shape[k], known[k]) for k in sorted(shape.keys() & known.keys())),
-        )
+        for what, theirs, ours in compared
         if theirs is not None and theirs != ours
     ]
     if differs:

@@ -296,13 +296,13 @@ class ManifestExample(_Part):
             raise ValueError("classes and reference_unll are of different lengths")
         if self.response_token > tokens:
             raise ValueError("response_token lies outside of the tokens")
-        if any(at >= tokens for at in self.low) or len(set(self.low)) < len(self.low):
+        if max(self.low, default=0) >= tokens or len(set(self.low)) < len(self.low):
             raise ValueError("low holds a token twice, or one outside of the tokens")
         check_inside("kept", [self.kept], tokens)
         check_inside("excluded", self.excluded, tokens)
         check_inside("template", self.template, text)
-        check_inside("spans", [(span.start, span.end) for span in self.spans], text)
         ordered = sorted((span.start, span.end) for span in self.spans)
+        check_inside("spans", ordered, text)
         if any(low[1] > high[0] for low, high in pairwise(ordered)):
             raise ValueError("spans overlap")
         own = [span.tokens for span in self.spans if span.tokens is not None]
@@ -317,8 +317,8 @@ class ManifestExample(_Part):
     @cached_property
     def unll(self) -> np.ndarray:
         """Shape ``(T,)`` int64 micro-nats, -1 where nothing was scored; read-only."""
-        known = (-1 if value is None else value for value in self.reference_unll)
-        values = np.fromiter(known, np.int64, len(self.reference_unll))
+        known = np.array(self.reference_unll, np.float64)  # NaN for null
+        values = np.nan_to_num(known, nan=-1).astype(np.int64)
         values.flags.writeable = False
         return values
 
@@ -342,12 +342,11 @@ class ManifestExample(_Part):
     @cached_property
     def identifiers(self) -> list[tuple[ManifestSpan, TokenRange]]:
         """The annotated spans all of whose tokens were scored, with their tokens."""
-        scored = self.scored
-        return [
-            (span, tokens)
-            for span in self.spans
-            if (tokens := span.tokens) is not None and scored[slice(*tokens)].all()
-        ]
+        found, scored = list[tuple[ManifestSpan, TokenRange]](), self.scored
+        for span in self.spans:
+            if (tokens := span.tokens) is not None and scored[slice(*tokens)].all():
+                found.append((span, tokens))
+        return found
 
     def identifier_tokens(self, kind: str | None = None) -> np.ndarray:
         """Positions of the tokens of :attr:`identifiers`, of one type or of all."""

@@ -58,15 +58,12 @@ def items_for(
     InputError
         If the manifest was redacted, or the tokenizer cuts its texts otherwise.
     """
-    texts = Encodings(load_manifest(manifest), loaded)
-
-    @cache  # passes that go through the same share it, as plain and noise do
-    def made(kind: str, keys: tuple[str, ...]) -> Sequence[AnyItem]:
-        return _MAKERS[kind](texts, keys)
-
-    return {
-        wanted: made(ITEMS[wanted.kind], tuple(keys)) for wanted, keys in plan.items()
-    }
+    texts, found = Encodings(load_manifest(manifest), loaded), dict[Pass, Any]()
+    # Passes that go through the same share it, as plain and noise do.
+    made = cache(lambda kind, keys: _MAKERS[kind](texts, keys))
+    for wanted, keys in plan.items():
+        found[wanted] = made(ITEMS[wanted.kind], tuple(keys))
+    return found
 
 
 def score(

@@ -160,8 +160,7 @@ class Strict(BaseModel):
         same = super().model_copy(deep=deep)
         if not update:
             return same
-        kept = {name: getattr(same, name) for name in same.model_fields_set}
-        return type(self).model_validate({**kept, **update})
+        return type(self).model_validate({**vars(same), **update})
 
 
 class Figure(Strict):
@@ -249,9 +248,10 @@ class Row(Figure):
     @classmethod
     def of_estimate(cls, estimate: Estimate, **columns: Any) -> Self:
         """A row with the estimate's figures and the given identifying columns."""
-        note = "; ".join(t for t in (estimate.note, columns.pop("note", "")) if t)
-        shared = {k: v for k, v in vars(estimate).items() if k in cls.model_fields}
-        return cls(**{**shared, **columns, "note": note})
+        notes = filter(None, (estimate.note, columns.pop("note", "")))
+        columns = {**vars(estimate), **columns, "note": "; ".join(notes)}
+        del columns["se"]  # rows have what follows from it
+        return cls(**columns)
 
 
 def side_of(figure: Estimate | Row, null: float = 0.0) -> int | None:
@@ -307,7 +307,8 @@ def frame(of: str, held: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFr
     if of in lists:
         records = [one.model_dump() for one in getattr(held, of)]
         names = [*lists[of].model_fields, *lists[of].model_computed_fields]
-        return pd.DataFrame(records, columns=[n for n in names if n != "facts"])
+        table = pd.DataFrame(records, columns=names)
+        return table.drop(columns="facts", errors="ignore")
     if of in held.tables:
         return pd.DataFrame(held.tables[of])
     fix = choose(of, [*lists, *held.tables])
@@ -576,8 +577,7 @@ class Finding(Rendered, Figure):
         """
         told: dict[str, Any] = {}
         if row is not None:
-            told = {k: getattr(row, k) for k in Figure.model_fields}
-            told["p_adjusted"] = getattr(row, "p_adjusted", None)
+            told = row.model_dump(include={*Figure.model_fields, "p_adjusted"})
         told["family"] = "exploratory" if columns.get("p") is None else "primary"
         return cls(**{**told, **columns}, claim=claim, says=says)
 

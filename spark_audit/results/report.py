@@ -114,7 +114,7 @@ _WRITTEN = re.compile(
 
 
 def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
-    for name in (name for names in files.values() for name in names):
+    for name in chain(*files.values()):
         # They are deleted by these names, whoever wrote the report.
         if not _WRITTEN.fullmatch(name):
             raise ValueError("names a file that is none of a report's")
@@ -146,10 +146,10 @@ def _check_record(table: str, record: dict[str, Any]) -> None:
             raise ValueError(
                 f"table {table} holds something else than text or a number in its place"
             )
-    lacking = [c for c in texts if not isinstance(record.get(c), str)]
-    lacking += [c for c in numbers if not isinstance(record.get(c), int | float)]
-    if lacking:
-        raise ValueError(f"table {table} lacks {lacking[0]}")
+    for columns, kind in ((texts, str), (numbers, int | float)):
+        for column in columns:
+            if not isinstance(record.get(column), kind):
+                raise ValueError(f"table {table} lacks {column}")
 
 
 class Report(Strict):
@@ -209,10 +209,11 @@ class Report(Strict):
     def scope(self) -> list[str]:
         """What cannot be concluded."""
         # From any report, from its audits, from this one.
-        kept: list[Row | Finding] = [*self.results, *self.contrasts, *self.findings]
-        audits = ["all", *dict.fromkeys(one.audit for one in kept)]
-        own = (sentences.under(f"scope.{audit}.") for audit in audits)
-        return [*chain(*own), *self.caveats]
+        told = {"all": sentences.under("scope.all.")}
+        for one in (*self.results, *self.contrasts, *self.findings):
+            if one.audit not in told:
+                told[one.audit] = sentences.under(f"scope.{one.audit}.")
+        return [*chain(*told.values()), *self.caveats]
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What it is of and how much it holds."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -238,18 +239,17 @@ def replicates_of(
         return {}
     # Before columns are compared: many rows would take longer than all else.
     sums = [weights.dealt(one.sums) for one in parts.values()]
-    ends = np.cumsum([each.shape[1] for each in sums])
     # Checkpoints share most columns: what is counted, and figures of the reference.
     distinct, places = np.unique(np.hstack(sums), axis=1, return_inverse=True)
     # Each sum in one piece of memory, as the statistics read it.
     totals = weighted_sums(weights.drawn, distinct).T.copy()
     # NumPy 2.0.0 gives the places a second axis.
-    columns = np.split(totals[places.ravel()], ends[:-1])
+    columns, found = iter(places.ravel()), dict[K, np.ndarray]()
     with np.errstate(divide="ignore", invalid="ignore"):
-        return {
-            key: one.statistic(part.T)
-            for (key, one), part in zip(parts.items(), columns, strict=True)
-        }
+        for key, one in parts.items():
+            own = [*islice(columns, one.sums.shape[1])]
+            found[key] = one.statistic(totals[own].T)
+    return found
 
 
 def estimates_of(

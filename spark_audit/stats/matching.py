@@ -69,8 +69,7 @@ _LARGEST = 1e6
 _BLOCK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """A span and one of its controls.
 
     Attributes
@@ -204,22 +203,24 @@ def match_spans(
     free = eligible & scored
     for start, end in spans:
         free[start:end] = False
-    windows = {n: eligible_windows(free, n) for n in {b - a for a, b in spans}}
-    if shows is not None:
-        seen = _prefix_sums(shows)
-        windows = {n: at[seen[at + n] > seen[at]] for n, at in windows.items()}
+    seen = None if shows is None else _prefix_sums(shows)
+    windows: dict[int, np.ndarray] = {}
     choices: dict[int, Choices] = {}
     reasons: dict[int, str] = {}
-    for i in sorted(range(len(spans)), key=lambda i: (*spans[i], i)):
+    for i in sorted(range(len(spans)), key=spans.__getitem__):
         start, end = spans[i]
-        starts = windows[end - start]
+        length = end - start
+        if length not in windows:
+            at = eligible_windows(free, length)
+            windows[length] = at if seen is None else at[seen[at + length] > seen[at]]
+        starts = windows[length]
         if controls == "before":
             # None reaches into the span, whose tokens are not free.
             starts = starts[starts < start]
         if not scored[start:end].all():
             reasons[i] = NOT_SCORED
         elif not len(starts):
-            reasons[i] = NO_WINDOW.format(end - start)
+            reasons[i] = NO_WINDOW.format(length)
         else:
             span, profile = slice(start, end), distance == "profile"
             near = _within_caliper(unll, starts, span, caliper_u, profile=profile)
@@ -235,8 +236,7 @@ def match_spans(
         else:
             start, cost = window
             pairs.append(Pair(i, start, start + choice.length, cost))
-    pairs.sort(key=lambda pair: (pair.span, pair.start))
-    return Matching(pairs, dict(sorted(reasons.items())))
+    return Matching(sorted(pairs), dict(sorted(reasons.items())))
 
 
 def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:
@@ -513,7 +513,7 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
     choices
         One entry a span, in the order that breaks ties.
     """
-    picks: list[Pick | None] = [None for _ in choices]
+    picks: list[Pick | None] = [None] * len(choices)
     left = list(choices)
     group = {i: [i] for i, choice in enumerate(choices) if len(choice.starts)}
     unsolved = list(group.values())
@@ -546,14 +546,15 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
 def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by interval scheduling over masks of the spans that have a window."""
     events: list[tuple[int, int, int, int]] = []
-    tokens = sum(choice.length for choice in choices)
+    lengths = [choice.length for choice in choices]
     for i, choice in enumerate(choices):
-        touched = tokens - choice.length + (len(choices) - 1) * (choice.length - 1)
+        touched = sum(lengths) - choice.length
+        touched += (len(choices) - 1) * (choice.length - 1)
         cheapest = np.argsort(choice.costs, kind="stable")[: touched + 1]
         windows = np.stack([choice.starts, choice.costs], axis=1)[cheapest].tolist()
         events += [(start + choice.length, start, i, cost) for start, cost in windows]
     events.sort()
-    reach = max(choice.length for choice in choices)
+    reach = max(lengths)
     # best[n]: mask -> least cost and then earliest windows, of those that end at
     # ends[n] or before. Of one mask the same spans have none.
     nobody: tuple[Pick | None, ...] = (None,) * len(choices)
@@ -714,8 +715,9 @@ def rtm_bias(
     change = columns[:, 2] - drift[cells]
     moments = np.stack([columns[:, 0], x, change, x * x, x * change], axis=1)
     pairs = np.stack([tokens, tokens * spans], axis=1)
-    sides = (moments, windows.pool_clusters), (pairs, windows.span_clusters)
-    table = np.hstack([cluster_sums(*side, windows.n_clusters) for side in sides])
+    of_pool = cluster_sums(moments, windows.pool_clusters, windows.n_clusters)
+    of_spans = cluster_sums(pairs, windows.span_clusters, windows.n_clusters)
+    table = np.hstack([of_pool, of_spans])
     clusters = int(table.any(axis=1).sum())
     if not tokens.any():
         reason = "no span shares a cell with a window of the pool"

@@ -159,9 +159,9 @@ def memory(
             f"{FEWEST} clusters"
         )
     # Sums and tokens of trained, then of other occurrences, by stratum.
-    values = [np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)]
-    parts = [one * side for side in (sides.trained, ~sides.trained) for one in values]
-    table = _sums(parts, sides, used)
+    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
+    ours = sides.trained
+    table = _sums((x * ours, n * ours, x * ~ours, n * ~ours), sides, used)
     table = table[table.any(axis=1)]
     _, ours, _, theirs = np.split(table, 4, axis=1)
     tokens = np.concatenate([ours, theirs], axis=1)

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_audit.audits.base import Audit
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_replicates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_audit.audits.base.replicates", lambda _: 200)
+        patch.setattr(Audit, "replicates_of", lambda *_: 200)
         yield
