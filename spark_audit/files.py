@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from io import BufferedReader
+from itertools import filterfalse
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,7 +48,7 @@ def lies_inside(path: Path, *, within: Path | None = None) -> bool:
             allowed.append(cache / "blobs")
     # Of links that lead round and round `Path.resolve` makes an error.
     target = Path(os.path.realpath(path))
-    return any(target.is_relative_to(one) for one in allowed)
+    return any(map(target.is_relative_to, allowed))
 
 
 def check_links(folder: Path, *inside: str) -> None:
@@ -300,7 +301,7 @@ def check_writable(folder: Path) -> None:
         If it cannot.
     """
     sweep(folder)
-    place = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
+    place = next(filter(os.path.lexists, (folder, *folder.parents)))
     try:
         # It has no name: nothing of it is left, however this process ends.
         with tempfile.TemporaryFile(dir=place):
@@ -324,7 +325,7 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     """
     import filelock
 
-    made = [folder for folder in path.parents if not folder.exists()]
+    made = [*filterfalse(Path.exists, path.parents)]
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
         while not lock.is_locked:
