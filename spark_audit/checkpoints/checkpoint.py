@@ -160,7 +160,7 @@ class Checkpoint:
         if self.whole and path.exists():
             eos = untrusted.read_json(path).get("eos_token_id")
             ids = eos if isinstance(eos, list) else [0 if eos is None else eos]
-            if not all(type(i) is int for i in ids):
+            if not {*map(type, ids)} <= {int}:
                 raise CheckpointError(f"{path.name}: eos_token_id is no token's id")
             return eos
         return getattr(model.generation_config, "eos_token_id", None)
@@ -184,10 +184,9 @@ class Checkpoint:
         model = self._built(state, device_map="meta")
         # Other numbers, where the model has floating-point ones, a cast would hide.
         front, own = f"{model.base_model_prefix}.", dict(model.named_parameters())
-        floats = [
-            n for n in state if n.endswith(".weight") or own.keys() & {n, front + n}
-        ]
-        weight_files.check_floats({name: state[name] for name in floats})
+        for name, tensor in state.items():
+            if name.endswith(".weight") or own.keys() & {name, front + name}:
+                weight_files.check_floats({name: tensor})
         return model
 
     def _check_quantised(self) -> None:
@@ -307,7 +306,9 @@ class Checkpoint:
         base = own = self.on.sha256
         if raw is not None:
             kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
-            kept |= {k: sorted(kept[k]) for k in _SETS if isinstance(raw.get(k), list)}
+            for key in _SETS:
+                if isinstance(raw.get(key), list):
+                    kept[key] = sorted(raw[key])
             adapter = weight_files.content_sha256(self.files, kept)
             own = own if self.complete else adapter
         if os.path.lexists(self.folder / NOISE):  # without it it is another model
@@ -469,7 +470,7 @@ def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
 
     Each with what is read for it, and how that is put together; a series is not.
     """
-    model, adapter = ((path / name).exists() for name in untrusted.CONFIGURATIONS)
+    model, adapter = map(Path.exists, map(path.joinpath, untrusted.CONFIGURATIONS))
     full = weight_files.weights_of(path)
     file = None if model or adapter else weight_files.lone_file(path)
     gguf = None if model else weight_files.lone_file(path, (".gguf",))
@@ -556,15 +557,18 @@ def _beside(folder: Path) -> list[str]:
     CheckpointError
         If some are of the language model: without them it is another one.
     """
-    there = [name for name in _TRAINED if os.path.lexists(folder / name)]
-    for name in there:
+    notes = []
+    for name in _TRAINED:
+        if not os.path.lexists(folder / name):
+            continue
         untrusted.check_inside(folder / name)
         for key in sorted(weight_files.merged((folder / name,))):
             if not _IMAGES.search(key):
                 what = f"{name} holds weights of the language model ({shown(key)})"
                 fix = "merge adapter and weights with the tool that trained them"
                 raise CheckpointError(what, fix=fix)
-    return [f"{name} is of images, which are not audited: left out" for name in there]
+        notes.append(f"{name} is of images, which are not audited: left out")
+    return notes
 
 
 # --- a weights file alone, with whatever wrapped it -----------------------------------
