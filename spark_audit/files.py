@@ -68,11 +68,9 @@ def check_links(folder: Path, *inside: str) -> None:
     for pattern in inside:
         for path in sorted(folder.glob(pattern)):
             if not lies_inside(path, within=folder):
-                raise InputError(
-                    "is a link out of the folder",
-                    where=str(path),
-                    fix="remove it, or give a folder that you own",
-                )
+                what = "is a link out of the folder"
+                fix = "remove it, or give a folder that you own"
+                raise InputError(what, where=str(path), fix=fix)
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
@@ -334,11 +332,9 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
     except filelock.Timeout as error:
-        raise InputError(
-            "another process is writing to it",
-            where=str(path.parent),
-            fix="wait for it, or give another -o",
-        ) from error
+        what = "another process is writing to it"
+        fix = "wait for it, or give another -o"
+        raise InputError(what, where=str(path.parent), fix=fix) from error
     except OSError as error:
         raise cannot_write(path.parent, error) from error
     try:

@@ -286,18 +286,16 @@ def resolve(config: Any, modules: Sequence[str]) -> None:
         try:
             re.compile(value)  # PEFT's language: the other one has recursion
             match = regex.compile(value).fullmatch
-            found = {
-                name
-                for name in modules
-                if match(name, timeout=max(end - time.monotonic(), 1e-3))
-            }
+            found = set()
+            for name in modules:
+                if match(name, timeout=max(end - time.monotonic(), 1e-3)):
+                    found.add(name)
         except _FAILURES as error:
             found, what = set(), f"cannot be matched ({type(error).__name__})"
         if not found and field != "exclude_modules":
-            what = (
-                f"adapter_config.json: what {field} gives {what} ({shown(value, 80)})"
-            )
-            raise CheckpointError(what, fix="list the modules' names")
+            what = f"what {field} gives {what} ({shown(value, 80)})"
+            fix = "list the modules' names"
+            raise CheckpointError(f"adapter_config.json: {what}", fix=fix)
         setattr(config, field, found)
 
 

@@ -152,6 +152,7 @@ def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
     """A state dictionary, each tensor dense; anything else is refused."""
     if not isinstance(content, dict):
         raise CheckpointError(f"{what}holds no state dictionary", fix=fix)
+    state: State = {}
     for key, value in content.items():
         if not isinstance(value, torch.Tensor):
             what += f"holds something else than tensors ({shown(key)})"
@@ -161,7 +162,8 @@ def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
         if not dense or value.nbytes > value.untyped_storage().nbytes():
             what = f"tensor {shown(key)} is not stored number by number"
             raise CheckpointError(what, fix="save contiguous, dense tensors")
-    return {str(key): value for key, value in content.items()}
+        state[str(key)] = value
+    return state
 
 
 def merged(files: Iterable[Path]) -> State:

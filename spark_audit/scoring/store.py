@@ -200,10 +200,8 @@ class Store:
                 if out_of_memory(error):
                     raise
                 self._parts[path] = _numbers([]), []
-                self.notes.append(
-                    f"score part {path.name} is damaged or of another version; its "
-                    "items are scored again"
-                )
+                note = f"score part {path.name} is damaged or of another version; its "
+                self.notes.append(f"{note}items are scored again")
 
     def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
         """The table of items, by their own keys; what is not stored yet is left out.
@@ -216,16 +214,14 @@ class Store:
         OutputError
             If a part vanished.
         """
-        if self.folder is None:
-            held = ((name, self._pending.get(key)) for name, key in keys.items())
-            items = [(name, *own) for name, own in held if own is not None]
-            return TokenTable.from_items(items, kind=kind.kind)
         self.flush()
         self.refresh()
-        paths = self._holding(keys.values())
-        if not paths:
-            return TokenTable.from_items([], kind=kind.kind)
-        return TokenTable.read(*paths, keys=keys)
+        if paths := self._holding(keys.values()):
+            return TokenTable.read(*paths, keys=keys)
+        # Nothing waits any more, unless the store is in memory.
+        held = self._pending
+        items = [(name, *held[key]) for name, key in keys.items() if key in held]
+        return TokenTable.from_items(items, kind=kind.kind)
 
     def _holding(self, keys: Iterable[str]) -> list[Path]:
         """The parts that hold any of the keys."""

@@ -45,6 +45,7 @@ ITEMS: Mapping[str, str] = dict.fromkeys(LAYOUTS, "texts") | {
 
 COLUMNS = LAYOUTS["plain"]
 WITH_NUCLEI = {**COLUMNS, **LAYOUTS["nucleus"]}
+_AGAIN = "score again with the same manifest"
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,13 +117,10 @@ class TokenTable:
 
     def rows(self, key: str) -> slice:
         """Rows of one item; an unknown key is an ``InputError``."""
-        if key not in self._row:
-            raise InputError(
-                "the score table lacks an item of the manifest",
-                where=f"example {key!r}",
-                fix="score again with the same manifest",
-            )
-        i = self._row[key]
+        i = self._row.get(key)
+        if i is None:
+            what = "the score table lacks an item of the manifest"
+            raise InputError(what, where=f"example {key!r}", fix=_AGAIN)
         return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
 
     def span(self, key: str, start: int, end: int) -> slice:
@@ -131,11 +129,8 @@ class TokenTable:
         positions = self.position[rows]
         low, high = np.searchsorted(positions, [start, end])
         if high - low != end - start:
-            raise InputError(
-                f"tokens {start}:{end} were not all scored",
-                where=f"example {key!r}",
-                fix="score again with the same manifest",
-            )
+            what = f"tokens {start}:{end} were not all scored"
+            raise InputError(what, where=f"example {key!r}", fix=_AGAIN)
         return slice(rows.start + int(low), rows.start + int(high))
 
     def items(self) -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
@@ -154,13 +149,10 @@ class TokenTable:
         """One row per item: its key, and lists of positions and of each column."""
         ends = pa.array(self.offsets, pa.int32())
         lists = {"position": self.position, **self.columns}
-        return pa.table(
-            {"key": pa.array(self.ids, pa.string())}
-            | {
-                name: pa.ListArray.from_arrays(ends, pa.array(values))
-                for name, values in lists.items()
-            }
-        )
+        table = {"key": pa.array(self.ids, pa.string())}
+        for name, values in lists.items():
+            table[name] = pa.ListArray.from_arrays(ends, pa.array(values))
+        return pa.table(table)
 
     @classmethod
     def read(cls, *paths: Path, keys: Mapping[str, str] | None = None) -> TokenTable:
@@ -263,7 +255,6 @@ def read_parquet(*paths: Path, columns: Sequence[str] | None = None) -> pa.Table
             with pq.ParquetFile(path) as file:
                 tables.append(file.read(columns))
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise OutputError(
-                "is not a readable score table", where=str(path), fix="score again"
-            ) from error
+            what, fix = "is not a readable score table", "score again"
+            raise OutputError(what, where=str(path), fix=fix) from error
     return pa.concat_tables(tables)
