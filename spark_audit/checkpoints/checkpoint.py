@@ -306,9 +306,7 @@ class Checkpoint:
         base = own = self.on.sha256
         if raw is not None:
             kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
-            for key in _SETS:
-                if isinstance(raw.get(key), list):
-                    kept[key] = sorted(raw[key])
+            kept |= {k: sorted(kept[k]) for k in _SETS if isinstance(raw.get(k), list)}
             adapter = weight_files.content_sha256(self.files, kept)
             own = own if self.complete else adapter
         if os.path.lexists(self.folder / NOISE):  # without it it is another model
@@ -557,18 +555,15 @@ def _beside(folder: Path) -> list[str]:
     CheckpointError
         If some are of the language model: without them it is another one.
     """
-    notes = []
-    for name in _TRAINED:
-        if not os.path.lexists(folder / name):
-            continue
+    there = [name for name in _TRAINED if os.path.lexists(folder / name)]
+    for name in there:
         untrusted.check_inside(folder / name)
         for key in sorted(weight_files.merged((folder / name,))):
             if not _IMAGES.search(key):
                 what = f"{name} holds weights of the language model ({shown(key)})"
                 fix = "merge adapter and weights with the tool that trained them"
                 raise CheckpointError(what, fix=fix)
-        notes.append(f"{name} is of images, which are not audited: left out")
-    return notes
+    return [f"{name} is of images, which are not audited: left out" for name in there]
 
 
 # --- a weights file alone, with whatever wrapped it -----------------------------------

@@ -100,11 +100,8 @@ class Loaded:
         """Sizes that the model's configuration states, by their names there."""
         config: Any = getattr(self.model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else None
-        sizes = {}
-        for name in SIZES:
-            if type(size := getattr(text, name, None)) is int:
-                sizes[name] = size
-        return sizes
+        sizes = {name: getattr(text, name, None) for name in SIZES}
+        return {name: size for name, size in sizes.items() if type(size) is int}
 
     def without_weights(self) -> Loaded:
         """All that is known of it, for a process that does not score it."""

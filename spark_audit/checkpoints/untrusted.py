@@ -129,11 +129,8 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
 
 def weights_in(folder: Path, suffixes: Sequence[str] = WEIGHT_SUFFIXES) -> list[Path]:
     """Files of weights, without what trainers save beside them."""
-    return [
-        file
-        for file in folder.iterdir()
-        if file.suffix in suffixes and not file.name.startswith(NO_WEIGHTS)
-    ]
+    files = (file for file in folder.iterdir() if file.suffix in suffixes)
+    return [file for file in files if not file.name.startswith(NO_WEIGHTS)]
 
 
 def printable(source: str) -> str:
@@ -222,9 +219,7 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
 
 def walk(value: Any) -> Iterator[tuple[str, Any]]:
     """Every key of nested JSON with its value."""
-    for one in objects(value):
-        for key in one:
-            yield str(key), one[key]
+    return ((str(key), one[key]) for one in objects(value) for key in one)
 
 
 # --- other libraries ------------------------------------------------------------------

@@ -11,7 +11,6 @@ import pickle
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,8 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 def weights_of(folder: Path, names: Sequence[str] = FULL) -> Path | None:
     """The first of these files that is there, or its index."""
-    for name, end in product(names, ("", ".index.json")):
-        path = folder / f"{name}{end}"
-        if os.path.lexists(path):
-            return path
-    return None
+    paths = (folder / f"{name}{end}" for name in names for end in ("", ".index.json"))
+    return next(filter(os.path.lexists, paths), None)
 
 
 def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
@@ -152,7 +148,6 @@ def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
     """A state dictionary, each tensor dense; anything else is refused."""
     if not isinstance(content, dict):
         raise CheckpointError(f"{what}holds no state dictionary", fix=fix)
-    state: State = {}
     for key, value in content.items():
         if not isinstance(value, torch.Tensor):
             what += f"holds something else than tensors ({shown(key)})"
@@ -162,8 +157,7 @@ def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
         if not dense or value.nbytes > value.untyped_storage().nbytes():
             what = f"tensor {shown(key)} is not stored number by number"
             raise CheckpointError(what, fix="save contiguous, dense tensors")
-        state[str(key)] = value
-    return state
+    return {str(key): value for key, value in content.items()}
 
 
 def merged(files: Iterable[Path]) -> State:
