@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from io import BufferedReader
+from itertools import filterfalse
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,7 +48,7 @@ def lies_inside(path: Path, *, within: Path | None = None) -> bool:
             allowed.append(cache / "blobs")
     # Of links that lead round and round `Path.resolve` makes an error.
     target = Path(os.path.realpath(path))
-    return any(target.is_relative_to(one) for one in allowed)
+    return any(map(target.is_relative_to, allowed))
 
 
 def check_links(folder: Path, *inside: str) -> None:
@@ -67,11 +68,9 @@ def check_links(folder: Path, *inside: str) -> None:
     for pattern in inside:
         for path in sorted(folder.glob(pattern)):
             if not lies_inside(path, within=folder):
-                raise InputError(
-                    "is a link out of the folder",
-                    where=str(path),
-                    fix="remove it, or give a folder that you own",
-                )
+                what = "is a link out of the folder"
+                fix = "remove it, or give a folder that you own"
+                raise InputError(what, where=str(path), fix=fix)
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
@@ -300,7 +299,7 @@ def check_writable(folder: Path) -> None:
         If it cannot.
     """
     sweep(folder)
-    place = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
+    place = next(filter(os.path.lexists, (folder, *folder.parents)))
     try:
         # It has no name: nothing of it is left, however this process ends.
         with tempfile.TemporaryFile(dir=place):
@@ -324,7 +323,7 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     """
     import filelock
 
-    made = [folder for folder in path.parents if not folder.exists()]
+    made = [*filterfalse(Path.exists, path.parents)]
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
         while not lock.is_locked:
@@ -333,11 +332,9 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
     except filelock.Timeout as error:
-        raise InputError(
-            "another process is writing to it",
-            where=str(path.parent),
-            fix="wait for it, or give another -o",
-        ) from error
+        what = "another process is writing to it"
+        fix = "wait for it, or give another -o"
+        raise InputError(what, where=str(path.parent), fix=fix) from error
     except OSError as error:
         raise cannot_write(path.parent, error) from error
     try:

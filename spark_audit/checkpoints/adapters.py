@@ -100,12 +100,11 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=_LAYERS)], "num_layers"),
     (_Task, "task_type"),
 )
+_FIELDS: dict[str, Any] = {}
+for _values, _names in _OPENED_VALUES:
+    _FIELDS |= dict.fromkeys(_names.split(), (_values, None))
 _Opened: Any = create_model(
-    "_Opened",
-    __config__=ConfigDict(strict=True, regex_engine="python-re"),
-    **dict[str, Any](
-        (name, (kind, None)) for kind, names in _OPENED_VALUES for name in names.split()
-    ),
+    "_Opened", __config__=ConfigDict(strict=True, regex_engine="python-re"), **_FIELDS
 )
 """The fields that are opened, with their values."""
 
@@ -287,18 +286,16 @@ def resolve(config: Any, modules: Sequence[str]) -> None:
         try:
             re.compile(value)  # PEFT's language: the other one has recursion
             match = regex.compile(value).fullmatch
-            found = {
-                name
-                for name in modules
-                if match(name, timeout=max(end - time.monotonic(), 1e-3))
-            }
+            found = set()
+            for name in modules:
+                if match(name, timeout=max(end - time.monotonic(), 1e-3)):
+                    found.add(name)
         except _FAILURES as error:
             found, what = set(), f"cannot be matched ({type(error).__name__})"
         if not found and field != "exclude_modules":
-            what = (
-                f"adapter_config.json: what {field} gives {what} ({shown(value, 80)})"
-            )
-            raise CheckpointError(what, fix="list the modules' names")
+            what = f"what {field} gives {what} ({shown(value, 80)})"
+            fix = "list the modules' names"
+            raise CheckpointError(f"adapter_config.json: {what}", fix=fix)
         setattr(config, field, found)
 
 
@@ -322,8 +319,9 @@ class AdapterHost:
         self.peft: Any = None
         self.released = False
         # Before any adapter is among them.
-        self.parameters = sum(one.numel() for one in model.parameters())
-        self._modules = [name for name, _ in model.named_modules() if name]
+        self.parameters = model.num_parameters()
+        # The first is the model itself, which has no name.
+        _, *self._modules = dict(model.named_modules())
         if runs:
             self._probe()
 
@@ -410,8 +408,9 @@ class AdapterHost:
 
     def _leave_copies(self, name: str, state: weight_files.State) -> list[str]:
         """Leave out copies of the base's embeddings, which PEFT may save; notes."""
-        base = dict(self.peft.get_base_model().named_parameters())
-        own, notes = {key.replace(".base_layer.", "."): base[key] for key in base}, []
+        own, notes = {}, []
+        for path, parameter in self.peft.get_base_model().named_parameters():
+            own[path.replace(".base_layer.", ".")] = parameter
         for key in sorted(state.keys() - self._tensors(name)):
             of_base = key.removeprefix(weight_files.PREFIX).replace(".base_layer.", ".")
             there: Any = own.get(of_base)

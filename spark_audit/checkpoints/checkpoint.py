@@ -160,7 +160,7 @@ class Checkpoint:
         if self.whole and path.exists():
             eos = untrusted.read_json(path).get("eos_token_id")
             ids = eos if isinstance(eos, list) else [0 if eos is None else eos]
-            if not all(type(i) is int for i in ids):
+            if not {*map(type, ids)} <= {int}:
                 raise CheckpointError(f"{path.name}: eos_token_id is no token's id")
             return eos
         return getattr(model.generation_config, "eos_token_id", None)
@@ -184,10 +184,9 @@ class Checkpoint:
         model = self._built(state, device_map="meta")
         # Other numbers, where the model has floating-point ones, a cast would hide.
         front, own = f"{model.base_model_prefix}.", dict(model.named_parameters())
-        floats = [
-            n for n in state if n.endswith(".weight") or own.keys() & {n, front + n}
-        ]
-        weight_files.check_floats({name: state[name] for name in floats})
+        for name, tensor in state.items():
+            if name.endswith(".weight") or own.keys() & {name, front + name}:
+                weight_files.check_floats({name: tensor})
         return model
 
     def _check_quantised(self) -> None:
@@ -469,7 +468,7 @@ def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
 
     Each with what is read for it, and how that is put together; a series is not.
     """
-    model, adapter = ((path / name).exists() for name in untrusted.CONFIGURATIONS)
+    model, adapter = map(Path.exists, map(path.joinpath, untrusted.CONFIGURATIONS))
     full = weight_files.weights_of(path)
     file = None if model or adapter else weight_files.lone_file(path)
     gguf = None if model else weight_files.lone_file(path, (".gguf",))

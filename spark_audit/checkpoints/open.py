@@ -171,19 +171,20 @@ class Opening:
         self.groups: list[list[str]] = []
         with quiet():
             self.items = _read_all(specs, loading)
-            read = (one for item in self.items for one in (item, item.on))
-            self.places = {
-                p for one in read for p in (one.folder, one.place, *one.files)
-            }
+            self.places = set[Path]()
+            for item in self.items:
+                for read in (item, item.on):
+                    self.places |= {read.folder, read.place, *read.files}
             self._modules = _by_module(self.items)
             for items in self._modules:
                 base = items[0].on
                 with at(base.where):
                     host = AdapterHost(base.skeleton(), runs=False)
                     base.check_room(host.parameters)
-                found = [one.without_weights() for one in self._on(host, items)]
-                self.described += found
-                self.groups.append([one.name for one in found])
+                self.groups.append([])
+                for one in self._on(host, items):
+                    self.described.append(one.without_weights())
+                    self.groups[-1].append(one.name)
             for one in self.described[1:] if loading.include_base else ():
                 check_base(one, self.described[0])
             # What takes longer, and still before hours of scoring: every number, once.
@@ -222,11 +223,6 @@ class Opening:
         again = not item.adapter and item.base and same_path(item.base, item.where)
         return item.name == BASE or bool(again)
 
-    def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
-        """How a checkpoint is opened: as it is (the empty name), rounded, relearned."""
-        rounded = () if self._is_base(item) else self._loading.quantize
-        return ("", *rounded, *((RELEARN,) if self._relearning else ()))
-
     def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
         """The checkpoints of a module, one after the other, also on the meta device."""
         shape = host.model.get_input_embeddings().weight.shape
@@ -234,7 +230,9 @@ class Opening:
             with quiet(), at(item.where):
                 noise = weight_files.frozen_noise(item.folder, item.files, shape)
                 on = host.attach(item) if item.adapter else None
-            for kind in self._kinds(item):
+            # As it is (the empty name), rounded, relearned.
+            rounded = () if self._is_base(item) else self._loading.quantize
+            for kind in ("", *rounded, *((RELEARN,) if self._relearning else ())):
                 with quiet(), at(item.where):
                     loaded = self._open(host, item, on, noise, kind)
                 yield loaded
@@ -312,16 +310,18 @@ def _by_module(items: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
     """The checkpoints that are opened on each module."""
     shared: dict[str, list[Checkpoint]] = {}
     alone: list[list[Checkpoint]] = []
-    base = [item for item in items if item.name == BASE]
-    for item in items[len(base) :]:
-        if item.complete:
+    base: list[Checkpoint] = []
+    for item in items:
+        if item.name == BASE:
+            base.append(item)
+        elif item.complete:
             alone.append([item])
         elif changes_base(item.config):
             alone.insert(0, [item])
         else:
             shared.setdefault(str(item.config.get("peft_type")), []).append(item)
     first, *others = [*shared.values()] or [[]]
-    return [module for module in ([*base, *first], *others, *alone) if module]
+    return [*filter(None, ([*base, *first], *others, *alone))]
 
 
 def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
@@ -361,7 +361,7 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     if base.adapter:
         what, fix = "the base is itself an adapter", "give the model it was trained on"
         raise CheckpointError(what, where=base.where, fix=fix)
-    return [base, *(_put_on(base, item) for item in items)]
+    return [base, *map(partial(_put_on, base), items)]
 
 
 def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
@@ -377,10 +377,8 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
         return item
     with at(item.where):
         if os.path.lexists(base.folder / weight_files.NOISE):
-            what = (
-                f"the base has frozen noise of its own ({weight_files.NOISE}): with an "
-            )
-            what += "adapter on it, neither says whether it holds"
+            what = f"the base has frozen noise of its own ({weight_files.NOISE}): with "
+            what += "an adapter on it, neither says whether it holds"
             raise CheckpointError(what, fix="give the model without it as the base")
         own = weight_files.check_whole(item.folder).get("base_sha256")
         if isinstance(own, str) and own != (there := base.sha256):
@@ -494,9 +492,14 @@ def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
     places = {item.folder: "the checkpoint's own"}
     if item.base_folder is not None:
         places.setdefault(item.base_folder, "the base's")
-    words = [p for p in places if any((p / name).exists() for name in _VOCABULARIES)]
-    told = [p for p in words if (p / "tokenizer_config.json").exists()]
-    whole = [p for p in places if p in told or (p / "tokenizer.json").exists()]
+    whole, words = [], []
+    for place in places:
+        bare = any(map(Path.exists, map(place.joinpath, _VOCABULARIES)))
+        told = bare and (place / "tokenizer_config.json").exists()
+        if told or (place / "tokenizer.json").exists():
+            whole.append(place)
+        elif bare:
+            words.append(place)
     for place in whole or words:
         tokenizer, sha256, notes = read(place)
         note = places[place] if whole else "made from a bare vocabulary file"

@@ -176,21 +176,25 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
         On an empty value, a list without a name, a name given twice, the same path
         twice, or replicates at different stages.
     """
-    drafts = [_draft(text) for text in texts]
-    names = [spec.name for spec in drafts if spec.name]
-    # What is called base may be audited too.
-    audited = [(p, one.stage) for one in drafts if one.name != BASE for p in one.paths]
-    places = [_parts(*one) for one in audited]
-    for name in names:
-        if names.count(name) > 1:
+    drafts = [*map(_draft, texts)]
+    names, unnamed = set[str](), []
+    audited: dict[tuple[str, ...], str] = {}
+    for spec in drafts:
+        if spec.name in names:
             fix = "name each checkpoint differently, or write NAME=[p1,p2] for seeds"
-            what = f"the name {name!r} is given twice"
+            what = f"the name {spec.name!r} is given twice"
             raise InputError(what, where="--ckpt", fix=fix)
-    for (path, _), place in zip(audited, places, strict=True):
-        if places.count(place) > 1:
-            what, fix = "the same checkpoint is given twice", "leave one out"
-            raise InputError(what, where=f"--ckpt {path}", fix=fix)
-    unnamed = [(spec.paths[0], spec.stage) for spec in drafts if not spec.name]
+        # What is called base may be audited too.
+        for path in spec.paths if spec.name != BASE else ():
+            place = _parts(path, spec.stage)
+            if place in audited:
+                what, fix = "the same checkpoint is given twice", "leave one out"
+                raise InputError(what, where=f"--ckpt {audited[place]}", fix=fix)
+            audited[place] = path
+            if not spec.name:
+                unnamed.append(place)
+        if spec.name:
+            names.add(spec.name)
     defaults = iter(_suffixes(unnamed, taken={*names, BASE}))
     return [
         spec if spec.name else replace(spec, name=next(defaults)) for spec in drafts
@@ -199,8 +203,7 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
 
 def default_name(source: str) -> str:
     """The name of a checkpoint that is opened alone: the last part of its path."""
-    path, stage = split_stage(source)
-    return _suffixes([(path, stage)], taken={BASE})[0]
+    return _suffixes([_parts(*split_stage(source))], taken={BASE})[0]
 
 
 def _draft(text: str) -> Spec:
@@ -229,17 +232,18 @@ def _draft(text: str) -> Spec:
     return Spec(name, paths, stages[0])
 
 
-def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list[str]:
+def _suffixes(paths: list[tuple[str, ...]], *, taken: set[str]) -> list[str]:
     """Shortest suffix of each path that no other has and that is not taken."""
-    parts, names = [_parts(path, stage) for path, stage in sources], []
-    for own in parts:
-        ends = (own[-n:] for n in range(1, len(own) + 1))
-        single = (e for e in ends if sum(p[-len(e) :] == e for p in parts) == 1)
-        found = next((n for n in map("/".join, single) if n not in taken), None)
-        if found is None:
+    names = []
+    for own in paths:
+        for n in range(1, len(own) + 1):
+            name, ends = "/".join(own[-n:]), [path[-n:] for path in paths]
+            if ends.count(own[-n:]) == 1 and name not in taken:
+                names.append(name)
+                break
+        else:
             what, fix = f"the name {own[-1]!r} is taken", "name it: NAME=PATH"
             raise InputError(what, where="--ckpt", fix=fix)
-        names.append(found)
     return names
 
 
@@ -250,9 +254,8 @@ def _parts(path: str, stage: str | None) -> tuple[str, ...]:
         # A revision is no stage, and may hold a slash.
         name, at, revision = path.partition("@")
         path = name + at.replace("@", "-") + revision.replace("/", "-")
-    parts = [part for part in Path(path).parts if part != os.sep]
-    parts = parts or [path]
-    return (*parts[:-1], parts[-1] + ("" if stage is None else f"@{stage}"))
+    *above, last = [part for part in Path(path).parts if part != os.sep] or [path]
+    return (*above, last if stage is None else f"{last}@{stage}")
 
 
 # --- a series of tasks ----------------------------------------------------------------
@@ -316,21 +319,24 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
         If a stage's folder holds no checkpoint or is a link out of the series, two have
         one number, or numbering mixes two styles.
     """
-    numbered = [] if path.is_file() else _numbered(_root(path))
+    root = _root(path)
+    # Listed in a text file, stages may lie anywhere.
+    numbered = [] if path.is_file() else _numbered(root)
     folders = [folder for _, folder in numbered]
-    for place in (_root(path), *folders, *(f / n for f in folders for n in _PARTS)):
-        # Listed in a text file, stages may lie anywhere.
-        if place != path and os.path.lexists(place):
-            untrusted.check_inside(place, within=path)
+    for folder in folders:
+        for place in (root, folder, *map(folder.joinpath, _PARTS)):
+            if place != path and os.path.lexists(place):
+                untrusted.check_inside(place, within=path)
     for (number, folder), (after, other) in pairwise(numbered):
         if number == after or number[0] != after[0]:
             twice = "two stages have one number"
             what = twice if number == after else "numbers stages in two ways"
             fix = "list the paths in a text file, one stage a line"
             raise CheckpointError(f"{what}: {folder.name}, {other.name}", fix=fix)
-    found = {stage: _held(stage) for stage in folders or _listed(path)}
-    for stage, held in found.items():
-        if not held:
+    found = {}
+    for stage in folders or _listed(path):
+        found[stage] = _held(stage)
+        if not found[stage]:
             what = f"stage folder {stage.name} holds no checkpoint"
             fix = "wait until its training is done, or move the folder away"
             raise CheckpointError(what, fix=fix)
@@ -339,7 +345,7 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
 
 def stage_names(stages: Iterable[Path]) -> list[str]:
     """What stages are called: files of one name by as many folders as it takes."""
-    return _suffixes([(str(stage), None) for stage in stages], taken=set())
+    return _suffixes([_parts(str(stage), None) for stage in stages], taken=set())
 
 
 def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]:
@@ -387,7 +393,7 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
 
 
 def _described(folder: Path) -> bool:
-    return any((folder / name).exists() for name in untrusted.CONFIGURATIONS)
+    return any(map(Path.exists, map(folder.joinpath, untrusted.CONFIGURATIONS)))
 
 
 def _root(path: Path) -> Path:
@@ -397,24 +403,25 @@ def _root(path: Path) -> Path:
 
 def _numbered(root: Path) -> list[tuple[tuple[str, int], Path]]:
     """Numbered folders as ((style, number), folder), in order."""
-    found = [(_NUMBERED.fullmatch(folder.name), folder) for folder in root.iterdir()]
-    return sorted(
-        ((match[1].lower() or str(bool(match[3])), int(match[2])), folder)
-        for match, folder in found
-        if match and folder.is_dir()
-    )
+    found = []
+    for folder in root.iterdir():
+        match = _NUMBERED.fullmatch(folder.name)
+        if match and folder.is_dir():
+            style = match[1].lower() or str(bool(match[3]))
+            found.append(((style, int(match[2])), folder))
+    return sorted(found)
 
 
 def _held(stage: Path) -> dict[str, Path]:
     """The checkpoints of a stage by the names of their folders in it."""
     if stage.is_file():
         return {"": stage}
-    places = {part: stage / part for part in (*_PARTS, "") if (stage / part).is_dir()}
-    return {
-        part: place
-        for part, place in places.items()
-        if untrusted.weights_in(place) or _described(place)
-    }
+    held = {}
+    for part in (*_PARTS, ""):
+        place = stage / part
+        if place.is_dir() and (untrusted.weights_in(place) or _described(place)):
+            held[part] = place
+    return held
 
 
 def _listed(path: Path) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 import subprocess
 import sys
@@ -162,16 +161,18 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
     CheckpointError
         With what does so.
     """
-    told = untrusted.objects([*others])
-    odd = any({*one} - _TOKEN for one in told if isinstance(one.get("content"), str))
-    steps = [content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
-    patterns = [str(v) for key, v in untrusted.walk(steps) if key == "Regex"]
-    endless = any(map(_nests, patterns))
-    growth = math.prod(map(_factor, untrusted.objects(steps)))
-    after = [*untrusted.walk(content.get("post_processor"))]
-    added = sum(len(v) for key, v in after if key == "ids" and isinstance(v, list))
-    templates = [v for key, v in after if key == "single"]
-    single = Counter(key for key, _ in untrusted.walk(templates))
+    odd, endless, growth, added, single = False, False, 1.0, 0, Counter[str]()
+    for token in untrusted.objects([*others]):
+        odd |= isinstance(token.get("content"), str) and not token.keys() <= _TOKEN
+    parts = ("normalizer", "pre_tokenizer", "decoder")
+    for step in untrusted.objects([*map(content.get, parts)]):
+        endless = endless or ("Regex" in step and _nests(str(step["Regex"])))
+        growth *= _factor(step)
+    for step in untrusted.objects(content.get("post_processor")):
+        put = step.get("ids")
+        added += len(put) if isinstance(put, list) else 0
+        for inner in untrusted.objects(step.get("single")):
+            single.update(inner.keys())
     ids: Iterable[Any] = ()
     # What is of another layout, the tokenizer's own loader refuses.
     with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):

@@ -94,7 +94,7 @@ def check_folder(path: Path) -> None:
         The checkpoint's folder, or its only file, which may be a link.
     """
     found = [path]
-    for folder in (path, *(path / name for name in _INNER)):
+    for folder in (path, *map(path.joinpath, _INNER)):
         found += folder.iterdir() if folder.is_dir() else ()
     for entry in found:
         linked = entry != path and (entry.name in _INNER or not entry.is_dir())
@@ -176,8 +176,9 @@ def check_inside(path: Path, *, within: Path | None = None) -> None:
 def refuse_code(config: Mapping[str, Any], folder: Path) -> None:
     """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
     fix = "read the code, then add --trust-remote-code"
-    if any(key == "auto_map" and value for key, value in walk(config)):
-        raise CheckpointError("brings its own code (auto_map)", fix=fix)
+    for one in objects(config):
+        if one.get("auto_map"):
+            raise CheckpointError("brings its own code (auto_map)", fix=fix)
     scripts = sorted([*folder.glob("*.py"), *folder.glob("custom_generate/*.py")])
     if scripts:
         raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=fix)

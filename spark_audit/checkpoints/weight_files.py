@@ -43,7 +43,7 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 def weights_of(folder: Path, names: Sequence[str] = FULL) -> Path | None:
     """The first of these files that is there, or its index."""
     paths = (folder / f"{name}{end}" for name in names for end in ("", ".index.json"))
-    return next((path for path in paths if os.path.lexists(path)), None)
+    return next(filter(os.path.lexists, paths), None)
 
 
 def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
@@ -211,9 +211,9 @@ def check_stored(files: Iterable[Path]) -> None:
     # File by file: together they may be larger than the memory.
     for path in files:
         if path.suffix == ".safetensors":
-            state = read_tensors(path)
-            kept = [name for name in state if name.endswith((".weight", ".bias"))]
-            check_finite({name: state[name] for name in kept})
+            for name, tensor in read_tensors(path).items():
+                if name.endswith((".weight", ".bias")):
+                    check_finite({name: tensor})
 
 
 def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
@@ -323,15 +323,16 @@ def refuse_differences(
     tensor, fix
         Words of the error.
     """
-    for wrong in (
-        [f"{shown(name)} is missing" for name in sorted(ours.keys() - theirs)],
-        [f"{shown(name)} is unexpected" for name in sorted(theirs.keys() - ours)],
-        [
-            f"{shown(name)} has shape {[*shape]}, the model needs {[*ours[name]]}"
-            for name, shape in sorted(theirs.items())
-            if name in ours and tuple(shape) != tuple(ours[name])
-        ],
-    ):
-        if wrong:
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            raise CheckpointError(f"{tensor} {wrong[0]}{more}", fix=fix)
+    missing, unexpected, reshaped = [], [], []
+    for name in sorted(theirs.keys() | ours):
+        there, here = theirs.get(name), ours.get(name)
+        if there is None:
+            missing.append(f"{shown(name)} is missing")
+        elif here is None:
+            unexpected.append(f"{shown(name)} is unexpected")
+        elif tuple(there) != tuple(here):
+            said = f"has shape {[*there]}, the model needs {[*here]}"
+            reshaped.append(f"{shown(name)} {said}")
+    if wrong := missing or unexpected or reshaped:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise CheckpointError(f"{tensor} {wrong[0]}{more}", fix=fix)

@@ -75,9 +75,8 @@ class Item(_Read):
 
     def content(self) -> bytes:
         """What the scores depend on besides the checkpoint; the store hashes it."""
-        head = len(self.ids).to_bytes(8, "big")
-        arrays = (self.ids.astype("<i4"), self.positions.astype("<i4"))
-        return head + b"".join(array.tobytes() for array in arrays)
+        ids, positions = self.ids.astype("<i4"), self.positions.astype("<i4")
+        return len(ids).to_bytes(8, "big") + ids.tobytes() + positions.tobytes()
 
 
 @dataclass(frozen=True)

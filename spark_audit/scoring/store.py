@@ -16,6 +16,7 @@ from collections import UserDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -75,8 +76,29 @@ class Store:
 
     @cached_property
     def _salt(self) -> bytes:
-        # The folder is made when it is needed: what fails before leaves none behind.
-        return b"" if self.folder is None else _salt(self.folder)
+        """The folder's salt; of several workers that start at once, one makes it.
+
+        The folder is made when it is needed: what fails before leaves none behind.
+        """
+        if self.folder is None:
+            return b""
+        path = self.folder / "salt"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not path.exists():
+                with files.alone(self.folder / ".salt.lock"):
+                    if not path.exists():
+                        new = secrets.token_bytes(SALT_BYTES)
+                        files.write_atomically(
+                            path, lambda file: file.write(new), mode=0o600
+                        )
+            salt = files.read_regular(path)
+        except OSError as error:
+            raise files.cannot_write(self.folder, error) from error
+        if len(salt) != SALT_BYTES:
+            fix = "remove the whole folder, or give another one"
+            raise OutputError("is no score store's salt", where=str(path), fix=fix)
+        return salt
 
     def only_for(self, what: str) -> None:
         """Of a command's own store: know no score that was made for anything else."""
@@ -104,16 +126,15 @@ class Store:
         """Items that nobody has scored, as far as was seen, by store key: each once."""
         names = keys()
         items = {names[item.key]: item for item in keys.items}
-        lacking = self.lacking(items)
-        return {key: item for key, item in items.items() if key in lacking}
+        return {key: items[key] for key in self.lacking(items)}
 
-    def lacking(self, keys: Iterable[str]) -> set[str]:
+    def lacking(self, keys: Iterable[str]) -> list[str]:
         """Those of the keys that no score is stored under, as far as was seen."""
-        wanted = set(keys) - self._pending.keys()
-        numbers = _numbers(wanted)
-        held = [own[np.isin(own, numbers)] for own, _ in self._parts.values()]
-        stored = set(np.concatenate([np.zeros(0, np.uint64), *held]).tolist())
-        return {key for key in wanted if int(key[:16], 16) not in stored}
+        wanted = [key for key in keys if key not in self._pending]
+        numbers, lacks = _numbers(wanted), np.ones(len(wanted), dtype=bool)
+        for own, _ in self._parts.values():
+            lacks &= ~np.isin(numbers, own)
+        return [*compress(wanted, lacks)]
 
     def add(
         self, key: str, position: np.ndarray, columns: Mapping[str, np.ndarray]
@@ -179,10 +200,8 @@ class Store:
                 if out_of_memory(error):
                     raise
                 self._parts[path] = _numbers([]), []
-                self.notes.append(
-                    f"score part {path.name} is damaged or of another version; its "
-                    "items are scored again"
-                )
+                note = f"score part {path.name} is damaged or of another version; its "
+                self.notes.append(f"{note}items are scored again")
 
     def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
         """The table of items, by their own keys; what is not stored yet is left out.
@@ -195,16 +214,14 @@ class Store:
         OutputError
             If a part vanished.
         """
-        if self.folder is None:
-            held = ((name, self._pending.get(key)) for name, key in keys.items())
-            items = [(name, *own) for name, own in held if own is not None]
-            return TokenTable.from_items(items, kind=kind.kind)
         self.flush()
         self.refresh()
-        paths = self._holding(keys.values())
-        if not paths:
-            return TokenTable.from_items([], kind=kind.kind)
-        return TokenTable.read(*paths, keys=keys)
+        if paths := self._holding(keys.values()):
+            return TokenTable.read(*paths, keys=keys)
+        # Nothing waits any more, unless the store is in memory.
+        held = self._pending
+        items = [(name, *held[key]) for name, key in keys.items() if key in held]
+        return TokenTable.from_items(items, kind=kind.kind)
 
     def _holding(self, keys: Iterable[str]) -> list[Path]:
         """The parts that hold any of the keys."""
@@ -266,17 +283,16 @@ class Keys:
 
 
 def _numbers(keys: Iterable[str]) -> np.ndarray:
-    """The first 64 bits of keys, each once."""
-    return np.unique(np.fromiter((int(key[:16], 16) for key in keys), np.uint64))
+    """The first 64 bits of keys."""
+    return np.fromiter((int(key[:16], 16) for key in keys), np.uint64)
 
 
-_SCHEMAS = [
-    pa.schema(
-        {"key": pa.string(), "position": pa.list_(pa.int32())}
-        | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
-    )
-    for layout in LAYOUTS.values()
-]
+_SCHEMAS = []
+for _layout in LAYOUTS.values():
+    _types = {"key": pa.string(), "position": pa.list_(pa.int32())}
+    for _name, _dtype in _layout.items():
+        _types[_name] = pa.list_(pa.from_numpy_dtype(_dtype))
+    _SCHEMAS.append(pa.schema(_types))
 
 GONE = "top40_cold"
 """A column of earlier parts that nothing reads."""
@@ -288,13 +304,13 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     table = pq.read_table(pa.BufferReader(data))
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
     table = table.drop_columns([n for n in table.column_names if n == GONE])
-    keys, *lists = (column.combine_chunks() for column in table.columns)
+    keys, *lists = map(pa.ChunkedArray.combine_chunks, table.columns)
     # The name fits the bytes of a file that somebody else wrote, too.
     if (
         hashlib.sha256(data).hexdigest()[:32] != path.stem
         or table.schema.remove_metadata() not in _SCHEMAS
         or keys.null_count
-        or not all(isinstance(text, str) for text in remarks)
+        or not {*map(type, remarks)} <= {str}
     ):
         raise ValueError(path.name)
     for name, column in zip(table.column_names[1:], lists, strict=True):
@@ -306,27 +322,3 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
         if bad or values.null_count or not column.offsets.equals(lists[0].offsets):
             raise ValueError(path.name)
     return _numbers(keys.to_pylist()), remarks
-
-
-def _salt(folder: Path) -> bytes:
-    """The folder's salt; of several workers that start at once, one makes it."""
-    path = folder / "salt"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not path.exists():
-            with files.alone(folder / ".salt.lock"):
-                if not path.exists():
-                    salt = secrets.token_bytes(SALT_BYTES)
-                    files.write_atomically(
-                        path, lambda file: file.write(salt), mode=0o600
-                    )
-        salt = files.read_regular(path)
-    except OSError as error:
-        raise files.cannot_write(folder, error) from error
-    if len(salt) == SALT_BYTES:
-        return salt
-    raise OutputError(
-        "is no score store's salt",
-        where=str(path),
-        fix="remove the whole folder, or give another one",
-    )

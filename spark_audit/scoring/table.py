@@ -21,22 +21,18 @@ import pyarrow.parquet as pq
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_regular, write_atomically
 
-_COLUMNS: Mapping[str, str] = {
-    "plain": "nll:f4 rank_lo:i4 ties:i4 mean_logp:f4 sd_logp:f4 top1_margin:f4 "
-    "top40_logp:f4",
-    "prompted": "nll:f4 rank_lo:i4 ties:i4 top40_logp:f4",
-    "nucleus": "nll:f4 rank_lo:i4 top_p90_size:i4 top_p90_logp:f4 top_p95_size:i4 "
-    "top_p95_logp:f4",
-    "candidates": "nll_sum:f4 nll_mean:f4",
-    "noise": "nll:f4 relative:f4",
-    "generate": "strict:i1 normalised:i1 stop:i1 n_tokens:i4",
-}
+_F4, _I4, _I1 = map(np.dtype, ("f4", "i4", "i1"))
+_RANKED = {"nll": _F4, "rank_lo": _I4}
+_SPREAD = {"mean_logp": _F4, "sd_logp": _F4, "top1_margin": _F4}
 LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
-    kind: {
-        name: np.dtype(dtype)
-        for name, dtype in (column.split(":") for column in columns.split())
-    }
-    for kind, columns in _COLUMNS.items()
+    "plain": _RANKED | {"ties": _I4} | _SPREAD | {"top40_logp": _F4},
+    "prompted": _RANKED | {"ties": _I4, "top40_logp": _F4},
+    "nucleus": _RANKED
+    | {"top_p90_size": _I4, "top_p90_logp": _F4}
+    | {"top_p95_size": _I4, "top_p95_logp": _F4},
+    "candidates": {"nll_sum": _F4, "nll_mean": _F4},
+    "noise": {"nll": _F4, "relative": _F4},
+    "generate": {"strict": _I1, "normalised": _I1, "stop": _I1, "n_tokens": _I4},
 }
 """Kind of pass -> its columns, as its file in ``passes/`` explains them."""
 
@@ -49,6 +45,7 @@ ITEMS: Mapping[str, str] = dict.fromkeys(LAYOUTS, "texts") | {
 
 COLUMNS = LAYOUTS["plain"]
 WITH_NUCLEI = {**COLUMNS, **LAYOUTS["nucleus"]}
+_AGAIN = "score again with the same manifest"
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +80,7 @@ class TokenTable:
 
     @cached_property
     def _row(self) -> dict[str, int]:
-        return {key: i for i, key in enumerate(self.ids)}
+        return dict(zip(self.ids, range(len(self.ids)), strict=True))
 
     def __len__(self) -> int:
         return len(self.position)
@@ -120,13 +117,10 @@ class TokenTable:
 
     def rows(self, key: str) -> slice:
         """Rows of one item; an unknown key is an ``InputError``."""
-        if key not in self._row:
-            raise InputError(
-                "the score table lacks an item of the manifest",
-                where=f"example {key!r}",
-                fix="score again with the same manifest",
-            )
-        i = self._row[key]
+        i = self._row.get(key)
+        if i is None:
+            what = "the score table lacks an item of the manifest"
+            raise InputError(what, where=f"example {key!r}", fix=_AGAIN)
         return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
 
     def span(self, key: str, start: int, end: int) -> slice:
@@ -135,11 +129,8 @@ class TokenTable:
         positions = self.position[rows]
         low, high = np.searchsorted(positions, [start, end])
         if high - low != end - start:
-            raise InputError(
-                f"tokens {start}:{end} were not all scored",
-                where=f"example {key!r}",
-                fix="score again with the same manifest",
-            )
+            what = f"tokens {start}:{end} were not all scored"
+            raise InputError(what, where=f"example {key!r}", fix=_AGAIN)
         return slice(rows.start + int(low), rows.start + int(high))
 
     def items(self) -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
@@ -158,13 +149,10 @@ class TokenTable:
         """One row per item: its key, and lists of positions and of each column."""
         ends = pa.array(self.offsets, pa.int32())
         lists = {"position": self.position, **self.columns}
-        return pa.table(
-            {"key": pa.array(self.ids, pa.string())}
-            | {
-                name: pa.ListArray.from_arrays(ends, pa.array(values))
-                for name, values in lists.items()
-            }
-        )
+        table = {"key": pa.array(self.ids, pa.string())}
+        for name, values in lists.items():
+            table[name] = pa.ListArray.from_arrays(ends, pa.array(values))
+        return pa.table(table)
 
     @classmethod
     def read(cls, *paths: Path, keys: Mapping[str, str] | None = None) -> TokenTable:
@@ -191,8 +179,7 @@ class TokenTable:
             lists = read_parquet(*paths, columns=[name])[name].take(at)
             return np.asarray(lists.combine_chunks().flatten())
 
-        with pq.ParquetFile(paths[0]) as file:
-            names = [n for n in file.schema_arrow.names if n not in places.column_names]
+        _, _, *names = pq.read_schema(paths[0]).names
         return cls(
             ids=tuple(ids.to_pylist()),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -268,7 +255,6 @@ def read_parquet(*paths: Path, columns: Sequence[str] | None = None) -> pa.Table
             with pq.ParquetFile(path) as file:
                 tables.append(file.read(columns))
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise OutputError(
-                "is not a readable score table", where=str(path), fix="score again"
-            ) from error
+            what, fix = "is not a readable score table", "score again"
+            raise OutputError(what, where=str(path), fix=fix) from error
     return pa.concat_tables(tables)
