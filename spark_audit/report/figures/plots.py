@@ -108,17 +108,21 @@ def section(
 
 def span(lines: Sequence[Line]) -> tuple[float, float]:
     """Ends of an axis with 0, all values, and of the intervals what is not far out."""
-    rows = [row for line in lines for row in line.rows if row is not None]
-    known = [row for row in rows if row.value is not None]
-    values = [0.0, *(row.value or 0.0 for row in known)]
-    values += [end for one in lines if one.behind for end in one.behind.ends or ()]
+    values, bounds = [0.0], []
+    for line in lines:
+        values += (line.behind and line.behind.ends) or ()
+        for row in line.rows:
+            if row is not None and row.value is not None:
+                values.append(row.value)
+                bounds += [row.ends] if row.ends else []
     low, high = min(values), max(values)
-    if bounds := [row.ends for row in known if row.ends]:
+    if bounds:
         # One interval of a group with two sources must not flatten all others.
         widths = sorted(b - a for a, b in bounds)
         reach = max(0.35 * (high - low), 2.0 * widths[len(widths) // 2])
-        low = min(low, max(min(a for a, _ in bounds), low - reach))
-        high = max(high, min(max(b for _, b in bounds), high + reach))
+        lows, highs = zip(*bounds, strict=True)
+        low = min(low, max(min(lows), low - reach))
+        high = max(high, min(max(highs), high + reach))
     room = (high - low) * 0.05 or 0.05
     return low - room, high + room
 
@@ -232,7 +236,13 @@ def memory(report: Report) -> picture.Picture | None:
     found = standings(report)
     if (most := reach(found)) is None:
         return None
-    sides = {one.sides for one in found if one.memory and one.memory.value is not None}
+    sides, states, signs = set(), set(), set()
+    for one in found:
+        if one.memory:
+            states.add(one.state)
+            if one.memory.value is not None:
+                sides.add(one.sides)
+        signs |= {SIGNS[tried.outcome] for tried in one.attacks}
     facts: dict[str, Any] = {"sides": sides.pop() if len(sides) == 1 else ()}
     lines = [_line(one, alike=bool(facts["sides"])) for one in found]
     low, high = span(lines)
@@ -240,11 +250,10 @@ def memory(report: Report) -> picture.Picture | None:
     ends = [end for line in lines for row in line.rows if row for end in row.ends or ()]
     facts["beyond"] = any(not limits[0] <= end <= limits[1] for end in ends)
     facts["relearned"] = relearned(found)
-    signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
     keys = {
         render("figure.memory.estimate", state=state_name(state)): look
         for state, look in STATES.items()
-        if any(one.state == state and one.memory for one in found)
+        if state in states
     }
     keys |= {render("figure.memory.band"): picture.AREA} | {
         render(f"figure.memory.{name}"): replace(look, dashes="none")
@@ -290,8 +299,11 @@ def _ticks(low: float, high: float) -> dict[float, str]:
         ends = (100 * math.expm1(end) for end in (low, high))
         steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(*ends)
         ratios = [1 + step / 100 for step in steps]
-    places = {math.log(one): _tick(one) for one in ratios if one > 0}
-    return {place: tick for place, tick in places.items() if low <= place <= high}
+    return {
+        math.log(one): _tick(one)
+        for one in ratios
+        if one > 0 and low <= math.log(one) <= high
+    }
 
 
 def _tick(ratio: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 
 from spark_audit import sentences
 from spark_audit.audits import about, metric_of
@@ -61,7 +62,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
     """In HTML and XML all text is escaped; a name that is not given is an error."""
     made = Environment(
         loader=PackageLoader("spark_audit.report.writers"),
-        autoescape=lambda name: name is None or name.endswith(("html", "xml")),
+        autoescape=select_autoescape(default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -76,13 +77,10 @@ def environment(**filters: Callable[..., Any]) -> Environment:
 
 def _ticked(text: str) -> Markup:
     """A sentence with what stands between backticks as code."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:
-        return Markup("{}").format(text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if k % 2 else part
-        for k, part in enumerate(parts)
-    )
+    told = str(escape(text))
+    if text.count("`") % 2 == 0:
+        told = re.sub("`([^`]*)`", r"<code>\1</code>", told)
+    return Markup(told)
 
 
 def _size(parameters: int | None) -> str:
@@ -189,9 +187,11 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
 
 def _numeric(table: Table) -> list[bool]:
     """Which columns hold numbers, and are aligned at the right."""
-    columns = zip(*(line.cells for line in table.rows), strict=True)
-    told = [[cell for cell in column if not cell.missing] for column in columns]
-    return [bool(one) and all(cell.numeric for cell in one) for one in told]
+    numeric = []
+    for column in zip(*(line.cells for line in table.rows), strict=True):
+        told = [cell.numeric for cell in column if not cell.missing]
+        numeric.append(bool(told) and all(told))
+    return numeric
 
 
 MOST = 10
