@@ -297,6 +297,11 @@ def state_name(state: State) -> str:
     return sentences.render(f"state.{key_of(state)}.name")
 
 
+def badge(state: State) -> str:
+    """A state with its sign."""
+    return f"{SHAPES[state]} {state_name(state)}"
+
+
 def attack_name(audit: str) -> str:
     """What an audit tries, in words."""
     return sentences.optional(f"audit.{audit}.attack") or audit

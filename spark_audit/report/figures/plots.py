@@ -24,10 +24,10 @@ from spark_audit.audits.base import carriers
 from spark_audit.names import BASE
 from spark_audit.report.figures import drawing, picture
 from spark_audit.report.states import (
-    SHAPES,
     SIGNS,
     Standing,
     State,
+    badge,
     reach,
     relearned,
     standings,
@@ -285,7 +285,7 @@ def _line(one: Standing, *, alike: bool) -> Line:
         mark = row.model_copy(update=turned)
         if row.mde:
             band = row.model_copy(update={"low": -row.mde, "high": row.mde})
-    label = f"{SHAPES[one.state]} {state_name(one.state)}  {one.name}"
+    label = f"{badge(one.state)}  {one.name}"
     label, text = picture.wrapped(label, lines=3), textwrap.fill(_minus(text), 44)
     return Line(label, look, [mark], text, band, below=below, colour=look.colour)
 

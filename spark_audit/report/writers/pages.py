@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 TOLD = (
     *(states.advice, states.answer, states.checks, states.gate, states.level),
     *(states.meanings, states.outcome_name, states.reading, states.state_name),
-    *(states.surety, sentences.optional, sentences.terms, original_of, uncovered),
+    *(states.surety, states.badge, sentences.capitalised, sentences.optional),
+    *(sentences.terms, original_of, uncovered),
 )
 """What templates may call, by name; ``say`` and ``words`` render a sentence."""
 
@@ -70,8 +71,8 @@ def environment(**filters: Callable[..., Any]) -> Environment:
     )
     made.globals |= {one.__name__: one for one in TOLD}
     made.globals |= {"say": sentences.render, "words": _words, "shapes": states.SHAPES}
-    made.filters |= {"capitalised": sentences.capitalised, "size": _size}
-    made.filters |= {"ticked": _ticked, **filters}
+    made.globals |= {"size": _size, "ticked": _ticked}
+    made.filters |= filters
     return made
 
 
@@ -128,13 +129,16 @@ FIRST = "memory"
 def write_page(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``report.html``; no text of an example is ever in it."""
     drawn = how.drawn()
-    sections = list(_sections(report, [d for d in drawn if d.name != FIRST]))
-    made = environment(numeric=_numeric, svg=inline_svg)
+    told = _sections(report, [d for d in drawn if d.name != FIRST])
+    sections = {f"section-{k}": section for k, section in enumerate(told)}
+    made = environment()
     assert made.loader is not None
     script = made.loader.get_source(made, "page.js")[0]
     digest = hashlib.sha256(script.encode()).digest()
     guards = grouped(report.guards, lambda guard: guard.passed)
     shared = facts(report) | {
+        "numeric": _numeric,
+        "svg": inline_svg,
         "script": Markup(script),
         "script_hash": base64.b64encode(digest).decode(),
         "series": {"light": LIGHT, "dark": DARK},
@@ -145,10 +149,9 @@ def write_page(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
             for name, place in palette(report).items()
         },
         "first": [drawing for drawing in drawn if drawing.name == FIRST],
+        "contents": ("verdict", "guards", "limits", *sections, "audited", "glossary"),
         "sections": sections,
-        "places": {
-            section["name"]: f"section-{k}" for k, section in enumerate(sections)
-        },
+        "places": {section["name"]: key for key, section in sections.items()},
     }
     yield File("report.html", made.get_template("page.html").render(shared))
 
