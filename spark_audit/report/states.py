@@ -7,6 +7,7 @@ that all formats give the same answer.
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context
@@ -624,24 +625,16 @@ def _on(report: Report, name: str) -> str:
     """On how much an attack was tried, in words; empty: it came to no figure."""
     metric, size = about(name).covers or ("", "n")
     rows = [r for r in report.results if (r.audit, r.metric) == (name, metric) and r.n]
-    count, types = 0, set()
-    for row in [row for row in rows if row.checkpoint != BASE] or rows:
-        kind, of = row.grouping
-        if kind == "type":
-            types.add(of)
-        elif row.group == "pooled":
-            count = max(count, getattr(row, size))
+    rows = [row for row in rows if row.checkpoint != BASE] or rows
+    count = max((getattr(r, size) for r in rows if r.group == "pooled"), default=0)
     key = f"audit.{name}.covers"
     if not count or not knows(key):
         return str(count or "")
-    # Sizes of the two sides stand among them; what was said first counts.
-    facts: dict[str, Any] = {}
-    for one in report.findings:
-        if one.audit == name and one.checkpoint != BASE:
-            facts = {**one.facts, **facts}
-    for guard in report.guards:
-        if guard.says.startswith(f"guard.{name}."):
-            facts = {**guard.facts, **facts}
+    own = (f for f in report.findings if f.audit == name and f.checkpoint != BASE)
+    guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
+    # Sizes of the two sides stand among them.
+    facts = ChainMap(*(dict(one.facts) for one in (*own, *guards)))
+    types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
     return render(key, audit=name, count=count, types=len(types), facts=facts)
 
 

@@ -291,13 +291,13 @@ def glance(report: Report) -> Table | None:
         chance.append(_chance(own) if about(mine[0].audit).chance else NONE)
     rows = _pooled(report)
     several = {row.checkpoint for row in rows if row.over == "both"}
-    names: dict[str, str] = {}
+    whose: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: row.over == "both"):
         # Of several seeds one line stands for all, with the widest interval there is.
         if row.over == "both" or entry_of(row.checkpoint) not in several:
-            names[line_name(row)] = row.checkpoint
+            whose[line_name(row)] = row.checkpoint
     lines = []
-    for who, name in names.items():
+    for who, name in whose.items():
         cells = [column.get(who) for column in columns.values()]
         if any(cells):
             lines.append(Line((Cell(who), *(one or NONE for one in cells)), name))
@@ -305,11 +305,10 @@ def glance(report: Report) -> Table | None:
         return None
     if not all(cell.missing for cell in chance):
         lines.append(Line((Cell(sentences.render("table.chance")), *chance)))
+    names = ("checkpoint", *columns)
     return Table(
         title=sentences.render("page.glance"),
-        header=tuple(
-            sentences.translated("column", name) for name in ("checkpoint", *columns)
-        ),
+        header=tuple(sentences.translated("column", name) for name in names),
         rows=_telling(lines),
         remarks=(sentences.render("page.glance_remark"),),
         key="glance",

@@ -108,21 +108,17 @@ def section(
 
 def span(lines: Sequence[Line]) -> tuple[float, float]:
     """Ends of an axis with 0, all values, and of the intervals what is not far out."""
-    values, bounds = [0.0], []
-    for line in lines:
-        values += (line.behind and line.behind.ends) or ()
-        for row in line.rows:
-            if row is not None and row.value is not None:
-                values.append(row.value)
-                bounds += [row.ends] if row.ends else []
+    rows = [row for line in lines for row in line.rows if row is not None]
+    known = [row for row in rows if row.value is not None]
+    values = [0.0, *(row.value or 0.0 for row in known)]
+    values += [end for one in lines if one.behind for end in one.behind.ends or ()]
     low, high = min(values), max(values)
-    if bounds:
+    if bounds := [row.ends for row in known if row.ends]:
         # One interval of a group with two sources must not flatten all others.
         widths = sorted(b - a for a, b in bounds)
         reach = max(0.35 * (high - low), 2.0 * widths[len(widths) // 2])
-        lows, highs = zip(*bounds, strict=True)
-        low = min(low, max(min(lows), low - reach))
-        high = max(high, min(max(highs), high + reach))
+        low = min(low, max(min(a for a, _ in bounds), low - reach))
+        high = max(high, min(max(b for _, b in bounds), high + reach))
     room = (high - low) * 0.05 or 0.05
     return low - room, high + room
 
@@ -236,13 +232,7 @@ def memory(report: Report) -> picture.Picture | None:
     found = standings(report)
     if (most := reach(found)) is None:
         return None
-    sides, states, signs = set(), set(), set()
-    for one in found:
-        if one.memory:
-            states.add(one.state)
-            if one.memory.value is not None:
-                sides.add(one.sides)
-        signs |= {SIGNS[tried.outcome] for tried in one.attacks}
+    sides = {one.sides for one in found if one.memory and one.memory.value is not None}
     facts: dict[str, Any] = {"sides": sides.pop() if len(sides) == 1 else ()}
     lines = [_line(one, alike=bool(facts["sides"])) for one in found]
     low, high = span(lines)
@@ -250,10 +240,11 @@ def memory(report: Report) -> picture.Picture | None:
     ends = [end for line in lines for row in line.rows if row for end in row.ends or ()]
     facts["beyond"] = any(not limits[0] <= end <= limits[1] for end in ends)
     facts["relearned"] = relearned(found)
+    signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
     keys = {
         render("figure.memory.estimate", state=state_name(state)): look
         for state, look in STATES.items()
-        if state in states
+        if any(one.state == state and one.memory for one in found)
     }
     keys |= {render("figure.memory.band"): picture.AREA} | {
         render(f"figure.memory.{name}"): replace(look, dashes="none")
