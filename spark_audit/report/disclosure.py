@@ -121,9 +121,12 @@ def count_of(n: int, clusters: int) -> int:
 
 def step_above(least: float) -> float:
     """The smallest of 1, 1.5, 2, 3, 5, 10, 15 ... that is not below ``least``."""
-    power = 10.0 ** math.floor(math.log10(least))
-    steps = (k * power for k in (1, 1.5, 2, 3, 5, 10))
-    return next(step for step in steps if step >= least * (1 - 1e-9))
+    step = power = 10.0 ** math.floor(math.log10(least))
+    for k in (1.5, 2, 3, 5, 10):
+        if step >= least * (1 - 1e-9):
+            break
+        step = k * power
+    return step
 
 
 def rounded(value: float, step: float) -> float:
@@ -211,45 +214,45 @@ def _whole(row: Row) -> tuple[str, ...] | None:
 def _hidden(rows: Sequence[Row]) -> dict[int, str]:
     """Rows that are withheld, by their identity, and why."""
     sizes: dict[tuple[str, ...], int] = {}
+    matched: dict[tuple[str, ...] | None, int] = {}
     units: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         place = (row.audit, row.checkpoint, row.group)
         sizes[place] = max(sizes.get(place, 0), row.clusters)
+        if row.value is not None:
+            matched[_whole(row)] = row.n
         planted = row.audit == "canary" and row.unit != "nats"
         if not planted and row.audit != "utility":
             units.setdefault(_unit(row), []).append(row)
-
-    matched = {_whole(row): row.n for row in rows if row.value is not None}
-
-    def alone(row: Row) -> bool:
-        # Without a control are fewer tokens than so many clusters have on average.
-        place = (row.audit, row.metric, row.of, row.checkpoint, row.over, row.group)
-        rest = row.n - matched.get(place, row.n)
-        return 0 < rest * row.clusters < FEWEST * row.n
-
-    def size(row: Row) -> int:
-        # What is not estimable may not say of how many clusters it is not.
-        if row.value is not None:
-            return row.clusters
-        return sizes[row.audit, row.checkpoint, row.group] or FEWEST
-
     found: dict[int, str] = {}
     parts: dict[tuple[str, ...], list[list[Row]]] = {}
     small: set[tuple[str, ...]] = set()
     for (audit, checkpoint, over, group, *own), unit in units.items():
         part = (audit, checkpoint, over, group.partition(":")[0], *own)
-        few = {id(row): WITHHELD for row in unit if size(row) < FEWEST}
-        few |= {id(row): BESIDE for row in unit if alone(row)}
-        rest = [row for row in unit if row.value is not None and id(row) not in few]
+        few, rest = {}, []
+        for row in unit:
+            size = row.clusters
+            if row.value is None:
+                # What is not estimable may not say of how many clusters it is not.
+                size = sizes[audit, checkpoint, group] or FEWEST
+            whole = (audit, row.metric, row.of, checkpoint, over, group)
+            alone = row.n - matched.get(whole, row.n)
+            # Without a control are fewer tokens than so many clusters have on average.
+            if 0 < alone * row.clusters < FEWEST * row.n:
+                few[id(row)] = BESIDE
+            elif size < FEWEST:
+                few[id(row)] = WITHHELD
+            elif row.value is not None:
+                rest.append(row)
         if few:
             small.add(part)
-            found |= few | {id(row): BESIDE for row in rest}
+            found |= few | dict.fromkeys(map(id, rest), BESIDE)
         elif rest:
             parts.setdefault(part, []).append(rest)
     for part in small & parts.keys():
         # Groups may share clusters: several small ones together can be as few.
         least = min(parts[part], key=lambda unit: min(row.clusters for row in unit))
-        found |= {id(row): BESIDE for row in least}
+        found |= dict.fromkeys(map(id, least), BESIDE)
     return found
 
 
@@ -331,7 +334,7 @@ def _finding(
     # Over sources and over seeds the value is the same, and the interval is not.
     own.sort(key=lambda r: (r.low, r.high) != (finding.low, finding.high))
     gone = any(shown[_key(row)].withheld for row in own or alike)
-    sizes = (r.clusters for r in own or alike if r.clusters)
+    sizes = filter(None, (row.clusters for row in own or alike))
     clusters = min(sizes, default=report.manifest.n_clusters)
     scale = 100 if finding.unit == "points" else 1
     shares = {k: v / scale for k in MEANT if (v := getattr(finding, k)) is not None}
@@ -388,7 +391,7 @@ def _table(name: str, records: list[Record], report: Report) -> list[Record]:
     if name in (*about(audit).public, MATCHING):
         return records
     pooled = (r for r in report.results if (r.audit, r.group) == (audit, "pooled"))
-    sizes = (row.clusters for row in pooled if row.clusters)
+    sizes = filter(None, (row.clusters for row in pooled))
     size = min(sizes, default=report.manifest.n_clusters)
     told = (_record(name, record, size) for record in records)
     return [record for record in told if record is not None]
@@ -410,12 +413,12 @@ def _record(name: str, record: Record, clusters: int) -> Record | None:
         empty = dict.fromkeys(figures) | {"note": WITHHELD}
         return None if name in NEEDED else record | empty
     step = step_above(APART / size) * (100 if name == EXTRACTED else 1)
-    told: Record = {
-        k: count_of(record[k], size) for k in ("tokens", "n") if k in record
-    }
-    for key, value in figures.items():
-        if isinstance(value, float):
+    told = dict(record)
+    for key, value in record.items():
+        if key in ("tokens", "n"):
+            told[key] = count_of(value, size)
+        elif key in figures and isinstance(value, float):
             told[key] = rounded(value, step)
-        elif name == EXTRACTED:
+        elif key in figures and name == EXTRACTED:
             told[key] = round(rounded(value, count_step(size, size)))
-    return record | told
+    return told

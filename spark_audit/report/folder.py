@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from itertools import chain
 from operator import methodcaller
 from pathlib import Path
 from typing import TypeAlias
@@ -229,22 +230,19 @@ def _settled(
     # Formats that were not written stay where the report is the one that they tell of.
     same = before is not None and now.model_copy(update={"files": old}) == before
     # Those of a writer that there is no more go: nothing would render them again.
-    kept = {k: v for k, v in old.items() if k in (SCORES, *WRITERS)}
+    files = {k: v for k, v in old.items() if k in (SCORES, *WRITERS)}
     if not same:
-        kept = {SCORES: now.files.get(SCORES, [])}
-    files = kept | {
-        kind: sorted(path.relative_to(folder).as_posix() for path in paths)
-        for kind, paths in made.items()
-    }
-    standing = {name for names in files.values() for name in names}
-    for name in {name for names in old.values() for name in names} - standing:
+        files = {SCORES: now.files.get(SCORES, [])}
+    for kind, paths in made.items():
+        files[kind] = sorted(path.relative_to(folder).as_posix() for path in paths)
+    for name in set(chain(*old.values())).difference(*files.values()):
         with suppress(OSError):
             (folder / name).unlink()
-    told = {
-        kind: [name for name in names if os.path.lexists(folder / name)]
-        for kind, names in sorted(files.items())
-    }
-    return now.model_copy(update={"files": {k: v for k, v in told.items() if v}})
+    told = {}
+    for kind, names in sorted(files.items()):
+        if there := [name for name in names if os.path.lexists(folder / name)]:
+            told[kind] = there
+    return now.model_copy(update={"files": told})
 
 
 def check_formats(formats: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
@@ -283,7 +283,7 @@ def reach(found: Sequence[Standing]) -> float | None:
 
     An interval of few groups may be endless, and is cut.
     """
-    rows = [one.memory for one in found if one.memory is not None]
+    rows = filter(None, (one.memory for one in found))
     values = [abs(row.value) for row in rows if row.value is not None]
     return 1.5 * max(values) + math.log(1.1) if values else None
 
@@ -296,6 +296,11 @@ def key_of(state: State) -> str:
 def state_name(state: State) -> str:
     """A state in the current language."""
     return sentences.render(f"state.{key_of(state)}.name")
+
+
+def badge(state: State) -> str:
+    """A state with its sign."""
+    return f"{SHAPES[state]} {state_name(state)}"
 
 
 def attack_name(audit: str) -> str:
@@ -338,17 +343,18 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
     """What to do next, by the states that there are."""
     by_state = grouped(found, lambda one: one.state)
     known, lacking = (by_state.get(k, []) for k in ("DETECTABLE", "NOT TESTED"))
-    unclear = {one.unclear for one in lacking if not one.faults}
-    gives = {"give": False, "give_alike": True}
-    faulty = {
-        name: [one.name for one in lacking if name in {k.name for k in one.faults}]
-        for name in REMAINS
-    }
+    gives: set[str] = set()
+    faulty: dict[str, list[str]] = {}
+    for one in lacking:
+        if not one.faults:
+            gives.add("give_alike" if one.unclear else "give")
+        for guard in one.faults:
+            faulty.setdefault(guard.name, []).append(one.name)
     facts = {
-        "stopped": any(not one.ships for one in known),
+        "stopped": not all(one.ships for one in known),
         "relearned": relearned(found),
-        "gives": [key for key, alike in gives.items() if alike in unclear],
-        "faults": {k: _some(of, lacking) for k, of in faulty.items() if of},
+        "gives": sorted(gives),
+        "faults": {k: _some(faulty[k], lacking) for k in REMAINS if k in faulty},
         **_open(by_state.get("NO LEAK FOUND", [])),
     }
     return {
@@ -364,17 +370,20 @@ def _some(names: list[str], of: Sequence[Standing]) -> list[str]:
 
 def _open(clean: Sequence[Standing]) -> dict[str, Any]:
     """Open tests of checkpoints without a claim, and commands that run them."""
-    tried = [(one.name, each) for one in clean for each in one.tried]
+    commands: dict[str, None] = {}
     unanswered: dict[str, list[str]] = {}
-    planted = True
-    for name, each in tried:
-        if (each.audit, each.outcome) == ("canary", "not tested") and each.ran:
-            planted = False
-        elif each.ran and each.outcome not in ("FOUND", "not shown"):
-            unanswered.setdefault(each.attack, []).append(name)
+    unplanted = False
+    for one in clean:
+        for each in one.tried:
+            if not each.ran:
+                commands[each.audit] = None
+            elif (each.audit, each.outcome) == ("canary", "not tested"):
+                unplanted = True
+            elif each.outcome not in RESULTS[0]:
+                unanswered.setdefault(each.attack, []).append(one.name)
     return {
-        "commands": list(dict.fromkeys(k.audit for _, k in tried if not k.ran)),
-        "unplanted": not planted,
+        "commands": list(commands),
+        "unplanted": unplanted,
         "unanswered": {k: _some(names, clean) for k, names in unanswered.items()},
     }
 
@@ -413,7 +422,7 @@ def checks(report: Report, found: Sequence[Standing]) -> list[str]:
 
 def reading(report: Report, found: Sequence[Standing]) -> str:
     """How to read the sentences of these checkpoints: every unit is explained."""
-    led_by = [one.led_by for one in found if one.led_by]
+    led_by = filter(None, (one.led_by for one in found))
     used = {one.unit for one in led_by if one.claim != "not_tested"}
     units = [unit for unit in UNITS if unit in used]
     return sentences.render("states.reading", **_level(report), units=units)
@@ -501,32 +510,31 @@ def _standing(
             near = None
     # Over sources, as the states are: over a few seeds an interval may be endless, and
     # next to what was found in these checkpoints it read as if nothing had been.
-    rows = (r for r in _memory(report, name) if (r.of, r.group) == ("", "pooled"))
-    place = ("matched", name)
-    facts = (f.facts for f in findings if (f.audit, f.checkpoint) == place)
-    pairs = ([told.get(side) for side in ("trained", "held_out")] for told in facts)
-    sides = ([one.clusters for one in pair if isinstance(one, Row)] for pair in pairs)
+    wanted = ("matched", "memory", name, "sources")
+    rows = [
+        row
+        for row in report.results
+        if (row.audit, row.metric, row.checkpoint, row.over) == wanted
+    ]
+    pooled = (row for row in rows if (row.of, row.group) == ("", "pooled"))
+    sides: tuple[int, ...] = ()
+    for one in findings:
+        match one.audit, one.checkpoint == name, one.facts:
+            case "matched", True, {"trained": Row() as ours, "held_out": Row() as rest}:
+                sides = sides or (ours.clusters, rest.clusters)
     return Standing(
         name,
         state,
         detections,
         tried,
-        exposed=_exposed(report, name, findings),
+        exposed=_exposed(rows, findings),
         faults=failed,
         led_by=led_by,
         nearest=near,
         # Where the setup is at fault, there is no valid figure.
-        memory=None if failed else next(rows, None),
-        sides=next((tuple(both) for both in sides if len(both) == 2), ()),
+        memory=None if failed else next(pooled, None),
+        sides=sides,
     )
-
-
-def _memory(report: Report, name: str) -> Iterator[Row]:
-    """What a checkpoint remembers of trained identifiers, by rows over sources."""
-    wanted = ("matched", "memory", name, "sources")
-    for row in report.results:
-        if (row.audit, row.metric, row.checkpoint, row.over) == wanted:
-            yield row
 
 
 def _p(finding: Finding | None) -> float:
@@ -543,7 +551,7 @@ MOST = 3
 """Types that are named as the most exposed."""
 
 
-def _exposed(report: Report, name: str, own: Sequence[Finding]) -> tuple[Row, ...]:
+def _exposed(memory: Iterable[Row], own: Sequence[Finding]) -> tuple[Row, ...]:
     """Types whose trained identifiers moved most, the way that was detected.
 
     Likelier than never-trained ones; where none is remembered and it is what was found,
@@ -553,13 +561,12 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> tuple[Row, ..
     less = any((one.audit, one.claim) == ("matched", "betrays") for one in own)
     less &= not claims & {"memory", "verbatim"}
     way = 1 if less else -1
-
-    def beyond(row: Row) -> bool:
+    rows = []
+    for row in memory if claims else ():
         end, null = (row.low, row.null_high) if less else (row.high, row.null_low)
-        return end is not None and way * end > way * (null or 0.0)
-
-    types = (r for r in _memory(report, name) if r.grouping[0] == "type")
-    rows = [row for row in types if claims and row.status == "ok" and beyond(row)]
+        beyond = end is not None and way * end > way * (null or 0.0)
+        if row.grouping[0] == "type" and row.status == "ok" and beyond:
+            rows.append(row)
     rows.sort(key=lambda row: row.value or 0.0, reverse=less)
     return tuple(rows[:MOST])
 
@@ -586,9 +593,12 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[dict[str, Any]]:
     what it finds without a leak (``null``) and the ``least`` effect that would have
     been detected; ``open``, outcome -> checkpoints that it has no result of.
     """
+    by_attack: dict[str, dict[str, Tried]] = {}
+    for one in found:
+        for tried in one.tried:
+            by_attack.setdefault(tried.audit, {})[one.name] = tried
     made = []
-    for name in (tried.audit for tried in (found[0].tried if found else ())):
-        each = {one.name: t for one in found for t in one.tried if t.audit == name}
+    for name, each in by_attack.items():
         by_outcome: dict[Outcome, list[str]] = {}
         for who, tried in each.items():
             by_outcome.setdefault(tried.outcome, []).append(who)
@@ -657,25 +667,23 @@ def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
         if (one.audit, one.family) == (audit, "primary") and one.mde is not None:
             told.setdefault(one.checkpoint, one)
     for outcome in ("not shown", "FOUND"):
-        tests = {k: t.finding for k, t in each.items() if t.outcome == outcome}
-        found = {
-            name: one if one.mde is not None else told.get(name, one)
-            for name, one in tests.items()
-            if one is not None
-        }
-        never = next((one.why for one in found.values() if one.why), "")
+        found: dict[str, Finding] = {}
+        for name, tried in each.items():
+            if tried.outcome == outcome and (test := tried.finding) is not None:
+                found[name] = test if test.mde is not None else told.get(name, test)
         mdes = {name: one.mde for name, one in found.items() if one.mde is not None}
-        if never and not mdes:
-            return render("dossier.never", why=never)
         if mdes:
-            clearest = (one.unit for one in tests.values() if one and one.mde)
-            units = filter(None, (*clearest, *(found[name].unit for name in mdes)))
+            # Those of clearest tests first: theirs is the unit.
+            own = sorted(mdes, key=lambda name: found[name] is not each[name].finding)
+            units = filter(None, (found[name].unit for name in own))
             unit = next(units, about(audit).unit)
             mdes = {k: v for k, v in mdes.items() if found[k].unit in ("", unit)}
             ends = sorted({min(mdes.values()), max(mdes.values())})
             facts = {"names": [*mdes], "count": len(each)}
             facts["lacking"] = [name for name in found if name not in mdes]
             return render("dossier.least", ends=ends, unit=unit, **facts)
+        if never := next((one.why for one in found.values() if one.why), ""):
+            return render("dossier.never", why=never)
     return ""
 
 

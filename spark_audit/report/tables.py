@@ -250,20 +250,21 @@ def main_rows(report: Report) -> Iterator[tuple[str, str, list[Row]]]:
     Of several scores it is the one that the verdict rests on, where it rests on none
     the loss.
     """
-    rows = _pooled(report)
-    for audit in in_order({row.audit for row in rows}):
+    rows = grouped(_pooled(report), lambda row: (row.audit, row.metric))
+    for audit in in_order({audit for audit, _ in rows}):
         for metric in about(audit).metrics:
-            known = [r for r in rows if (r.audit, r.metric) == (audit, metric.name)]
             for of in metric.glance:
-                mine = [row for row in known if row.of == of]
+                mine = rows.get((audit, metric.name), [])
                 if of == ANY:
                     resting = carriers(report.findings, audit)
                     mine = [
                         row
-                        for row in known
+                        for row in mine
                         if not isinstance(row, Contrast)
                         and row.of == resting.get(entry_of(row.checkpoint), "loss")
                     ]
+                else:
+                    mine = [row for row in mine if row.of == of]
                 if mine:
                     key = f"metric.{audit}.{metric.name}.glance.{of}"
                     yield sentences.render(key), of, mine
@@ -289,15 +290,17 @@ def glance(report: Report) -> Table | None:
         own = [row for row in mine if not isinstance(row, Contrast)]
         chance.append(_chance(own) if about(mine[0].audit).chance else NONE)
     rows = _pooled(report)
-    several = {r.checkpoint for r in rows if r.over == "both"}
-    # Of several seeds one line stands for all, with the widest interval there is.
-    alone = [r for r in rows if entry_of(r.checkpoint) not in several]
-    seen = [*alone, *(r for r in rows if r.over == "both")]
-    lines = [
-        Line((Cell(who), *(c.get(who, NONE) for c in columns.values())), name)
-        for who, name in {line_name(row): row.checkpoint for row in seen}.items()
-        if any(who in cells for cells in columns.values())
-    ]
+    several = {row.checkpoint for row in rows if row.over == "both"}
+    whose: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row.over == "both"):
+        # Of several seeds one line stands for all, with the widest interval there is.
+        if row.over == "both" or entry_of(row.checkpoint) not in several:
+            whose[line_name(row)] = row.checkpoint
+    lines = []
+    for who, name in whose.items():
+        cells = [column.get(who) for column in columns.values()]
+        if any(cells):
+            lines.append(Line((Cell(who), *(one or NONE for one in cells)), name))
     if not lines:
         return None
     if not all(cell.missing for cell in chance):
@@ -348,7 +351,7 @@ def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
     def column(row: R) -> tuple[str, str]:
         return row.metric, row.of if wide else ""
 
-    columns = list(dict.fromkeys(map(column, rows)))
+    columns = list(grouped(rows, column))
     # The column that is counted, where variants stand side by side.
     of_panel = (one for one in about(audit).metrics if one.panel == panel)
     main = next(((one.name, of) for one in of_panel for of in one.counted), columns[0])
@@ -366,7 +369,8 @@ def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
             shown = (_change(cells[c]) if c in cells else NONE for c in columns)
             whole = (*texts, *shown, *map(cell, sizes))
             lines.append(Line(whole, mine[0].checkpoint))
-        chance = [_chance([row for row in part if column(row) == c]) for c in columns]
+        by_column = grouped(part, column)
+        chance = [_chance(by_column.get(one, [])) for one in columns]
         if about(audit).chance and not all(one.missing for one in chance):
             texts = (Cell(of(part[0])) for of in [*lead.values()][1:])
             whole = (Cell("chance"), *texts, *chance, NONE, NONE)
@@ -388,12 +392,12 @@ def _telling(lines: Sequence[Line]) -> tuple[Line, ...]:
 
     Why the others have none stands below the table.
     """
-    rows = [[cell.row for cell in line.cells if cell.row] for line in lines]
-    return tuple(
-        line
-        for line, own in zip(lines, rows, strict=True)
-        if not own or any(row.value is not None or row.withheld for row in own)
-    ) or tuple(lines)
+    telling = []
+    for line in lines:
+        own = [cell.row for cell in line.cells if cell.row]
+        if not own or any(row.value is not None or row.withheld for row in own):
+            telling.append(line)
+    return tuple(telling or lines)
 
 
 def _baseline(row: Row) -> str:

@@ -24,7 +24,7 @@ from markupsafe import Markup, escape
 
 from spark_audit.errors import InputError, choose
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.results import Report, Row, grouped
+from spark_audit.results import Report, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -232,7 +232,7 @@ def _themed(tag: str, name: str) -> str:
     """
     tag = tag.replace(f'<g id="{CHECKPOINT}', '<g data-checkpoint="')
     tag = re.sub(r'<g id="[^"]*"', "<g", tag).replace("xlink:href", "href")
-    tag = re.sub(r'(?<= )id="|url\(#|href="#', lambda m: f"{m[0]}{name}-", tag)
+    tag = re.sub(r'(?<= )id="|url\(#|href="#', rf"\g<0>{name}-", tag)
     tag = re.sub(r"font-family:[^;\"]*", "font-family: inherit", tag)
     tag = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", tag)
     short = partial(_NUMBER.sub, lambda m: f"{round(float(m[0]), 2):g}")
@@ -254,18 +254,20 @@ def chosen_of(
     report: Report, rows: Sequence[R], *wanted: str
 ) -> dict[tuple[str, str], R]:
     """(checkpoint, baseline) -> its row of an audit, metric, variant and group."""
-    asked = (r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted)
-    by_key = grouped(asked, lambda r: (r.checkpoint, getattr(r, "baseline", "")))
-    places, names = palette(report), {name for name, _ in by_key}
+    best: dict[tuple[str, str], tuple[tuple[bool, bool, float], R]] = {}
+    for row in rows:
+        if (row.audit, row.metric, row.of, row.group) == wanted:
+            low, high = row.ends or (0.0, -1.0)
+            both = row.over == "both" and high > low
+            rank = row.value is not None, both, high - low
+            key = row.checkpoint, getattr(row, "baseline", "")
+            if key not in best or rank > best[key][0]:
+                best[key] = rank, row
+    places, names = palette(report) | {"": 0}, {name for name, _ in best}
     # Of a method that has a row of its own, its replicates' are left out.
-    kept = [k for k in by_key if not {entry_of(k[0])} & (names - {k[0]})]
-
-    def rank(row: Row) -> tuple[bool, bool, float]:
-        low, high = row.ends or (0.0, -1.0)
-        return row.value is not None, row.over == "both" and high > low, high - low
-
-    kept.sort(key=lambda key: [places[name] for name in key if name])
-    return {key: max(by_key[key], key=rank) for key in kept}
+    kept = [key for key in best if entry_of(key[0]) not in names - {key[0]}]
+    kept.sort(key=lambda key: (places[key[0]], places[key[1]]))
+    return {key: best[key][1] for key in kept}
 
 
 def frame_of(

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 from matplotlib.artist import Artist
@@ -180,10 +181,11 @@ class Curve:
     def points(self) -> list[tuple[float, float, Value, Value]]:
         """Coordinates of each point that has both, with what they are made of."""
         found = []
-        for made in zip(self.x, self.y, strict=True):
-            x, y = (at.value if isinstance(at, Row) else at for at in made)
+        for across, up in zip(self.x, self.y, strict=True):
+            x = across.value if isinstance(across, Row) else across
+            y = up.value if isinstance(up, Row) else up
             if x is not None and y is not None:
-                found.append((x, y, *made))
+                found.append((x, y, across, up))
         return found
 
     def paint(self, axes: Axes, limits: tuple[float, float], *, shift: float) -> None:
@@ -192,17 +194,16 @@ class Curve:
         Of what lies beyond the ends of the axis an arrow is shown.
         """
         look, points, (low, high) = self.look, self.points, limits
-        at_x = [min(max(x, low), high) + shift for x, *_ in points]
-        apart = [
-            not low <= x <= high
-            or x in self.hollow
-            or any(isinstance(at, Row) and at.status in VOID for at in made)
-            for x, _, *made in points
-        ]
+        at_x, heights, apart = [], [], []
+        for x, y, *made in points:
+            at_x.append(min(max(x, low), high) + shift)
+            heights.append(y)
+            void = any(isinstance(at, Row) and at.status in VOID for at in made)
+            apart.append(void or x in self.hollow or not low <= x <= high)
         every = max(1, len(points) // 4) if self.step else 1
         drawn = axes.plot(
             at_x,
-            [y for _, y, *_ in points],
+            heights,
             drawstyle="steps-post" if self.step else "default",
             markevery=[k for k in range(0, len(points), every) if not apart[k]],
             clip_on=look.dashes != "none",
@@ -379,8 +380,8 @@ class Picture:
         )
 
     def _drawn(self, name: str, entries: Mapping[str, Look]) -> Figure:
-        texts = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
-        label, side = (wrapped(text, width=SIDE) for text in texts)
+        label = wrapped(optional(f"figure.{name}.label"), width=SIDE)
+        side = wrapped(optional(f"figure.{name}.side"), width=SIDE)
         labels = [wrapped(label, width=ENTRY_WIDTH, lines=3) for label in entries]
         columns = max(1, min(int((WIDTH - 0.2) / (inches(labels) + 0.5)), 4))
         if columns == 1:
@@ -426,20 +427,25 @@ class Picture:
             title=label or None,
             title_fontsize=FONT,
         )
-        both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
-        for look, parts in zip(entries.values(), both, strict=True):
-            look.owns(*parts)
+        parts = drawn.legend_handles, drawn.get_texts()
+        for look, *own in zip(entries.values(), *parts, strict=True):
+            look.owns(*own)
         return figure
 
     def _facts(self, report: Report) -> dict[str, Any]:
         """What a caption says of intervals, hollow marks, missing figures and seeds."""
-        curves = (curve for panel in self.panels for curve in panel.curves)
-        shown = (at for curve in curves for at in (*curve.x, *curve.y))
+        curves = chain.from_iterable(panel.curves for panel in self.panels)
+        shown = chain.from_iterable((*curve.x, *curve.y) for curve in curves)
         rows = [at for at in shown if isinstance(at, Row)]
-        bounded = [r for r in rows if r.value is not None and r.low is not None]
+        levels, over, hollow = set(), set(), set()
         lacking: dict[str, dict[str, None]] = {}
         for row in rows:
-            if row.status == "not_estimable":
+            if row.value is not None and row.low is not None:
+                levels.add(row.level)
+                over.add(row.over)
+            if row.status in VOID:
+                hollow.add(row.status)
+            elif row.status == "not_estimable":
                 lacking.setdefault(row.note, {})[row.checkpoint] = None
         # Curves are drawn from tables, which have no status of their own.
         void: dict[str, dict[str, None]] = {"invalid": {}, "insensitive": {}}
@@ -448,9 +454,9 @@ class Picture:
                 void[row.status][entry_of(row.checkpoint)] = None
         return {
             "rows": rows,
-            "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
-            "over": [o for o in OVER if any(r.over == o for r in bounded)],
-            "hollow": sorted({r.status for r in rows} & set(VOID)),
+            "levels": [f"{100 * level:g}%" for level in sorted(levels)],
+            "over": sorted(over, key=OVER.index),
+            "hollow": sorted(hollow),
             "lacking": lacking,
             "seeds": any(entry_of(name) != name for name in palette(report)),
             "apart": False,

@@ -24,10 +24,10 @@ from spark_audit.audits.base import carriers
 from spark_audit.names import BASE
 from spark_audit.report.figures import drawing, picture
 from spark_audit.report.states import (
-    SHAPES,
     SIGNS,
     Standing,
     State,
+    badge,
     reach,
     relearned,
     standings,
@@ -276,7 +276,7 @@ def _line(one: Standing, *, alike: bool) -> Line:
         mark = row.model_copy(update=turned)
         if row.mde:
             band = row.model_copy(update={"low": -row.mde, "high": row.mde})
-    label = f"{SHAPES[one.state]} {state_name(one.state)}  {one.name}"
+    label = f"{badge(one.state)}  {one.name}"
     label, text = picture.wrapped(label, lines=3), textwrap.fill(_minus(text), 44)
     return Line(label, look, [mark], text, band, below=below, colour=look.colour)
 
@@ -290,8 +290,11 @@ def _ticks(low: float, high: float) -> dict[float, str]:
         ends = (100 * math.expm1(end) for end in (low, high))
         steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(*ends)
         ratios = [1 + step / 100 for step in steps]
-    places = {math.log(one): _tick(one) for one in ratios if one > 0}
-    return {place: tick for place, tick in places.items() if low <= place <= high}
+    return {
+        math.log(one): _tick(one)
+        for one in ratios
+        if one > 0 and low <= math.log(one) <= high
+    }
 
 
 def _tick(ratio: float) -> str:

@@ -15,6 +15,7 @@ from spark_audit.report.states import SHAPES, SIGNS, Standing, reach, state_name
 from spark_audit.report.tables import (
     File,
     Rendering,
+    Table,
     further_tables,
     general,
     main_rows,
@@ -36,8 +37,17 @@ def render(report: Report) -> str:
     """The report as Markdown, with as much of its tables as :data:`LONGEST` allows."""
     shared = facts(report)
     audits = dict.fromkeys(row.audit for row in report.results)
+    states = {
+        True: sentences.render("page.guard_passed"),
+        False: f"**{sentences.render('page.guard_failed')}**",
+        None: sentences.render("page.guard_warning"),
+    }
     shared |= {
         "memories": _plots(shared["standings"]),
+        "guards": [
+            (one.title, one.checkpoint or "-", states[one.passed], one.detail)
+            for one in sorted(report.guards, key=lambda one: one.passed is True)
+        ],
         "signs": SIGNS,
         "definitions": [
             *general(report),
@@ -105,15 +115,18 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
 
 
 def _rendered(name: str, facts: Mapping[str, Any]) -> str:
-    made = environment(
-        plain=_plain,
-        # Nothing in a code span ends it.
-        code=lambda text: f"`{visible(text).replace('`', chr(39))}`",
-        cell=_cell,
-        stands=_stands,
-        table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
-    )
+    made = environment(plain=_plain, cell=_cell, stands=_stands)
+    made.globals |= {"code": _code, "grid": _grid, "table": table}
     return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
+
+
+def _code(text: str) -> str:
+    """A code span, which nothing in it ends."""
+    return f"`{visible(text).replace('`', chr(39))}`"
+
+
+def _grid(shown: Table) -> str:
+    return table(shown.header, [line.texts for line in shown.rows])
 
 
 def _plots(found: Sequence[Standing]) -> list[tuple[Standing, str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 
 from spark_audit import sentences
 from spark_audit.audits import about, metric_of
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
 TOLD = (
     *(states.advice, states.answer, states.checks, states.gate, states.level),
     *(states.meanings, states.outcome_name, states.reading, states.state_name),
-    *(states.surety, sentences.optional, sentences.terms, original_of, uncovered),
+    *(states.surety, states.badge, sentences.capitalised, sentences.optional),
+    *(sentences.terms, original_of, uncovered),
 )
 """What templates may call, by name; ``say`` and ``words`` render a sentence."""
 
@@ -61,7 +63,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
     """In HTML and XML all text is escaped; a name that is not given is an error."""
     made = Environment(
         loader=PackageLoader("spark_audit.report.writers"),
-        autoescape=lambda name: name is None or name.endswith(("html", "xml")),
+        autoescape=select_autoescape(default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -69,20 +71,17 @@ def environment(**filters: Callable[..., Any]) -> Environment:
     )
     made.globals |= {one.__name__: one for one in TOLD}
     made.globals |= {"say": sentences.render, "words": _words, "shapes": states.SHAPES}
-    made.filters |= {"capitalised": sentences.capitalised, "size": _size}
-    made.filters |= {"ticked": _ticked, **filters}
+    made.globals |= {"size": _size, "ticked": _ticked}
+    made.filters |= filters
     return made
 
 
 def _ticked(text: str) -> Markup:
     """A sentence with what stands between backticks as code."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:
-        return Markup("{}").format(text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if k % 2 else part
-        for k, part in enumerate(parts)
-    )
+    told = str(escape(text))
+    if text.count("`") % 2 == 0:
+        told = re.sub("`([^`]*)`", r"<code>\1</code>", told)
+    return Markup(told)
 
 
 def _size(parameters: int | None) -> str:
@@ -130,13 +129,16 @@ FIRST = "memory"
 def write_page(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``report.html``; no text of an example is ever in it."""
     drawn = how.drawn()
-    sections = list(_sections(report, [d for d in drawn if d.name != FIRST]))
-    made = environment(numeric=_numeric, svg=inline_svg)
+    told = _sections(report, [d for d in drawn if d.name != FIRST])
+    sections = {f"section-{k}": section for k, section in enumerate(told)}
+    made = environment()
     assert made.loader is not None
     script = made.loader.get_source(made, "page.js")[0]
     digest = hashlib.sha256(script.encode()).digest()
     guards = grouped(report.guards, lambda guard: guard.passed)
     shared = facts(report) | {
+        "numeric": _numeric,
+        "svg": inline_svg,
         "script": Markup(script),
         "script_hash": base64.b64encode(digest).decode(),
         "series": {"light": LIGHT, "dark": DARK},
@@ -147,10 +149,9 @@ def write_page(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
             for name, place in palette(report).items()
         },
         "first": [drawing for drawing in drawn if drawing.name == FIRST],
+        "contents": ("verdict", "guards", "limits", *sections, "audited", "glossary"),
         "sections": sections,
-        "places": {
-            section["name"]: f"section-{k}" for k, section in enumerate(sections)
-        },
+        "places": {section["name"]: key for key, section in sections.items()},
     }
     yield File("report.html", made.get_template("page.html").render(shared))
 
@@ -189,9 +190,11 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
 
 def _numeric(table: Table) -> list[bool]:
     """Which columns hold numbers, and are aligned at the right."""
-    columns = zip(*(line.cells for line in table.rows), strict=True)
-    told = [[cell for cell in column if not cell.missing] for column in columns]
-    return [bool(one) and all(cell.numeric for cell in one) for one in told]
+    numeric = []
+    for column in zip(*(line.cells for line in table.rows), strict=True):
+        told = [cell.numeric for cell in column if not cell.missing]
+        numeric.append(bool(told) and all(told))
+    return numeric
 
 
 MOST = 10
