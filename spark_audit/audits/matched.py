@@ -33,7 +33,7 @@ from spark_audit.audits.identifiers import (
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE, entry_of, listed
+from spark_audit.names import BASE, CONTROL, entry_of, listed
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Estimate, Guard, Row, grouped
 from spark_audit.results.evidence import Evidence
@@ -194,14 +194,15 @@ class Matched(Audit):
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
         told = [*matched_changes.findings(known, rows, tested)]
-        for back, after, finding in matched_changes.returned(known, [*told]):
-            contrasts.append(back)
-            rows.append(after)
-            told += [finding] if finding else []
-        null, seeds = listed(self.null, [*nll], where="--null"), evidence.checkpoints
-        told += matched_changes.contrast_findings(
-            rows, contrasts, {*nll} - {*seeds}, null
-        )
+        if CONTROL in nll:
+            for back, after, finding in matched_changes.returned(known, [*told]):
+                contrasts.append(back)
+                rows.append(after)
+                told += [finding] if finding else []
+        if contrasts:
+            entries = {*nll}.difference(evidence.checkpoints)
+            null = listed(self.null, [*nll], where="--null")
+            told += matched_changes.contrast_findings(rows, contrasts, entries, null)
         return AuditResult(rows, contrasts, [*_guards(known)], told, tables)
 
 

@@ -235,11 +235,18 @@ def fold_olora(
             folded[old] = torch.cat(parts, dim=0 if ".loranew_A" in key else 1)
     if new:
         notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
+    found, rank = _widths(folded), raw.get("r") or 8
+    if len(found) == 1 and found != {rank} and not raw.get("rank_pattern"):
+        raw, note = _widened(raw, found.pop(), _widths(state))
+        notes.append(note)
+    return raw, folded, notes
+
+
+def _widened(
+    raw: dict[str, Any], width: int, earlier: set[int]
+) -> tuple[dict[str, Any], str]:
+    """The configuration at the width of all parts, and a note; ``earlier`` widths."""
     rank, alpha = raw.get("r") or 8, raw.get("lora_alpha", 8)
-    found, earlier = _widths(folded), _widths(state)
-    width = found.pop() if len(found) == 1 else 0
-    if width in (0, rank) or raw.get("rank_pattern"):
-        return raw, folded, notes
     written, why = raw.get("r_sum"), "from its r_sum"
     joined = [*earlier] == [written] and width - min(earlier) in (0, rank)
     if written is None:
@@ -252,11 +259,10 @@ def fold_olora(
     times = width // rank
     # rsLoRA scales by the square root of the rank.
     alpha *= math.sqrt(times) if raw.get("use_rslora") else times
-    notes.append(
+    return {**raw, "r": width, "lora_alpha": alpha}, (
         f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha:g} (the "
         f"scale stays alpha/r of the configuration, {why})"
     )
-    return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
 
 
 def _widths(state: weight_files.State) -> set[int]:

@@ -223,6 +223,11 @@ class Opening:
         again = not item.adapter and item.base and same_path(item.base, item.where)
         return item.name == BASE or bool(again)
 
+    def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
+        """How a checkpoint is opened: as it is (the empty name), rounded, relearned."""
+        rounded = () if self._is_base(item) else self._loading.quantize
+        return ("", *rounded, *((RELEARN,) if self._relearning else ()))
+
     def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
         """The checkpoints of a module, one after the other, also on the meta device."""
         shape = host.model.get_input_embeddings().weight.shape
@@ -230,9 +235,7 @@ class Opening:
             with quiet(), at(item.where):
                 noise = weight_files.frozen_noise(item.folder, item.files, shape)
                 on = host.attach(item) if item.adapter else None
-            # As it is (the empty name), rounded, relearned.
-            rounded = () if self._is_base(item) else self._loading.quantize
-            for kind in ("", *rounded, *((RELEARN,) if self._relearning else ())):
+            for kind in self._kinds(item):
                 with quiet(), at(item.where):
                     loaded = self._open(host, item, on, noise, kind)
                 yield loaded

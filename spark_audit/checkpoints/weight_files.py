@@ -283,10 +283,14 @@ def frozen_noise(
     for file in files:
         if sha256 is None and file.suffix == ".safetensors":
             sha256 = read_safetensors(file)[1].get("noise_sha256")
-    path, fix = folder / NOISE, "copy the file of its run next to the adapter"
+    path = folder / NOISE
+    there = os.path.lexists(path)
+    return _noise(path, sha256, shape) if there or sha256 is not None else None
+
+
+def _noise(path: Path, sha256: str | None, shape: Iterable[int]) -> torch.Tensor:
+    fix = "copy the file of its run next to the adapter"
     if not os.path.lexists(path):
-        if sha256 is None:
-            return None
         what = "is missing: it was trained with noise on its input embeddings"
         raise CheckpointError(f"{NOISE} {what}", fix=fix)
     untrusted.check_inside(path)

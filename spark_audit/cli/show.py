@@ -80,8 +80,7 @@ def _show_standings(report: Report, stand: Sequence[states.Standing]) -> None:
         show_line(f"{attack}: {on}; {tested.header[-1]}: {least}")
     for state, text in states.advice(stand).items():
         show_line(f"{states.SHAPES[state]} {text}")
-    rules = sentences.render("page.without_rules")
-    show_line(f"{rules} spark-audit gate {states.gate(stand)}.")
+    show_line(sentences.render("page.without_rules", does=states.gate(stand)))
 
 
 def show_tables(tables: Sequence[Table], *, figures: bool = True) -> None:
