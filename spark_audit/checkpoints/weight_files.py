@@ -65,14 +65,19 @@ def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     if not path.name.endswith(".index.json"):
         untrusted.check_inside(path)
         return (path,)
-    shards = untrusted.read_json(path).get("weight_map")
+    return _shards(path)
+
+
+def _shards(index: Path) -> tuple[Path, ...]:
+    """The files that an index names."""
+    shards = untrusted.read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        raise CheckpointError(f"{path.name} has no weight_map")
-    files = tuple(folder / name for name in sorted({*map(str, shards.values())}))
+        raise CheckpointError(f"{index.name} has no weight_map")
+    files = tuple(index.parent / name for name in sorted({*map(str, shards.values())}))
     for file in files:
-        untrusted.check_inside(file, within=folder)
+        untrusted.check_inside(file, within=index.parent)
         if not os.path.lexists(file):
-            what = f"{file.name}, which {path.name} names, is missing"
+            what = f"{file.name}, which {index.name} names, is missing"
             raise CheckpointError(what, fix=AGAIN)
     return files
 
@@ -102,6 +107,11 @@ def read_tensors(path: Path) -> Any:
     """
     if path.suffix == ".safetensors":
         return read_safetensors(path)[0]
+    return _unpickled(path)
+
+
+def _unpickled(path: Path) -> Any:
+    """What torch.save wrote, of tensors alone."""
     again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
     with untrusted.foreign(f"{path.name} cannot be read as weights"):
         # What the user named may be a link; in folders links were looked at before.

@@ -101,7 +101,9 @@ class Job:
         check_formats(request.formats)
         if not request.audits:
             raise InputError("no audit is asked for", where="audits")
-        order = lineup(parse_specs(list(request.ckpt)), request.audits)
+        order = Lineup(tuple(parse_specs(request.ckpt)))
+        if any(audit.of_series for audit in request.audits):
+            order = lineup(order.specs, request.audits)
         # Adapters bring their base along under this name; it is known after loading.
         known = [*order.names, *map(entry_of, order.names), BASE]
         if request.baseline is not None:
@@ -124,7 +126,7 @@ class Job:
             # Before headers are read, where that can be: this takes a second.
             request = with_order(request, order, manifest)
         folder = report_folder(manifest, order.names, order.specs, request)
-        relearning = relearning_of(request, manifest)
+        relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
             opening = Opening(order.specs, loading, relearning=relearning)
         for one in opening.described:
@@ -132,7 +134,8 @@ class Job:
         view, plans = make_plans(
             manifest, request.audits, preset=request.preset, limit=request.limit
         )
-        store = Store(store_of(request.scores) or folder / "scores" / "store")
+        scores = store_of(request.scores) if request.scores else None
+        store = Store(scores or folder / "scores" / "store")
         show = progress or (lambda what, done, total: None)
         return cls(request, order, opening, manifest, view, plans, store, folder, show)
 
@@ -242,7 +245,7 @@ def loading_of(request: Request) -> Loading:
     return replace(request.loading, base=request.base, include_base=given)
 
 
-def relearning_of(request: Request, manifest: Manifest) -> Relearning | None:
+def relearning_of(request: Request, manifest: Manifest) -> Relearning:
     """The short training that a request asks for, once the manifest is known.
 
     Rows of both splits are used, and none that the manifest audits: trained on, its
@@ -253,8 +256,6 @@ def relearning_of(request: Request, manifest: Manifest) -> Relearning | None:
     InputError
         If no row is left.
     """
-    if not request.relearn:
-        return None
     from spark_audit.checkpoints.derived import Relearning
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.data.occurrences import without_identifiers
@@ -270,7 +271,7 @@ def relearning_of(request: Request, manifest: Manifest) -> Relearning | None:
     return Relearning(texts, steps, lr, request.seed)
 
 
-def store_of(scores: Path | None) -> Path | None:
+def store_of(scores: Path) -> Path:
     """The store that ``--scores`` names: itself, or that of a report folder.
 
     Raises
@@ -278,8 +279,6 @@ def store_of(scores: Path | None) -> Path | None:
     InputError
         If it is a file, or a folder of something else.
     """
-    if scores is None:
-        return None
     place = folder_of(scores)
     for store in (place / "scores" / "store", place / "store", place):
         if (store / "salt").exists():
@@ -311,8 +310,8 @@ class Lineup:
     """
 
     specs: tuple[Spec, ...]
-    stages: frozenset[str]
-    both: frozenset[str]
+    stages: frozenset[str] = frozenset()
+    both: frozenset[str] = frozenset()
 
     @property
     def names(self) -> list[str]:
@@ -337,7 +336,7 @@ class Lineup:
 
 
 def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
-    """What to open so that every audit has what it looks at.
+    """What to open so that every audit has what it looks at, one at least of series.
 
     A list of paths is a series where only audits of series are asked for, unless each
     of them is a series itself; else it is replicates, each of which may be a series.
@@ -345,8 +344,6 @@ def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
     from spark_audit.checkpoints.specs import Spec, expand, series
 
     wanted = [audit.of_series for audit in audits]
-    if not any(wanted):
-        return Lineup(tuple(specs), frozenset(), frozenset())
     opened = [] if all(wanted) else list(specs)
     stages: list[Spec] = []
     both: set[str] = set()

@@ -85,9 +85,14 @@ def score(job: Job, lacking: Lacking) -> list[Scored]:
 
     Processes that help keep what they have scored when the job is interrupted.
     """
-    count = processes(job, lacking)
+    count = processes(job, lacking) if any(lacking.values()) else 1
     if count == 1:
         return score_part(job, job.opened(lacking), job.request.shard)
+    return _shared(job, lacking, count)
+
+
+def _shared(job: Job, lacking: Lacking, count: int) -> list[Scored]:
+    """Score the job in so many processes."""
     threads = max(cores() // count, 1)
     parts = (replace(job.request, jobs=1, shard=(i, count)) for i in range(1, count))
     with helped([partial(help_score, one) for one in parts], threads) as helpers:
