@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from io import BufferedReader
-from itertools import filterfalse
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,7 +47,7 @@ def lies_inside(path: Path, *, within: Path | None = None) -> bool:
             allowed.append(cache / "blobs")
     # Of links that lead round and round `Path.resolve` makes an error.
     target = Path(os.path.realpath(path))
-    return any(map(target.is_relative_to, allowed))
+    return any(target.is_relative_to(one) for one in allowed)
 
 
 def check_links(folder: Path, *inside: str) -> None:
@@ -323,7 +322,7 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     """
     import filelock
 
-    made = [*filterfalse(Path.exists, path.parents)]
+    made = [folder for folder in path.parents if not folder.exists()]
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
         while not lock.is_locked:

@@ -104,6 +104,5 @@ def label(audit: str, metric: str, of: str = "") -> str:
 
 def in_order(some: Iterable[str]) -> list[str]:
     """Names of audits in the order of reports; unknown ones last."""
-    given = set(some)
-    known = [name for name in audit_names() if name in given]
-    return [*known, *sorted(given.difference(known))]
+    places = {name: place for place, name in enumerate(audit_names())}
+    return sorted(some, key=lambda name: (places.get(name, len(places)), name))

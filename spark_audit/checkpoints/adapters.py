@@ -100,11 +100,12 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=_LAYERS)], "num_layers"),
     (_Task, "task_type"),
 )
-_FIELDS: dict[str, Any] = {}
-for _values, _names in _OPENED_VALUES:
-    _FIELDS |= dict.fromkeys(_names.split(), (_values, None))
 _Opened: Any = create_model(
-    "_Opened", __config__=ConfigDict(strict=True, regex_engine="python-re"), **_FIELDS
+    "_Opened",
+    __config__=ConfigDict(strict=True, regex_engine="python-re"),
+    **dict[str, Any](
+        (name, (kind, None)) for kind, names in _OPENED_VALUES for name in names.split()
+    ),
 )
 """The fields that are opened, with their values."""
 

@@ -160,7 +160,7 @@ class Checkpoint:
         if self.whole and path.exists():
             eos = untrusted.read_json(path).get("eos_token_id")
             ids = eos if isinstance(eos, list) else [0 if eos is None else eos]
-            if not {*map(type, ids)} <= {int}:
+            if not all(type(i) is int for i in ids):
                 raise CheckpointError(f"{path.name}: eos_token_id is no token's id")
             return eos
         return getattr(model.generation_config, "eos_token_id", None)
@@ -468,7 +468,7 @@ def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
 
     Each with what is read for it, and how that is put together; a series is not.
     """
-    model, adapter = map(Path.exists, map(path.joinpath, untrusted.CONFIGURATIONS))
+    model, adapter = ((path / name).exists() for name in untrusted.CONFIGURATIONS)
     full = weight_files.weights_of(path)
     file = None if model or adapter else weight_files.lone_file(path)
     gguf = None if model else weight_files.lone_file(path, (".gguf",))

@@ -172,19 +172,17 @@ class Opening:
         with quiet():
             self.items = _read_all(specs, loading)
             self.places = set[Path]()
-            for item in self.items:
-                for read in (item, item.on):
-                    self.places |= {read.folder, read.place, *read.files}
+            for read in (one for item in self.items for one in (item, item.on)):
+                self.places |= {read.folder, read.place, *read.files}
             self._modules = _by_module(self.items)
             for items in self._modules:
                 base = items[0].on
                 with at(base.where):
                     host = AdapterHost(base.skeleton(), runs=False)
                     base.check_room(host.parameters)
-                self.groups.append([])
-                for one in self._on(host, items):
-                    self.described.append(one.without_weights())
-                    self.groups[-1].append(one.name)
+                found = [one.without_weights() for one in self._on(host, items)]
+                self.described += found
+                self.groups.append([one.name for one in found])
             for one in self.described[1:] if loading.include_base else ():
                 check_base(one, self.described[0])
             # What takes longer, and still before hours of scoring: every number, once.
@@ -313,11 +311,9 @@ def _by_module(items: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
     """The checkpoints that are opened on each module."""
     shared: dict[str, list[Checkpoint]] = {}
     alone: list[list[Checkpoint]] = []
-    base: list[Checkpoint] = []
-    for item in items:
-        if item.name == BASE:
-            base.append(item)
-        elif item.complete:
+    base = [item for item in items if item.name == BASE]
+    for item in items[len(base) :]:
+        if item.complete:
             alone.append([item])
         elif changes_base(item.config):
             alone.insert(0, [item])
@@ -497,7 +493,7 @@ def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
         places.setdefault(item.base_folder, "the base's")
     whole, words = [], []
     for place in places:
-        bare = any(map(Path.exists, map(place.joinpath, _VOCABULARIES)))
+        bare = any((place / name).exists() for name in _VOCABULARIES)
         told = bare and (place / "tokenizer_config.json").exists()
         if told or (place / "tokenizer.json").exists():
             whole.append(place)

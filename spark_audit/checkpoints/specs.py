@@ -323,10 +323,9 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
     # Listed in a text file, stages may lie anywhere.
     numbered = [] if path.is_file() else _numbered(root)
     folders = [folder for _, folder in numbered]
-    for folder in folders:
-        for place in (root, folder, *map(folder.joinpath, _PARTS)):
-            if place != path and os.path.lexists(place):
-                untrusted.check_inside(place, within=path)
+    for place in (root, *folders, *(f / name for f in folders for name in _PARTS)):
+        if place != path and os.path.lexists(place):
+            untrusted.check_inside(place, within=path)
     for (number, folder), (after, other) in pairwise(numbered):
         if number == after or number[0] != after[0]:
             twice = "two stages have one number"
@@ -393,7 +392,7 @@ def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]
 
 
 def _described(folder: Path) -> bool:
-    return any(map(Path.exists, map(folder.joinpath, untrusted.CONFIGURATIONS)))
+    return any((folder / name).exists() for name in untrusted.CONFIGURATIONS)
 
 
 def _root(path: Path) -> Path:

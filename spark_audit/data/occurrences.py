@@ -82,18 +82,16 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
         if first := _WORD.match(string):
             lengths[first[0]] = tuple({*lengths.get(first[0], ()), len(string)})
 
-    def held(text: str) -> set[str]:
-        found = set[str]()
+    def held(text: str) -> Iterator[str]:
         for word in _WORD.finditer(text):
             for length in lengths.get(word[0], ()):
                 end = word.start() + length
                 string, behind = text[word.start() : end], text[end : end + 1]
                 cut = string[-1].isalnum() and behind.isalnum()
                 if string in strings and not cut:
-                    found.add(string)
-        return found
+                    yield string
 
-    return held
+    return lambda text: set(held(text))
 
 
 def doses(rows: Iterable[Any], known: Collection[str] | None = None) -> Counter[str]:

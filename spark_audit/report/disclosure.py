@@ -121,12 +121,9 @@ def count_of(n: int, clusters: int) -> int:
 
 def step_above(least: float) -> float:
     """The smallest of 1, 1.5, 2, 3, 5, 10, 15 ... that is not below ``least``."""
-    step = power = 10.0 ** math.floor(math.log10(least))
-    for k in (1.5, 2, 3, 5, 10):
-        if step >= least * (1 - 1e-9):
-            break
-        step = k * power
-    return step
+    power = 10.0 ** math.floor(math.log10(least))
+    steps = (k * power for k in (1, 1.5, 2, 3, 5, 10))
+    return next(step for step in steps if step >= least * (1 - 1e-9))
 
 
 def rounded(value: float, step: float) -> float:

@@ -519,9 +519,11 @@ def _standing(
     pooled = (row for row in rows if (row.of, row.group) == ("", "pooled"))
     sides: tuple[int, ...] = ()
     for one in findings:
-        match one.audit, one.checkpoint == name, one.facts:
-            case "matched", True, {"trained": Row() as ours, "held_out": Row() as rest}:
-                sides = sides or (ours.clusters, rest.clusters)
+        both = one.facts.get("trained"), one.facts.get("held_out")
+        counted = [row.clusters for row in both if isinstance(row, Row)]
+        if (one.audit, one.checkpoint) == ("matched", name) and len(counted) == 2:
+            sides = tuple(counted)
+            break
     return Standing(
         name,
         state,

@@ -394,8 +394,8 @@ def _telling(lines: Sequence[Line]) -> tuple[Line, ...]:
     """
     telling = []
     for line in lines:
-        own = [cell.row for cell in line.cells if cell.row]
-        if not own or any(row.value is not None or row.withheld for row in own):
+        rows = [cell.row for cell in line.cells if cell.row]
+        if not rows or any(row.value is not None or row.withheld for row in rows):
             telling.append(line)
     return tuple(telling or lines)
 

@@ -21,18 +21,22 @@ import pyarrow.parquet as pq
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_regular, write_atomically
 
-_F4, _I4, _I1 = map(np.dtype, ("f4", "i4", "i1"))
-_RANKED = {"nll": _F4, "rank_lo": _I4}
-_SPREAD = {"mean_logp": _F4, "sd_logp": _F4, "top1_margin": _F4}
+_COLUMNS: Mapping[str, str] = {
+    "plain": "nll:f4 rank_lo:i4 ties:i4 mean_logp:f4 sd_logp:f4 top1_margin:f4 "
+    "top40_logp:f4",
+    "prompted": "nll:f4 rank_lo:i4 ties:i4 top40_logp:f4",
+    "nucleus": "nll:f4 rank_lo:i4 top_p90_size:i4 top_p90_logp:f4 top_p95_size:i4 "
+    "top_p95_logp:f4",
+    "candidates": "nll_sum:f4 nll_mean:f4",
+    "noise": "nll:f4 relative:f4",
+    "generate": "strict:i1 normalised:i1 stop:i1 n_tokens:i4",
+}
 LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
-    "plain": _RANKED | {"ties": _I4} | _SPREAD | {"top40_logp": _F4},
-    "prompted": _RANKED | {"ties": _I4, "top40_logp": _F4},
-    "nucleus": _RANKED
-    | {"top_p90_size": _I4, "top_p90_logp": _F4}
-    | {"top_p95_size": _I4, "top_p95_logp": _F4},
-    "candidates": {"nll_sum": _F4, "nll_mean": _F4},
-    "noise": {"nll": _F4, "relative": _F4},
-    "generate": {"strict": _I1, "normalised": _I1, "stop": _I1, "n_tokens": _I4},
+    kind: {
+        name: np.dtype(dtype)
+        for name, dtype in (column.split(":") for column in columns.split())
+    }
+    for kind, columns in _COLUMNS.items()
 }
 """Kind of pass -> its columns, as its file in ``passes/`` explains them."""
 
@@ -179,7 +183,8 @@ class TokenTable:
             lists = read_parquet(*paths, columns=[name])[name].take(at)
             return np.asarray(lists.combine_chunks().flatten())
 
-        _, _, *names = pq.read_schema(paths[0]).names
+        known = pq.read_schema(paths[0]).names
+        names = [name for name in known if name not in places.column_names]
         return cls(
             ids=tuple(ids.to_pylist()),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),

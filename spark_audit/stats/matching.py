@@ -547,8 +547,9 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by interval scheduling over masks of the spans that have a window."""
     events: list[tuple[int, int, int, int]] = []
     lengths = [choice.length for choice in choices]
+    tokens = sum(lengths)
     for i, choice in enumerate(choices):
-        touched = sum(lengths) - choice.length
+        touched = tokens - choice.length
         touched += (len(choices) - 1) * (choice.length - 1)
         cheapest = np.argsort(choice.costs, kind="stable")[: touched + 1]
         windows = np.stack([choice.starts, choice.costs], axis=1)[cheapest].tolist()

@@ -290,11 +290,8 @@ def _ticks(low: float, high: float) -> dict[float, str]:
         ends = (100 * math.expm1(end) for end in (low, high))
         steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(*ends)
         ratios = [1 + step / 100 for step in steps]
-    return {
-        math.log(one): _tick(one)
-        for one in ratios
-        if one > 0 and low <= math.log(one) <= high
-    }
+    places = {math.log(one): _tick(one) for one in ratios if one > 0}
+    return {place: tick for place, tick in places.items() if low <= place <= high}
 
 
 def _tick(ratio: float) -> str:

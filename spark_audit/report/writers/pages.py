@@ -192,11 +192,9 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
 
 def _numeric(table: Table) -> list[bool]:
     """Which columns hold numbers, and are aligned at the right."""
-    numeric = []
-    for column in zip(*(line.cells for line in table.rows), strict=True):
-        told = [cell.numeric for cell in column if not cell.missing]
-        numeric.append(bool(told) and all(told))
-    return numeric
+    columns = zip(*(line.cells for line in table.rows), strict=True)
+    told = ([cell.numeric for cell in column if not cell.missing] for column in columns)
+    return [bool(column) and all(column) for column in told]
 
 
 MOST = 10
