@@ -171,7 +171,7 @@ def test_readers_get_german_and_programs_english(report, tmp_path, capsys):
         show_report(report)
     said = " ".join(capsys.readouterr().out.split())
     assert "LECK a: HAT SICH im Training gesehene" in said
-    assert "Ohne eigene Regeln gilt: spark-audit gate stoppt a." in said
+    assert "Ohne eigene Regeln gilt: `spark-audit gate` stoppt a." in said
 
 
 def test_a_language_that_there_is_not_writes_nothing(report, tmp_path):
