@@ -301,7 +301,7 @@ def palette(report: Report) -> dict[str, int]:
         names += [r["checkpoint"] for r in records if r.get("checkpoint")]
     places: dict[str, int] = {}
     entries: dict[str, int] = {}
-    for name in sorted(names, key=BASE.__ne__):
+    for name in sorted(dict.fromkeys(names), key=BASE.__ne__):
         place = entries.setdefault(entry_of(name), len(entries))
         places |= {name: place, entry_of(name): place}
     return places
