@@ -152,7 +152,7 @@ def export(
     output
         NAME.json, or NAME.arrow.
     redact
-        Leave text and scores out.
+        Leave text and scores out, and number rows and sources.
     """
     from spark_audit.manifest.file import redact as redacted
 
