@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from cyclopts.types import PositiveInt
 
 from spark_audit.audits import Audit, find
@@ -30,6 +30,11 @@ def shard_of(text: str | None) -> tuple[int, int]:
             f"{text!r} is no part of a whole", where="--shard", fix="give I/N, I < N"
         )
     return int(index), int(count)
+
+
+def _shard(kind: Any, tokens: Sequence[Token]) -> tuple[int, int]:
+    """What is typed; a lambda in a field's type would not know this module's names."""
+    return shard_of(tokens[0].value)
 
 
 def _path(value: str | Path) -> Path:
@@ -147,7 +152,7 @@ class Request:
         Parameter(
             group=flags.WHERE,
             metavar="I/N",
-            converter=lambda kind, tokens: shard_of(tokens[0].value),
+            converter=_shard,
             n_tokens=1,
         ),
     ] = (0, 1)

@@ -29,6 +29,16 @@ def test_worker_part_comes_from_flag_or_launcher(monkeypatch):
             shard_of(text)
 
 
+@pytest.mark.parametrize(
+    ("shard", "code", "told"),
+    [("0/2", 4, "nothing.json"), ("2/2", 2, "no part of a whole"), ("x", 2, "no part")],
+)
+def test_a_worker_part_is_read_from_the_command_line(shard, code, told, capsys):
+    given = ["--ckpt", "x", "--base", "y", "--manifest", "nothing.json"]
+    assert run(["matched", *given, "--shard", shard]) == code
+    assert told in capsys.readouterr().err
+
+
 def test_help_lists_audits_without_importing_numpy():
     code = (
         "import sys\n"
