@@ -237,7 +237,7 @@ def fold_olora(
     if new:
         notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
     found, rank = _widths(folded), raw.get("r") or 8
-    if len(found) == 1 and found != {rank} and not raw.get("rank_pattern"):
+    if len(found) == 1 and not found & {0, rank} and not raw.get("rank_pattern"):
         raw, note = _widened(raw, found.pop(), _widths(state))
         notes.append(note)
     return raw, folded, notes

@@ -242,6 +242,7 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
 
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
+_COPY = "copy the file of its run next to the adapter"
 # As spark-train calls it.
 _TOLD = "trained_on.json"
 
@@ -293,16 +294,15 @@ def frozen_noise(
     for file in files:
         if sha256 is None and file.suffix == ".safetensors":
             sha256 = read_safetensors(file)[1].get("noise_sha256")
-    path = folder / NOISE
-    there = os.path.lexists(path)
-    return _noise(path, sha256, shape) if there or sha256 is not None else None
+    if os.path.lexists(folder / NOISE):
+        return _noise(folder / NOISE, sha256, shape)
+    if sha256 is not None:
+        what = "is missing: it was trained with noise on its input embeddings"
+        raise CheckpointError(f"{NOISE} {what}", fix=_COPY)
+    return None
 
 
 def _noise(path: Path, sha256: str | None, shape: Iterable[int]) -> torch.Tensor:
-    fix = "copy the file of its run next to the adapter"
-    if not os.path.lexists(path):
-        what = "is missing: it was trained with noise on its input embeddings"
-        raise CheckpointError(f"{NOISE} {what}", fix=fix)
     untrusted.check_inside(path)
     state = merged((path,))
     check_floats(state)
@@ -313,7 +313,7 @@ def _noise(path: Path, sha256: str | None, shape: Iterable[int]) -> torch.Tensor
     check_finite(state)
     if sha256 is not None and sha256_file(path) != sha256:
         what = "is not the file that it was trained with"
-        raise CheckpointError(f"{NOISE} {what}", fix=fix)
+        raise CheckpointError(f"{NOISE} {what}", fix=_COPY)
     return state["noise"]
 
 

@@ -71,8 +71,8 @@ def _show_standings(report: Report, stand: Sequence[states.Standing]) -> None:
     """The answer, a paragraph a checkpoint, and what to do next."""
     show_line(states.answer(stand), style="bold")
     for one in stand:
-        state = f"{states.SHAPES[one.state]} {states.state_name(one.state)}"
-        line = f"{state} {one.name}: {one.lead} {sentences.capitalised(one.outcomes)}."
+        line = f"{states.badge(one.state)} {one.name}: {one.lead} "
+        line += f"{sentences.capitalised(one.outcomes)}."
         show_line(line, style="bold" if one.detections else None)
     show_line(sentences.render("terminal.level", level=states.level(report)))
     tested = states.attack_table(states.attacks(report, stand))
