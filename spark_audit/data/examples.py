@@ -30,6 +30,7 @@ from pydantic import (
     ValidationError,
 )
 
+from spark_audit.data import file_kinds
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     data_bytes,
@@ -202,6 +203,13 @@ def data_files(given: Iterable[Path]) -> list[Path]:
     files: dict[Path, Path] = {}
     for path in given:
         inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if path.is_dir():
+            file_kinds.check_left_out(
+                path,
+                read=inside,
+                others=path.iterdir(),
+                endings=file_kinds.JSON_LINES,
+            )
         if not inside or path.suffix in (".csv", ".tsv", ".parquet", ".xlsx", ".arrow"):
             what = "holds no .jsonl file" if path.is_dir() else "is no JSON-lines file"
             fix = "make one with `spark-audit data import`"
@@ -337,6 +345,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def byte_lines(path: Path) -> Iterator[tuple[str, bytes]]:
     """``(file:line, line)`` of each line of a file that is not too long."""
     with reading(path), open_regular(path, follow=True) as file:
+        file_kinds.check_kind(path, file.peek(file_kinds.HEAD_BYTES))
         for number in count(1):
             line, place = file.readline(LINE_BYTES + 1), f"{path}:{number}"
             if len(line.removesuffix(b"\n")) > LINE_BYTES:

@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from spark_audit.data import file_kinds
 from spark_audit.data.examples import (
     EMPTY_FIX,
     LINE_BYTES,
@@ -378,6 +379,14 @@ def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row
             if file.suffix.lower() in _SUFFIXES
         ]
         files = [(file, split) for file, split in named if split] or saved
+        if not saved:
+            others = [file for file in path.iterdir() if split_of(file.name)]
+            file_kinds.check_left_out(
+                path,
+                read=[file for file, _ in files],
+                others=others,
+                endings=file_kinds.UNREAD,
+            )
         if not files:
             raise InputError(
                 "has no data file named train*, test*, eval*, dev* or val*",
@@ -423,10 +432,11 @@ def _named(path: Path, key: str) -> list[Path]:
 
 
 def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
+    with reading(path), open_regular(path, follow=True) as file:
+        head = file.read(file_kinds.HEAD_BYTES)
+    file_kinds.check_kind(path, head)
     if format in _READERS:
         return _READERS[format]
-    with reading(path), open_regular(path, follow=True) as file:
-        head = file.read(64)
     if head.startswith((_PARQUET, _ARROW)) or path.suffix in (".parquet", ".arrow"):
         return _arrow
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()

@@ -1,0 +1,122 @@
+"""Files that hold no data in a form that is read: what they are, and what to do.
+
+A file is recognised by its first bytes, and an ending that is close to one of ours by
+itself: a reader of CSV or JSON could only say that the file is not UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spark_audit.errors import InputError
+
+SAVE_AS_CSV = "save the sheet as CSV (UTF-8) and give that file"
+UNPACK = "unpack it and give the file in it"
+CONVERT = "convert it to JSON lines, CSV or Parquet"
+
+HEAD_BYTES = 64
+"""How much of a file :func:`check_kind` is given at least."""
+
+KINDS: tuple[tuple[bytes, str, str], ...] = (
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file (.xls, .doc)", CONVERT),
+    (b"\x1f\x8b", "a gzip archive", UNPACK),
+    *((b"BZh%d1AY&SY" % level, "a bzip2 archive", UNPACK) for level in range(1, 10)),
+    (b"\xfd7zXZ\x00", "an xz archive", UNPACK),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard archive", UNPACK),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", UNPACK),
+    (b"Rar!\x1a\x07", "a RAR archive", UNPACK),
+    (b"%PDF-", "a PDF document", CONVERT),
+    (b"SQLite format 3\x00", "an SQLite database", CONVERT),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", CONVERT),
+    (b"\x93NUMPY", "a NumPy array", CONVERT),
+    (b"Obj\x01", "an Avro file", CONVERT),
+)
+"""First bytes, what such a file is, and what to do with it."""
+PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
+"""First bytes of a pickle; reading one would run its code."""
+ZIP = b"PK\x03\x04"
+OFFICE_PARTS = (b"[Content_Types].xml", b"_rels/", b"mimetypeapplication/vnd.oasis")
+"""How the first entry of a zip archive begins that is an Office document."""
+SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+
+JSON_LINES = (".jsn", ".jsonlines", ".jsnl", ".jsonln", ".jsonl.gz", ".ndjson", ".jl")
+"""Endings of JSON lines that are not looked for in a folder."""
+UNREAD = (
+    *JSON_LINES,
+    *SHEETS,
+    *(".zip", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tar", ".tgz"),
+    *(".pkl", ".pickle", ".pdf", ".db", ".sqlite", ".h5", ".npy", ".avro", ".orc"),
+)
+"""Endings of data in forms that are not read from a folder."""
+
+
+def check_kind(path: Path, head: bytes) -> None:
+    """Refuse a file that is a spreadsheet, an archive or another binary format.
+
+    Parameters
+    ----------
+    head
+        The first bytes of the file, ``HEAD_BYTES`` or more where it has as many.
+
+    Raises
+    ------
+    InputError
+        With what the file is, and what to do.
+    """
+    kind, fix = _kind_of(path, head)
+    if kind:
+        raise InputError(f"is {kind}, which is not read", where=str(path), fix=fix)
+
+
+def _kind_of(path: Path, head: bytes) -> tuple[str, str]:
+    if head.startswith(ZIP):
+        is_sheet = path.suffix.lower() in SHEETS
+        is_office = any(part in head for part in OFFICE_PARTS)
+        if is_sheet or is_office:
+            return "an Office file (Excel, Word)", SAVE_AS_CSV
+        return "a zip archive", UNPACK
+
+    if head.startswith(PICKLES):
+        return "a pickle", CONVERT
+
+    for first_bytes, kind, fix in KINDS:
+        if head.startswith(first_bytes):
+            if path.suffix.lower() in SHEETS:
+                return "an old Excel file (.xls)", SAVE_AS_CSV
+            return kind, fix
+    return "", ""
+
+
+def check_left_out(
+    folder: Path, read: Iterable[Path], others: Iterable[Path], endings: Sequence[str]
+) -> None:
+    """Refuse a folder in which a file of data would be left out in silence.
+
+    Parameters
+    ----------
+    read
+        The files of the folder that are read. A file of the same stem, such as the
+        sheet that a CSV was saved from, is no other data.
+    others
+        Files of the folder that are not read.
+    endings
+        Which of these would be left out: those whose name ends so.
+
+    Raises
+    ------
+    InputError
+        With the first such file.
+    """
+    stems = {_stem(path) for path in read}
+    for path in sorted(others):
+        if path.name.lower().endswith(tuple(endings)) and _stem(path) not in stems:
+            fix = "convert it, move it away, or give the files to read by name"
+            if path.name.lower().endswith(JSON_LINES):
+                fix = f"if it holds JSON lines, name it {_stem(path)}.jsonl"
+            what = f"holds {path.name}, whose ending is not read"
+            raise InputError(what, where=str(folder), fix=fix)
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0]
