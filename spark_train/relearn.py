@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from spark_audit.checkpoints.adapters import changes_base
-from spark_audit.checkpoints.checkpoint import Checkpoint, read_headers
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet

@@ -27,7 +27,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from spark_audit.checkpoints import specs
-from spark_audit.checkpoints.checkpoint import read_headers
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet

@@ -14,7 +14,7 @@ from claims import search
 from claims.plan import SYSTEMS, systems, task_orders
 from claims.request import ClaimsRequest
 from claims.rules import RULES
-from spark_audit.checkpoints.checkpoint import read_headers
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example, data_files, write_examples
 from spark_audit.demo import TASKS, Size, make_data, make_tokenizer, train_base

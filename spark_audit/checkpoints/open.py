@@ -16,7 +16,8 @@ import torch
 
 from spark_audit.checkpoints import derived, weight_files
 from spark_audit.checkpoints.adapters import AdapterHost, changes_base
-from spark_audit.checkpoints.checkpoint import Checkpoint, read_headers
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import (
     Loading,

@@ -56,7 +56,7 @@ def processes(job: Job, lacking: Lacking) -> int:
     InputError
         If several are asked for where no CPU is to be shared.
     """
-    from spark_audit.checkpoints.checkpoint import pick_device
+    from spark_audit.checkpoints.devices import pick_device
 
     request, described = job.request, job.opening.described
     tokens = sum(item.tokens for items in lacking.values() for item in items)

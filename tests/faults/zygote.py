@@ -34,7 +34,7 @@ LATER = (
     "rich.traceback",
     "scipy.stats",
     "sklearn.linear_model",
-    "spark_audit.checkpoints.checkpoint",
+    "spark_audit.checkpoints.detect",
     "transformers.models.llama.modeling_llama",
 )
 

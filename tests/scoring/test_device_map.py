@@ -9,7 +9,7 @@ from scored_by_hand import make_items
 from tiny_models import make_model, save_model
 
 from spark_audit import errors
-from spark_audit.checkpoints import checkpoint
+from spark_audit.checkpoints import checkpoint, devices
 from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.open import inspect_checkpoint, open_checkpoint
 from spark_audit.checkpoints.specs import Spec
@@ -58,7 +58,7 @@ def test_spread_to_disk_scores_are_those_of_one_place(kind, models, monkeypatch)
 
     plain = scored()
     size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
-    free = {"cpu": checkpoint.BESIDE + size // 2, "disk": 10**12}
+    free = {"cpu": devices.BESIDE + size // 2, "disk": 10**12}
     has_rooms(monkeypatch, free)
     for loaded in each([Spec("base", (str(base),))], device_map="auto"):
         assert offloaded(loaded.model)

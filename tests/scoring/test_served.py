@@ -11,7 +11,7 @@ import pytest
 from refusals import each
 from serving import serving
 
-from spark_audit.checkpoints.checkpoint import read_headers
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.server import PAUSES, Server
 from spark_audit.checkpoints.specs import Loading, Spec

@@ -1,0 +1,145 @@
+"""A weights file alone, with whatever wrapped it: full weights, LoRA, or both."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spark_audit.checkpoints import specs, untrusted, weight_files
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.weight_files import PREFIX, State
+from spark_audit.errors import CheckpointError, shown
+
+_WRAPPERS = 4
+_CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
+# Wrappers put their name in front of everything (DDP, Opacus), or anywhere in a path
+# (torch.compile, FSDP).
+_FRONT = re.compile(r"^(?:_?module\.)+")
+_ANYWHERE = re.compile(
+    r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+# PEFT's tensors; the adapter's name stands behind the part.
+_LORA = re.compile(
+    r"(?P<part>.+\.lora(?:new)?_(?:embedding_)?[AB]|.+\.lora_magnitude_vector)"
+    r"(?:\.(?P<name>(?!weight$)[^.]+))?(?P<rest>\.weight)?"
+)
+_RANK = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
+_LAYER = re.compile(r"^.*?\.\d+\.")
+_ALONE = "save the one to audit alone"
+_OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
+
+
+def bare_weights(file: Path, loading: specs.Loading) -> Checkpoint:
+    """Full weights into the architecture of a config.json, or LoRA onto the base.
+
+    Raises
+    ------
+    CheckpointError
+        If the configuration, the base or LoRA's alpha is not known, or the file holds
+        anything that is not understood.
+    """
+    full, lora, notes = _read(file)
+    folder, made = file.parent, None
+    if full:
+        weight_files.check_filled(full)
+        config, place, note = weight_files.config_of(file, loading)
+        notes.append(note)
+        made = Checkpoint(config, (file,), lambda: _read(file)[0], place, folder=folder)
+    if lora:
+        config, note = _lora_config(file, lora, loading)
+        notes.append(note)
+        if made is not None:
+            notes.append("holds the base's weights and LoRA: both are the file's own")
+        elif loading.base is None:
+            what = "holds LoRA weights without their base"
+            raise CheckpointError(what, fix="give --base")
+        known: Any = {"folder": folder, "adapter": True, "host": made}
+        made = Checkpoint(config, (file,), lambda: _read(file)[1], folder, **known)
+    assert made is not None  # no tensors at all are refused as they are read
+    return replace(made, notes=tuple(notes))
+
+
+def _read(file: Path) -> tuple[State, State, list[str]]:
+    """Full weights by the names of the bare module, LoRA's by PEFT's, and notes.
+
+    The names of wrappers and adapters are stripped.
+    """
+    content, notes = weight_files.read_tensors(file), list[str]()
+    # A pickle can hold itself: wrappers are a few deep, never more.
+    for _ in range(_WRAPPERS):
+        held = content if isinstance(content, dict) else {}
+        inside = [key for key in _CONTAINERS if isinstance(held.get(key), dict)]
+        if len(inside) > 1:
+            what = f"holds several models: {', '.join(inside)}"
+            raise CheckpointError(what, fix=_ALONE)
+        for key in inside:
+            notes.append(f"taken from {key!r} in the file")
+            content = content[key]
+    # An empty one is none.
+    fix = "save model.state_dict() alone"
+    state = weight_files.only_tensors(content or None, fix=fix)
+    full, lora, adapters = State(), State(), set[str]()
+    for key, tensor in state.items():
+        name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
+        name = name.removeprefix(PREFIX)
+        if other := _OTHER_PEFT.search("." + name):
+            what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other[1]})"
+            fix = "give the adapter's folder with its adapter_config.json"
+            raise CheckpointError(what, fix=fix)
+        target, part = full, _LORA.fullmatch(name)
+        name = name.replace(".base_layer.", ".")
+        if part:
+            adapters.add(part["name"] or "")
+            # PEFT saves DoRA's vector without the name of its parameter.
+            rest = "" if part["part"].endswith("_vector") else part["rest"] or ""
+            target, name = lora, PREFIX + part["part"] + rest
+        if name in target or len(adapters) > 1:
+            listed = ", ".join(sorted(adapters)) if len(adapters) > 1 else ""
+            what = f"several adapters ({listed})" if listed else f"{name} twice"
+            raise CheckpointError(f"holds {what}", fix=_ALONE)
+        target[name] = tensor
+    if not state.keys() <= {*full, *lora, *(k.removeprefix(PREFIX) for k in lora)}:
+        notes.append("wrappers' names stripped from the tensors' names")
+    return full, lora, notes
+
+
+def _lora_config(
+    file: Path, lora: State, loading: specs.Loading
+) -> tuple[dict[str, Any], str]:
+    """LoRA's configuration: from beside the file, else rank and targets from shapes.
+
+    A module that is adapted in one layer is expected in all, as only a configuration
+    could say otherwise: of a deeper base, some layers would be without adapter.
+    """
+    beside = file.parent / "adapter_config.json"
+    if beside.exists():
+        note = "LoRA settings: adapter_config.json next to the file"
+        return untrusted.read_json(beside), note
+    if loading.lora_alpha is None:
+        fix = "give --lora-alpha, or put adapter_config.json next to the file"
+        raise CheckpointError("holds LoRA weights without their alpha", fix=fix)
+    ranks, earlier = dict[str, int](), 0
+    # O-LoRA scales by the rank of its newest part.
+    for key in sorted(lora, key=lambda key: ".loranew_" in key):
+        if match := _RANK.fullmatch(key):
+            rank = lora[key].shape[:1].numel()
+            ranks[match[1].removeprefix(PREFIX)] = rank
+            earlier = earlier if match[2] else rank
+    if not ranks:
+        raise CheckpointError("has LoRA tensors, but no lora_A")
+    usual = Counter(ranks.values()).most_common(1)[0][0]
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": usual,
+        "r_sum": earlier,
+        "lora_alpha": loading.lora_alpha,
+        "target_modules": sorted({_LAYER.sub("", name) for name in ranks}),
+        "rank_pattern": {name: ranks[name] for name in ranks if ranks[name] != usual},
+        "use_dora": any(key.endswith("magnitude_vector") for key in lora),
+    }
+    note = f"LoRA: rank {usual} from shapes, alpha {loading.lora_alpha:g} as given"
+    return config, note

@@ -1,0 +1,68 @@
+"""A folder that PEFT wrote."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+from pathlib import Path, PurePath
+
+from spark_audit.checkpoints import specs, untrusted, weight_files
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.errors import CheckpointError, shown
+
+# What LLaVA and its descendants (MCITlib) train beside an adapter, and the modules
+# that text alone does not pass through.
+_TRAINED = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
+_IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
+
+
+def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
+    """An adapter on the base that is given, else on the one it names.
+
+    Raises
+    ------
+    CheckpointError
+        If it has no weights, brings code, or no base is known.
+    """
+    config = untrusted.read_json(path / "adapter_config.json")
+    if not loading.trust_remote_code:
+        untrusted.refuse_code({}, path)
+    files = weight_files.files_of(path, weight_files.ADAPTER)
+    named = config.get("base_model_name_or_path") or None
+    if not isinstance(named, str | None):
+        raise CheckpointError("base_model_name_or_path is no text")
+    notes, theirs = _beside(path), PurePath(named or "").name
+    if loading.base is None:
+        # A path only: whoever made the adapter asks no host.
+        if named is None or named.startswith(untrusted.HUB) or not specs.exists(named):
+            what = f"'s base {shown(named)} is not here" if named else " names no base"
+            fix = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
+            raise CheckpointError(f"the adapter{what}", fix=fix)
+        notes.append(f"base: {shown(theirs)}, as the adapter names it")
+    elif named is not None and theirs != PurePath(str(loading.base)).name:
+        ours = untrusted.printable(str(loading.base))
+        notes.append(f"base: {ours} as given; the adapter names {shown(theirs)}")
+    read, told = partial(weight_files.merged, files), tuple(notes)
+    return Checkpoint(
+        config, files, read, path, folder=path, adapter=True, base=named, notes=told
+    )
+
+
+def _beside(folder: Path) -> list[str]:
+    """What is said of trained weights beside an adapter that PEFT does not read.
+
+    Raises
+    ------
+    CheckpointError
+        If some are of the language model: without them it is another one.
+    """
+    there = [name for name in _TRAINED if os.path.lexists(folder / name)]
+    for name in there:
+        untrusted.check_inside(folder / name)
+        for key in sorted(weight_files.merged((folder / name,))):
+            if not _IMAGES.search(key):
+                what = f"{name} holds weights of the language model ({shown(key)})"
+                fix = "merge adapter and weights with the tool that trained them"
+                raise CheckpointError(what, fix=fix)
+    return [f"{name} is of images, which are not audited: left out" for name in there]
