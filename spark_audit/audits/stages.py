@@ -679,7 +679,7 @@ def _finding(
     gain = rows["auc_gain", ""]
     member = group.facts["member"]
     facts: dict[str, Fact] = {
-        **above.rows(name, SERIES, audit="series"),
+        **above.facts(name, SERIES, audit="series"),
         "last": rows["auc", LAST],
         "gain": gain,
         "gain_p": gain_p,

@@ -249,6 +249,42 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
     assert blind.value > blind.null_high
 
 
+@pytest.mark.parametrize("gain", [0.0, 0.2])
+def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, gain):
+    """Value, interval, p and largest effect are then all measured from chance."""
+    world = make_world(seed=3)
+
+    def worse(texts: Any, *given: Any, **options: Any) -> np.ndarray:
+        rng = np.random.default_rng(0)
+        member = np.array([key in world.members for key in sorted(world.logp)])
+        return np.asarray(rng.normal(size=len(texts)) - 0.8 * member)
+
+    monkeypatch.setattr(membership, "best_guess", worse)
+    result = run(world, ours=gain)
+    finding = finding_of(result, "ours")
+    texts, score = finding.facts["texts"], finding.facts["score"]
+    assert texts.value < 0.35
+    assert finding.facts["is_bar_chance"] is True
+
+    # The same by counting pairs.
+    values = result.evidence.row("ours", finding.of)
+    member = result.evidence.units["member"].to_numpy(bool)
+    above = values[member][:, None] > values[~member]
+    area = max(above.mean(), 1 - above.mean())
+    assert score.value == pytest.approx(area)
+    assert finding.value == pytest.approx(area - 0.5)
+    assert 1 - score.value <= finding.power[-1].most <= 0.5
+
+    shown = finding.low > 0
+    assert shown == (finding.claim == "membership") == bool(gain)
+    for record in result.tables["mia_texts"]:
+        assert record["bar"] >= record["texts"]
+        assert record["difference"] == pytest.approx(record["score"] - record["bar"])
+        if record["metric"] != "auc":
+            chance = figure(result, "ours", record["metric"], record["of"]).null
+            assert record["bar"] >= chance
+
+
 def test_a_guard_that_fails_by_chance_hides_no_memory(make_world, monkeypatch):
     """Of random splits one in twenty looks unlike: certain memory is still told."""
     real = mia_texts.blind_classifier

@@ -18,7 +18,7 @@ from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
 from spark_audit.results import Estimate, Row
-from spark_audit.results.findings import Power
+from spark_audit.results.findings import Fact, Power
 from spark_audit.stats import roc
 from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.intervals import percentile_interval
@@ -58,10 +58,21 @@ class Drawn:
 class AboveTexts:
     """A score against the best guess from the texts alone, over the rows of both.
 
-    ``difference`` is that of the AUCs ``score`` and ``texts``, by paired DeLong over
-    clusters, which takes the out-of-fold scores as given; ``least_p`` the larger of its
-    p value and that of ``score`` against 0.5; ``told`` is whether the sides are told
-    apart without training.
+    A guess that is worse than chance is no bar, chance is: a score must exceed both.
+
+    Attributes
+    ----------
+    difference
+        ``score`` minus :attr:`bar` (:func:`beyond_both`), by DeLong over clusters,
+        which takes the out-of-fold scores of the texts as given.
+    score, texts
+        The two AUCs, or rates.
+    chance
+        What a score gives that knows nothing: 0.5 of an AUC.
+    least_p
+        The larger of the p values against the texts and against chance.
+    told
+        Whether the sides are told apart without training.
     """
 
     difference: Estimate
@@ -69,23 +80,34 @@ class AboveTexts:
     texts: float
     least_p: float
     told: bool
+    chance: float = 0.5
+
+    @property
+    def bar(self) -> float:
+        """What a score must exceed: the texts alone, or chance where that is more."""
+        return max(self.texts, self.chance)
+
+    @property
+    def is_bar_chance(self) -> bool:
+        """Whether the texts alone do no better than chance."""
+        return self.texts <= self.chance
 
     @property
     def margin(self) -> float:
-        """What a score must have beyond the texts where those tell the sides apart."""
-        return (1 - max(self.texts, 0.5)) / 2 if self.told else 0.0
+        """What a score must have beyond the bar where the texts tell the sides."""
+        return (1 - self.bar) / 2 if self.told else 0.0
 
     @property
     def p(self) -> float:
-        """Two-sided p value where the score is above both, else 1.
+        """Two-sided p value where the score is above the bar, else 1.
 
-        A guess that is worse than chance is no bar: 0.5 is. Where the sides are told
-        apart without training, a classifier of so few rows has not found all that
-        tells them: the score must then take more than half of what is left to 1.
+        Where the sides are told apart without training, a classifier of so few rows
+        has not found all that tells them: the score must then take more than half of
+        what is left to 1.
         """
         apart, margin = self.difference, self.margin
         beyond = (apart.value or 0.0) - margin
-        if beyond <= 0 or self.score <= 0.5:
+        if beyond <= 0:
             return 1.0
         if not margin or not apart.se:
             return self.least_p
@@ -95,26 +117,35 @@ class AboveTexts:
     def record(self) -> dict[str, Any]:
         """Its figures as columns of a table."""
         apart = self.difference
-        ends = {key: getattr(apart, key) for key in ("low", "high", "mde")}
-        both = {"score": self.score, "texts": self.texts}
-        return {**both, "difference": apart.value, **ends}
+        return {
+            "score": self.score,
+            "texts": self.texts,
+            "bar": self.bar,
+            "difference": apart.value,
+            "low": apart.low,
+            "high": apart.high,
+            "mde": apart.mde,
+        }
 
     def figures(self, *, over: float = 1.0) -> dict[str, Any]:
-        """What is claimed: by how much the score exceeds the texts alone.
+        """What is claimed: by how much the score exceeds the bar.
 
         With what the smallest difference follows from that is detected among ``over``
         tests.
         """
         apart, power = self.difference, []
         if apart.se:
-            most = 1 - self.texts
+            most = 1 - self.bar
             bar: dict[str, Any] = {"most": most, "beyond": self.margin, "over": over}
             power.append(Power(test="t", se=apart.se, df=apart.clusters - 1, **bar))
         own = {"value": apart.value, "low": apart.low, "high": apart.high}
         return {**own, "null": 0.0, "unit": "AUC", "power": power}
 
-    def rows(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Row]:
-        """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
+    def facts(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Fact]:
+        """Its figures as rows: ``score``, ``texts`` and what is ``beyond`` the bar.
+
+        ``is_bar_chance`` is whether the bar is chance, and not the texts.
+        """
         apart = self.difference
         row = partial(Row.of_estimate, audit=audit, checkpoint=name)
         area = partial(Estimate, n=apart.n, clusters=apart.clusters)
@@ -122,7 +153,42 @@ class AboveTexts:
             "score": row(area(self.score), metric="auc", of=attack),
             "texts": row(area(self.texts), metric="auc", of="texts"),
             "beyond": row(apart, metric="beyond_texts", of=attack),
+            "is_bar_chance": self.is_bar_chance,
         }
+
+
+def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:
+    """What a score has beyond the higher of two bars: the texts alone, and chance.
+
+    That is the smaller of both differences. Each limit is the smaller one, too, so that
+    the lower limit is above 0 only where both differences are shown (an
+    intersection-union test, whose p is the larger one; Berger 1982).
+    """
+    first, second = over_texts, over_chance
+    smaller = first if (first.value or 0.0) <= (second.value or 0.0) else second
+    lows = [end for end in (first.low, second.low) if end is not None]
+    highs = [end for end in (first.high, second.high) if end is not None]
+    return replace(
+        smaller,
+        low=min(lows, default=None),
+        high=min(highs, default=None),
+    )
+
+
+def less_chance(estimate: Estimate, chance: float) -> Estimate:
+    """An AUC or rate minus what a score gives that knows nothing."""
+
+    def less(value: float | None) -> float | None:
+        return None if value is None else value - chance
+
+    return replace(
+        estimate,
+        value=less(estimate.value),
+        low=less(estimate.low),
+        high=less(estimate.high),
+        parity_low=less(estimate.parity_low),
+        parity_high=less(estimate.parity_high),
+    )
 
 
 @dataclass
@@ -239,7 +305,9 @@ class Group:
         texts: str = "texts",
         told: bool = False,
     ) -> AboveTexts | None:
-        """AUC of a score minus that of the texts alone; ``None`` where there is none.
+        """AUC of a score minus its bar; ``None`` where there is none.
+
+        The bar is the AUC of the texts alone, or 0.5 where that is higher.
 
         Parameters
         ----------
@@ -255,16 +323,21 @@ class Group:
             return None
         drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
         ours = ours if more else -ours
-        estimate, p = roc.auc_difference(drawn.design, ours, guess)
-        (alone, told_p), (_, half_p) = (
-            roc.auc_estimate(drawn.design, values) for values in (guess, ours)
-        )
-        if estimate.value is None or alone.value is None or p is None:
+        over_texts, texts_p = roc.auc_difference(drawn.design, ours, guess)
+        score, chance_p = roc.auc_estimate(drawn.design, ours)
+        alone, told_p = roc.auc_estimate(drawn.design, guess)
+        if score.value is None or alone.value is None or texts_p is None:
             return None
+
         told |= alone.value > 0.5 and told_p is not None and told_p < TOLD
-        least_p = max(p, 1.0 if half_p is None else half_p)
-        areas = estimate.value + alone.value, alone.value
-        return AboveTexts(with_mde(estimate, null=0.0), *areas, least_p, told)
+        beyond = beyond_both(over_texts, less_chance(score, 0.5))
+        return AboveTexts(
+            with_mde(beyond, null=0.0),
+            score=score.value,
+            texts=alone.value,
+            least_p=max(texts_p, 1.0 if chance_p is None else chance_p),
+            told=told,
+        )
 
     def correlation(
         self, name: str, tests: Mapping[str, tuple[str, str] | None]

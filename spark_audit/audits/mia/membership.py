@@ -341,15 +341,28 @@ def verdicts(
 def _rates(
     test: Tested, auc: estimates.AboveTexts, pooled: estimates.Group
 ) -> Iterator[Record]:
-    """TPR of a score, compared with that of the texts alone."""
+    """TPR of a score, compared with that of the texts alone and of chance."""
     name, attack = test.row.checkpoint, test.row.of
-    for metric, apart, _ in pooled.differences((name, attack), (name, "texts")):
-        alone = pooled.estimate(name, "texts", metric).value
-        if metric == "auc" or apart.value is None or alone is None:
+    for metric, over_texts, _ in pooled.differences((name, attack), (name, "texts")):
+        if metric == "auc":
             continue
-        score = alone + apart.value
-        above = replace(auc, difference=apart, score=score, texts=alone)
-        says = test.state if (apart.low or 0.0) > 0 else "not shown"
+        rate = pooled.estimate(name, attack, metric)
+        alone = pooled.estimate(name, "texts", metric).value
+        if over_texts.value is None or rate.value is None or alone is None:
+            continue
+
+        budget = scores.FPRS[metric]
+        chance = pooled.chance(name, attack, budget).get("null", budget)
+        over_chance = estimates.less_chance(rate, chance)
+        beyond = estimates.beyond_both(over_texts, over_chance)
+        above = replace(
+            auc,
+            difference=beyond,
+            score=alone + over_texts.value,
+            texts=alone,
+            chance=chance,
+        )
+        says = test.state if (beyond.low or 0.0) > 0 else "not shown"
         record = {"checkpoint": name, "of": attack, "metric": metric}
         yield {**record, **above.record, "says": says}
 
@@ -405,7 +418,7 @@ class Tested:
         facts: dict[str, Fact] = {"attack": self.row.of, "turned": not self.more}
         if self.above is None:
             return facts | {"auc": self.row}
-        return facts | self.above.rows(self.row.checkpoint, self.row.of)
+        return facts | self.above.facts(self.row.checkpoint, self.row.of)
 
 
 def effect_of(row: Row) -> float:
@@ -479,9 +492,14 @@ def _corrected(
     further = [test.beyond_p for test in tests.values()]
     excess, worth_excess = holm(further), float(len(tests))
     if not any(test.told for test in tests.values()):
-        texts = name, "texts"
-        beyond = {a: texts if t.above else change[a] for a, t in tests.items()}
-        excess, worth_excess = correlated(further, pooled.correlation(name, beyond))
+        bars: dict[str, tuple[str, str] | None] = {}
+        for attack, test in tests.items():
+            bars[attack] = change[attack]
+            if test.above is not None:
+                # Chance does not vary with a score.
+                is_chance = test.above.is_bar_chance
+                bars[attack] = None if is_chance else (name, "texts")
+        excess, worth_excess = correlated(further, pooled.correlation(name, bars))
     both = np.maximum(moved, excess)
     changed, claimed = (dict(zip(tests, ps, strict=True)) for ps in (moved, both))
     return changed, claimed, (worth, worth_excess)
@@ -513,7 +531,7 @@ def judged_scores(
         record = {"checkpoint": name, "of": attack, "rows": estimate.n}
         records.append(record)
         if estimate.value is None or above is None:
-            says = estimate.note or "the texts alone were not tested beside it"
+            says = estimate.note or "the best guess was not tested beside it"
             record |= {"score": estimate.value, "says": f"not estimable: {says}"}
             continue
         moved, p = estimate.value - 0.5, pooled.p(name, attack)
