@@ -164,10 +164,20 @@ def persons(
 
     ``p`` is of the hypothesis that none of the rows was trained on, ``p_adjusted``
     corrected (Holm) over the persons asked for; ``least`` the smallest p that so many
-    held-out groups allow. ``named`` rows stand in the list of its share of false ones;
-    ``back`` of ``asked`` identifiers come back word for word, ``None``: not tested;
-    ``texts`` are those, where the manifest was given. The ``state`` is ``shown``,
-    ``listed`` (by rows alone), ``not_shown`` or ``not_tested``.
+    held-out groups allow. ``named`` rows stand in the list of single rows; ``back`` of
+    ``asked`` identifiers come back word for word, ``None``: not tested; ``texts`` are
+    those, where the manifest was given.
+
+    The ``state`` is the first of these that holds:
+
+    ``not_tested``
+        There is no row to test.
+    ``shown``
+        ``p_adjusted`` is below 0.05.
+    ``listed``
+        The person would stand in the list of groups of rows (:func:`_listed`).
+    ``not_shown``
+        Neither.
 
     Parameters
     ----------
@@ -202,12 +212,12 @@ def persons(
         known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
         p = {k: roc.simes(each) for k, each in known.items() if len(each)}
         adjusted = holm_by_key(p)
+        listed = _listed(one, groups, p, share)
         for key, mine in rows.items():
             back, asked_for = _back(extracted, one.checkpoint, groups[key])
             held = units[~units["member"] & units["cluster"].isin(groups[key])]
             unused = "named.not_compared" if held.empty else "named.held_out"
-            listed = int(mine["named"].sum())
-            state = "listed" if listed else "not_shown"
+            state = "listed" if key in listed else "not_shown"
             if key not in adjusted:
                 state = "not_tested"
             elif adjusted[key] < LEVEL:
@@ -219,7 +229,7 @@ def persons(
                     "state": state,
                     "trained": len(mine),
                     "held_out": len(held),
-                    "named": listed,
+                    "named": int(mine["named"].sum()),
                     "p": p.get(key),
                     "p_adjusted": adjusted.get(key),
                     "least": 1 / (1 + one.held_out),
@@ -230,6 +240,24 @@ def persons(
                 }
             )
     return sorted(found, key=lambda one: list(groups).index(one["id"]))
+
+
+def _listed(
+    found: Named, groups: Mapping[str, set[str]], p: Mapping[str, float], share: float
+) -> set[str]:
+    """Return the persons that would stand in the list of groups of rows.
+
+    Each person enters that list as one group, with one p for all of their rows. So a
+    person none of whose rows was trained on is listed in at most 5 of 100 cases,
+    however many rows they have; by single rows it would be 1 in 5 with ten rows.
+    """
+    listed = set()
+    for key, own_p in p.items():
+        is_other = ~found.groups["group"].isin(groups[key])
+        with_person = [own_p, *found.groups.loc[is_other, "p"]]
+        if roc.discoveries(with_person, share=share)[0]:
+            listed.add(key)
+    return listed
 
 
 def _groups(

@@ -122,6 +122,38 @@ def test_a_named_row_stays_shown_among_many_persons(folder):
     assert states == {"listed"}
 
 
+def test_strangers_with_many_rows_are_listed_no_more_often(tmp_path):
+    """None of their rows was trained on: 5 of 100 may be listed, by any number."""
+    known, held_out, strangers, worlds = 60, 100, 10, 60
+    sizes = (1, 5, 10)
+    names = {size: [f"{size}-rows-{i}" for i in range(strangers)] for size in sizes}
+    sources = [f"known-{i}" for i in range(known)]
+    for size in sizes:
+        sources += np.repeat(names[size], size).tolist()
+    trained = len(sources)
+    sources += [f"held-{i}" for i in range(held_out)]
+    n = len(sources)
+    columns = {"task": "t", "cluster": sources, "dose": 1.0}
+    examples = [f"row-{i}" for i in range(n)]
+    units = pd.DataFrame({"example": examples, **columns})
+    units["member"] = np.arange(n) < trained
+
+    found = dict.fromkeys(sizes, 0)
+    path = tmp_path / "scores" / "mia.parquet"
+    path.parent.mkdir()
+    rng = np.random.default_rng(0)
+    for _ in range(worlds):
+        scores = rng.normal(size=n)
+        scores[:known] += 6
+        Evidence.of(units, [("leaky", {"reference": scores})]).write(path)
+        report = made_report("leaky", evidence={path.name: sha256_file(path)})
+        for size in sizes:
+            for one in persons(report, tmp_path, names[size]):
+                found[size] += one["state"] in ("listed", "shown")
+    most = stats.binom.ppf(0.999, worlds * strangers, 0.05)
+    assert all(count <= most for count in found.values()), found
+
+
 def test_a_person_is_shown_not_shown_or_not_tested(folder):
     report = read_report(folder)
     found = {
