@@ -182,6 +182,8 @@ def gate(
 ) -> None:
     """Fail with exit code 1 if a rule is violated; needs no model.
 
+    The last line is PASS or FAIL, with the rule that decided.
+
     Parameters
     ----------
     fail_if
@@ -203,9 +205,9 @@ def gate(
         Write an in-toto statement on the report, for you to sign; ``spark-audit
         verify`` reads it.
     """
-    from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
     from spark_audit.report import gate as rule
+    from spark_audit.report.gate_lines import gate_lines
 
     rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT]
     folder, content = opened(folder)
@@ -230,10 +232,10 @@ def gate(
         made = rule.statement(content, folder, verdicts, allow_missing=allow_missing)
         write_text(attest, made.decode())
     try:
-        shown = [one for one in verdicts if json or one.state != "left_out"]
-        show_records([vars(one) for one in shown], title="gate", as_json=json)
-        if not json:
-            tell("\n".join(rule.judged(verdicts)))
+        if json:
+            tell_json([vars(one) for one in verdicts])
+        else:
+            tell("\n".join(gate_lines(verdicts)))
     finally:
         # Whether anybody reads this is nothing to the verdict.
         if any(one.state == "tripped" for one in verdicts):

@@ -301,8 +301,12 @@ def _impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) -> s
         others = {baseline} if baseline else {row.baseline for row in contrasts}
         if {name, entry_of(name)} & {BASE, *others}:
             return render("gate.baseline")
-    if here and any(row.value is not None for row in rows):
-        return here[0].note  # such as: it is the reference itself
+    if name == BASE and any(row.value is not None for row in rows):
+        # Such as: it is the reference itself, of which there is no change.
+        if not (figures := _of_metric(report, rule, BASE)):
+            return render("gate.untrained")
+        if all(row.value is None for row in figures):
+            return figures[0].note
     rounded = {one.name for one in report.checkpoints if one.quantised_from is not None}
     if name in rounded and about(rule.audit).of_series:
         return render("gate.stages")
@@ -333,6 +337,16 @@ def _rows(report: Report, rule: Rule) -> list[Row]:
     if rule.field == "p" or rule.change or not plain:
         return [row for row in found if isinstance(row, Contrast)]
     return plain
+
+
+def _of_metric(report: Report, rule: Rule, name: str) -> list[Row]:
+    """The rows of a checkpoint that the rule's metric has, in any group."""
+    wanted = (rule.audit, rule.metric, rule.of, name)
+    return [
+        row
+        for row in report.results
+        if (row.audit, row.metric, row.of, row.checkpoint) == wanted
+    ]
 
 
 def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:

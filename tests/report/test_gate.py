@@ -129,6 +129,33 @@ def test_the_reference_has_no_change_and_is_left_out():
     assert states(named)[0] == ("base", "tripped")
 
 
+@pytest.mark.parametrize(
+    ("rule", "metric", "pooled_of_base"),
+    [
+        ("matched.memory[type=EMAIL].value < -5", "matched|memory", True),
+        ("matched.memory[type=*].value < -5", "matched|memory", True),
+        ("twins.rise.trained[type=EMAIL].value < -5", "twins|rise|trained", False),
+    ],
+)
+def test_a_rule_by_type_leaves_the_base_out_that_has_no_such_row(
+    rule, metric, pooled_of_base
+):
+    rows = [figure(name, metric, 0.1, group="type:EMAIL") for name in ("er", "spark")]
+    if pooled_of_base:
+        rows.append(figure("base", metric, None))
+    found = check(report(rows), [parse_rule(rule)])
+    assert states(found) == [("base", "left_out"), ("er", "ok"), ("spark", "ok")]
+    assert found[0].detail
+
+
+def test_a_figure_of_the_base_that_is_missing_by_type_alone_is_missing():
+    rows = [figure("er", "extract|greedy_rate", 0.1, group="type:EMAIL")]
+    rows.append(figure("base", "extract|greedy_rate", 0.1))
+    rule = parse_rule("extract.greedy_rate[type=EMAIL].value > 0.5")
+    found = check(report(rows, names=("base", "er")), [rule])
+    assert states(found) == [("base", "tripped"), ("er", "ok")]
+
+
 def test_a_contrast_has_no_figure_of_what_is_held_against_nothing():
     rule = parse_rule("matched.did.low < 0")
     did = figure("spark", "matched|did", 0.5, baseline="er")

@@ -17,6 +17,7 @@ from made_reports import figure, made_report
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
 from spark_audit.report.gate import Finding, junit, sarif
+from spark_audit.report.gate_lines import gate_lines
 
 ROOT = Path(__file__).parents[2]
 RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"
@@ -39,6 +40,39 @@ def folder(tmp_path) -> Path:
     write_text(tmp_path / "r" / "report.json", report.model_dump_json())
     write_text(tmp_path / "r" / "report.md", "# The report\n")
     return tmp_path / "r"
+
+
+def test_the_last_line_is_the_verdict_and_the_rule_that_decided(folder, capsys):
+    assert run(["gate", str(folder), "--fail-if", RULE]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith(f"FAIL: er violates the rule '{RULE}'")
+    assert max(map(len, lines)) <= 100
+    passing = f"{RULE} except er, base"
+    assert run(["gate", str(folder), "--fail-if", passing]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"PASS: 1 checkpoint keeps the rule '{passing}'"
+    assert (
+        run(["gate", str(folder), "--fail-if", f"{RULE} except er, spark, base"]) == 1
+    )
+    assert "FAIL: no checkpoint was there" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_long_details_are_wrapped_below_their_checkpoint_and_nothing_is_cut():
+    words = [f"word{i}" for i in range(60)]
+    found = [
+        Finding(RULE, "a" * 40, "tripped", " ".join(words)),
+        Finding(RULE, "er", "missing", "has no high"),
+        Finding(RULE, "base", "left_out", "by the rule"),
+    ]
+    lines = gate_lines(found)
+    assert max(map(len, lines[:-1])) <= 100
+    shown = " ".join(lines).split()
+    assert {"a" * 40, *words} <= {*shown}
+    assert any(line.split()[:2] == ["FAIL", "a" * 40] for line in lines)
+    assert lines[-1].startswith(f"FAIL: {'a' * 40} violates the rule '{RULE}'")
+    allowed = gate_lines(found[1:])[-1]
+    assert allowed.startswith("PASS: 1 checkpoint keeps the rule")
+    assert "1 figure is missing" in allowed
 
 
 def test_junit_has_a_suite_a_rule_and_a_case_a_checkpoint():
