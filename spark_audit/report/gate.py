@@ -35,6 +35,7 @@ from spark_audit.report.disclosure import KEYED, disclosed, manifest_facts
 from spark_audit.report.states import untested
 from spark_audit.report.writers.pages import environment
 from spark_audit.results import Contrast, Report, Row, grouped, number
+from spark_audit.results import Finding as Claimed
 from spark_audit.results.findings import SEVERITY, WITHHELD
 from spark_audit.sentences import render
 from spark_audit.terminal.flags import one_of
@@ -421,8 +422,7 @@ def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
     field, bound = ("claim", rule.claim) if named else ("severity", rule.bound)
     holds: Callable[[Any, Any], bool] = OPERATORS[rule.operator]
     tripped = [one for one in own if holds(getattr(one, field), bound)]
-    told = dict.fromkeys(f"{one.claim} ({one.audit})" for one in tripped or own)
-    shown = ", ".join(told) or render("gate.nothing")
+    shown = _claims(tripped or own) or render("gate.nothing")
     if tripped:
         return "tripped", shown
     if report.status == "partial":
@@ -433,6 +433,14 @@ def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
         least = min(passed, key=lambda one: one.severity).claim
         shown = render("gate.passes", shown=shown, least=least)
     return "ok", shown
+
+
+def _claims(findings: Sequence[Claimed]) -> str:
+    """Claims in the order of findings, each once with the audits that make it."""
+    by_claim: dict[str, dict[str, None]] = {}
+    for one in findings:
+        by_claim.setdefault(one.claim, {})[one.audit] = None
+    return ", ".join(f"{claim} ({', '.join(of)})" for claim, of in by_claim.items())
 
 
 # --- what the tools of a pipeline read ------------------------------------------------

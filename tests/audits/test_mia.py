@@ -406,6 +406,46 @@ def test_scores_of_another_tool_are_judged_beside_ours(make_world, tmp_path):
         mia(tables, world.manifest, scores_file=f"peer={tmp_path / 'b.csv'}")
 
 
+def test_infinite_scores_are_the_ends_of_the_order(make_world, tmp_path):
+    world = make_world()
+    ids = list(world.logp)
+    member = np.isin(ids, sorted(world.members))
+    scores = np.random.default_rng(0).normal(size=len(ids)) + 0.8 * member
+    extreme = np.where(scores > 1.6, np.inf, np.where(scores < -1.2, -np.inf, scores))
+    assert {np.inf, -np.inf} < {*extreme}
+    path = tmp_path / "a.csv"
+    pd.DataFrame({"id": ids, "score": extreme}).to_csv(path, index=False)
+    tables = world.tables(mine=0.0)
+    result = mia(tables, world.manifest, scores_file=f"peer={path}")
+    row = row_of(result, "mine", "peer")
+    finite = np.clip(extreme, -1e6, 1e6)
+    above = np.sign(finite[member][:, None] - finite[~member])
+    assert row.n == len(ids)
+    assert row.value == pytest.approx((above.mean() + 1) / 2)
+
+
+def test_a_score_that_is_lower_of_trained_rows_is_hinted_at(make_world, tmp_path):
+    world = make_world()
+    ids = list(world.logp)
+    member = np.isin(ids, sorted(world.members))
+    noise = np.random.default_rng(0).normal(size=len(ids))
+    frame = pd.DataFrame({"id": ids, "score": noise - 2 * member})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    tables, path = world.tables(mine=0.0), tmp_path / "a.csv"
+    result = mia(tables, world.manifest, scores_file=f"peer={path}")
+    (record,) = result.tables["mia_outside"]
+    assert record["says"] == "not shown"
+    assert "peer=-FILE" in record["note"]
+    hint = guard(result, "scores of other tools")
+    assert (hint.passed, hint.checkpoint) == (None, "mine")
+    assert "peer=-FILE" in hint.detail
+    turned = mia(tables, world.manifest, scores_file=f"peer=-{path}")
+    (record,) = turned.tables["mia_outside"]
+    assert record["says"] == "detected"
+    assert "note" not in record
+    assert not [g for g in turned.guards if g.name == "scores of other tools"]
+
+
 def test_scores_by_place_are_judged_with_the_rows_that_were_scored(
     make_world, tmp_path
 ):

@@ -50,7 +50,7 @@ from spark_audit.results import (
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact, Power
 from spark_audit.scoring.table import Pass
-from spark_audit.sentences import p_value
+from spark_audit.sentences import p_value, render
 from spark_audit.stats.bootstrap import correlated, holm
 from spark_audit.stats.matching import smd
 from spark_audit.stats.power import NOT_DETECTED, mde
@@ -522,7 +522,8 @@ def judged_scores(
 
     It detects where it scores trained rows higher than the base did (or, without scores
     of the base, than chance), and exceeds the best guess from the texts alone; p values
-    are corrected (Holm) over attacks and checkpoints.
+    are corrected (Holm) over attacks and checkpoints. Of a score that is lower of
+    trained rows a warning asks whether it is the wrong way round.
     """
     pooled, records = judged.pooled, list[Record]()
     for name, attack in product((one for one in names if one != BASE), attacks):
@@ -535,9 +536,16 @@ def judged_scores(
             record |= {"score": estimate.value, "says": f"not estimable: {says}"}
             continue
         moved, p = estimate.value - 0.5, pooled.p(name, attack)
+        is_lower = side_of(estimate, 0.5) == -1
         if not pooled.usable(BASE, attack):
             (_, change, p), *_ = pooled.differences((name, attack), (BASE, attack))
             moved = change.value or 0.0
+            is_lower &= side_of(change) == -1
+        if is_lower:
+            auc = Membership.row(estimate, name, "auc", attack)
+            facts: dict[str, Fact] = {"auc": auc, "attack": attack}
+            judged.add("scores of other tools", "outside", facts, checkpoint=name)
+            record["note"] = render("mia.reversed", attack=attack)
         rising = 1.0 if p is None or moved <= 0 else p
         says = "confounded" if above.told and rising < 0.05 else "not shown"
         record |= {**above.record, "p": max(rising, above.p)}

@@ -120,7 +120,19 @@ def read_scores(
         raise refused("has scores that are no numbers")
     if found.duplicated().any():
         raise refused("has several scores of one text")
-    return found.assign(score=one.sign * score)
+    score = one.sign * score.astype(float)
+    return found.assign(score=score.groupby(found["checkpoint"]).transform(ordered))
+
+
+def ordered(scores: pd.Series) -> pd.Series:
+    """Return finite scores in the same order: infinite ones are the ends of it.
+
+    An attack divides by a probability of 0, say. All that is made of scores follows
+    from their order, so ranks stand for them; finite scores are returned as they are.
+    """
+    if not np.isinf(scores).any():
+        return scores
+    return scores.rank(method="dense")
 
 
 def outside_scores(
