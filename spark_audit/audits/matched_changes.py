@@ -32,7 +32,7 @@ from spark_audit.names import (
     original_of,
 )
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Hits, Row, side_of
-from spark_audit.results.findings import Fact, Family, Power
+from spark_audit.results.findings import FEWEST, Fact, Family, Power
 from spark_audit.stats import bootstrap, intervals, matching, memory_contrast
 from spark_audit.stats.power import mde, with_mde
 
@@ -531,8 +531,6 @@ def _low_drift(train: pd.DataFrame, change: np.ndarray) -> Estimate:
 
 Told: TypeAlias = Mapping[tuple[str, str, str], Row]
 """Rows of a checkpoint by metric, variant and group."""
-FEWEST = 5
-"""Clusters of trained identifiers of a dose whose smallest effect is told."""
 _tested = partial(Finding.on, family="primary")
 """One of the tests that were declared beforehand."""
 
@@ -649,9 +647,14 @@ def _memory_findings(
     """Whether identifiers that were trained on moved as others of their kind did.
 
     Of all of them, and of those that stand in most trained rows: these two are tests
-    declared beforehand.
+    declared beforehand. The second one is left out where those rows are of fewer than
+    :data:`FEWEST` clusters: it could see next to nothing, and would still count among
+    the tests that p is corrected over.
     """
     doses = [group for group in tests if group.startswith("dose:")]
+    highest = doses[-1:]
+    if highest and rows["pii_change", TRAINED, highest[0]].clusters < FEWEST:
+        highest = []
     row, test, kind = facts["memory"], tests["pooled"], rows["kind", "", "pooled"]
     power = [*test.power]
     for group in doses:
@@ -674,7 +677,7 @@ def _memory_findings(
         else:
             says = "nothing"
     yield _said(row, claim, says, facts, family="primary", p=test.p, power=power)
-    for group in doses[-1:]:
+    for group in highest:
         row, facts = _compared(rows, group, dose=group.removeprefix("dose:"))
         claim, test = memory_contrast.claim_of(row), tests[group]
         if row.value is None:

@@ -48,7 +48,7 @@ from spark_audit.results import (
     side_of,
 )
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Power
+from spark_audit.results.findings import FEWEST, Power
 from spark_audit.scoring.table import Pass
 from spark_audit.stats import memory_contrast
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
@@ -363,10 +363,16 @@ def collapsed(frame: pd.DataFrame) -> set[str]:
 
 
 def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
-    """All trained identifiers, and those of the highest doses where doses differ."""
+    """Tests of all trained identifiers, and of the highest dose where doses differ.
+
+    A highest dose of fewer than :data:`FEWEST` clusters is not tested by itself.
+    """
     ours, others = own[own["side"] == TRAINED], held_out(own)
     doses = list(by_dose(ours))
-    for group, part in [("pooled", ours), *(doses[-1:] if len(doses) > 1 else ())]:
+    tested = [("pooled", ours)]
+    if len(doses) > 1 and doses[-1][1]["cluster"].nunique() >= FEWEST:
+        tested.append(doses[-1])
+    for group, part in tested:
         known = [row for row in rows if row.group == group and row.value is not None]
         held = {(row.metric, row.of): row for row in known}
         rise, apart = held.get(("rise", TRAINED)), held.get(("beyond", compared(own)))

@@ -544,9 +544,19 @@ def _p(finding: Finding | None) -> float:
 
 
 def _least(own: Iterable[Finding]) -> Finding | None:
-    """The primary test with the smallest p, whatever it claims; a void one last."""
+    """The primary test with the smallest p, whatever it claims; a void one last.
+
+    Tests of all identifiers lead those of a part of them, such as a dose, unless the
+    part would claim something by itself.
+    """
     tests = (f for f in own if f.family == "primary" and f.claim != "not_tested")
-    return min(tests, key=lambda one: (one.status != "ok", _p(one)), default=None)
+
+    def place(one: Finding) -> tuple[bool, bool, float]:
+        claims_alone = SEVERITY[one.alone] >= DETECTED
+        is_part = one.group != "pooled" and not claims_alone
+        return one.status != "ok", is_part, _p(one)
+
+    return min(tests, key=place, default=None)
 
 
 MOST = 3

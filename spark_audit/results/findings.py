@@ -55,8 +55,9 @@ Interval = Literal[
 Family = Literal["primary", "exploratory"]
 Over = Literal["sources", "seeds", "both"]
 FEWEST = 5
-"""Clusters of a figure that is shown. Three are the least that offices ask for; with
-five, four of them would have to be known to work out the last."""
+"""Clusters of a figure that is shown, and of a dose that is tested by itself. Three are
+the least that offices ask for; with five, four of them would have to be known to work
+out the last."""
 WITHHELD = f"withheld: fewer than {FEWEST} clusters (see report.json)"
 BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
 

@@ -320,6 +320,26 @@ def test_by_dose_memory_and_kind_are_what_plain_sums_give(make_case):
     assert [f.claim for f in said] == ["memory"]
 
 
+@pytest.mark.parametrize(("groups", "tests"), [(2, 1), (4, 1), (5, 2)])
+def test_a_highest_dose_of_few_groups_is_no_test(make_case, groups, tests):
+    """Its figures stand; it is not counted among the tests that p is corrected over."""
+    case = make_case(sources=24, tests=30, seed=41)
+    change = moved(case, trained=-0.9, never=-0.1, other=-0.2, spread=0.3)
+    options = {"placebo_draws": 0, "rematched": False}
+    made = evidence("matched", case.tables(ours=change), case.manifest, **options)
+    frame = made.frame()
+    trained = frame["role"].isin(["pii", "unmatched"]) & (frame["split"] == "train")
+    most = sorted(set(frame.loc[trained, "cluster"]))[:groups]
+    frame.loc[trained & frame["cluster"].isin(most), "dose"] = 20
+
+    known = of_frame(frame, "nll_sum", rematched=False, placebo=False)
+    result = conclude("matched", known, Context(replicates=100))
+    primary = [f for f in result.findings if f.family == "primary"]
+    assert [f.group for f in primary] == ["pooled", "dose:16+"][:tests]
+    row = figure(result, "ours", "memory", group="dose:16+")
+    assert row.value is not None
+
+
 @pytest.mark.parametrize(
     ("stratum", "auc", "passed"),
     [(1, 0.52, True), (-1, 0.6, False), (-1, np.nan, None)],

@@ -135,6 +135,23 @@ def test_memory_of_the_highest_dose_alone_is_found(plant):
     assert (finding.claim, finding.group) == ("memory", "dose:16+")
 
 
+def test_a_highest_dose_of_few_groups_costs_no_test(plant):
+    """Of two groups a sign flip reaches p 0.5 at best, and would still be counted."""
+    manifest = plant()
+    most = [one.id for one in manifest.twins if one.dose == max(DOSES)]
+    doses = {key: max(DOSES) // 2 for key in most[2:]}
+    content = manifest.model_dump(mode="json")
+    for one in content["twins"]:
+        one["dose"] = doses.get(one["id"], one["dose"])
+    few = seal(content)
+    result = run(tables(few, one=lambda d: 0.45 if d else 0.3), few)
+    (finding,) = result.findings
+    row = figure(result, metric="rise", group="dose:16+")
+    assert row.clusters == 2
+    assert finding.group == "pooled"
+    assert {each.over for each in finding.power} == {1.0}
+
+
 @pytest.mark.parametrize(
     ("lift", "expected"),
     [

@@ -105,6 +105,27 @@ def test_states(claims, state):
     assert set(SHAPES) == set(meanings())
 
 
+@pytest.mark.parametrize(
+    ("alone", "leads"), [("nothing_shown", "pooled"), ("memory", "dose:16+")]
+)
+def test_all_identifiers_lead_unless_a_part_of_them_claims_alone(alone, leads):
+    """A dose of few groups has the smaller p by chance, and can see nothing."""
+    whole = finding("matched", "a", "nothing_shown", p=0.6, metric="memory")
+    part = finding(
+        "matched",
+        "a",
+        "nothing_shown",
+        p=0.02,
+        metric="memory",
+        group="dose:16+",
+        alone=alone,
+    )
+    for told in ((whole, part), (part, whole)):
+        (one, _) = sorted(standings(report(*told)), key=lambda one: one.name)
+        assert one.state == "NO LEAK FOUND"
+        assert one.led_by.group == leads
+
+
 def test_the_worst_stands_first_and_every_detection_in_it():
     loud = [finding(k, "b", "memory") for k in ("matched", "twins", "canary")]
     one, two = standings(
