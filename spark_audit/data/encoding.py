@@ -8,14 +8,15 @@ tokens carry the blank before a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError, panicked
 
 TOGETHER = 512
@@ -35,12 +36,16 @@ class Encoding:
         its edges left out; ``start == end`` for special and all-blank tokens.
     special
         Shape ``(T,)``, bool: added by the tokenizer, no text of its own.
+    written
+        Shape ``(T, 2)``, int32: the characters of each token with its white space, of
+        rows whose training is known; ``None`` of others.
     """
 
     ids: np.ndarray
     start: np.ndarray
     end: np.ndarray
     special: np.ndarray
+    written: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -124,8 +129,84 @@ class TokenSpan(NamedTuple):
     partial: bool
 
 
-def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
+class Row(Protocol):
+    """A row of data, or of a manifest."""
+
+    @property
+    def text(self) -> str:
+        """``prompt + response``."""
+
+    @property
+    def training_input(self) -> RowInput | None:
+        """How a training run tokenised it; ``None``: as ``tokenizer(text)`` does."""
+
+
+class RowInput(Protocol):
+    """How a training run tokenised a row."""
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """Where its special tokens come from."""
+
+    @property
+    def token_ids(self) -> Sequence[int] | None:
+        """The ids themselves, where the text would be tokenised otherwise."""
+
+    def fed(self, n_tokens: int) -> tuple[int, int]:
+        """Return the tokens that the trainer read, of so many."""
+
+
+def encode_rows(tokenizer: Any, rows: Sequence[Row]) -> list[Encoding]:
+    """Tokenise rows as their training run did; others as ``tokenizer(text)`` does.
+
+    Raises
+    ------
+    InputError
+        As :func:`encode`; also if a row's own ids are none of the tokenizer.
+    """
+    encodings: dict[int, Encoding] = {}
+    plain = [i for i, row in enumerate(rows) if row.training_input is None]
+    found = encode(tokenizer, [rows[i].text for i in plain])
+    encodings.update(zip(plain, found, strict=True))
+    for i, row in enumerate(rows):
+        if row.training_input is not None:
+            encodings[i] = _encode_as_trained(tokenizer, row.text, row.training_input)
+    return [encodings[i] for i in range(len(rows))]
+
+
+def _encode_as_trained(tokenizer: Any, text: str, training: RowInput) -> Encoding:
+    if training.token_ids is not None:
+        ids = np.asarray(training.token_ids, np.int32)
+        written = np.asarray(offsets_of_ids(tokenizer, ids.tolist())[1], np.int32)
+        encoding = _with_offsets(text, ids, written, np.zeros(len(ids), dtype=bool))
+    else:
+        added = training.special_tokens == "added"
+        (encoding,) = encode(tokenizer, [text], special_tokens=added, written=True)
+    special = encoding.special.copy()
+    if training.special_tokens == "in_text" and len(special):
+        # A BOS in the text stays in front of a text that is cut, as an added one does.
+        special[0] = encoding.ids[0] == tokenizer.bos_token_id
+    if training.fed(len(encoding))[0] > 0:
+        special[:] = False  # the trainer cut it off
+    end = np.where(special, encoding.start, encoding.end)
+    return replace(encoding, special=special, end=end)
+
+
+def encode(
+    tokenizer: Any,
+    texts: Sequence[str],
+    *,
+    special_tokens: bool = True,
+    written: bool = False,
+) -> list[Encoding]:
     """Tokenise texts as ``tokenizer(text)`` does, with offsets.
+
+    Parameters
+    ----------
+    special_tokens
+        Whether the tokenizer adds its special tokens.
+    written
+        Whether to keep each token's characters with its white space.
 
     Raises
     ------
@@ -144,6 +225,7 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
         with _tokenising(tokenizer):
             out = tokenizer(
                 lot,
+                add_special_tokens=special_tokens,
                 return_offsets_mapping=True,
                 return_special_tokens_mask=True,
                 return_attention_mask=False,
@@ -151,25 +233,112 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
             )
         parts = (out["input_ids"], out["offset_mapping"], out["special_tokens_mask"])
         for text, ids, offsets, special in zip(lot, *parts, strict=True):
-            starts, ends = np.zeros((2, len(ids)), dtype=np.int32)
-            for i, (low, high) in enumerate(offsets):
-                inner = text[low:high].strip()
-                starts[i] = text.index(inner, low) if inner else high
-                ends[i] = starts[i] + (0 if special[i] else len(inner))
-            added = np.asarray(special, dtype=bool)
-            found.append(Encoding(np.asarray(ids, np.int32), starts, ends, added))
+            encoding = _with_offsets(
+                text,
+                np.asarray(ids, np.int32),
+                np.asarray(offsets, np.int32).reshape(-1, 2),
+                np.asarray(special, dtype=bool),
+            )
+            found.append(encoding if written else replace(encoding, written=None))
     return found
 
 
-def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids alone, as ``tokenizer(text)`` gives them."""
+def _with_offsets(
+    text: str, ids: np.ndarray, written: np.ndarray, special: np.ndarray
+) -> Encoding:
+    """An encoding of offsets, from which white space is left out."""
+    starts, ends = np.zeros((2, len(ids)), dtype=np.int32)
+    for i, (low, high) in enumerate(written.tolist()):
+        inner = text[low:high].strip()
+        starts[i] = text.index(inner, low) if inner else high
+        ends[i] = starts[i] + (0 if special[i] else len(inner))
+    return Encoding(ids, starts, ends, special, written)
+
+
+def offsets_of_ids(
+    tokenizer: Any, ids: Sequence[int]
+) -> tuple[str, list[tuple[int, int]]]:
+    """Return the text of token ids, and the characters of each token.
+
+    Tokens that only together make a character share it.
+
+    Raises
+    ------
+    InputError
+        If an id is none of the tokenizer's.
+    """
+    from tokenizers.decoders import DecodeStream
+
+    if any(not 0 <= token < len(tokenizer) for token in ids):
+        raise InputError(
+            "a row holds a token id that the tokenizer does not have",
+            where=type(tokenizer).__name__,
+            fix="give the tokenizer that the rows were tokenised with",
+        )
+    stream = DecodeStream(skip_special_tokens=False)
+    text, offsets, n_waiting = "", list[tuple[int, int]](), 0
+    with _tokenising(tokenizer):
+        for token in ids:
+            piece = stream.step(tokenizer.backend_tokenizer, token)
+            n_waiting += 1
+            if piece is not None:
+                place = (len(text), len(text) + len(piece))
+                offsets += [place] * n_waiting
+                text, n_waiting = text + piece, 0
+    # Bytes at the end that make no character.
+    return text, [*offsets, *[(len(text), len(text))] * n_waiting]
+
+
+def tokens_of_ranges(
+    encoding: Encoding, ranges: Iterable[tuple[int, int]]
+) -> np.ndarray:
+    """Shape ``(T,)``, bool: tokens that have a character in any range, blanks too.
+
+    Special tokens that the tokenizer added before or behind the text go with its first
+    and its last character.
+    """
+    assert encoding.written is not None
+    start, end = encoding.written.T
+    mask = np.zeros(len(encoding), dtype=bool)
+    for low, high in ranges:
+        mask |= (start < high) & (end > low)
+    text = np.flatnonzero(start < end)
+    if len(text):
+        mask[: text[0]] = mask[text[0]]
+        mask[text[-1] + 1 :] = mask[text[-1]]
+    return mask
+
+
+def runs(mask: np.ndarray) -> list[tuple[int, int]]:
+    """Return the ranges in which a mask of shape ``(T,)`` is True, end exclusive."""
+    edges = np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8))
+    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    return [*zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def token_ids(
+    tokenizer: Any, texts: Sequence[str], *, special_tokens: bool = True
+) -> list[list[int]]:
+    """Token ids alone, as ``tokenizer(text)`` gives them.
+
+    Parameters
+    ----------
+    special_tokens
+        Whether the tokenizer adds its special tokens.
+    """
     inner = getattr(tokenizer, "backend_tokenizer", None)
     with _tokenising(tokenizer):
         if inner is None or inner.truncation or inner.padding:
-            found = tokenizer(list(texts), return_attention_mask=False, verbose=False)
+            found = tokenizer(
+                list(texts),
+                add_special_tokens=special_tokens,
+                return_attention_mask=False,
+                verbose=False,
+            )
             return list(found["input_ids"])
         # Without offsets and Python lists of masks: up to twice as fast.
-        return [encoding.ids for encoding in inner.encode_batch_fast(list(texts))]
+        made = inner.encode_batch_fast(list(texts), add_special_tokens=special_tokens)
+        return [encoding.ids for encoding in made]
 
 
 @contextmanager

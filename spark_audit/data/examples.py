@@ -31,6 +31,7 @@ from pydantic import (
 )
 
 from spark_audit.data import file_kinds
+from spark_audit.data.training_input import TrainingInput, answer_end
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     data_bytes,
@@ -114,6 +115,7 @@ class Example:
     the character ranges of the task's fixed wording; ``None`` means that it is found
     from the task's prompts (:func:`task_templates`). ``frames`` holds those of the
     sentences that were injected, identifiers included: other rows hold them too.
+    ``training_input`` says how a training run read the row (chat data).
 
     Raises
     ------
@@ -132,6 +134,7 @@ class Example:
     canary: Canary | None = None
     template: Annotated[Ranges | None, Field(exclude_if=lambda at: at is None)] = None
     frames: Annotated[Ranges, _UNSAID] = ()
+    training_input: Annotated[TrainingInput | None, _UNSAID] = None
 
     __pydantic_config__ = _CLOSED
 
@@ -158,12 +161,23 @@ class Example:
         _check_ranges("spans", ((i, (s.start, s.end)) for i, s in ordered), self.text)
         for field in ("template", "frames"):
             _check_ranges(field, enumerate(getattr(self, field) or ()), self.text)
+        if self.training_input is not None:
+            _check_training_input(self.training_input, self.text)
         object.__setattr__(self, "spans", tuple(span for _, span in ordered))
 
     @property
     def text(self) -> str:
         """``prompt + response``."""
         return self.prompt + self.response
+
+    @property
+    def answer(self) -> str:
+        """The response without what a chat template writes behind it."""
+        border = len(self.prompt)
+        turns: Ranges = ()
+        if self.training_input is not None:
+            turns = tuple((turn.start, turn.end) for turn in self.training_input.turns)
+        return self.text[border : answer_end(turns, border, len(self.text))]
 
 
 def check_task(name: str) -> None:
@@ -182,6 +196,16 @@ def _check_ranges(
             what = "is empty, out of order, overlaps another or lies outside"
             raise bad_field(f"{field}[{i}]", f"{start}:{end} {what} 0:{len(text)}")
         last = end
+
+
+def _check_training_input(training: TrainingInput, text: str) -> None:
+    turns = [(turn.start, turn.end) for turn in training.turns]
+    _check_ranges("training_input.turns", enumerate(turns), text)
+    _check_ranges("training_input.supervised", enumerate(training.supervised), text)
+    if training.max_length is not None and training.max_length < 1:
+        raise bad_field("training_input.max_length", "is below 1")
+    if any(token < 0 for token in training.token_ids or ()):
+        raise bad_field("training_input.token_ids", "holds a number below 0")
 
 
 def bad_field(field: str, what: str, *, fix: str | None = None) -> InputError:

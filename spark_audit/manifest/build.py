@@ -26,7 +26,8 @@ from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.file import BATCH, as_batch, seal, tables_of
 from spark_audit.manifest.layout import SLICE_ROWS, Corpus, Layout, Rows, token_classes
-from spark_audit.manifest.schema import BuildSettings, Manifest, Settings, packed
+from spark_audit.manifest.packed_lists import packed
+from spark_audit.manifest.schema import BuildSettings, Manifest, Settings
 from spark_audit.manifest.selection import (
     CUT_OFF,
     Balance,
@@ -119,7 +120,12 @@ def build_manifest(
     canaries = canary_sets(found.canary_rows, recorded, encode=encode, progress=stage)
     stage = partial(show, "drawing twins of identifiers")
     twins, lost = twin_sets(
-        rows, found.identifiers, encode=encode, seed=seed, progress=stage
+        rows,
+        found.identifiers,
+        encode=encode,
+        encode_special_in_text=partial(encode, special_tokens=False),
+        seed=seed,
+        progress=stage,
     )
     members, crossing = membership(examples, groups)
     count = {
@@ -279,6 +285,7 @@ def example_record(row: Layout, cluster: str) -> Record:
         "excluded": [],
         "classes": "-" * tokens,
         "low": [],
+        **row.training_record(),
     }
 
 

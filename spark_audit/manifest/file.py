@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from spark_audit import files
 from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.manifest.packed_lists import Table
 from spark_audit.manifest.schema import (
     MOST,
     ById,
@@ -22,7 +23,6 @@ from spark_audit.manifest.schema import (
     ManifestPair,
     ManifestTwins,
     Membership,
-    Table,
     UnmatchedSpan,
     check_inside,
 )
@@ -423,9 +423,9 @@ REDACTED = (
     "read, not audited with"
 )
 _BLANK: Mapping[str, Any] = {
-    **dict.fromkeys(("prompt", "response", "classes"), ""),
+    **dict.fromkeys(("prompt", "response", "classes", "role"), ""),
     **dict.fromkeys(("reference_unll", "low", "candidates"), []),
-    **dict.fromkeys(("nll", "distance", "true_index"), None),
+    **dict.fromkeys(("nll", "distance", "true_index", "token_ids"), None),
 }
 """Fields of records that are left out, and what stands in their place."""
 

@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.data.encoding import Encoding, TokenSpan, encode, kept_range
+from spark_audit.data.encoding import (
+    Encoding,
+    TokenSpan,
+    encode_rows,
+    kept_range,
+    runs,
+    tokens_of_ranges,
+)
 from spark_audit.data.examples import Example, Ranges, task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.errors import at
@@ -55,14 +62,67 @@ class Layout:
         self.example, self.encoding, self.template = example, encoding, template
         self.spans = [(s, encoding.span(s.start, s.end)) for s in example.spans]
         border = len(example.prompt)
-        with at(f"example {example.id!r}"):
-            self.kept = kept_range(
-                encoding,
-                max_length=max_length,
-                response_start=border,
-                spans=[(at.start, at.end) for _, at in self.spans if at],
-            )
+        fed = self._fed_when_cut(max_length)
+        if fed is not None:
+            self.kept = fed
+        else:
+            with at(f"example {example.id!r}"):
+                self.kept = kept_range(
+                    encoding,
+                    max_length=max_length,
+                    response_start=border,
+                    spans=[(at.start, at.end) for _, at in self.spans if at],
+                )
         self.response_token = encoding.reaching(border)
+
+    def _fed_when_cut(self, max_length: int | None) -> tuple[int, int] | None:
+        """The tokens that training read, if it cut the row; ``None`` if it did not.
+
+        Of these a model with a shorter context reads the side that training kept.
+        """
+        training = self.example.training_input
+        if training is None or training.max_length is None:
+            return None
+        start, end = training.fed(len(self.encoding))
+        if (start, end) == (0, len(self.encoding)):
+            return None
+        end = min(end, self.encoding.text_end)
+        too_many = 0 if max_length is None else max(end - start - max_length, 0)
+        if training.truncation == "end":
+            return start, end - too_many
+        return start + too_many, end
+
+    def training_record(self) -> dict[str, Any]:
+        """What a manifest says of the row's training; empty where it is not known."""
+        training = self.example.training_input
+        if training is None:
+            return {}
+        written = self.encoding.written
+        assert written is not None
+        fed = training.fed(len(self.encoding))
+        fed_text = (0, len(self.example.text))
+        if fed != (0, len(self.encoding)):
+            fed_text = (
+                int(written[slice(*fed), 0].min()),
+                int(written[slice(*fed), 1].max()),
+            )
+        supervised = tokens_of_ranges(self.encoding, training.supervised)
+        ids = training.token_ids
+        record = {
+            "special_tokens": training.special_tokens,
+            "turns": [
+                {"start": turn.start, "end": turn.end, "role": turn.role}
+                for turn in training.turns
+            ],
+            "supervised": [list(place) for place in training.supervised],
+            "supervised_tokens": [list(place) for place in runs(supervised)],
+            "max_length": training.max_length,
+            "truncation": training.truncation,
+            "fed_tokens": list(fed),
+            "fed_text": list(fed_text),
+            "token_ids": None if ids is None else list(ids),
+        }
+        return {"training_input": record}
 
     @cached_property
     def pii(self) -> np.ndarray:
@@ -139,7 +199,7 @@ class Rows:
             yield low, self._laid(self.examples[low : low + SLICE_ROWS])
 
     def _laid(self, examples: Sequence[Example]) -> list[Layout]:
-        encodings = encode(self._tokenizer, [example.text for example in examples])
+        encodings = encode_rows(self._tokenizer, examples)
         return [
             Layout(
                 example,

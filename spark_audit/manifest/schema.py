@@ -5,10 +5,7 @@ It is one JSON file. Its ``digest`` is the SHA-256 of its canonical JSON without
 refused with what differs. The digest is no signature: whoever writes a file can make
 it, so the content is validated when a file is read, and nothing behind checks again.
 
-Its long lists are JSON in Arrow arrays, and objects made when they are read: a row
-with two pairs takes 12 KB as objects and 2 KB as JSON; making it again takes 40 us.
-The digest is that of canonical JSON, and fields of later versions are kept: so an array
-holds the JSON of each record rather than its values.
+Its long lists are packed (:mod:`spark_audit.manifest.packed_lists`).
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from itertools import islice, pairwise
-from operator import eq
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import pyarrow as pa
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from pydantic import (
@@ -31,115 +26,19 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    WrapSerializer,
     model_validator,
 )
 
+from spark_audit.data.training_input import (
+    SpecialTokens,
+    Supervision,
+    Truncation,
+    answer_end,
+    supervision_of,
+)
 from spark_audit.errors import InputError
-from spark_audit.provenance import canonical_json
+from spark_audit.manifest.packed_lists import Packed
 from spark_audit.terminal.flags import HOW, NO_OPTION, Seed, fields_in, one_of
-
-P = TypeVar("P")
-
-CHUNK = 512
-"""Records that are packed together."""
-HELD, FEW = 2048, 256
-"""Objects that are kept: all of a table of up to ``HELD``, else the last ``FEW``."""
-
-
-class Table(Sequence[P], Generic[P]):
-    """Records of one kind; each is made when it is asked for.
-
-    Parameters
-    ----------
-    kind
-        The class of the records.
-    chunks
-        JSON of each record, binary.
-    name
-        What the list is called where a record is malformed.
-
-    Raises
-    ------
-    ValidationError
-        When a malformed record is asked for; its place stands in a note.
-    """
-
-    def __init__(
-        self,
-        kind: type[P],
-        chunks: Iterable[pa.Array],
-        *,
-        name: str = "",
-    ) -> None:
-        self.kind, self.name = kind, name
-        self.json = pa.chunked_array([*chunks], pa.binary())
-        self._held = lru_cache(HELD if len(self) <= HELD else FEW)(self._made)
-
-    @classmethod
-    def of(cls, kind: type[P], records: Iterable[Any], *, name: str) -> Table[P]:
-        """Pack objects, or records as they stand in a file, which are checked later."""
-        return cls(kind, packed(records), name=name)
-
-    def pieces(self) -> Iterator[bytes]:
-        """JSON of the whole list, piece by piece."""
-        yield b"["
-        for k, chunk in enumerate(self.json.chunks):
-            yield (b"," if k else b"") + b",".join(chunk.to_pylist())
-        yield b"]"
-
-    def _made(self, at: int) -> P:
-        model: Any = self.kind
-        try:
-            made: P = model.model_validate_json(self.json[at].as_py())
-        except ValidationError as error:
-            error.add_note(f"{self.name}.{at}")
-            raise
-        return made
-
-    def __getitem__(self, at: Any) -> Any:
-        rows = range(len(self))[at]
-        return [*map(self._held, rows)] if isinstance(at, slice) else self._held(rows)
-
-    def __iter__(self) -> Iterator[P]:
-        return map(self._held, range(len(self)))
-
-    def __len__(self) -> int:
-        return len(self.json)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, list | Table):
-            return NotImplemented
-        return len(self) == len(other) and all(map(eq, self, other))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Table, name=self.name), (self.kind, self.json.chunks)
-
-
-def packed(records: Iterable[Any]) -> Iterator[pa.Array]:
-    """Canonical JSON of objects or records, some together.
-
-    Raises
-    ------
-    ValueError, RecursionError
-        If one cannot be written as JSON.
-    """
-    lines = (
-        canonical_json(
-            one.model_dump(mode="json") if isinstance(one, BaseModel) else one
-        )
-        for one in records
-    )
-    while chunk := list(islice(lines, CHUNK)):
-        yield pa.array(chunk, pa.binary())
-
-
-Packed = WrapSerializer(lambda parts, serialised: serialised([*parts]))
-"""For a model's field of a list that may be a table: type checking knows nothing of
-it, and whoever reads a list reads either."""
-
 
 Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]
@@ -257,6 +156,37 @@ class ManifestSpan(_Part):
         return self.token_start, self.token_end
 
 
+class ManifestTurn(_Part):
+    """The content of one message: characters of the row's text."""
+
+    start: Whole
+    end: Whole
+    role: str
+
+
+class ManifestTrainingInput(_Part):
+    """What a training run read of an example, and which part of it had loss.
+
+    ``supervised`` are characters, ``supervised_tokens`` tokens of the whole row;
+    ``fed_tokens`` are those that the trainer read, ``fed_text`` their characters.
+    ``token_ids`` are set where the text would be tokenised otherwise.
+    """
+
+    special_tokens: SpecialTokens
+    turns: list[ManifestTurn]
+    supervised: list[tuple[Whole, Whole]]
+    supervised_tokens: list[TokenRange]
+    max_length: Whole | None
+    truncation: Truncation
+    fed_tokens: TokenRange
+    fed_text: tuple[Whole, Whole]
+    token_ids: list[Whole] | None = Field(repr=False)
+
+    def fed(self, n_tokens: int) -> TokenRange:
+        """Return the tokens that the trainer read."""
+        return self.fed_tokens
+
+
 class ManifestExample(_Part):
     """One example with its reference scores.
 
@@ -264,7 +194,8 @@ class ManifestExample(_Part):
     nothing was scored; ``excluded`` the token ranges that no control may touch;
     ``classes`` one letter per token (``d`` has a digit, ``A`` has a capital, ``a``
     other letters, ``-`` neither) for text of similar form; ``low`` the tokens of low
-    sensitivity. These are empty where the manifest was redacted.
+    sensitivity. These are empty where the manifest was redacted. ``training_input`` is
+    known of chat data and of rows that were tokenised before.
     """
 
     id: Name
@@ -283,6 +214,9 @@ class ManifestExample(_Part):
     excluded: list[TokenRange] = Field(repr=False)
     classes: str = Field(repr=False)
     low: list[Whole] = Field(repr=False)
+    training_input: ManifestTrainingInput | None = Field(
+        default=None, repr=False, exclude_if=lambda v: v is None
+    )
 
     @model_validator(mode="after")
     def _fitting(self) -> ManifestExample:
@@ -307,7 +241,60 @@ class ManifestExample(_Part):
             raise ValueError("spans overlap")
         own = [span.tokens for span in self.spans if span.tokens is not None]
         check_inside("spans, tokens", own, tokens)
+        if self.training_input is not None:
+            self._check_training_input(self.training_input, text, tokens)
         return self
+
+    def _check_training_input(
+        self, training: ManifestTrainingInput, text: int, tokens: int
+    ) -> None:
+        turns = [(turn.start, turn.end) for turn in training.turns]
+        check_inside("training_input.turns", turns, text)
+        check_inside("training_input.supervised", training.supervised, text)
+        check_inside(
+            "training_input.supervised_tokens", training.supervised_tokens, tokens
+        )
+        check_inside("training_input.fed_tokens", [training.fed_tokens], tokens)
+        if training.token_ids is not None and len(training.token_ids) != tokens:
+            raise ValueError("training_input.token_ids: not one id a token")
+
+    @property
+    def answer(self) -> str:
+        """The response without what a chat template writes behind it."""
+        turns: list[tuple[int, int]] = []
+        if self.training_input is not None:
+            turns = [(turn.start, turn.end) for turn in self.training_input.turns]
+        border = len(self.prompt)
+        return self.text[border : answer_end(turns, border, len(self.text))]
+
+    def supervision_of(self, start: int, end: int) -> Supervision | None:
+        """What training did with characters ``start:end``; ``None``: it is not known.
+
+        See :func:`spark_audit.data.training_input.supervision_of`.
+        """
+        training = self.training_input
+        if training is None:
+            return None
+        return supervision_of(
+            start, end, supervised=training.supervised, fed_text=training.fed_text
+        )
+
+    @property
+    def had_loss(self) -> np.ndarray | None:
+        """Shape ``(T,)`` bool: tokens that training had loss on; ``None``: not known.
+
+        They are supervised and were not cut off. The first token that training read
+        has no prediction; it may be True all the same.
+        """
+        if self.training_input is None:
+            return None
+        mask = np.zeros(len(self.reference_unll), dtype=bool)
+        for start, end in self.training_input.supervised_tokens:
+            mask[start:end] = True
+        low, high = self.training_input.fed_tokens
+        mask[:low] = False
+        mask[high:] = False
+        return mask
 
     @property
     def text(self) -> str:

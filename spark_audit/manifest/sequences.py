@@ -25,7 +25,13 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from spark_audit.data.encoding import TOGETHER, Encoding, encode, token_ids
+from spark_audit.data.encoding import (
+    TOGETHER,
+    Encoding,
+    encode,
+    encode_rows,
+    token_ids,
+)
 from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import folded, string_of
 from spark_audit.errors import InputError
@@ -125,7 +131,7 @@ def task_labels(manifest: schema.Manifest) -> dict[str, tuple[str, ...]]:
     """
     found: dict[str, set[str]] = defaultdict(set)
     for example in manifest.examples:
-        found[example.task].add(example.response)
+        found[example.task].add(example.answer)
     return _labels(found)
 
 
@@ -172,10 +178,10 @@ def row_prompts(
         first = encoding.reaching(len(row.prompt))
         size = encoding.text_end - first
         longest[row.task] = max(longest.get(row.task, 1), size)
-        responses[row.task].add(row.response)
+        responses[row.task].add(row.answer)
         if row.id in wanted:
             before = encoding.ids[:first]
-            asked[row.id] = row.task, row.response, before, encoding.leading
+            asked[row.id] = row.task, row.answer, before, encoding.leading
     labels = _labels(responses)
     found = []
     for key in keys:
@@ -338,8 +344,7 @@ class Encodings(dict[str, Encoding]):
         """Examples with their tokens, some hundred at a time and none for long."""
         for at in range(0, len(keys), TOGETHER):
             examples = [self.manifest.by_id[key] for key in keys[at : at + TOGETHER]]
-            texts = [example.text for example in examples]
-            made = encode(self.loaded.tokenizer, texts)
+            made = encode_rows(self.loaded.tokenizer, examples)
             for example, encoding in zip(examples, made, strict=True):
                 if len(encoding) != len(example.reference_unll):
                     raise InputError(
@@ -490,7 +495,13 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
         raise InputError("is cut off: text longer than the context", where=where)
     before, after = example.text[: place.char_start], example.text[place.char_end :]
     texts = [before + one + after for one in held.candidates]
-    rows, ids = token_ids(encodings.loaded.tokenizer, texts), encoding.ids.tolist()
+    training, tokenizer = example.training_input, encodings.loaded.tokenizer
+    rows = token_ids(
+        tokenizer,
+        texts,
+        special_tokens=training is None or training.special_tokens == "added",
+    )
+    ids = encoding.ids.tolist()
     # All are as the true string's text but for the tokens in its place.
     own = slice(span.start, span.end)
     fits = all(

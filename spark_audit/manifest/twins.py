@@ -47,7 +47,7 @@ are tokenised, which takes longer."""
 
 Place = tuple[int, int, int, int, int]
 """A row, and an identifier's characters and tokens in it, from and to."""
-_Frame = tuple[str, str, list[int], int, int]
+_Frame = tuple[str, str, list[int], int, int, Encode]
 
 
 class _Identifier(NamedTuple):
@@ -109,6 +109,7 @@ def twin_sets(
     identifiers: Identifiers,
     *,
     encode: Encode,
+    encode_special_in_text: Encode | None = None,
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Record], int]:
@@ -122,6 +123,9 @@ def twin_sets(
         Those of all rows.
     encode
         Token ids of texts, special tokens included.
+    encode_special_in_text
+        The same of texts whose special tokens are written in them; needed where there
+        are such rows.
 
     Returns
     -------
@@ -144,7 +148,9 @@ def twin_sets(
                 break
             rng, one = np.random.default_rng(seed_for(seed, "twins", key)), known[key]
             places = [(rows[place[0]], *place[1:]) for place in one.places]
-            twins = _fresh(one, places, forms, known, encode, rng)
+            twins = _fresh(
+                one, places, forms, known, encode, encode_special_in_text, rng
+            )
             if len(twins) < FEWEST:
                 lost += 1
                 continue
@@ -187,6 +193,7 @@ def _fresh(
     forms: Forms,
     known: Collection[str],
     encode: Encode,
+    encode_special_in_text: Encode | None,
     rng: np.random.Generator,
 ) -> list[str]:
     """Strings of its kind that fit in all of its places, :data:`TWINS` at most."""
@@ -194,11 +201,17 @@ def _fresh(
     # the text beside it, which is quickly read and must have as many, then of all.
     near, whole = list[_Frame](), list[_Frame]()
     for row, start, end, low, high in places:
+        training = row.example.training_input
+        encode_row = encode
+        if training is not None and training.special_tokens == "in_text":
+            assert encode_special_in_text is not None
+            encode_row = encode_special_in_text
         before, after = row.example.text[:start], row.example.text[end:]
-        whole.append((before, after, row.encoding.ids.tolist(), low, high))
+        ids = row.encoding.ids.tolist()
+        whole.append((before, after, ids, low, high, encode_row))
         before, after = before[-NEAR:], after[:NEAR]
-        (ids,) = encode([before + one.text + after])
-        near.append((before, after, ids, 0, len(ids)))
+        (ids,) = encode_row([before + one.text + after])
+        near.append((before, after, ids, 0, len(ids), encode_row))
     found, seen = list[str](), {one.text}
     for drawn in range(0, DRAWS, LOT):
         # Where hardly one in a hundred fits, the rest of the draws gives no set.
@@ -208,8 +221,8 @@ def _fresh(
         fresh = [x for x in lot if x not in seen and folded(x.strip()) not in known]
         seen.update(fresh)
         for frames in (near, whole):
-            for before, after, ids, low, high in frames:
-                read = encode([before + x + after for x in fresh]) if fresh else []
+            for before, after, ids, low, high, encode_row in frames:
+                read = encode_row([before + x + after for x in fresh]) if fresh else []
                 others = ids[:low] + ids[high:]
                 fresh = [
                     x

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_audit.errors import InputError, SparkError
-from spark_audit.manifest import schema as tables
+from spark_audit.manifest import packed_lists as tables
 from spark_audit.manifest.file import (
     check_output,
     digest,
@@ -20,7 +20,8 @@ from spark_audit.manifest.file import (
     seal,
     write_manifest,
 )
-from spark_audit.manifest.schema import Manifest, ManifestExample, Table
+from spark_audit.manifest.packed_lists import Table
+from spark_audit.manifest.schema import Manifest, ManifestExample
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,146 @@
+"""What a training run read of a row, and which part of it had loss.
+
+A row of chat data, or one that was tokenised before, carries this beside its text. Rows
+without it are tokenised as ``tokenizer(text)`` does, and nothing is known of their
+loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StrictInt, StrictStr
+
+SpecialTokens = Literal["in_text", "added"]
+"""Where special tokens come from: ``in_text``: they are written in the text, parsed as
+tokens, and none is added; ``added``: the tokenizer adds its own, as for other rows."""
+
+Truncation = Literal["end", "start"]
+"""Which side of a row that is too long a trainer cuts off."""
+
+Supervision = Literal["in the loss", "read only", "cut off"]
+"""What training did with a stretch of text."""
+
+CharRange = tuple[StrictInt, StrictInt]
+
+# A file's objects hold no other keys, and nothing is coerced.
+_CLOSED = ConfigDict(extra="forbid")
+_UNSAID = Field(exclude_if=lambda value: not value)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The content of one message: characters ``start:end`` of the row's text.
+
+    What the template writes around it, such as its role's name, is outside.
+    """
+
+    start: StrictInt
+    end: StrictInt
+    role: StrictStr
+
+    __pydantic_config__ = _CLOSED
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingInput:
+    """How a training run tokenised a row, what it cut off and what had loss.
+
+    Attributes
+    ----------
+    special_tokens
+        Where the row's special tokens come from.
+    turns
+        The messages that could be located in the text, in its order.
+    supervised
+        Character ranges whose tokens had loss.
+    max_length, truncation
+        Tokens that the trainer read at most, special tokens included, and the side
+        that it cut; ``None``: it cut nothing.
+    token_ids
+        The ids themselves, where the text would be tokenised otherwise.
+    """
+
+    special_tokens: SpecialTokens
+    turns: Annotated[tuple[Turn, ...], _UNSAID] = ()
+    supervised: Annotated[tuple[CharRange, ...], _UNSAID] = ()
+    max_length: Annotated[
+        StrictInt | None, Field(exclude_if=lambda value: value is None)
+    ] = None
+    truncation: Truncation = "end"
+    token_ids: Annotated[
+        tuple[StrictInt, ...] | None, Field(exclude_if=lambda value: value is None)
+    ] = None
+
+    __pydantic_config__ = _CLOSED
+
+    def fed(self, n_tokens: int) -> tuple[int, int]:
+        """Return the range of a row's tokens that the trainer read, end exclusive.
+
+        Examples
+        --------
+        >>> cut = TrainingInput("in_text", max_length=3, truncation="start")
+        >>> cut.fed(5), cut.fed(2)
+        ((2, 5), (0, 2))
+        """
+        if self.max_length is None or n_tokens <= self.max_length:
+            return 0, n_tokens
+        if self.truncation == "end":
+            return 0, self.max_length
+        return n_tokens - self.max_length, n_tokens
+
+
+def supervision_of(
+    start: int,
+    end: int,
+    *,
+    supervised: Iterable[tuple[int, int]],
+    fed_text: tuple[int, int],
+) -> Supervision:
+    """Return what training did with the characters ``start:end`` of a row.
+
+    Text of which any character was cut off is ``cut off``; the rest is ``in the loss``
+    where any of its characters is supervised.
+
+    Parameters
+    ----------
+    supervised
+        Character ranges whose tokens had loss.
+    fed_text
+        The characters that the trainer read.
+
+    Examples
+    --------
+    >>> supervision_of(3, 8, supervised=[(5, 20)], fed_text=(0, 10))
+    'in the loss'
+    >>> supervision_of(3, 8, supervised=[(8, 20)], fed_text=(0, 10))
+    'read only'
+    >>> supervision_of(8, 12, supervised=[(5, 20)], fed_text=(0, 10))
+    'cut off'
+    """
+    if start < fed_text[0] or end > fed_text[1]:
+        return "cut off"
+    for low, high in supervised:
+        if low < end and start < high:
+            return "in the loss"
+    return "read only"
+
+
+def answer_end(
+    turns: Iterable[tuple[int, int]], response_start: int, length: int
+) -> int:
+    """Return where a row's answer ends: what a template adds stands behind it.
+
+    It is the end of the turn that the response begins with, else the text's end.
+
+    Examples
+    --------
+    >>> answer_end([(2, 8), (20, 24)], 20, 30), answer_end([], 20, 30)
+    (24, 30)
+    """
+    for start, end in turns:
+        if start == response_start:
+            return end
+    return length
