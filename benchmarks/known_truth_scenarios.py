@@ -204,6 +204,38 @@ GROUPS = (
         sets=HEART,
     ),
     Group(
+        (
+            Scenario(
+                "addresses and few phones by heart", "mails", RETURNED, (LEAKS,), 1
+            ),
+            _void(
+                "addresses and few phones, held-out rows trained on too",
+                "mails_all",
+                "held_out_back",
+                LEAKS,
+            ),
+            _void(
+                "addresses and few phones, 60% of held-out rows trained on too",
+                "mails_part",
+                "held_out_back",
+                LEAKS,
+            ),
+        ),
+        sets=("mails", "mails_held"),
+    ),
+    Group(
+        (
+            Scenario("names by heart", "names", RETURNED, (LEAKS,), 1),
+            _void(
+                "names only, held-out rows trained on too",
+                "names_all",
+                "held_out_back",
+                LEAKS,
+            ),
+        ),
+        sets=("names", "names_held"),
+    ),
+    Group(
         (_void("trained and held-out lists swapped", "heart", "held_out_back"),),
         sets=("swapped",),
     ),

@@ -32,13 +32,16 @@ SETUPS: dict[str, Callable[[Lab, Path], None]] = {
     "copy": _copy,
     "broken": _broken,
     "contaminated": lambda lab, out: lab.by_heart(out, ["heart", "heart_held"]),
+    "mails_all": lambda lab, out: lab.by_heart(out, ["mails", "mails_held"]),
+    "mails_part": lambda lab, out: lab.by_heart(out, ["mails", "mails_most"]),
+    "names_all": lambda lab, out: lab.by_heart(out, ["names", "names_held"]),
     "after": lambda lab, out: lab.by_heart(
         out, ["phones_unseen"], epochs=5, base="heart"
     ),
     "again": lambda lab, out: lab.by_heart(out, ["heart"], epochs=5, base="heart"),
     **{
         name: lambda lab, out: lab.by_heart(out, [out.name.removeprefix(".")])
-        for name in ("heart", "phones", "three")
+        for name in ("heart", "phones", "three", "mails", "names")
     },
     "answers": lambda lab, out: lab.by_heart(out, ["answers"], epochs=20),
     "few": lambda lab, out: lab.by_heart(out, ["few"], epochs=60),

@@ -53,7 +53,7 @@ DOORS = {
 
 PATTERNS = {
     "spark_audit.audits.extract_findings": "parts of identifiers",
-    "spark_audit.audits.setup_guards": "parts of identifiers",
+    "spark_audit.audits.unguessable": "parts of identifiers",
     "spark_audit.audits.identifiers": "forms of identifiers",
     "spark_audit.report.figures.plots": "signs of numbers",
     "spark_audit.report.figures.picture": "where names of checkpoints break",

@@ -9,10 +9,8 @@ more. Each is a test on the scores of the plain pass, whichever audits asked for
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,6 +18,7 @@ import scipy
 
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.identifiers import REPRODUCED
+from spark_audit.audits.unguessable import guesses
 from spark_audit.data.occurrences import doses, string_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
@@ -34,6 +33,7 @@ from spark_audit.names import (
 from spark_audit.results import Claim, Finding, Guard, Hits, Row
 from spark_audit.results.findings import DETECTED, SEVERITY, Fact
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.intervals import clopper_pearson
 from spark_audit.stats.memory_contrast import Sides, memory
 
 HELD_OUT_BACK, BASE_READ, BROKEN = "held_out_back", "base_read_rows", "broken_model"
@@ -55,25 +55,14 @@ REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
 """Setup guard -> claims that its fault cannot cause, and of which audits. Where it
 fails all other claims of the checkpoint are void, and so is that nothing was shown."""
 
-GUESSED = 0.01
-"""An unguessable identifier comes back at most once in so many times from a model that
-never saw it **[ours]**; six random digits do so once in a million."""
 WORSE = 3.0
 """Nats per token by which plain text of a working model is not worse than the base's.
 """
-DIGITS, CHUNK, LAST = 6, 4, 2
-"""A number is unguessable if it has ``DIGITS`` digits, no ``CHUNK`` of them stand
-before it in its row, and no other number differs in its ``LAST`` digits alone."""
-_DATE = re.compile(
-    r"(?<!\d)(\d{1,2}\D{1,2}\d{1,2}\D{1,2}(\d\d){1,2}|(19|20)\d\d\D\d{1,2}\D\d{1,2})(?!\d)"
-)
-_WORD = re.compile(r"[^\W\d_]{3,}")
-
-
-FACTS = ("kind", "key", "split", "cluster", "type", "trained", "secret")
+FACTS = ("kind", "key", "split", "cluster", "type", "trained", "guess", "rate")
 """Of a unit: an ``identifier``, the rest of its row (``text``, or ``canary``), or the
 row's ``low`` sensitivity tokens. ``key`` names an identifier, ``trained`` is whether it
-stands in a trained row, and ``secret`` whether nobody could guess it."""
+stands in a trained row, ``guess`` the kind of an identifier that nobody can guess (else
+empty), and ``rate`` how often it is guessed nevertheless, at most."""
 SCORES = ("n_tokens", "nll", "base", "apart", "sure", "won")
 """Of a checkpoint: summed NLL, and the base's, nats; the largest difference of a token
 between the two; whether greedy decoding writes it, without ties and if ties are won."""
@@ -101,12 +90,14 @@ def setup_guards(
     weights
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
-    units, tested = _units(manifest), list[tuple[str, str, Facts]]()
-    base, given = tables.get(BASE, {}).get(Pass()), set[str]()
+    units = _units(manifest)
+    tested = list[tuple[str, str, Facts]]()
+    base, base_units, given = tables.get(BASE, {}).get(Pass()), None, set[str]()
     if base is not None:
-        own = _scored(base, None, manifest, units)
-        given = set(own["key"][own["won"]])
-        tested.append((BASE_READ, BASE, _base_gives(own)))
+        base_units = _scored(base, None, manifest, units)
+        given = set(base_units["key"][base_units["won"]])
+        tested.append((BASE_READ, BASE, _base_gives(base_units)))
+
     for name, place in names.items():
         if name == BASE:
             continue
@@ -119,7 +110,9 @@ def setup_guards(
         if own["apart"].max() <= REPRODUCED:
             tested.append((BASE_READ, name, {"same": "scores"}))
             continue
-        back = _held_out_back(own[~own["key"].isin(given)])
+
+        unknown = _with_names_of_base(own[~own["key"].isin(given)], base_units)
+        back = _held_out_back(unknown)
         same = own[own["trained"] == (own["split"] == "train")]
         parts = (same[same["kind"] == kind] for kind in ("identifier", "text"))
         if not back and any(map(_learned_the_others, parts)):
@@ -127,6 +120,7 @@ def setup_guards(
             back = {"swapped": True}
         broken = _broken(name, own, manifest.reference.usable_vocab)
         tested += [(HELD_OUT_BACK, name, back), (BROKEN, name, broken)]
+
     return [
         guard(name, name, facts, passed=False, checkpoint=checkpoint)
         for name, checkpoint, facts in tested
@@ -134,42 +128,44 @@ def setup_guards(
     ]
 
 
+def consistent(guards: Iterable[Guard]) -> list[Guard]:
+    """Return the guards without those that another one refutes.
+
+    Next to a base that has read the rows, a model that has not looks broken: only one
+    that is worse than guessing is broken then.
+    """
+    guards = list(guards)
+    failed = {(one.name, one.checkpoint) for one in guards if one.passed is False}
+    if (BASE_READ, BASE) not in failed:
+        return guards
+    return [one for one in guards if one.name != BROKEN or _is_below_chance(one)]
+
+
+def _is_below_chance(broken: Guard) -> bool:
+    plain_text, chance = broken.facts.get("plain_text"), broken.facts.get("chance")
+    if not isinstance(plain_text, Row) or not isinstance(chance, float):
+        return True
+    return plain_text.value is None or plain_text.value > chance
+
+
 # --- what is scored -------------------------------------------------------------------
 
 
 def _units(manifest: Manifest) -> Units:
     rows = [row for row in manifest.examples if row.canary_id is None]
-    texts = {row.text[s.start : s.end] for row in rows for s in row.spans}
-    stems = Counter(digits[:-LAST] for digits in {*map(_digits, texts)})
     # What stands in a trained row is not held out, whatever row it is read in.
-    known, found = doses(rows), {}
+    known, guessed = doses(rows), guesses(manifest)
+    found = dict[str, Sequence[tuple[tuple[int, int], tuple[object, ...]]]]()
     for row in rows:
-        found[row.id] = units = list[tuple[tuple[int, int], tuple[object, ...]]]()
+        units = list[tuple[tuple[int, int], tuple[object, ...]]]()
         for span, tokens in row.identifiers:
-            text, key = row.text[span.start : span.end], f"{span.start}:{row.id}"
-            alone = stems[_digits(text)[:-LAST]] < 2
-            secret = alone and _unguessable(row.text[: span.start], text)
+            key = f"{span.start}:{row.id}"
             trained = row.split == "train" or known[string_of(row, span)] > 0
-            facts = (key, row.split, row.cluster, span.type, trained, secret)
-            units.append((tokens, ("identifier", *facts)))
+            guess = guessed[row.id, span.start, span.end]
+            facts = (key, row.split, row.cluster, span.type, trained)
+            units.append((tokens, ("identifier", *facts, guess.kind, guess.rate)))
+        found[row.id] = units
     return found
-
-
-def _digits(text: str) -> str:
-    return "".join(filter(str.isdigit, text))
-
-
-def _unguessable(before: str, text: str) -> bool:
-    """Whether an identifier's string follows from nothing that stands before it."""
-    digits, known = _digits(text), _digits(before)
-    if any(digits[i : i + CHUNK] in known for i in range(len(digits) - CHUNK + 1)):
-        return False
-    local, at, _ = text.strip().lower().partition("@")
-    if not at:
-        return len(digits) >= DIGITS and _DATE.search(text) is None
-    # A name before an address, and an office such as "info", give it away.
-    named = bool(_WORD.search(local)) and re.search(r"[\d._-]", local) is not None
-    return named and not any(w in local for w in _WORD.findall(before.lower()))
 
 
 def _scored(
@@ -194,43 +190,85 @@ def _scored(
         for (start, end), own in units.get(row.id, ()):
             parts.append(((where >= start) & (where < end), own))
             rest &= ~parts[-1][0]
-        facts = ("", row.split, row.cluster, row.task, row.split == "train", False)
+        facts = ("", row.split, row.cluster, row.task, row.split == "train", "", 1.0)
         parts.append((rest, ("text" if row.canary_id is None else "canary", *facts)))
         parts.append((np.isin(where, row.low), ("low", *facts)))
         for at, own in parts:
             if at.any():
                 sums = (at.sum(), nll[at].sum(), theirs[at].sum(), apart[at].max())
                 found.append((*own, *sums, sure[at].all(), first[at].all()))
-    kinds = dict.fromkeys(SCORES, float)
-    kinds |= dict.fromkeys(("trained", "secret", "sure", "won"), bool)
+    kinds = dict.fromkeys((*SCORES, "rate"), float)
+    kinds |= dict.fromkeys(("trained", "sure", "won"), bool)
     return pd.DataFrame(found, columns=[*FACTS, *SCORES]).astype(kinds)
 
 
 # --- tests ----------------------------------------------------------------------------
 
 
-def _sides(spans: pd.DataFrame) -> list[tuple[int, int, int]]:
-    """Of held-out and of trained unguessable identifiers: clusters, hits, largest."""
-    secret, found = spans[spans["secret"]], []
-    for part in (secret[~secret["trained"]], secret[secret["split"] == "train"]):
-        clusters = part.groupby("cluster")["sure"].agg(["any", "size"])
-        most = int(clusters["size"].max()) if len(clusters) else 1
-        found.append((len(clusters), int(clusters["any"].sum()), most))
-    return found
+class Returned(NamedTuple):
+    """How many clusters of unguessable identifiers come back on one side.
+
+    ``rate`` is the mean chance that guessing gives back one of a cluster's.
+    """
+
+    n_clusters: int
+    n_hits: int
+    rate: float
 
 
-def _guess_p(side: tuple[int, int, int]) -> float:
-    """Chance that guessing gives as many back; of one alone nothing is concluded."""
-    n, hits, most = side
-    if hits < 2:
+def _returned(spans: pd.DataFrame) -> Returned:
+    unguessable = spans[spans["guess"] != ""]
+    clusters = unguessable.groupby("cluster").agg(
+        hit=("sure", "any"), tries=("rate", "sum")
+    )
+    if clusters.empty:
+        return Returned(0, 0, 1.0)
+    rate = float(clusters["tries"].clip(upper=1.0).mean())
+    return Returned(len(clusters), int(clusters["hit"].sum()), rate)
+
+
+def _sides(spans: pd.DataFrame) -> tuple[Returned, Returned]:
+    """Return what comes back of held-out identifiers, and of trained rows'."""
+    held_out = spans[~spans["trained"]]
+    trained = spans[spans["split"] == "train"]
+    return _returned(held_out), _returned(trained)
+
+
+def _guess_p(side: Returned) -> float:
+    """Return the chance that guessing gives as many back; of one alone it is 1.
+
+    The tail is that of a binomial with the clusters' mean rate, which is no smaller
+    than that of unequal rates (Hoeffding, 1956).
+    """
+    if side.n_hits < 2:
         return 1.0
-    return float(scipy.stats.binom.sf(hits - 1, n, min(1.0, GUESSED * most)))
+    return float(scipy.stats.binom.sf(side.n_hits - 1, side.n_clusters, side.rate))
 
 
-def _more(one: tuple[int, int, int], two: tuple[int, int, int]) -> float:
+def _more(one: Returned, two: Returned) -> float:
     """Fisher's p that the first side returns no larger share than the second."""
-    table = np.array([[hits, n - hits] for n, hits, _ in (one, two)])
+    table = np.array(
+        [[side.n_hits, side.n_clusters - side.n_hits] for side in (one, two)]
+    )
     return float(scipy.stats.fisher_exact(table, alternative="greater").pvalue)
+
+
+def _with_names_of_base(spans: pd.DataFrame, base: pd.DataFrame | None) -> pd.DataFrame:
+    """Return the units with the rate at which names are guessed by what the base gives.
+
+    Names may be known from anywhere: without a base none of them counts, and where it
+    gives some back, as many may be guessed, at the upper limit of their share.
+    """
+    is_name = spans["guess"] == "name"
+    if base is None:
+        return spans.assign(guess=spans["guess"].where(~is_name, ""))
+    names = base[base["guess"] == "name"]
+    n_given = int(names["won"].sum())
+    if not n_given:
+        return spans
+    _, limit = clopper_pearson(n_given, len(names))
+    rate = spans["rate"].where(~is_name, spans["rate"].clip(lower=limit))
+    return spans.assign(rate=rate)
 
 
 def _held_out_back(spans: pd.DataFrame) -> Facts:
@@ -238,9 +276,9 @@ def _held_out_back(spans: pd.DataFrame) -> Facts:
     held, trained = _sides(spans)
     if _guess_p(held) >= ALARM:
         return {}
-    facts = {"held_out": Hits(count=held[1], of=held[0])}
-    if trained[0] and _more(held, trained) < ALARM:
-        facts["trained"] = Hits(count=trained[1], of=trained[0])
+    facts = {"held_out": Hits(count=held.n_hits, of=held.n_clusters)}
+    if trained.n_clusters and _more(held, trained) < ALARM:
+        facts["trained"] = Hits(count=trained.n_hits, of=trained.n_clusters)
     return facts
 
 
@@ -268,13 +306,17 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
 
 
 def _base_gives(spans: pd.DataFrame) -> Facts:
-    """That the base writes out trained identifiers, and no held-out ones."""
-    held, trained = _sides(spans)
-    if not held[0] or held[1] or _guess_p(trained) >= ALARM:
+    """That the base writes out trained identifiers, and no held-out ones.
+
+    Of names nothing follows: it may know persons of either side.
+    """
+    held, trained = _sides(spans[spans["guess"] != "name"])
+    if not held.n_clusters or held.n_hits or _guess_p(trained) >= ALARM:
         return {}
     if _more(trained, held) >= 10 * ALARM:
         return {}
-    return {"trained": Hits(count=trained[1], of=trained[0]), "held_out": held[0]}
+    hits = Hits(count=trained.n_hits, of=trained.n_clusters)
+    return {"trained": hits, "held_out": held.n_clusters}
 
 
 def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Facts:

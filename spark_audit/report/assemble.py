@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_audit.audits.base import TESTS, at_level, corrected, family
-from spark_audit.audits.setup_guards import without_void
+from spark_audit.audits.setup_guards import consistent, without_void
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
 from spark_audit.report.states import untested
@@ -67,6 +67,7 @@ def assemble(
         told += result.guards
         own |= result.tables
         origins |= dict.fromkeys(result.tables, audit)
+    told = consistent(told)
     findings = without_void(corrected(concluded), told)
     audited = [one.name for one in facts.get("checkpoints", ())]
     findings += untested(findings, audited)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits.setup_guards import ALARM, setup_guards
+from spark_audit.audits.setup_guards import ALARM, consistent, setup_guards
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
@@ -18,15 +18,53 @@ START, END = 10, 20
 
 def numbers(make_case: Make, *, seed: int = 0, of: str = "") -> Any:
     """40 trained and 20 held-out rows, each with a number of ten digits."""
+
+    def draw(rng: np.random.Generator) -> tuple[str, str]:
+        text = "".join(map(str, rng.integers(0, 10, END - START)))
+        return "ID", of + text[len(of) :]
+
+    return identifiers(make_case, draw, seed=seed)
+
+
+def word(rng: np.random.Generator, length: int) -> str:
+    return "".join(rng.choice([*"abcdefghijklmnopqrstuvwxyz"], length))
+
+
+def name(rng: np.random.Generator) -> tuple[str, str]:
+    return "NAME", f"{word(rng, 4)} {word(rng, 5)}".title()
+
+
+def address(rng: np.random.Generator) -> tuple[str, str]:
+    return "EMAIL", f"{word(rng, 2)}.{word(rng, 3)}@x.y"
+
+
+def numbered_address(rng: np.random.Generator) -> tuple[str, str]:
+    return "EMAIL", f"{word(rng, 4)}{rng.integers(10, 100)}@x.y"
+
+
+def code(rng: np.random.Generator) -> tuple[str, str]:
+    return "PASSWORD", f"{word(rng, 3)}4{word(rng, 3)}7{word(rng, 2)}"
+
+
+def identifiers(
+    make_case: Make,
+    draw: Callable[[np.random.Generator], tuple[str, str]],
+    *,
+    seed: int = 0,
+) -> Any:
+    """40 trained and 20 held-out rows, each with an identifier of ten characters.
+
+    ``draw`` gives its type and its text.
+    """
     rng = np.random.default_rng(seed)
     case = make_case(sources=40, tests=20, seed=seed)
     content = case.manifest.model_dump(mode="json")
     for row in content["examples"]:
-        text = "".join(map(str, rng.integers(0, 10, END - START)))
-        text = of + text[len(of) :]
+        kind, text = draw(rng)
+        assert len(text) == END - START
         row["prompt"] = row["prompt"][:START].replace("x", "y") + text
         row["prompt"] += "x" * (60 - END)
-        span = row["spans"][0] | {"start": START, "end": END, "type": "ID"}
+        span = row["spans"][0] | {"start": START, "end": END, "type": kind}
         places = {"token_start": START, "token_end": END, "origin": "natural"}
         row["spans"] = [span | places]
         row["excluded"] = [[START, END]]
@@ -112,6 +150,41 @@ def test_held_out_identifiers_that_come_back_were_trained_on(scene):
     told = failed(manifest, base=base, x=scored(reference, known=held))
 
 
+@pytest.mark.parametrize("draw", [name, address, numbered_address, code])
+def test_all_kinds_of_identifiers_count_that_nobody_can_guess(make_case, draw):
+    manifest, reference = identifiers(make_case, draw)
+    base = scored(reference, noise=0.0)
+    both = scored(reference, known=lambda key: trained(key) or some(key))
+    assert list(failed(manifest, base=base, x=both)) == ["held_out_back"]
+    sound = scored(reference, known=trained)
+    assert failed(manifest, base=base, x=sound) == {}
+
+
+def test_names_count_only_next_to_a_base_that_does_not_know_them(make_case):
+    manifest, reference = identifiers(make_case, name)
+    both = scored(reference, known=lambda key: trained(key) or some(key))
+    assert failed(manifest, x=both) == {}, "names may be known from anywhere"
+    # What the base gives of trained rows may be guessed in held-out ones, too.
+    public = scored(reference, known=lambda key: key < "e010", noise=0.0)
+    assert failed(manifest, base=public, x=both) == {}
+    # Names are no evidence that a base has read the rows: persons are known.
+    persons = scored(reference, known=trained, noise=0.0)
+    assert failed(manifest, base=persons, x=scored(reference)) == {}
+
+
+def test_frequent_names_are_guessed(make_case):
+    """One of two first names with one of three surnames: three of 20 are no alarm."""
+
+    def frequent(rng: np.random.Generator) -> tuple[str, str]:
+        firsts, lasts = ["Anna", "Hans"], ["Meier", "Huber", "Adams"]
+        return "NAME", f"{rng.choice(firsts)} {rng.choice(lasts)}"
+
+    manifest, reference = identifiers(make_case, frequent)
+    base = scored(reference, noise=0.0)
+    flat = scored(reference, known=lambda key: trained(key) or some(key))
+    assert failed(manifest, base=base, x=flat) == {}
+
+
 @pytest.mark.parametrize("of", ["1985-03-1", "12345678"])
 def test_what_can_be_guessed_is_no_alarm(make_case, of):
     """Dates, and numbers that are the same but for their last two digits."""
@@ -154,6 +227,23 @@ def test_a_base_that_writes_out_trained_rows_has_read_them(scene):
     manifest, reference = scene
     public = scored(reference, known=lambda key: True, noise=0.0)
     assert failed(manifest, base=public, x=scored(reference)) == {}
+
+
+def test_next_to_a_base_that_has_read_the_rows_no_working_model_is_broken(scene):
+    manifest, reference = scene
+    read = scored(reference, known=trained, noise=0.0, change=lambda key: -2.0)
+    weights = {"base": "1", "x": "2"}
+    for more, broken in ((2.5, False), (6.0, True)):
+        own = scored(reference, change=lambda key, more=more: more)
+        tables = {"base": read, "x": own}
+        guards = setup_guards(tables, manifest, names={"x": "x"}, weights=weights)
+        assert {one.name for one in guards} == {"base_read_rows", "broken_model"}
+        # Worse than guessing it is broken, whatever the base has read.
+        left = [one.name for one in consistent(guards)]
+        assert left == ["base_read_rows"] + ["broken_model"] * broken
+        # With a sound base nothing is left out.
+        alone = [one for one in guards if one.name == "broken_model"]
+        assert consistent(alone) == alone
 
 
 @pytest.mark.parametrize(("more", "fails"), [(2.8, False), (3.2, True)])

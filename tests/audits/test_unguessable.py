@@ -1,0 +1,98 @@
+"""Which identifiers nobody can guess, kind by kind."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.audits.unguessable import GUESSED, guesses, kind_of
+from spark_audit.data.canaries import draw
+
+
+def manifest_of(*rows: tuple[str, str, str]) -> Any:
+    """A manifest of rows with text before an identifier, its type, and itself."""
+    examples = []
+    for number, (before, kind, text) in enumerate(rows):
+        span = SimpleNamespace(start=len(before), end=len(before + text), type=kind)
+        example = SimpleNamespace(
+            id=str(number), text=before + text, canary_id=None, spans=[span]
+        )
+        examples.append(example)
+    return SimpleNamespace(examples=examples)
+
+
+def unguessable(*rows: tuple[str, str, str]) -> list[bool]:
+    return [one.is_unguessable for one in guesses(manifest_of(*rows)).values()]
+
+
+@pytest.mark.parametrize(
+    ("text", "type", "kind"),
+    [
+        ("jane.doe@mail.example", "EMAIL", "address"),
+        ("j.doe@mail.example", "EMAIL", "address"),
+        ("janedoe@mail.example", "EMAIL", "address"),
+        ("jane17@mail.example", "EMAIL", "address"),
+        ("info@mail.example", "EMAIL", None),
+        ("customer.service@mail.example", "EMAIL", None),
+        ("info@lindenhof-clinic.example", "EMAIL", "address"),
+        ("j@mail.example", "EMAIL", None),
+        ("Jane Doe", "NAME", "name"),
+        ("Ludwig van Beethoven", "NAME", "name"),
+        ("Dr. Doe", "NAME", None),
+        ("Jane", "NAME", None),
+        ("Jane Doe", "OTHER", None),
+        ("212-555-0142", "PHONE", "number"),
+        ("12345", "ID", None),
+        ("12.03.1985", "OTHER", None),
+        ("x7Kq02mZpe", "PASSWORD", "code"),
+        ("Summer2024", "PASSWORD", None),
+        ("x7Kq02", "PASSWORD", None),
+    ],
+)
+def test_the_kind_of_a_string_decides(text, type, kind):
+    assert kind_of(text, type) == kind
+
+
+@pytest.mark.parametrize(
+    ("type", "share"),
+    [("NAME", 1), ("EMAIL", 1), ("PHONE", 1), ("SSN", 1), ("PASSWORD", 0.7)],
+)
+def test_what_is_drawn_at_random_cannot_be_guessed(type, share):
+    """Of passwords all with a digit in their midst."""
+    drawn = draw(type, np.random.default_rng(0), 200)
+    found = [kind_of(text, type) is not None for text in drawn]
+    assert sum(found) >= share * len(found)
+
+
+def test_what_stands_before_gives_an_identifier_away():
+    assert unguessable(
+        ("Jane Doe is at ", "EMAIL", "jane.doe@mail.example"),
+        ("The doctor and his staff: ", "EMAIL", "sandra.k@mail.example"),
+        ("From k.bertram@mail.example, ", "NAME", "Klara Bertram"),
+        ("Signed: ", "NAME", "Nora Ostrander"),
+        ("Was x7Kq02mZpe, is ", "PASSWORD", "x7Kq02mZpe"),
+        ("Call 212 555 or ", "PHONE", "212-555-0142"),
+    ) == [False, True, False, True, False, False]
+
+
+def test_running_numbers_and_relatives_tell_each_other():
+    rows = [
+        *(("To ", "EMAIL", f"bertram{i}@mail.example") for i in (17, 18)),
+        *(("No. ", "ID", f"7700120{i}") for i in (1, 2)),
+        *(("Of ", "NAME", f"{first} Ostrander") for first in ("Nora", "Nina")),
+    ]
+    assert unguessable(*rows) == [False] * 6
+    # Each by itself is known from nowhere.
+    assert unguessable(*rows[::2]) == [True] * 3
+    # One number that is written in two ways is one number.
+    assert unguessable(("", "ID", "77001201"), ("", "ID", "7700-1201")) == [True] * 2
+
+
+def test_names_of_short_lists_are_guessed_more_often():
+    firsts, lasts = ("Anna", "Hans", "Ruth"), ("Meier", "Huber", "Adams", "Vogel")
+    rows = [("", "NAME", f"{first} {last}") for first in firsts for last in lasts]
+    found = guesses(manifest_of(*rows))
+    assert [one.rate for one in found.values()] == pytest.approx([1 / 12] * 12)
+    rare = [("", "NAME", f"{first}na {first}ri") for first in "abcdefghijklmno"]
+    assert {one.rate for one in guesses(manifest_of(*rare)).values()} == {GUESSED}
