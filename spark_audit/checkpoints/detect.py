@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_audit.checkpoints import specs, untrusted, weight_files
+from spark_audit.checkpoints import shards, specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.bare_weights import bare_weights
 from spark_audit.checkpoints.formats.gguf_file import gguf_file
@@ -28,17 +28,21 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
     CheckpointError
         If it is nothing that can be opened, with what is wrong.
     """
-    text, number = specs.split_stage(source)
+    text, stage_given = specs.split_stage(source)
+    number, half = specs.split_half(stage_given)
     path = loading.locate(text)
     with at(source), untrusted.readable():
         places = formats_of(path)
+        if half is not None and "task-series" not in places:
+            places = _chosen(places, half)
         if len(places) != 1:
-            raise _no_checkpoint(path, [*places])
+            raise _no_checkpoint(path, places)
         ((name, (place, read)),) = places.items()
         if read is None:
             stage, notes = specs.choose_stage(path, number)
-            made = read_headers(str(stage), loading)
-            name = untrusted.printable(text) + (f"@{number}" if number else "")
+            made = read_headers(f"{stage}@{half}" if half else str(stage), loading)
+            name = untrusted.printable(text)
+            name += f"@{stage_given}" if stage_given else ""
             notes += made.notes
             return replace(made, source=name, where=source, notes=notes)
         if number is not None:
@@ -46,6 +50,8 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
             raise CheckpointError(f"{what}: @{number} does not apply")
         if place != path:
             untrusted.check_inside(place)
+        if place.is_file():
+            shards.refuse_shards(place)
         made = read(place, loading)
     given: Any = {"loading": loading, "base": loading.base or made.base}
     given |= {"source": untrusted.printable(source), "where": source, "format": name}
@@ -53,37 +59,72 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
     return replace(made, **given)
 
 
-def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
-    run = {} if formats else specs.read_run(path)
-    if run.get("status") == "running":
-        what = "is a run of spark-train that has not finished a stage"
-        fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
-        return CheckpointError(what, fix=fix)
-    what = f"reads as {' and as '.join(formats)}" if formats else "is no checkpoint"
-    inside = [one.name for one in sorted(path.glob("*/")) if formats_of(one)]
-    if inside:
-        what += f" (these folders in it are: {', '.join(inside[:5])})"
-    otherwise = "give a folder with config.json or adapter_config.json, or weights"
-    return CheckpointError(what, fix=instead(path, otherwise))
-
-
 Reader = Callable[[Path, specs.Loading], Checkpoint]
+Formats = dict[str, tuple[Path, Reader | None]]
+"""The formats that a path is of, each with its place, and what reads that."""
 
 
-def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
+def formats_of(path: Path) -> Formats:
     """The formats that a path is of, by its content.
 
     Each with what is read for it, and how that is put together; a series is not.
     """
     model, adapter = ((path / name).exists() for name in untrusted.CONFIGURATIONS)
     full = weight_files.weights_of(path)
-    file = None if model or adapter else weight_files.lone_file(path)
-    gguf = None if model else weight_files.lone_file(path, (".gguf",))
+    lone = None if model or adapter else weight_files.lone_file(path)
+    # What accelerate and zero_to_fp32 save has no configuration.
+    bare = lone or (None if model or full is None else path)
+    gguf = None if full else weight_files.lone_file(path, (".gguf",))
+    is_folder = model and gguf is None and (full is not None or not adapter)
     table: dict[str, tuple[Path | None, Reader | None]] = {
-        "bare-weights": (file, bare_weights),
+        "bare-weights": (bare, bare_weights),
         "gguf-file": (gguf, gguf_file),
-        "hf-folder": (path if model and (full or not adapter) else None, hf_folder),
-        "peft-adapter": (path if adapter and not full else None, peft_adapter),
+        "hf-folder": (path if is_folder else None, hf_folder),
+        "peft-adapter": (path if adapter else None, peft_adapter),
         "task-series": (path if specs.is_series(path) else None, None),
     }
     return {name: (place, read) for name, (place, read) in table.items() if place}
+
+
+def _chosen(places: Formats, half: str) -> Formats:
+    """The format that ``@full`` or ``@adapter`` selects."""
+    chosen = {name: places[name] for name in specs.HALVES[half] if name in places}
+    if not chosen:
+        thing = "full weights" if half == "full" else "adapter"
+        raise CheckpointError(f"holds no {thing}: @{half} does not apply")
+    return chosen
+
+
+def _no_checkpoint(path: Path, formats: Formats) -> CheckpointError:
+    """Why a path is not exactly one checkpoint, and what to write for those in it."""
+    run = {} if formats else specs.read_run(path)
+    if run.get("status") == "running":
+        what = "is a run of spark-train that has not finished a stage"
+        fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
+        return CheckpointError(what, fix=fix)
+    if "peft-adapter" in formats:
+        what = "holds full weights and an adapter: which of them is meant?"
+        fix = f"write {path.name}@full for the weights as they are (torchtune's are "
+        fix += f"merged), or {path.name}@adapter for the adapter, with its --base"
+        return CheckpointError(what, fix=fix)
+    if formats:
+        what = f"reads as {' and as '.join(formats)}"
+    else:
+        shards.refuse_shards(path)
+        what = "is no checkpoint"
+
+    folders = [one.name for one in sorted(path.glob("*/")) if formats_of(one)]
+    files = [
+        one.name
+        for suffixes in (untrusted.WEIGHT_SUFFIXES, (".gguf",))
+        for one in (
+            sorted(untrusted.weights_in(path, suffixes)) if path.is_dir() else ()
+        )
+    ]
+    inside = folders or files
+    otherwise = "give a folder with config.json or adapter_config.json, or weights"
+    if inside:
+        kind = "folders" if folders else "files"
+        what += f" (these {kind} in it are: {', '.join(inside[:5])})"
+        otherwise = f"give one of them, such as {path.name}/{inside[0]}"
+    return CheckpointError(what, fix=instead(path, otherwise))

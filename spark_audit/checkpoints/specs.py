@@ -6,6 +6,7 @@ records tell how far it came.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -34,7 +35,9 @@ SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu)(:\d+)?")
 _NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
-_STAGE = re.compile(r"[1-9]\d*(:task)?")
+HALVES = {"full": ("hf-folder", "bare-weights"), "adapter": ("peft-adapter",)}
+"""What ``PATH@full`` and ``PATH@adapter`` select of a folder that holds both."""
+_STAGE = re.compile(r"[1-9]\d*(:(task|full|adapter))?|full|adapter")
 
 
 def is_server(source: str) -> bool:
@@ -149,6 +152,9 @@ def exists(text: str) -> bool:
 def split_stage(text: str) -> tuple[str, str | None]:
     """``PATH@K[:task]`` in two; ``@`` is read only when what precedes it exists.
 
+    Of a folder of full weights and an adapter ``PATH@full`` and ``PATH@adapter`` are
+    one of them, in a series ``PATH@K:full`` and ``PATH@K:adapter``.
+
     Raises
     ------
     InputError
@@ -163,12 +169,21 @@ def split_stage(text: str) -> tuple[str, str | None]:
     return head, tail
 
 
+def split_half(stage: str | None) -> tuple[str | None, str | None]:
+    """The number of a stage, and which half of a folder is meant, each if given."""
+    if stage is None or stage in HALVES:
+        return None, stage
+    number, _, part = stage.partition(":")
+    return (number, part) if part in HALVES else (stage, None)
+
+
 def parse_specs(texts: Sequence[str]) -> list[Spec]:
     """Read the values of ``--ckpt``.
 
     ``NAME=`` is split off only when NAME is made of letters, digits and ``._+-`` and
     the whole is no existing path. ``NAME=[p1,p2]`` lists replicates. Without a name it
-    is the shortest path suffix that no other checkpoint of the call has.
+    is the shortest path suffix that no other checkpoint of the call has. A pattern in
+    quotes (``'out/*'``) is what a shell makes of it.
 
     Raises
     ------
@@ -176,7 +191,7 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
         On an empty value, a list without a name, a name given twice, the same path
         twice, or replicates at different stages.
     """
-    drafts = [*map(_draft, texts)]
+    drafts = [_draft(text) for pattern in texts for text in _matches(pattern)]
     names, unnamed = set[str](), []
     audited: dict[tuple[str, ...], str] = {}
     for spec in drafts:
@@ -204,6 +219,28 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
 def default_name(source: str) -> str:
     """The name of a checkpoint that is opened alone: the last part of its path."""
     return _suffixes([_parts(*split_stage(source))], taken={BASE})[0]
+
+
+def _matches(text: str) -> list[str]:
+    """The folders and weights files that a pattern matches; the text if it is none.
+
+    Behind ``NAME=`` the matches are replicates.
+    """
+    named = _NAMED.fullmatch(text.strip())
+    name, pattern = (named[1], named[2]) if named else ("", text.strip())
+    is_pattern = glob.has_magic(pattern) and not pattern.startswith("[")
+    if not is_pattern or is_server(pattern) or exists(text) or exists(pattern):
+        return [text]
+    suffixes = (*untrusted.WEIGHT_SUFFIXES, ".gguf")
+    matches = [
+        path
+        for path in sorted(glob.glob(os.path.expanduser(pattern)))
+        if os.path.isdir(path) or path.endswith(suffixes)
+    ]
+    if not matches:
+        what = "matches no folder and no weights file"
+        raise InputError(what, where=f"--ckpt {text}", fix="check the pattern")
+    return [f"{name}=[{','.join(matches)}]"] if name else matches
 
 
 def _draft(text: str) -> Spec:
@@ -261,10 +298,10 @@ def _parts(path: str, stage: str | None) -> tuple[str, ...]:
 # --- a series of tasks ----------------------------------------------------------------
 
 # How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
-# `1-dbpedia`; `task_1`; MCITlib `Task1_llava_lora`; the Hugging Face trainer
-# `checkpoint-500`.
+# `1-dbpedia`; `task_1`; MCITlib `Task1_llava_lora`; torchtune `epoch_0`; the Hugging
+# Face trainer `checkpoint-500`.
 _NUMBERED = re.compile(
-    r"((?i:task|stage|round)[-_]?(?=\d)|checkpoint-(?=\d+$)|)(\d+)([-_].*)?"
+    r"((?i:task|stage|round|epoch)[-_]?(?=\d)|checkpoint-(?=\d+$)|)(\d+)([-_].*)?"
 )
 _PARTS = ("priv", "task", "adapter")
 _AS_LIST = "is a .txt file, which is read as a list of checkpoints"

@@ -33,6 +33,12 @@ NO_WEIGHTS = (
     "rng_state",
     "frozen_noise",
     "state.safetensors",
+    "sampler",
+    "scaler",
+    "random_states",
+    "dl_state_dict",
+    "custom_checkpoint",
+    "value_head",
 )
 
 HUB = "hf:"
@@ -179,9 +185,21 @@ def refuse_code(config: Mapping[str, Any], folder: Path) -> None:
     for one in objects(config):
         if one.get("auto_map"):
             raise CheckpointError("brings its own code (auto_map)", fix=fix)
-    scripts = sorted([*folder.glob("*.py"), *folder.glob("custom_generate/*.py")])
+    # The folder's name alone makes transformers import it.
+    scripts = sorted(folder.glob("custom_generate/*.py"))
     if scripts:
         raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=fix)
+
+
+def notes_on_code(folder: Path) -> list[str]:
+    """What is said of scripts beside weights: nothing imports them, nobody ran them."""
+    names = sorted(shown(script.name) for script in folder.glob("*.py"))
+    if not names:
+        return []
+    listed = ", ".join(names[:3]) + ("" if len(names) <= 3 else " ...")
+    return [
+        f"code beside the weights, which no configuration names: not run ({listed})"
+    ]
 
 
 def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints import untrusted
+from spark_audit.checkpoints import shards, untrusted
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import (
@@ -49,6 +49,9 @@ def weights_of(folder: Path, names: Sequence[str] = FULL) -> Path | None:
 def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     """The files that transformers or PEFT would read weights from, by these names.
 
+    ``zero_to_fp32`` of DeepSpeed makes a folder of the name that it is given: then they
+    are the files in it.
+
     Raises
     ------
     CheckpointError
@@ -57,13 +60,18 @@ def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
     """
     path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
-        own = [file.name for file in sorted(untrusted.weights_in(folder))]
+        shards.refuse_shards(folder)
+        suffixes = (*untrusted.WEIGHT_SUFFIXES, ".gguf")
+        own = sorted(file.name for file in untrusted.weights_in(folder, suffixes))
         fix = "copy the weights there, put shards of a distributed run together, or "
         fix += f"give a weights file itself ({own[0] if own else 'none is there'})"
         what = f"has a configuration, but no whole {' or '.join(names)}"
         raise CheckpointError(what, fix=fix)
+    untrusted.check_inside(path, within=folder)
+    if path.is_dir():
+        untrusted.check_folder(path)
+        return files_of(path, names)
     if not path.name.endswith(".index.json"):
-        untrusted.check_inside(path)
         return (path,)
     return _shards(path)
 
@@ -83,8 +91,16 @@ def _shards(index: Path) -> tuple[Path, ...]:
 
 
 def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
-    """The config.json that says what the weights belong to, its folder, a note."""
+    """The config.json that says what the weights belong to, its folder, a note.
+
+    Parameters
+    ----------
+    file
+        The weights, or the folder that they are in.
+    """
     folder, note = file.parent, "architecture: config.json next to the file"
+    if file.is_dir() and (file / "config.json").exists():
+        folder = file
     if not (folder / "config.json").exists():
         if loading.base is None:
             what = "full weights need a config.json, and none is next to the file"

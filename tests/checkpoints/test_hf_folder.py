@@ -187,8 +187,9 @@ def test_code_and_redirects_are_refused(tiny_base, copied, tmp_path):
     change(folder / "config.json", auto_map={"AutoModelForCausalLM": "modeling.Own"})
     refused(folder, "brings its own code (auto_map); read the code, then add")
     folder = copied(tiny_base, "b")
-    (folder / "modeling_own.py").write_text("raise SystemExit")
-    refused(folder, "brings its own code (modeling_own.py)")
+    (folder / "custom_generate").mkdir()
+    (folder / "custom_generate/generate.py").write_text("raise SystemExit")
+    refused(folder, "brings its own code (generate.py)")
     folder = copied(tiny_base, "c")
     change(folder / "config.json", attn_implementation="someone/flash-attention")
     refused(folder, "takes its attention code from the hub (attn_implementation)")
@@ -200,6 +201,16 @@ def test_code_and_redirects_are_refused(tiny_base, copied, tmp_path):
     settings["auto_map"] = {"AutoTokenizer": ["own.Tokenizer", None]}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     refused(folder, "the tokenizer brings its own code (auto_map)")
+
+
+def test_a_script_that_no_configuration_names_is_not_run(tiny_base, copied, tmp_path):
+    folder = copied(tiny_base)
+    for name in ("handler.py", "modeling_own.py"):
+        (folder / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    loaded = opened(folder)
+    assert torch.equal(said(loaded), said(opened(tiny_base)))
+    assert any("handler.py, modeling_own.py" in note for note in loaded.notes)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_trusted_code_runs(tiny_base, base_model, copied, monkeypatch, tmp_path):

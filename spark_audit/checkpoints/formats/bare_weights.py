@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from spark_audit.errors import CheckpointError, shown
 
 _WRAPPERS = 4
 _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
-# Wrappers put their name in front of everything (DDP, Opacus), or anywhere in a path
-# (torch.compile, FSDP).
-_FRONT = re.compile(r"^(?:_?module\.)+")
+# Wrappers put their name in front of everything (DDP, Opacus, TRL), or anywhere in a
+# path (torch.compile, FSDP).
+_FRONT = re.compile(r"^(?:(?:_?module|pretrained_model)\.)+")
 _ANYWHERE = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
@@ -32,8 +33,14 @@ _ALONE = "save the one to audit alone"
 _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
 
 
-def bare_weights(file: Path, loading: specs.Loading) -> Checkpoint:
+def bare_weights(place: Path, loading: specs.Loading) -> Checkpoint:
     """Full weights into the architecture of a config.json, or LoRA onto the base.
+
+    Parameters
+    ----------
+    place
+        A weights file, or a folder of files with an index, or with one of the usual
+        names.
 
     Raises
     ------
@@ -41,15 +48,19 @@ def bare_weights(file: Path, loading: specs.Loading) -> Checkpoint:
         If the configuration, the base or LoRA's alpha is not known, or the file holds
         anything that is not understood.
     """
-    full, lora, notes = _read(file)
-    folder, made = file.parent, None
+    files = _files_in(place) if place.is_dir() else (place,)
+    full, lora, notes = _read(files)
+    folder = place if place.is_dir() else place.parent
+    made = None
     if full:
         weight_files.check_filled(full)
-        config, place, note = weight_files.config_of(file, loading)
+        config, described, note = weight_files.config_of(place, loading)
         notes.append(note)
-        made = Checkpoint(config, (file,), lambda: _read(file)[0], place, folder=folder)
+        made = Checkpoint(
+            config, files, lambda: _read(files)[0], described, folder=folder
+        )
     if lora:
-        config, note = _lora_config(file, lora, loading)
+        config, note = _lora_config(folder, lora, loading)
         notes.append(note)
         if made is not None:
             notes.append("holds the base's weights and LoRA: both are the file's own")
@@ -57,17 +68,38 @@ def bare_weights(file: Path, loading: specs.Loading) -> Checkpoint:
             what = "holds LoRA weights without their base"
             raise CheckpointError(what, fix="give --base")
         known: Any = {"folder": folder, "adapter": True, "host": made}
-        made = Checkpoint(config, (file,), lambda: _read(file)[1], folder, **known)
+        made = Checkpoint(config, files, lambda: _read(files)[1], folder, **known)
     assert made is not None  # no tensors at all are refused as they are read
     return replace(made, notes=tuple(notes))
 
 
-def _read(file: Path) -> tuple[State, State, list[str]]:
+def _files_in(folder: Path) -> tuple[Path, ...]:
+    """The files of the one model in a folder without configuration.
+
+    Raises
+    ------
+    CheckpointError
+        If files of another one lie beside them, as accelerate leaves them.
+    """
+    files = weight_files.files_of(folder)
+    others = {*untrusted.weights_in(folder)}.difference(files, [files[0].parent])
+    if others:
+        names = ", ".join(sorted(shown(file.name) for file in {*files, *others})[:5])
+        what = f"holds weights of several models ({names})"
+        raise CheckpointError(what, fix="give one of these files itself")
+    return files
+
+
+def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
     """Full weights by the names of the bare module, LoRA's by PEFT's, and notes.
 
     The names of wrappers and adapters are stripped.
     """
-    content, notes = weight_files.read_tensors(file), list[str]()
+    notes = list[str]()
+    if len(files) == 1:
+        content = weight_files.read_tensors(files[0])
+    else:
+        content = weight_files.merged(files)
     # A pickle can hold itself: wrappers are a few deep, never more.
     for _ in range(_WRAPPERS):
         held = content if isinstance(content, dict) else {}
@@ -107,14 +139,14 @@ def _read(file: Path) -> tuple[State, State, list[str]]:
 
 
 def _lora_config(
-    file: Path, lora: State, loading: specs.Loading
+    folder: Path, lora: State, loading: specs.Loading
 ) -> tuple[dict[str, Any], str]:
     """LoRA's configuration: from beside the file, else rank and targets from shapes.
 
     A module that is adapted in one layer is expected in all, as only a configuration
     could say otherwise: of a deeper base, some layers would be without adapter.
     """
-    beside = file.parent / "adapter_config.json"
+    beside = folder / "adapter_config.json"
     if beside.exists():
         note = "LoRA settings: adapter_config.json next to the file"
         return untrusted.read_json(beside), note

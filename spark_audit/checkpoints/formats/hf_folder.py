@@ -9,21 +9,24 @@ from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.errors import CheckpointError
 
-_WRAPPED = ("module.", "_orig_mod.", "_module.", "base_model.model.")
+_WRAPPED = (
+    "module.",
+    "_orig_mod.",
+    "_module.",
+    "base_model.model.",
+    "pretrained_model.",
+)
 
 
 def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
-    """Full weights that transformers reads from their folder.
+    """Full weights of a folder with config.json; an adapter beside them is left.
 
     Raises
     ------
     CheckpointError
-        If the folder holds an adapter too, code, no weights, or the weights of a
-        wrapped model.
+        If the configuration asks for code, or the folder holds no weights, or those of
+        a wrapped model.
     """
-    if (path / "adapter_config.json").exists():
-        what = "holds full weights and an adapter: which of them is meant?"
-        raise CheckpointError(what, fix="put the adapter into a folder of its own")
     config = untrusted.read_config(path, trusted=loading.trust_remote_code)
     files = weight_files.files_of(path)
     read = partial(weight_files.merged, files)
@@ -33,4 +36,17 @@ def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
         if name.startswith(_WRAPPED) or ".lora_" in name:
             what = f"the weights are those of a wrapped model (tensor {name})"
             raise CheckpointError(what, fix=f"give the file itself: {files[0].name}")
-    return Checkpoint(config, files, read, path, folder=path, whole=True)
+
+    # Transformers would attach an adapter that lies beside them, and looks for weights
+    # in the folder itself alone.
+    has_adapter = (path / "adapter_config.json").exists()
+    in_folder = all(file.parent == path for file in files)
+    return Checkpoint(
+        config,
+        files,
+        read,
+        path,
+        folder=path,
+        whole=in_folder and not has_adapter,
+        notes=tuple(untrusted.notes_on_code(path)),
+    )

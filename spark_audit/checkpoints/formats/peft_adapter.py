@@ -32,7 +32,8 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     named = config.get("base_model_name_or_path") or None
     if not isinstance(named, str | None):
         raise CheckpointError("base_model_name_or_path is no text")
-    notes, theirs = _beside(path), PurePath(named or "").name
+    notes = [*untrusted.notes_on_code(path), *_beside(path)]
+    theirs = PurePath(named or "").name
     if loading.base is None:
         # A path only: whoever made the adapter asks no host.
         if named is None or named.startswith(untrusted.HUB) or not specs.exists(named):
