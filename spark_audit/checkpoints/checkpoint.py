@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,8 +18,12 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints import specs, untrusted, weight_files
-from spark_audit.checkpoints.architecture import empty, read_architecture
+from spark_audit.checkpoints import specs, untrusted, unused_tensors, weight_files
+from spark_audit.checkpoints.architecture import (
+    drop_parts_beside_text,
+    empty,
+    read_architecture,
+)
 from spark_audit.checkpoints.devices import BESIDE, pick_device, rooms
 from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE, State
@@ -64,6 +68,9 @@ class Checkpoint:
         may be.
     loading, where
         How it is opened, and the path as it was typed.
+    unused
+        Tensors of its files that no logit depends on, each with its kind (see
+        ``unused_tensors``); known once its skeleton was made.
     """
 
     config: dict[str, Any]
@@ -82,6 +89,7 @@ class Checkpoint:
     format: str = ""
     source: str = ""
     where: str = ""
+    unused: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def on(self) -> Checkpoint:
@@ -160,7 +168,8 @@ class Checkpoint:
 
         Quantised weights are other tensors than the module's, and are not compared.
         """
-        state = {k: t.to("meta") for k, t in self.read().items()}
+        stored = self.read()
+        state = {k: t.to("meta") for k, t in stored.items()}
         # Each layer is some dozen Python objects before anything can be compared.
         for key, value in untrusted.walk(self.config):
             most = min(len(state), MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
@@ -172,6 +181,7 @@ class Checkpoint:
             self._check_quantised()
             return empty(architecture, cls).eval()
         model = self._built(state, device_map="meta")
+        self.unused.update(unused_tensors.passed_over(stored, model))
         # Other numbers, where the model has floating-point ones, a cast would hide.
         front, own = f"{model.base_model_prefix}.", dict(model.named_parameters())
         for name, tensor in state.items():
@@ -216,6 +226,8 @@ class Checkpoint:
         weight_files.check_finite(there)
         if offloaded(model):
             weight_files.check_finite(self.read())
+        if not spread:
+            drop_parts_beside_text(model)
         return model
 
     def _built(self, state: State | None, **options: Any) -> Any:
@@ -250,7 +262,8 @@ class Checkpoint:
                 trust_remote_code=self.loading.trust_remote_code,
                 **options,
             )
-        theirs = dict.fromkeys(info["unexpected_keys"], torch.Size())
+        unexpected = self._unexpected(info["unexpected_keys"], architecture)
+        theirs = dict.fromkeys(unexpected, torch.Size())
         ours = dict.fromkeys(info["missing_keys"], torch.Size())
         for name, there, here in info["mismatched_keys"]:
             theirs[name], ours[name] = there, here
@@ -258,6 +271,21 @@ class Checkpoint:
         for message in info["error_msgs"]:
             raise CheckpointError(str(message).split("\n")[0])
         return model.eval()
+
+    def _unexpected(self, names: Collection[str], architecture: Any) -> list[str]:
+        """Tensors that the module has no place for, and that may matter."""
+        unknown = [name for name in names if name not in self.unused]
+        stored = self.read() if unknown else {}
+        for name in unknown:
+            # Transformers may call it otherwise than the file, by what stands in front.
+            ends = [k for k in stored if f".{name}".endswith(f".{k}")]
+            tensor = stored.get(name, stored[ends[0]] if ends else None)
+            if tensor is None:
+                continue
+            kind = unused_tensors.kind_of_unused(name, tensor, architecture)
+            if kind is not None:
+                self.unused[name] = kind
+        return [name for name in names if name not in self.unused]
 
     def check_room(self, parameters: int) -> str:
         """Where so many weights fit, in words; quantised ones: as its files hold them.

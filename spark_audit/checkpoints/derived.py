@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.encoding import token_ids
 from spark_audit.errors import CheckpointError, InputError
@@ -206,16 +207,19 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
 def merged_weights(
     model: Any, on: str | None
 ) -> Iterator[tuple[Any, bool, torch.Tensor]]:
-    """Every linear layer but the output head, with its adapter's share merged in.
+    """Every linear layer of text but the output head, with its adapter's share.
 
     Yields the module, whether its weight is ``(in, out)`` as GPT-2 holds it and not
     ``(out, in)``, and its weight with that of the LoRA adapter ``on``, in float32.
     """
     head = model.get_output_embeddings()
+    beside = tuple(f"{part}." for part in parts_beside_text(model))
     for name, module in model.named_modules():
         turned = type(module).__name__ == "Conv1D"
         linear = turned or isinstance(module, torch.nn.Linear)
         if not linear or ".lora_" in name or module is head:
+            continue
+        if name.startswith(beside):
             continue
         weight = module.weight.detach().float()
         outer = model.get_submodule(name.removesuffix(".base_layer"))

@@ -252,4 +252,6 @@ def weight_of(layer: Any, name: str = "weight") -> torch.Tensor | None:
 
 def offloaded(model: Any) -> bool:
     """Whether some weights are fetched from CPU or disk each time."""
-    return any(tensor.is_meta for tensor in model.parameters())
+    return any(
+        getattr(offload_hook(layer), "offload", False) for layer in model.modules()
+    )

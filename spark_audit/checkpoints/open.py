@@ -16,6 +16,7 @@ import torch
 
 from spark_audit.checkpoints import derived, weight_files
 from spark_audit.checkpoints.adapters import AdapterHost, changes_base
+from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
@@ -29,6 +30,7 @@ from spark_audit.checkpoints.specs import (
 )
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
+from spark_audit.checkpoints.unused_tensors import notes_on
 from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
@@ -261,7 +263,7 @@ class Opening:
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
         eos = repr(base.eos(model))
         computed = {"dtype": dtype, "attention": attention, "eos": eos}
-        notes = [*item.notes, *notes]
+        notes = [*item.notes, *notes_on(base.unused), *notes]
         if noise is not None:
             notes.append("the frozen noise next to it is added to input embeddings")
             noise = noise.to(item.device)
@@ -527,6 +529,14 @@ def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list
     if padded := int((~usable).sum()):
         rows = f"{padded} of {len(usable)} rows of the head"
         notes.append(f"{rows} are no token: left out of softmax and ranks")
+    listed = [str(name) for name in getattr(config, "architectures", None) or ()]
+    class_name = type(model).__name__
+    if listed and class_name not in listed:
+        note = f"config.json names the class {shown(listed[0])}"
+        notes.append(f"{note}, opened as {class_name}")
+    if beside := parts_beside_text(model):
+        note = "text alone is scored, by the model's own forward: nothing passes "
+        notes.append(f"{note}through its encoders of other media ({', '.join(beside)})")
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     one, other = getattr(head, "weight", None), embeddings.weight
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
