@@ -20,7 +20,9 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import guard
-from spark_audit.audits.identifiers import counterparts
+from spark_audit.audits.identifiers import ENOUGH, counterparts
+from spark_audit.audits.setup_guards import ALARM
+from spark_audit.audits.unguessable import guesses
 from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.manifest.selection import BARE
@@ -322,6 +324,8 @@ def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
     if apart.value is None and past_base:
         before = _share(BASE, "before", train, "base_sure")
         facts |= {**before, "few_held_out": held_out}
+        if held_out:
+            facts["lacking"] = _not_compared_because(spans)
         return _against_base(spans, row, facts, seed=seed)
     if not held_out:
         return _finding(row, "not_tested", "no_control", facts, apart)
@@ -346,6 +350,19 @@ def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
         claim, says = "confounded", "splits_differ" if name == BASE else "kinds_differ"
         power = []
     return _finding(row, claim, says, facts, apart, p=p, power=power)
+
+
+def _not_compared_because(spans: pd.DataFrame) -> str:
+    """Return why held-out identifiers are no control of trained ones.
+
+    ``form``: none has the form and the place of trained ones; ``few``: too few have,
+    to test whether their texts differ; ``text``: their texts differ.
+    """
+    alike = spans[spans["stratum"] < 0]
+    if alike.empty:
+        return "form"
+    n_clusters = alike.groupby("split")["cluster"].nunique().reindex(SPLITS)
+    return "text" if n_clusters.min() >= ENOUGH else "few"
 
 
 def _against_base(spans: pd.DataFrame, row: Row, facts: Facts, *, seed: int) -> Finding:
@@ -617,7 +634,8 @@ def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], dict[str, Any
     in, -1 for none; ``near``, whether another string of its type in trained rows is the
     same but for the last two digits of one of its numbers; ``given``, whether its row
     gives it away (:data:`GIVEN`); ``elsewhere``, whether rows of several sources, or a
-    row never trained on, hold it.
+    row never trained on, hold it; ``chance``, how often it is guessed at most, 1 if it
+    can be guessed (:mod:`~spark_audit.audits.unguessable`).
     """
     spans = [
         (number, row, span, string_of(row, span))
@@ -638,8 +656,10 @@ def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], dict[str, Any
             for stem in _stems(text):
                 alike[span.type, stem].add(text)
     numbers: dict[tuple[str, str], int] = defaultdict(count().__next__)
+    guessed = guesses(manifest)
     found = {}
     for _, row, span, text in spans:
+        guess = guessed.get((row.id, span.start, span.end))
         end, word = _TWO_DIGITS.search(text), _WORD.search(text)
         lead = text[: end.start()] if end else word[0] if word else text
         same = (alike[span.type, stem] for stem in _stems(text))
@@ -650,6 +670,7 @@ def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], dict[str, Any
             near=len({*chain.from_iterable(same)}) > 1,
             given=_given(row, span),
             elsewhere=len(holders[text]) > 1,
+            chance=1.0 if guess is None else guess.rate,
         )
     return found
 
@@ -674,6 +695,35 @@ def counted(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
     """Identifiers that their rows do not give away; ``hit``: beyond the base's."""
     own = spans[(spans["split"] == split) & ~spans["given"].astype(bool)]
     return own.assign(hit=own["greedy_sure"].astype(bool) & ~own["base"])
+
+
+def without_read(held: pd.DataFrame) -> pd.DataFrame:
+    """Return held-out identifiers that may tell how often is guessed.
+
+    Where unguessable ones come back, the checkpoint has read rows that were to be held
+    out, and these say nothing of guessing: counted as guesses, a list of rows that was
+    mistaken in part would hide all memory.
+
+    Parameters
+    ----------
+    held
+        From :func:`counted`; of evidence without ``chance`` all are returned.
+    """
+    if "chance" not in held:
+        return held
+    # What the base gives of a type may be guessed of others of it.
+    by_base = held.groupby("type", observed=True)["base"].transform("mean")
+    unguessable = held.assign(chance=np.maximum(held["chance"], by_base))
+    unguessable = unguessable[unguessable["chance"] < 1]
+    clusters = unguessable.groupby("cluster").agg(
+        hit=("hit", "any"), tries=("chance", "sum")
+    )
+    n_hits = int(clusters["hit"].sum())
+    if n_hits < 2:
+        return held
+    rate = clusters["tries"].clip(upper=1.0).mean()
+    p = scipy.stats.binom.sf(n_hits - 1, len(clusters), rate)
+    return held.drop(index=unguessable.index) if p < ALARM else held
 
 
 def guess_rates(
@@ -751,7 +801,7 @@ def beyond_guessing(spans: pd.DataFrame) -> tuple[float, Facts]:
     The facts are the rate of guessing (``guess_rate``), what came back nevertheless of
     how many (``guessed``), and their type (``kind``), empty if there are several.
     """
-    train, held = (counted(spans, split) for split in SPLITS)
+    train, held = counted(spans), without_read(counted(spans, "test"))
     if not has_base(spans) or train.empty:
         return 1.0, {}
     parts = [part for _, part in train.groupby("type", observed=True)]
@@ -771,7 +821,7 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
     often, too: easily guessed types (:data:`GUESSABLE`) are left out, names and
     addresses, and what the cue gives in another row.
     """
-    train, held = (counted(spans, split) for split in SPLITS)
+    train, held = counted(spans), without_read(counted(spans, "test"))
     rates = guess_rates(train, held, other_rows=False)
     hard = [k for k, rate in rates.items() if rate <= GUESSABLE and k not in BARE]
     train = train[train["cue_asked"] & train["type"].isin(hard)]

@@ -315,3 +315,30 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
     other = forms.assign(stratum=1 + train)
     assert apart_of(other).value is None
     assert comparable(forms.assign(stratum=-1))[0].empty
+
+
+@pytest.mark.parametrize(
+    ("stratum", "held_out", "lacking"),
+    [
+        (lambda train: 1 + train, 20, "form"),
+        (lambda train: -1 + 0 * train, 20, "text"),
+        (lambda train: -1 + 0 * train, 9, "few"),
+    ],
+)
+def test_why_held_out_identifiers_are_no_control_is_told(
+    make_case, stratum, held_out, lacking
+):
+    case = make_case(sources=40, tests=held_out, seed=4)
+    known = tables(case, base=nothing, ours=some(case, 25))
+    whole = evidence("extract", known, natural(case.manifest))
+    frame = whole.frame()
+    frame = frame.assign(stratum=stratum((frame["split"] == "train").astype(int)))
+    context, values = Context(replicates=200), " ".join(VALUES)
+    told = conclude("extract", of_frame(frame, values, **whole.facts), context)
+    reasons = {
+        finding.facts["lacking"]: finding.text
+        for finding in told.findings
+        if "lacking" in finding.facts
+    }
+    assert list(reasons) == [lacking]
+    assert "of other forms" in reasons[lacking] or lacking != "form"

@@ -295,3 +295,38 @@ def test_what_stands_in_more_rows_and_comes_back_more_often_is_memory():
     assert dose_p(known.assign(cue_asked=False), seed=0) == 1.0
     assert dose_p(known.assign(near=True), seed=0) == 1.0
     assert dose_p(known.assign(type="NAME"), seed=0) == 1.0
+
+
+def held_out_phones(count: int, *, back: int, **more: Any) -> list[Said]:
+    rng = np.random.default_rng(7)
+    numbers = rng.choice(10**8, count, replace=False) + 2 * 10**9
+    return phones(*(f"+{n}" for n in numbers), back=back, split="test", **more)
+
+
+def test_held_out_identifiers_that_were_read_are_no_guesses():
+    """A list of rows that was mistaken in part must not hide what comes back."""
+    trained = learned(
+        far_apart(40, np.random.default_rng(0)), 0.6, np.random.default_rng(1)
+    )
+    p, facts = beyond_guessing(spans_of([*trained, *held_out_phones(20, back=12)]))
+    alone, without = beyond_guessing(spans_of(trained))
+    assert (p, facts["guess_rate"]) == (pytest.approx(alone), without["guess_rate"])
+    assert p < 1e-10
+    # One of them may be a guess, and it counts as one.
+    lucky = spans_of([*trained, *held_out_phones(20, back=1)])
+    (rate,) = guess_rates(counted(lucky), counted(lucky, "test")).values()
+    assert rate == pytest.approx(
+        stats.binomtest(1, 20).proportion_ci(0.90, "exact").high
+    )
+    assert beyond_guessing(lucky)[1]["guess_rate"].value == pytest.approx(rate)
+    # What can be guessed says how often it is, however often that is.
+    dates = [Said(f"12.03.19{i}", "DATE", back=i < 70) for i in range(60, 90)]
+    unread = [
+        Said(f"14.0{m}.2001", "DATE", back=m < 6, split="test") for m in range(1, 9)
+    ]
+    given = beyond_guessing(spans_of([*dates, *unread]))[1]["guess_rate"].value
+    limit = stats.binomtest(5, 8).proportion_ci(0.90, "exact").high
+    assert given >= limit
+    # Evidence of earlier versions does not know what can be guessed.
+    older = lucky.drop(columns="chance")
+    assert beyond_guessing(older)[0] == beyond_guessing(lucky)[0]
