@@ -9,6 +9,7 @@ tell the two sides apart.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from spark_audit.manifest.schema import (
 )
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.memory_contrast import Sides
 from spark_audit.stats.roc import Design
 
@@ -155,9 +157,14 @@ ENOUGH = 10
 """Clusters that each side needs. With fewer, the classifier misses what a checkpoint
 knows: that 30 trained dates are of 2010 to 2016 and held-out ones of later years, it
 finds in 38% of draws with 5 held-out clusters, in 80% with 6, in all with 8 or 10."""
+ROUNDING = 1e-12
+"""By which a share of deals may exceed a level that it is equal to."""
 CONTEXT = 30
 """Characters of the prefix that the classifier reads."""
-PERMUTATIONS, LEVEL = 199, 0.05
+PERMUTATIONS = 199
+"""Deals of the sides that are drawn at least."""
+LEVEL = 0.05
+"""Share of data of which chance alone dealt the sides that a part drops out of."""
 FREE_MAIL = frozenset(
     "aol gmail gmx googlemail hotmail icloud live mail me msn outlook proton "
     "protonmail web yahoo yandex".split()
@@ -205,7 +212,9 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
 
     Types are tested each by itself where both sides have :data:`ENOUGH` clusters, the
     others together, and then all that were not told apart. What cannot be tested is no
-    control either.
+    control either. Of several types, half of :data:`LEVEL` is for all of these tests
+    together (Holm), so that many types drop out no more often than one, and half for
+    what is left.
 
     Parameters
     ----------
@@ -230,18 +239,26 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
     sizes = used.groupby(["type", "side"])["cluster"].nunique().unstack(fill_value=0)
     alone = sizes.index[(sizes >= ENOUGH).all(axis=1)]
     groups = used["type"].where(used["type"].isin(alone), "")
-    apart = pd.Series(False, index=used.index)
-    for _, part in used.groupby(groups):
-        auc, p = told_apart(part)
+    parts = [part for _, part in used.groupby(groups)]
+    level = LEVEL if len(parts) == 1 else LEVEL / 2
+    # So many deals that the smallest p can pass the strictest level.
+    permutations = max(PERMUTATIONS, math.ceil(len(parts) / level) - 1)
+
+    tests = [told_apart(part, permutations=permutations) for part in parts]
+    adjusted = holm([p for _, p in tests if not np.isnan(p)])
+    waiting = iter(adjusted)
+    is_apart = pd.Series(False, index=used.index)
+    for part, (auc, p) in zip(parts, tests, strict=True):
         found.loc[part.index, "text_auc"] = auc
-        apart[part.index] = not p > LEVEL
-    rest = used[~apart]
+        is_apart[part.index] = np.isnan(p) or next(waiting) <= level + ROUNDING
+
+    rest = used[~is_apart]
     if groups[rest.index].nunique() > 1:
         auc, p = told_apart(rest)
-        if not p > LEVEL:
+        if np.isnan(p) or p <= level + ROUNDING:
             found.loc[rest.index, "text_auc"] = auc
-            apart[rest.index] = True
-    found.loc[apart.index[apart], "stratum"] *= -1
+            is_apart[rest.index] = True
+    found.loc[is_apart.index[is_apart], "stratum"] *= -1
     return found
 
 
@@ -266,7 +283,9 @@ def counterparts(spans: pd.DataFrame) -> np.ndarray:
     return np.asarray(spans["stratum"].isin(both))
 
 
-def told_apart(spans: pd.DataFrame) -> tuple[float, float]:
+def told_apart(
+    spans: pd.DataFrame, *, permutations: int = PERMUTATIONS
+) -> tuple[float, float]:
     """AUC and one-sided p of telling trained identifiers from held-out ones by text.
 
     The best of three classifiers (ridge regression), by the features of the membership
@@ -292,7 +311,7 @@ def told_apart(spans: pd.DataFrame) -> tuple[float, float]:
     context = [characters(before), word_features(before, same, same), place]
     # Whole clusters swap sides, whatever the strata of their identifiers.
     pool = Design(used.member, used.cluster, same)
-    dealt_anew = [permuted(pool, rng) for _ in range(PERMUTATIONS)]
+    dealt_anew = [permuted(pool, rng) for _ in range(permutations)]
     members = np.stack([used.member, *dealt_anew], axis=1)
     # Folds that know no side, so that those that were dealt anew are no worse off.
     fold = dealt(pool, same, rng.permutation(len(np.unique(used.cluster))))

@@ -551,6 +551,8 @@ def findings(
         lost["without_counterpart"] = Hits(count=count, of=int(total))
     if count := int(total - trained.sum()):
         lost["untold"] = Hits(count=count, of=int(total))
+    if lost:
+        lost["left_out_types"] = _left_out_types(ours, whole)
     for name, change in known.changes.items():
         # The relearned base is what others are held against.
         if entry_of(name) != name or name == CONTROL:
@@ -568,6 +570,31 @@ def findings(
             yield from _memory_findings(told, tested[name], facts)
         moved = pooled_change(ours[ours["role"] == "pii"], change)
         yield _selectivity_finding(told, moved, reference=reference, seeds=seeds)
+
+
+def _left_out_types(train: pd.DataFrame, whole: Occurrences) -> list[Row]:
+    """Return the share of each type's trained identifiers that are not compared.
+
+    ``of`` is the reason: ``form`` (none of their form and place was held out), ``few``
+    (too few were, to test whether their texts differ) or ``text`` (their texts differ).
+    A type is listed once for each of its reasons, the larger shares first.
+    """
+    spans = train[train["role"].isin(["pii", "unmatched"])]
+    is_compared = pd.Series(whole.sides.cells >= 0, index=whole.spans.index)
+    reason = pd.Series("form", index=spans.index)
+    is_refused = spans["stratum"] < 0
+    reason[is_refused] = np.where(spans["text_auc"][is_refused].isna(), "few", "text")
+    is_left_out = ~is_compared.reindex(spans.index, fill_value=False)
+
+    rows = []
+    for (kind, why), part in spans[is_left_out].groupby(["type", reason]):
+        every = spans[spans["type"] == kind]
+        shown = Estimate(
+            len(part) / len(every), n=len(every), clusters=part["cluster"].nunique()
+        )
+        place = {"metric": "left_out", "group": f"type:{kind}", "of": str(why)}
+        rows.append(row_of(shown, checkpoint=BASE, **{**place, "unit": ""}))
+    return sorted(rows, key=lambda row: -(row.value or 0.0))
 
 
 def returned(

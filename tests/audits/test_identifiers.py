@@ -148,6 +148,39 @@ def test_folds_are_no_fixed_ones_of_a_size(monkeypatch):
     assert len(orders) == len(set(orders)) == 2
 
 
+@pytest.mark.parametrize(
+    ("p_by_type", "left_out"),
+    [
+        ({"A": 0.04}, {"A"}),
+        ({"A": 0.06}, set()),
+        # Of four types one is below 0.05 by chance in one of five data sets.
+        ({"A": 0.04, "B": 0.3, "C": 0.6, "D": 0.9}, set()),
+        ({"A": 0.005, "B": 0.3, "C": 0.6, "D": 0.9}, {"A"}),
+        # Holm: once one has dropped out, three tests are left.
+        ({"A": 0.005, "B": 0.008, "C": 0.6, "D": 0.9}, {"A", "B"}),
+        ({"A": 0.008, "B": 0.008, "C": 0.6, "D": 0.9}, set()),
+        ({"A": np.nan, "B": 0.02}, {"A", "B"}),
+    ],
+)
+def test_many_types_drop_out_no_more_often_than_one(monkeypatch, p_by_type, left_out):
+    deals = []
+
+    def tested(spans: pd.DataFrame, *, permutations: int = 199) -> tuple[float, float]:
+        types = spans["type"].unique()
+        deals.append(permutations)
+        return 0.6, p_by_type[types[0]] if len(types) == 1 else 0.5
+
+    monkeypatch.setattr("spark_audit.audits.identifiers.told_apart", tested)
+    # Other strings each time: what was tested last is remembered.
+    rng = np.random.default_rng([ord(char) for char in str(p_by_type)])
+    spans = found(*(part for kind in p_by_type for part in alike(rng, type=kind)))
+    assert set(spans["type"][spans["stratum"] < 0]) == left_out
+    # The smallest p that so many deals can give passes the strictest level.
+    n_types = len(p_by_type)
+    level = 0.05 if n_types == 1 else 0.025
+    assert 1 / (deals[0] + 1) <= level / n_types
+
+
 def claims(rng: np.random.Generator, *, years: bool, effect: float) -> bool:
     """Whether memory would be claimed of dates whose form a checkpoint learned."""
     ours, theirs = (range(2010, 2018), range(2016, 2024)) if years else ([2019],) * 2

@@ -365,6 +365,37 @@ def test_texts_that_tell_annotated_identifiers_apart_fail_a_guard(
         assert f"AUC {auc:.2f}" in found.detail
 
 
+@pytest.mark.parametrize(
+    ("auc", "reason", "words"),
+    [(0.7, "text", "text alone"), (np.nan, "few", "too few were held out")],
+)
+def test_a_type_that_is_not_compared_is_named_with_its_share_and_reason(
+    auc, reason, words, make_case
+):
+    case = make_case(sources=40, tests=30, seed=44)
+    change = moved(case, trained=0, never=0, other=0, spread=0.2)
+    known = evidence("matched", case.tables(mine=change), case.manifest)
+    spans = known.units["role"].isin(["pii", "unmatched"])
+    one_type = known.units["type"][spans].iloc[0]
+    is_one = spans & (known.units["type"] == one_type)
+    units = known.units.assign(
+        form=0,
+        stratum=np.where(is_one, -1, 2) * spans,
+        text_auc=np.where(is_one, auc, np.where(spans, 0.5, np.nan)),
+    )
+    result = conclude("matched", replace(known, units=units), Context())
+    trained = is_one & (units["split"] == "train")
+    (finding,) = (f for f in result.findings if "left_out_types" in f.facts)
+    (row,) = finding.facts["left_out_types"]
+    assert (row.grouping[1], row.of, row.n) == (one_type, reason, trained.sum())
+    assert row.value == 1.0
+    assert f"{one_type}, 100.0% of {row.n}" in finding.lead
+    assert words in finding.lead
+    # A type of which all are compared is not named.
+    whole = conclude("matched", known, Context())
+    assert not any("left_out_types" in f.facts for f in whole.findings)
+
+
 def test_ordinary_runs_take_the_place_of_the_tolerance(make_case):
     case = make_case(sources=40, seed=42)
     plain = moved(case, trained=0.2, never=0, other=0.1, spread=0.2)
