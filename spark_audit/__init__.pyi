@@ -19,7 +19,7 @@ from .pipeline.run import audit as audit
 from .pipeline.run import run as run
 from .report.folder import read_report as read_report
 from .results import AuditResult as AuditResult
-from .results import Estimate as Estimate
 from .results import Report as Report
 from .scoring.table import Pass as Pass
 from .scoring.table import TokenTable as TokenTable
+from .stats.estimate import Estimate as Estimate

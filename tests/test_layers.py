@@ -6,7 +6,6 @@ Imports are read with ``ast``, those inside functions and under ``TYPE_CHECKING`
 import ast
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -19,8 +18,9 @@ ROOT = Path(__file__).parents[1]
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
     "errors names sentences",
+    "stats",
     "files provenance results terminal",
-    "data stats",
+    "data",
     "checkpoints",
     "scoring",
     "manifest",
@@ -222,6 +222,21 @@ def test_heavy_libraries_stay_where_models_are(module):
     assert not bad, "\n".join(bad)
 
 
+def test_statistics_need_numpy_and_scipy_alone():
+    """``stats`` is what other projects can take: nothing of ours but its errors."""
+    allowed = {"numpy", "scipy", "lazy_loader", "spark_audit"}
+    ours = ("spark_audit.stats", "spark_audit.errors")
+    bad = [
+        f"{module}:{line} -> {target}"
+        for module, path in OURS.items()
+        if within(module, "spark_audit.stats")
+        for line, target in imports(path)
+        if target.partition(".")[0] not in allowed | sys.stdlib_module_names
+        or (within(target, "spark_audit") and not any(within(target, x) for x in ours))
+    ]
+    assert not bad, "\n".join(bad)
+
+
 def test_audits_statistics_and_reports_run_without_torch():
     light = [m for m in OURS if not any(within(m, place) for place in HEAVY_PLACES)]
     light += ["spark_audit.scoring.score", "spark_audit.scoring.table"]
@@ -236,13 +251,3 @@ for name in {light!r}:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-
-
-def test_no_two_files_have_one_name() -> None:
-    names = Counter(
-        path.stem
-        for package in ("spark_audit", "spark_train")
-        for path in (ROOT / package).rglob("*.py")
-        if not path.stem.startswith("__")
-    )
-    assert {name for name, count in names.items() if count > 1} == set()

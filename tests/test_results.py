@@ -8,7 +8,8 @@ import pytest
 from made_reports import made_report
 from pydantic import ValidationError
 
-from spark_audit.results import Contrast, Estimate, Report, Row
+from spark_audit.results import Contrast, Report, Row
+from spark_audit.stats.estimate import Estimate
 
 ROW: dict[str, Any] = {"audit": "matched", "checkpoint": "a", "metric": "delta_sel"}
 

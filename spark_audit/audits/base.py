@@ -21,18 +21,12 @@ from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of
-from spark_audit.results import (
-    AuditResult,
-    CheckpointFacts,
-    Estimate,
-    Finding,
-    Guard,
-    Row,
-)
+from spark_audit.results import AuditResult, CheckpointFacts, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence
-from spark_audit.results.findings import DETECTED, SEVERITY, Fact, Power
+from spark_audit.results.findings import DETECTED, SEVERITY, Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.estimate import Estimate, Power
 from spark_audit.stats.power import smallest
 from spark_audit.terminal.console import say
 
@@ -448,7 +442,7 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
             power, needed = list[Power](), list[float]()
             for each in one.power:
                 mde = smallest(each, level)
-                power.append(each.model_copy(update={"mde": mde}))
+                power.append(replace(each, mde=mde))
                 if not each.of:
                     needed.append(math.inf if mde is None else mde)
             least = max(needed, default=math.inf)

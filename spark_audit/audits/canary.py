@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, starmap
 from operator import attrgetter, itemgetter
@@ -29,19 +29,11 @@ from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.manifest.sequences import key_of
 from spark_audit.names import BASE
-from spark_audit.results import (
-    AuditResult,
-    Claim,
-    Contrast,
-    Finding,
-    Guard,
-    Row,
-    Status,
-)
+from spark_audit.results import AuditResult, Claim, Contrast, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Power
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import memorisation
+from spark_audit.stats.estimate import Power, Status
 from spark_audit.stats.intervals import ratio_estimate
 
 CANDIDATES = Pass("candidates")
@@ -315,7 +307,7 @@ def _among(one: Finding, groups: int, facts: Record) -> Finding:
 
     ``facts`` are further ones.
     """
-    power = [each.model_copy(update={"over": each.over * groups}) for each in one.power]
+    power = [replace(each, over=each.over * groups) for each in one.power]
     p = None if one.p is None else min(1.0, groups * one.p)
     update = {"p": p, "power": power, "facts": {**one.facts, **facts}}
     return one.model_copy(update=update)
@@ -398,7 +390,7 @@ def _ends(
     # Chance has told more than so few held-out canaries can.
     if not told and not best.detected:
         if never:
-            power = never[0].power.model_copy(update={"over": never[0].over})
+            power = replace(never[0].power, over=never[0].over)
             on: dict[str, Any] = {"unit": "ranks", "power": [power]}
             told.append(made("nothing_shown", "no_difference", never[0].told, **on))
         else:

@@ -22,10 +22,11 @@ from spark_audit.audits.ratio_rows import Group, beside_base, figures, marked
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, BASE
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, grouped
+from spark_audit.results import AuditResult, Contrast, Finding, Row, grouped
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, left_out
 
 SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3

@@ -29,10 +29,11 @@ from spark_audit.manifest.schema import (
     ManifestSpan,
     TokenRange,
 )
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
+from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import median_estimate, percentile_interval
 from spark_audit.stats.memorisation import n_p, top_k_logp
 from spark_audit.terminal.flags import one_of

@@ -29,9 +29,10 @@ from spark_audit.manifest.selection import BARE
 from spark_audit.manifest.sequences import PROMPTS
 from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE
-from spark_audit.results import Claim, Contrast, Estimate, Finding, Guard, Hits, Row
-from spark_audit.results.findings import Fact, Power, side_of
+from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
+from spark_audit.results.findings import Fact
 from spark_audit.stats.bootstrap import holm_by_key, sign_flip
+from spark_audit.stats.estimate import Estimate, Power, side_of
 from spark_audit.stats.intervals import clopper_pearson, rate_estimate, ratio_estimate
 from spark_audit.stats.memorisation import n_p
 from spark_audit.stats.memory_contrast import Sides, permutation_p

@@ -39,6 +39,7 @@ from spark_audit.manifest.schema import (
     TokenRange,
 )
 from spark_audit.provenance import seed_for
+from spark_audit.results import Claim, Row
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.memory_contrast import Sides
@@ -450,3 +451,20 @@ def plan_of_identifiers(manifest: Manifest) -> Plan:
 
 REPRODUCED = 1e-3
 """Nats by which scores of the same model may differ from those of the manifest."""
+
+
+def memory_claim(row: Row) -> Claim:
+    """Return what a row of the memory contrast claims by itself.
+
+    The row is a difference of NLL changes: below 0, trained identifiers became
+    likelier than held-out ones. ``null_low`` and ``null_high`` are what identifiers
+    that were unequally hard on the reference already could give: an interval must
+    clear them.
+    """
+    if row.value is None:
+        return "not_tested"
+    if row.high is not None and row.high < (row.null_low or 0.0):
+        return "memory"
+    if row.low is not None and row.low > (row.null_high or 0.0):
+        return "betrays"
+    return "nothing_shown"

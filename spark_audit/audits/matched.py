@@ -35,11 +35,12 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL, entry_of, listed
 from spark_audit.provenance import seed_for
-from spark_audit.results import AuditResult, Estimate, Guard, Row, grouped
+from spark_audit.results import AuditResult, Guard, Row, grouped
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
 from spark_audit.stats import matching
+from spark_audit.stats.estimate import Estimate
 
 _change = partial(Metric, unit="nats", panel="changes")
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)

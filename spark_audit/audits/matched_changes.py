@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -18,7 +18,13 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.identifiers import ENOUGH, REPRODUCED, comparable, sides_of
+from spark_audit.audits.identifiers import (
+    ENOUGH,
+    REPRODUCED,
+    comparable,
+    memory_claim,
+    sides_of,
+)
 from spark_audit.data.occurrences import dose_group
 from spark_audit.names import (
     BASE,
@@ -31,9 +37,10 @@ from spark_audit.names import (
     entry_of,
     original_of,
 )
-from spark_audit.results import Claim, Contrast, Estimate, Finding, Hits, Row, side_of
-from spark_audit.results.findings import FEWEST, Fact, Family, Power
+from spark_audit.results import Claim, Contrast, Finding, Hits, Row
+from spark_audit.results.findings import FEWEST, Fact, Family
 from spark_audit.stats import bootstrap, intervals, matching, memory_contrast
+from spark_audit.stats.estimate import Estimate, Power, side_of
 from spark_audit.stats.power import mde, with_mde
 
 row_of = partial(Row.of_estimate, audit="matched", unit="nats")
@@ -641,7 +648,7 @@ def returned(
         elif name not in unclear and original in shown:
             finding = _said(row, "nothing_shown", "return_known", facts)
         elif name not in unclear:
-            both = {memory_contrast.claim_of(each) for each in (row, after)}
+            both = {memory_claim(each) for each in (row, after)}
             claim: Claim = "memory" if both == {"memory"} else "nothing_shown"
             says = "returned" if claim == "memory" else "not_returned"
             told_by = {"p": max(back.p, then.p), "power": [*back.power, *then.power]}
@@ -688,8 +695,8 @@ def _memory_findings(
         # Of fewer it says next to nothing, and nothing that may be shared.
         if rows["pii_change", TRAINED, group].clusters >= FEWEST:
             own = tests[group].power
-            power += [each.model_copy(update={"of": group}) for each in own]
-    claim = memory_contrast.claim_of(row)
+            power += [replace(each, of=group) for each in own]
+    claim = memory_claim(row)
     says: str = claim
     if claim == "nothing_shown":
         # By themselves too: next to text that drifted up, what stood still looks
@@ -706,7 +713,7 @@ def _memory_findings(
     yield _said(row, claim, says, facts, family="primary", p=test.p, power=power)
     for group in highest:
         row, facts = _compared(rows, group, dose=group.removeprefix("dose:"))
-        claim, test = memory_contrast.claim_of(row), tests[group]
+        claim, test = memory_claim(row), tests[group]
         if row.value is None:
             missing = {**facts, "reason": row.note}
             yield _said(row, "nothing_shown", "dose_missing", missing)

@@ -21,10 +21,11 @@ from spark_audit.audits import identifiers, ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
+from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import median_replicates
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import median_estimate
 from spark_audit.stats.memory_contrast import memory
 

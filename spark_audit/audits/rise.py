@@ -38,21 +38,14 @@ from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.manifest.sequences import key_of
 from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
-from spark_audit.results import (
-    AuditResult,
-    Claim,
-    Contrast,
-    Finding,
-    Hits,
-    Row,
-    side_of,
-)
+from spark_audit.results import AuditResult, Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import FEWEST, Power
+from spark_audit.results.findings import FEWEST
 from spark_audit.scoring.table import Pass
 from spark_audit.stats import memory_contrast
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
 from spark_audit.stats.duplicates import connected_components
+from spark_audit.stats.estimate import Power, side_of
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memorisation import candidate_rank, exposure_bits, top_k_credit
 
@@ -451,7 +444,7 @@ def _beyond_the_kind(
     if not tried:
         return 1.0, [Power(test="t", least_p=1.0, why="nobody")]
     first = [one for _, power in tried for one in power][:1]
-    told = [one.model_copy(update={"over": float(len(tried))}) for one in first]
+    told = [replace(one, over=float(len(tried))) for one in first]
     return min(1.0, len(tried) * min(p for p, _ in tried)), told
 
 
@@ -483,10 +476,7 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
         claim = says = "confounded"
     elif rose and "beyond" in whole.ps:
         claim, says = "formats" if (whole.row.value or 0.0) > 0 else "moved", "kind"
-    power = [
-        each.model_copy(update={"over": each.over * len(tests)})
-        for each in clearest.power
-    ]
+    power = [replace(each, over=each.over * len(tests)) for each in clearest.power]
     options: dict[str, Any] = {"p": p}
     # A mean of 0 without an interval may be two that cancel.
     if whole.row.metric == "rise" and not own.loc[trained, "rise"].any():

@@ -21,12 +21,12 @@ import numpy as np
 import scipy
 
 from spark_audit.audits import metric_of
+from spark_audit.audits.identifiers import memory_claim
 from spark_audit.names import entry_of
-from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
-from spark_audit.results.findings import Power
+from spark_audit.results import AuditResult, Claim, Contrast, Finding, Row
+from spark_audit.stats.estimate import Estimate, Power
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.matching import unlike_drift
-from spark_audit.stats.memory_contrast import claim_of
 from spark_audit.stats.power import with_mde
 
 R = TypeVar("R", bound=Row)
@@ -170,7 +170,7 @@ def _claim(row: Row, drift: Contrast | None) -> tuple[Claim, str]:
         return "not_tested", "headline"
     if not isinstance(row, Contrast):
         memory = row.metric == "memory"
-        return (claim_of(row), "memory") if memory else ("moved", "headline")
+        return (memory_claim(row), "memory") if memory else ("moved", "headline")
     if row.ends is None:
         return "nothing_shown", "headline"
     if row.ends[0] <= 0 <= row.ends[1]:

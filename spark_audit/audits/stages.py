@@ -46,13 +46,14 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.manifest.sequences import key_of, parts_of
 from spark_audit.names import ANY, BASE, CheckpointName, series_of
 from spark_audit.provenance import seed_for
-from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
+from spark_audit.results import AuditResult, Claim, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact, grouped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm, holm_by_key
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.memorisation import declared_guesses
-from spark_audit.stats.memory_contrast import Memory, Sides, claim_of, memory
+from spark_audit.stats.memory_contrast import Memory, Sides, memory
 from spark_audit.stats.roc import Design, auc_estimate
 
 NONE_ALONE = "its rows contain no identifier that occurs in this task only"
@@ -133,7 +134,7 @@ class Stages(OfSeries):
         adjusted = holm_by_key({name: p for name, (_, p) in gains.items()})
         for name, p in adjusted.items():
             best, last, more = gains[name][0]
-            shown = claim_of(best) == "memory"
+            shown = identifiers.memory_claim(best) == "memory"
             adds = p < LEVEL and (more.value or 0.0) < 0 and shown
             facts = {"series": best, "last": last, "gain": more}
             facts |= {"p": p, "tests": len(adjusted)}

@@ -21,13 +21,14 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.sequences import key_of, task_labels
 from spark_audit.names import ANY, CheckpointName, series_of
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
+from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import grouped
 from spark_audit.scoring.items import normalised
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import accuracy
 from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
+from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
 from spark_audit.terminal.flags import one_of

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from spark_audit.audits import about
 from spark_audit.results import Finding, Hits, ManifestFacts, Report, Row, grouped
-from spark_audit.results.findings import BESIDE, FEWEST, WITHHELD, Fact, Power
+from spark_audit.results.findings import BESIDE, FEWEST, WITHHELD, Fact
+from spark_audit.stats.estimate import Power
 
 R = TypeVar("R", bound=Row)
 

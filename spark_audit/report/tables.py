@@ -12,8 +12,9 @@ from spark_audit.audits.base import carriers
 from spark_audit.errors import InputError, choose
 from spark_audit.names import ANY, entry_of
 from spark_audit.report.figures.drawing import palette
-from spark_audit.results import Contrast, Report, Row, Status, grouped, number
+from spark_audit.results import Contrast, Report, Row, grouped, number
 from spark_audit.sentences import render
+from spark_audit.stats.estimate import Status
 
 if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest

@@ -7,9 +7,8 @@ each; a sentence is rendered from them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -34,6 +33,7 @@ from pydantic import (
 from spark_audit import sentences
 from spark_audit.errors import InputError, choose, visible
 from spark_audit.sentences import capitalised
+from spark_audit.stats.estimate import Estimate, Interval, Power, Status, side_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,16 +42,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
-Interval = Literal[
-    "jackknife-t",
-    "korn-graubard",
-    "clopper-pearson",
-    "delong",
-    "percentile",
-    "beta-binomial",
-    "none",
-]
 Family = Literal["primary", "exploratory"]
 Over = Literal["sources", "seeds", "both"]
 FEWEST = 5
@@ -71,65 +61,6 @@ Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Text = Annotated[str, AfterValidator(visible)]
 """Text of a report: it may come from somebody else, and hides nothing."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its decision interval and its percentile interval.
-
-    ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
-    gives the reason. ``n`` counts what was averaged, ``clusters`` what was resampled.
-    ``se`` is the standard error that ``mde`` was computed from.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    interval: Interval = "none"
-    level: float = 0.95
-    parity_low: float | None = None
-    parity_high: float | None = None
-    se: float | None = None
-    mde: float | None = None
-    n: int = 0
-    clusters: int = 0
-    status: Status = "ok"
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if (self.value is None) != (self.status == "not_estimable"):
-            raise ValueError("a value is missing exactly when it is not estimable")
-        if self.status == "not_estimable" and not self.note:
-            raise ValueError("not_estimable needs its reason in note")
-        for name, number in vars(self).items():
-            if isinstance(number, float) and not math.isfinite(number):
-                raise ValueError(f"{name} is not finite")
-
-    @classmethod
-    def missing(cls, reason: str, *, n: int = 0, clusters: int = 0) -> Estimate:
-        """The explicit `not estimable`, with its reason."""
-        return cls(None, status="not_estimable", note=reason, n=n, clusters=clusters)
-
-    def decided(self, *, paper: bool) -> Estimate:
-        """The same estimate; ``paper`` takes the percentile interval for decisions."""
-        if not paper or self.parity_low is None or self.parity_high is None:
-            return self
-        return self.between(self.parity_low, self.parity_high)
-
-    def between(self, low: float, high: float | None) -> Estimate:
-        """The same estimate with a percentile interval, which decides too."""
-        return replace(
-            self,
-            low=low,
-            high=high,
-            interval="percentile",
-            parity_low=low,
-            parity_high=high,
-        )
-
-    def noting(self, text: str) -> Estimate:
-        """The same estimate with a sentence added to its note."""
-        return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
 
 class Strict(BaseModel):
@@ -253,13 +184,6 @@ class Row(Figure):
         columns = {**vars(estimate), **columns, "note": "; ".join(notes)}
         del columns["se"]  # rows have what follows from it
         return cls(**columns)
-
-
-def side_of(figure: Estimate | Row, null: float = 0.0) -> int | None:
-    """1, -1: its interval is above, below a value; 0: around it; None: it has none."""
-    if figure.low is None or figure.high is None:
-        return None
-    return int(figure.low > null) - int(figure.high < null)
 
 
 class Contrast(Row):
@@ -411,43 +335,6 @@ DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
-
-
-class Power(Strict):
-    """What the smallest effect of one test follows from, at any level.
-
-    :func:`spark_audit.stats.power.smallest` works it out once the tests of the whole
-    report are counted. A claim that needs several tests has one of each.
-    """
-
-    test: Literal["t", "sign-flip", "exposure", "hits"]
-    """`t`: Student's t. `sign-flip`: exact, over clusters. `exposure`: the mean
-    exposure of canaries against chance. `hits`: a count."""
-    se: Measured = None
-    """Standard error of the effect, of `t` and `sign-flip`."""
-    df: Number = None
-    """Degrees of freedom, a count; null: a normal test."""
-    n: Count = 0
-    """Clusters, canaries, or trials of a count."""
-    size: Count = 0
-    """Candidates that a canary ranks among."""
-    ps: list[Annotated[float, Field(ge=0, le=1)]] = []
-    """p of 1, 2, ... hits, probabilities, of `hits`."""
-    over: float = 1.0
-    """Tests within the audit that p is corrected over."""
-    beyond: float = Field(default=0.0, json_schema_extra=AS_UNIT)
-    """Effects up to here are no evidence."""
-    most: Measured = None
-    """The largest effect that there can be; null: no bound."""
-    least_p: float = 0.0
-    """The smallest p that the test can give, a probability."""
-    of: Text = ""
-    """Part that only the sentence names; empty: the claim's."""
-    mde: Measured = None
-    """The smallest effect, at the level of this report."""
-    why: Literal["clusters", "draws", "nobody"] = "clusters"
-    """Why no effect reaches the level, where none does: too few clusters, tests of
-    9,999 draws, or nobody was held out."""
 
 
 class Finding(Rendered, Figure):

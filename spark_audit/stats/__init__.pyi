@@ -28,6 +28,7 @@ from .duplicates import cluster_labels as cluster_labels
 from .duplicates import connected_components as connected_components
 from .duplicates import duplicate_groups as duplicate_groups
 from .duplicates import normalise_text as normalise_text
+from .estimate import Estimate as Estimate
 from .intervals import Estimand as Estimand
 from .intervals import clopper_pearson as clopper_pearson
 from .intervals import effective_trials as effective_trials
@@ -87,7 +88,6 @@ from .memorisation import top_k_mde as top_k_mde
 from .memorisation import uniformity_p as uniformity_p
 from .memory_contrast import Memory as Memory
 from .memory_contrast import Sides as Sides
-from .memory_contrast import claim_of as claim_of
 from .memory_contrast import dose_trend as dose_trend
 from .memory_contrast import least_p as least_p
 from .memory_contrast import memory as memory

@@ -14,8 +14,8 @@ from functools import reduce
 
 import numpy as np
 
-from spark_audit.results import Estimate
 from spark_audit.stats import intervals
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand
 
 Metric = Callable[[np.ndarray], np.ndarray]

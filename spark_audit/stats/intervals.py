@@ -19,8 +19,8 @@ import scipy
 from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import Weights, weighted_sums
+from spark_audit.stats.estimate import Estimate
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""

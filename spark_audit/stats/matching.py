@@ -53,8 +53,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
 from spark_audit.errors import InputError, NotEstimableError
-from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, ratio
 
 NOT_SCORED = "span not fully scored"

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from spark_audit.results import Claim, Estimate, Row
 from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Statistic, estimate_of
 from spark_audit.stats.matching import effective_clusters
 from spark_audit.stats.power import mde
@@ -67,7 +66,7 @@ class Sides:
         """From labels of clusters, and codes; without tokens all weigh alike."""
         ours = np.asarray(trained, bool)
         n = np.ones(len(ours)) if tokens is None else np.asarray(tokens, np.float64)
-        held = pd.factorize(np.asarray(clusters))[0]
+        held = codes_of(clusters)
         return cls(ours, n, held, np.stack([*map(np.asarray, strata)], axis=1))
 
     @cached_property
@@ -333,6 +332,26 @@ def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
     return estimate_of(table, slope, n=round(float(total.sum())), df=freedom)
 
 
+def codes_of(labels: ArrayLike) -> np.ndarray:
+    """Return a code for each label: 0 for the first one seen, 1 for the next new one.
+
+    Parameters
+    ----------
+    labels
+        Shape ``(n,)``.
+
+    Returns
+    -------
+    Shape ``(n,)``, integers.
+    """
+    _, first_seen, sorted_codes = np.unique(
+        np.asarray(labels), return_index=True, return_inverse=True
+    )
+    order_of_appearance = np.argsort(np.argsort(first_seen))
+    codes: np.ndarray = order_of_appearance[sorted_codes]
+    return codes
+
+
 def _sums(columns: Sequence[np.ndarray], sides: Sides, used: np.ndarray) -> np.ndarray:
     """Sums of columns by cluster, ``(C, K S)``: of each column those of all strata."""
     cells, clusters = sides.cells[used], sides.clusters[used]
@@ -340,18 +359,3 @@ def _sums(columns: Sequence[np.ndarray], sides: Sides, used: np.ndarray) -> np.n
     places = clusters * count + cells
     sums = cluster_sums(np.stack(columns, axis=1)[used], places, rows * count)
     return sums.reshape(rows, count, -1).swapaxes(1, 2).reshape(rows, -1)
-
-
-def claim_of(row: Row) -> Claim:
-    """What a row of the difference claims by itself.
-
-    ``null_low`` and ``null_high`` of the row are what identifiers that were unequally
-    hard on the reference already could give: an interval must clear them.
-    """
-    if row.value is None:
-        return "not_tested"
-    if row.high is not None and row.high < (row.null_low or 0.0):
-        return "memory"
-    if row.low is not None and row.low > (row.null_high or 0.0):
-        return "betrays"
-    return "nothing_shown"

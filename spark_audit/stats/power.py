@@ -9,8 +9,7 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from spark_audit.results import Estimate, side_of
-from spark_audit.results.findings import Power
+from spark_audit.stats.estimate import Estimate, Power, side_of
 
 NOT_DETECTED = "not detected; effects below MDE cannot be excluded"
 

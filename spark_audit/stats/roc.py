@@ -27,7 +27,6 @@ import scipy
 from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.results import Estimate
 from spark_audit.stats import intervals
 from spark_audit.stats.bootstrap import (
     Weights,
@@ -35,6 +34,7 @@ from spark_audit.stats.bootstrap import (
     draw_in_strata,
     row_chunks,
 )
+from spark_audit.stats.estimate import Estimate
 
 COARSE = 10
 """With fewer false positives than this allowed, a TPR says little."""

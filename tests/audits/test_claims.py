@@ -13,14 +13,8 @@ from spark_audit.audits.base import corrected
 from spark_audit.audits.extract_findings import limits_p
 from spark_audit.audits.seeds import with_entries
 from spark_audit.report.assemble import assemble, results_of
-from spark_audit.results import (
-    AuditResult,
-    CheckpointFacts,
-    Estimate,
-    Finding,
-    Report,
-    Row,
-)
+from spark_audit.results import AuditResult, CheckpointFacts, Finding, Report, Row
+from spark_audit.stats.estimate import Estimate
 
 REMEMBERED: dict[str, Any] = {
     "audit": "canary",

@@ -27,8 +27,9 @@ from spark_audit.audits.extract_findings import (
 )
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Estimate
+from spark_audit.results import AuditResult
 from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
+from spark_audit.stats.estimate import Estimate
 
 Known = Callable[[str, int], bool]
 """Whether a checkpoint knows a span, by example id and number of the span."""

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from audited import matched
 
-from spark_audit.audits.identifiers import Sums, mask, strata, told_apart
+from spark_audit.audits.identifiers import Sums, mask, memory_claim, strata, told_apart
 from spark_audit.audits.mia.texts import dealt
 from spark_audit.errors import InputError
+from spark_audit.results import Row
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.memory_contrast import Sides, memory
 
@@ -231,3 +232,29 @@ def test_a_table_that_lacks_an_example_is_refused(make_case):
         sums(np.array([3]), np.array([1]), np.array([1]))
     with pytest.raises(InputError, match="the score table lacks an item"):
         matched({"a": {Pass(): table}}, case.manifest)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "reach", "claim"),
+    [
+        (-0.5, -0.1, 0.0, "memory"),
+        (-0.5, -0.1, 0.2, "nothing_shown"),
+        (-0.1, 0.1, 0.0, "nothing_shown"),
+        (0.1, 0.5, 0.0, "betrays"),
+        (0.1, 0.5, 0.2, "nothing_shown"),
+        (None, None, 0.0, "nothing_shown"),
+    ],
+)
+def test_a_claim_clears_what_unequal_difficulty_can_give(low, high, reach, claim):
+    row = Row(
+        audit="matched",
+        checkpoint="c",
+        metric="memory",
+        value=-0.3,
+        low=low,
+        high=high,
+        null=0.0,
+        null_low=-reach,
+        null_high=reach,
+    )
+    assert memory_claim(row) == claim

@@ -13,7 +13,8 @@ from spark_audit.audits import find
 from spark_audit.audits.base import Context
 from spark_audit.audits.stages import Stages, judged
 from spark_audit.errors import InputError
-from spark_audit.results import AuditResult, Estimate, Row
+from spark_audit.results import AuditResult, Row
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.memory_contrast import Memory
 
 Course: TypeAlias = Mapping[str, Sequence[float]]

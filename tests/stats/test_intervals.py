@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import Weights, draw_weights, median_replicates
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import (
     NO_SPREAD,
     clopper_pearson,

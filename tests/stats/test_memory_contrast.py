@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from spark_audit.results import Row
 from spark_audit.stats.memory_contrast import (
     Sides,
-    claim_of,
     dose_trend,
     memory,
     permutation_p,
@@ -94,32 +92,6 @@ def test_what_cannot_be_compared_says_why(trained, clusters, note):
     named = memory(np.zeros(len(trained)), sides(trained, clusters), **options)
     alone = len(set(trained)) == 1
     assert alone == (named.difference.note in options["reasons"])
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "reach", "claim"),
-    [
-        (-0.5, -0.1, 0.0, "memory"),
-        (-0.5, -0.1, 0.2, "nothing_shown"),
-        (-0.1, 0.1, 0.0, "nothing_shown"),
-        (0.1, 0.5, 0.0, "betrays"),
-        (0.1, 0.5, 0.2, "nothing_shown"),
-        (None, None, 0.0, "nothing_shown"),
-    ],
-)
-def test_a_claim_clears_what_unequal_difficulty_can_give(low, high, reach, claim):
-    row = Row(
-        audit="matched",
-        checkpoint="c",
-        metric="memory",
-        value=-0.3,
-        low=low,
-        high=high,
-        null=0.0,
-        null_low=-reach,
-        null_high=reach,
-    )
-    assert claim_of(row) == claim
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from spark_audit.results import Estimate
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.power import NOT_DETECTED, clusters_needed, mde, with_mde
 
 

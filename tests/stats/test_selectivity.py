@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.results import Estimate
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import estimates_of, replicates_of
 from spark_audit.stats.matching import (
     Windows,

@@ -1,6 +1,7 @@
 """Smallest effects are found in 80% of audits once all tests of the report count."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,8 +16,8 @@ from spark_audit.audits.extract_findings import (
     limits_p,
     splits_apart,
 )
-from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import correlated, sign_flip
+from spark_audit.stats.estimate import Power
 from spark_audit.stats.memorisation import exposure_bits, null_mean
 from spark_audit.stats.memory_contrast import Sides, least_p, memory, permutation_p
 from spark_audit.stats.power import smallest
@@ -34,7 +35,7 @@ def test_of_students_t_as_statsmodels_has_it(clusters, tests):
     expected = 0.3 * effect * clusters**0.5
     assert smallest(power, level) == pytest.approx(expected, rel=1e-4)
     # Tests of the audit itself, and what is no evidence, come on top.
-    more = power.model_copy(update={"over": 2.0, "beyond": 0.1})
+    more = replace(power, over=2.0, beyond=0.1)
     assert smallest(more, 2 * level) == pytest.approx(expected + 0.1, rel=1e-4)
     normal = Power(test="t", se=1.0)
     z = stats.norm.isf(level / 2) + stats.norm.isf(0.2)

@@ -17,10 +17,11 @@ from spark_audit.audits.mia.scores import BESIDE, FEWEST, LIMIT, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
-from spark_audit.results import Estimate, Row
-from spark_audit.results.findings import Fact, Power
+from spark_audit.results import Row
+from spark_audit.results.findings import Fact
 from spark_audit.stats import roc
 from spark_audit.stats.bootstrap import Weights
+from spark_audit.stats.estimate import Estimate, Power
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
 

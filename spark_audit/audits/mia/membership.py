@@ -38,20 +38,18 @@ from spark_audit.results import (
     AuditResult,
     Claim,
     Contrast,
-    Estimate,
     Finding,
     Guard,
     Hits,
     Row,
-    Status,
     number,
-    side_of,
 )
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Fact, Power
+from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value, render
 from spark_audit.stats.bootstrap import correlated, holm
+from spark_audit.stats.estimate import Estimate, Power, Status, side_of
 from spark_audit.stats.matching import smd
 from spark_audit.stats.power import NOT_DETECTED, mde
 from spark_audit.stats.roc import tpr_by_task

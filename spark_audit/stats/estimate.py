@@ -1,0 +1,165 @@
+"""Estimates with their intervals, and what the power of a test follows from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Protocol
+
+Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
+"""Whether a figure may be concluded on, and if not, why."""
+
+Interval = Literal[
+    "jackknife-t",
+    "korn-graubard",
+    "clopper-pearson",
+    "delong",
+    "percentile",
+    "beta-binomial",
+    "none",
+]
+"""How the limits of an interval were computed."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its decision interval and its percentile interval.
+
+    ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
+    gives the reason. ``n`` counts what was averaged, ``clusters`` what was resampled.
+    ``se`` is the standard error that ``mde`` was computed from.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    interval: Interval = "none"
+    level: float = 0.95
+    parity_low: float | None = None
+    parity_high: float | None = None
+    se: float | None = None
+    mde: float | None = None
+    n: int = 0
+    clusters: int = 0
+    status: Status = "ok"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.status == "not_estimable"):
+            raise ValueError("a value is missing exactly when it is not estimable")
+        if self.status == "not_estimable" and not self.note:
+            raise ValueError("not_estimable needs its reason in note")
+        for name, number in vars(self).items():
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(f"{name} is not finite")
+
+    @classmethod
+    def missing(cls, reason: str, *, n: int = 0, clusters: int = 0) -> Estimate:
+        """The explicit `not estimable`, with its reason."""
+        return cls(None, status="not_estimable", note=reason, n=n, clusters=clusters)
+
+    def decided(self, *, paper: bool) -> Estimate:
+        """The same estimate; ``paper`` takes the percentile interval for decisions."""
+        if not paper or self.parity_low is None or self.parity_high is None:
+            return self
+        return self.between(self.parity_low, self.parity_high)
+
+    def between(self, low: float, high: float | None) -> Estimate:
+        """The same estimate with a percentile interval, which decides too."""
+        return replace(
+            self,
+            low=low,
+            high=high,
+            interval="percentile",
+            parity_low=low,
+            parity_high=high,
+        )
+
+    def noting(self, text: str) -> Estimate:
+        """The same estimate with a sentence added to its note."""
+        return replace(self, note=f"{self.note}; {text}" if self.note else text)
+
+
+class HasLimits(Protocol):
+    """Anything with an interval: an estimate, or a figure of a report."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower limit, in the unit of the figure."""
+
+    @property
+    def high(self) -> float | None:
+        """Upper limit, in the unit of the figure."""
+
+
+def side_of(figure: HasLimits, null: float = 0.0) -> int | None:
+    """Return on which side of a value an interval lies.
+
+    Parameters
+    ----------
+    null
+        The value, in the unit of the figure.
+
+    Returns
+    -------
+    1 above it, -1 below it, 0 around it; ``None`` without an interval.
+    """
+    if figure.low is None or figure.high is None:
+        return None
+    return int(figure.low > null) - int(figure.high < null)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """The inputs from which the smallest effect of one test follows, at any level.
+
+    :func:`spark_audit.stats.power.smallest` computes that effect once the tests of the
+    whole report are counted. A claim that needs several tests has one of each.
+    """
+
+    # A report holds these: its reader refuses unknown fields, and its schema says
+    # what each field means.
+    __pydantic_config__: ClassVar[dict[str, object]] = {
+        "extra": "forbid",
+        "use_attribute_docstrings": True,
+        "allow_inf_nan": False,
+    }
+
+    test: Literal["t", "sign-flip", "exposure", "hits"]
+    """`t`: Student's t. `sign-flip`: exact, over clusters. `exposure`: the mean
+    exposure of canaries against chance. `hits`: a count."""
+    se: float | None = None
+    """Standard error of the effect, in the unit of the finding, of `t` and
+    `sign-flip`."""
+    df: float | None = None
+    """Degrees of freedom, a count; null: a normal test."""
+    n: int = 0
+    """Clusters, canaries, or trials of a count."""
+    size: int = 0
+    """Candidates that a canary ranks among."""
+    ps: list[float] = field(default_factory=list)
+    """p of 1, 2, ... hits, probabilities, of `hits`."""
+    over: float = 1.0
+    """Tests within the audit that p is corrected over."""
+    beyond: float = 0.0
+    """Effects up to here are no evidence, in the unit of the finding."""
+    most: float | None = None
+    """The largest effect that there can be, in the unit of the finding; null: no
+    bound."""
+    least_p: float = 0.0
+    """The smallest p that the test can give, a probability."""
+    of: str = ""
+    """Part that only the sentence names; empty: the claim's."""
+    mde: float | None = None
+    """The smallest effect, in the unit of the finding, at the level of this report."""
+    why: Literal["clusters", "draws", "nobody"] = "clusters"
+    """Why no effect reaches the level, where none does: too few clusters, tests of
+    9,999 draws, or nobody was held out."""
+
+    def __post_init__(self) -> None:
+        counts = (self.n, self.size)
+        probabilities = (self.least_p, *self.ps)
+        if min(counts) < 0:
+            raise ValueError("n and size are counts: 0 or more")
+        if not all(0 <= p <= 1 for p in probabilities):
+            raise ValueError("ps and least_p are probabilities: 0 to 1")
