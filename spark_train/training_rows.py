@@ -16,14 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import Encoding, encode, kept_range
-from spark_audit.data.examples import (
-    Example,
-    Ranges,
-    data_files,
-    read_examples,
-    task_templates,
-    template_ranges,
-)
+from spark_audit.data.examples import Example, Ranges, data_files, read_examples
+from spark_audit.data.fixed_wording import task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges, stop_word_ranges
 from spark_audit.errors import InputError, at
 from spark_audit.files import sha256_file
@@ -100,8 +94,8 @@ def encode_rows(
     Parameters
     ----------
     examples
-        Rows of any split. A task's fixed wording is what all of its prompts here share
-        (:func:`spark_audit.data.examples.task_templates`).
+        Rows of any split. A task's fixed wording is what most of its prompts here
+        share (:func:`spark_audit.data.fixed_wording.task_templates`).
     max_length
         Tokens that fit, special tokens and EOS included; the prompt is cut from its
         start, the response and whole PII spans are kept. ``None``: no limit.

@@ -87,7 +87,8 @@ def annotate(
     pattern
         Own type and its regular expression: ORDER='ORD-[0-9]{7}'.
     """
-    from spark_audit.data.pii import NAMES_MISSED, annotate, detector_of, unjudged
+    from spark_audit.data.annotation import annotated
+    from spark_audit.data.pii import NAMES_MISSED, detector_of
 
     form = "TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
     own = pairs(pattern, where="--pattern", form=form)
@@ -95,9 +96,9 @@ def annotate(
     files = data_files([data])
     _check_file(output, files)
     examples = read_examples(*files)
-    annotated = annotate(examples, detector=detector, patterns=own)
-    _write(output, annotated)
-    counts = Counter(span.type for example in annotated for span in example.spans)
+    result = annotated(examples, detector=detector, patterns=own)
+    _write(output, result.examples)
+    counts = Counter(span.type for row in result.examples for span in row.spans)
     records = [{"type": kind, "annotated": n} for kind, n in counts.most_common()]
     if records or json:
         show_records(records, title="identifiers by type", as_json=json)
@@ -105,12 +106,22 @@ def annotate(
         say("no identifier was found")
     if detector == "rules":
         say(NAMES_MISSED)
-    codes, rows = unjudged(annotated)
-    if codes:
+    if result.in_wording:
         say(
-            f"{codes} codes of capitals and digits in {rows} rows have a form that is "
-            "not known, as order numbers have, and are not annotated: for those that "
-            "are personal give --pattern ORDER='ORD-[0-9]{7}' with their form"
+            f"{result.in_wording} identifiers in {result.wording_rows} rows stand in "
+            "the fixed wording of their task, belong to nobody and are not annotated"
+        )
+    for note in result.notes:
+        say(note)
+    if result.unknown_codes:
+        form = "with their form"
+        if own:
+            form = f"with their form (you gave {', '.join(sorted(own))})"
+        say(
+            f"{result.unknown_codes} codes of capitals and digits in "
+            f"{result.code_rows} rows have a form that is not known, as order numbers "
+            "have, and are not annotated: for those that are personal give "
+            f"--pattern ORDER='ORD-[0-9]{{7}}' {form}"
         )
 
 

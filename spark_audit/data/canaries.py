@@ -32,9 +32,8 @@ from spark_audit.data.examples import (
     Span,
     Split,
     parts_outside,
-    task_templates,
-    template_ranges,
 )
+from spark_audit.data.fixed_wording import task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.terminal.flags import one_of

@@ -1,4 +1,4 @@
-"""Examples with annotated identifiers, their files, and their fixed wording.
+"""Examples with annotated identifiers, and their files.
 
 An example is ``prompt + response`` over one causal-LM sequence; all character offsets
 index that joint text. A bad row is an error that names file, line and field and never
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -113,7 +112,7 @@ class Example:
 
     ``spans`` are kept in the order of the text and must not overlap. ``template`` holds
     the character ranges of the task's fixed wording; ``None`` means that it is found
-    from the task's prompts (:func:`task_templates`). ``frames`` holds those of the
+    from the task's prompts (``fixed_wording.py``). ``frames`` holds those of the
     sentences that were injected, identifiers included: other rows hold them too.
     ``training_input`` says how a training run read the row (chat data).
 
@@ -377,57 +376,6 @@ def byte_lines(path: Path) -> Iterator[tuple[str, bytes]]:
             if not line:
                 return
             yield place, line.removesuffix(b"\n")
-
-
-# --- fixed wording --------------------------------------------------------------------
-
-
-def task_templates(examples: Iterable[Example]) -> dict[str, tuple[int, int]]:
-    """Lengths of the longest common prefix and suffix of each task's prompts.
-
-    Both are drawn back to a boundary, so that no part of a word and no sentence's end
-    that all prompts happen to share counts as fixed wording. A task with fewer than two
-    different prompts has none: ``(0, 0)``.
-    """
-    # The first and the last in the order of letters share what all share.
-    edges: dict[str, tuple[str, ...]] = {}
-    for example in examples:
-        known = {*edges.get(example.task, ()), example.prompt}
-        back = sorted(known, key=lambda prompt: prompt[::-1])
-        ends = min(known), max(known), back[0], back[-1], min(known, key=len)
-        edges[example.task] = tuple({*ends})
-    return {task: _common(prompts) for task, prompts in edges.items()}
-
-
-def _common(prompts: tuple[str, ...]) -> tuple[int, int]:
-    if len(prompts) == 1:
-        return 0, 0
-    low = prompts[0]
-    prefix = len(os.path.commonprefix(prompts))
-    while prefix and (low[prefix - 1].isalnum() or low[prefix - 1] in "\"'([{<$#"):
-        prefix -= 1
-    backwards = [prompt[::-1] for prompt in prompts]
-    room = min(map(len, prompts)) - prefix
-    suffix = min(len(os.path.commonprefix(backwards)), room)
-    while suffix and (low[-suffix].isalnum() or low[-suffix] in "\"')]}>.,;:!?%"):
-        suffix -= 1
-    return prefix, suffix
-
-
-def template_ranges(
-    example: Example, templates: Mapping[str, tuple[int, int]]
-) -> Ranges:
-    """Character ranges of an example's fixed wording: its own, else its task's.
-
-    ``templates`` comes from :func:`task_templates`.
-    """
-    if example.template is not None:
-        return example.template
-    prefix, suffix = templates.get(example.task, (0, 0))
-    length = len(example.prompt)
-    first = (0, min(prefix, length))
-    last = (max(length - suffix, first[1]), length)
-    return tuple((start, end) for start, end in (first, last) if start < end)
 
 
 def parts_outside(ranges: Ranges, length: int) -> Iterator[tuple[int, int]]:

@@ -36,10 +36,13 @@ from spark_audit.data.examples import (
     read_bytes,
     reading,
     spans_field,
-    task_templates,
-    template_ranges,
     unique,
     write_examples,
+)
+from spark_audit.data.fixed_wording import (
+    FixedWording,
+    task_templates,
+    template_ranges,
 )
 from spark_audit.errors import InputError, SparkError, at
 from spark_audit.files import (
@@ -169,7 +172,7 @@ class _Import:
         # As a file's in a folder; a folder's own name says nothing.
         self.by_name = split_of(path.stem) if path.is_file() else None
         self.pieces = None if template is None else parse_template(template)
-        self.common: dict[str, tuple[int, int]] = {}
+        self.common: dict[str, FixedWording] = {}
         self.counts: Counter[Split] = Counter()
 
     def worded(self, example: Example) -> Example:

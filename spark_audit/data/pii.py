@@ -14,21 +14,14 @@ import importlib
 import pkgutil
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import regex
 
-from spark_audit.data.examples import (
-    TYPE,
-    Example,
-    Span,
-    task_templates,
-    template_ranges,
-)
+from spark_audit.data.examples import TYPE, Span
 from spark_audit.errors import InputError
 from spark_audit.terminal.flags import one_of
 
@@ -40,11 +33,6 @@ NAMES_MISSED = (
 Find = Callable[[str], Iterable[Span]]
 _SECONDS = 2.0
 """How long a user's own pattern may take on one text."""
-_CODE = re.compile(
-    r"(?<!&#)(?<![\w.,$€£+/-])(?!\d{4}(?:-\d\d){1,2}(?![\w-]))(?!\d{1,4}-\d{1,4}(?![\w-]))"
-    r"(?=(?:[A-Z-]*\d){5})[A-Z0-9][A-Z0-9-]{5,40}(?![\w%-]|[.,]\d)"
-)
-"""What may be an order or a customer's number; dates, scores and ranges are none."""
 
 
 def luhn(digits: str) -> bool:
@@ -221,56 +209,6 @@ def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
 def find_identifiers(text: str) -> list[Span]:
     """Identifiers of a text by the rules, in order, without overlaps."""
     return resolved(_by_rules(text))
-
-
-def annotate(
-    examples: Sequence[Example],
-    *,
-    detector: str = "rules",
-    patterns: Mapping[str, str] | None = None,
-) -> list[Example]:
-    """The examples with the spans found added to those they have.
-
-    Nothing is annotated that touches a task's fixed wording: it is nobody's.
-
-    Parameters
-    ----------
-    detector
-        ``rules``; ``presidio``: Presidio's recognisers of patterns, and names from a
-        spaCy model.
-    patterns
-        Regular expressions of the user's own types, which win over the detector.
-
-    Raises
-    ------
-    InputError
-        If the detector is unknown or not installed, or a pattern is no regular
-        expression or takes too long.
-    """
-    find, templates = detector_of(detector, patterns), task_templates(examples)
-
-    def spans(example: Example) -> list[Span]:
-        fixed = template_ranges(example, templates)
-        free = (
-            span
-            for span in find(example.text)
-            if not any(span.start < high and low < span.end for low, high in fixed)
-        )
-        return resolved((*example.spans, *free))
-
-    return [replace(example, spans=tuple(spans(example))) for example in examples]
-
-
-def unjudged(examples: Iterable[Example]) -> tuple[int, int]:
-    """Codes of capitals and digits that are no span: how many, and in how many rows."""
-    counts = [
-        sum(
-            not any(s.start < code.end() and code.start() < s.end for s in row.spans)
-            for code in _CODE.finditer(row.text)
-        )
-        for row in examples
-    ]
-    return sum(counts), sum(map(bool, counts))
 
 
 def resolved(found: Iterable[Span]) -> list[Span]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import REQUIRED, Example, unique
+from spark_audit.data.fixed_wording import lack_notes
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.file import BATCH, as_batch, seal, tables_of
@@ -150,6 +151,7 @@ def build_manifest(
         **{f"no_{side}": not keys for side, keys in members.items()},
     }
     told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
+    told += lack_notes(examples, rows.templates)
     records = found.records()
     # Unpacked, they take 2 KB a row: what is over makes room.
     del examples, rows, part, found, names

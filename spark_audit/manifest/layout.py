@@ -20,7 +20,8 @@ from spark_audit.data.encoding import (
     runs,
     tokens_of_ranges,
 )
-from spark_audit.data.examples import Example, Ranges, task_templates, template_ranges
+from spark_audit.data.examples import Example, Ranges
+from spark_audit.data.fixed_wording import task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.errors import at
 from spark_audit.manifest.schema import Settings

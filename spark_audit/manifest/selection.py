@@ -21,14 +21,8 @@ from spark_audit.data.canaries import (
     candidates,
 )
 from spark_audit.data.encoding import TokenSpan
-from spark_audit.data.examples import (
-    Canary,
-    Example,
-    Part,
-    Span,
-    parts_outside,
-    template_ranges,
-)
+from spark_audit.data.examples import Canary, Example, Part, Span, parts_outside
+from spark_audit.data.fixed_wording import template_ranges
 from spark_audit.data.occurrences import (
     SHORT,
     finder,

@@ -21,7 +21,8 @@ from spark_audit.data.canaries import (
     inject,
     render,
 )
-from spark_audit.data.examples import Canary, Example, Span, task_templates
+from spark_audit.data.examples import Canary, Example, Span
+from spark_audit.data.fixed_wording import task_templates
 from spark_audit.errors import InputError
 
 PARTS_OF = {"name": "Ann Lee", "password": "aB3dE6gH9k", "ssn": "912-34-5678"}
@@ -350,7 +351,8 @@ def test_spans_hold_what_was_drawn(injected):
 
 def test_fixed_wording_stays_what_it_was(injected):
     before, after, _ = injected
-    assert task_templates(before) == task_templates(after) == {"t": (6, 7), "u": (6, 7)}
+    wording = {"t": ("Text: ", "\nLabel:"), "u": ("Text: ", "\nLabel:")}
+    assert task_templates(before) == task_templates(after) == wording
 
 
 def test_the_order_of_the_rows_does_not_matter(injected):

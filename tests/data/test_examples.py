@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,8 +11,6 @@ from spark_audit.data.examples import (
     Span,
     data_files,
     read_examples,
-    task_templates,
-    template_ranges,
     write_examples,
 )
 from spark_audit.errors import InputError, OutputError
@@ -208,53 +205,6 @@ def test_a_file_that_is_not_there(tmp_path):
         read_examples(tmp_path / "no.jsonl")
     with pytest.raises(InputError, match="no data file"):
         read_examples()
-
-
-# --- fixed wording --------------------------------------------------------------------
-
-
-def prompts(*texts, task="t"):
-    return [example(id=str(i), prompt=p, task=task) for i, p in enumerate(texts)]
-
-
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        (["Text: one\nLabel:"], (0, 0)),  # one prompt is all content
-        (["Text: one\nLabel:"] * 3, (0, 0)),
-        (["Text: The cat.\nQ:", "Text: Them.\nQ:"], (6, 3)),  # "The" is no wording
-        (['Say "yes" now:', 'Say "no" now:'], (4, 5)),  # nor is a quotation mark
-        (["a b c", "a b"], (2, 0)),
-        (["one", "two"], (0, 0)),
-        (["[INST] x [/INST]", "[INST] y [/INST]"], (7, 8)),
-        (["Q: aa Q:", "Q: aa aa Q:"], (6, 0)),  # what both could have, the prefix has
-        (["", "a b"], (0, 0)),
-    ],
-)
-def test_templates_end_at_boundaries(texts, expected):
-    assert task_templates(prompts(*texts)) == {"t": expected}
-
-
-def test_prefix_and_suffix_do_not_overlap_in_the_shortest_prompt():
-    rows = prompts("A: \nB:", "A: \nA: \nB:")
-    prefix, suffix = task_templates(rows)["t"]
-    assert prefix + suffix <= len("A: \nB:")
-    for row in rows:
-        ranges = template_ranges(row, {"t": (prefix, suffix)})
-        assert list(ranges) == sorted(ranges)
-        assert replace(row, template=ranges).template == ranges
-
-
-def test_a_rows_own_template_wins():
-    row = example(template=((0, 4),))
-    assert template_ranges(row, {"t": (6, 7)}) == ((0, 4),)
-    assert template_ranges(replace(row, template=()), {"t": (6, 7)}) == ()
-
-
-def test_a_prompt_shorter_than_the_template():
-    row = example(prompt="Te")
-    assert template_ranges(row, {"t": (6, 7)}) == ((0, 2),)
-    assert template_ranges(row, {}) == ()
 
 
 def test_data_files_of_folders_come_in_order(tmp_path):

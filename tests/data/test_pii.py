@@ -8,8 +8,9 @@ from importing import import_examples
 
 from spark_audit.cli.main import run
 from spark_audit.data import pii
+from spark_audit.data.annotation import annotate, annotated
 from spark_audit.data.examples import Example, Span, write_examples
-from spark_audit.data.pii import annotate, find_identifiers, names, unjudged
+from spark_audit.data.pii import find_identifiers, names
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -286,9 +287,10 @@ def test_codes_of_no_type_are_counted():
         example("c", "nothing, or &#128512;"),
         example("d", "Order #4711234"),
     ]
-    assert unjudged(annotate(rows)) == (4, 3)
-    own = {"ORDER": "ORD-[0-9]{7}"}
-    assert unjudged(annotate(rows, patterns=own)) == (3, 2)
+    result = annotated(rows)
+    assert (result.unknown_codes, result.code_rows) == (4, 3)
+    result = annotated(rows, patterns={"ORDER": "ORD-[0-9]{7}"})
+    assert (result.unknown_codes, result.code_rows) == (3, 2)
 
 
 def test_existing_spans_win():
