@@ -143,6 +143,30 @@ def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
         assert cut == sum(map(len, chosen.rows.values()))
 
 
+def test_a_gradient_below_the_bound_is_not_stretched(stream):
+    made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=1000")
+    phase = phases(made, "seqft")[0]
+    (row, *_) = made.rows["yelp"]
+    told = collected(phase, 0, {"task": [row]})
+    # One row over an expected batch of four.
+    wanted = own_gradient(made.student, row) / 4
+    assert float(wanted.norm()) < 100
+    found = flat_gradient(made.student).double()
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
+    assert told["clipped"] == 0
+
+
+def test_no_row_moves_the_sum_further_than_the_bound(stream):
+    made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=0.01")
+    phase = phases(made, "seqft")[0]
+    for row in made.rows["yelp"][:3]:
+        told = collected(phase, 0, {"task": [row]})
+        norm = float(flat_gradient(made.student).norm())
+        assert norm == pytest.approx(0.01 / 4, rel=1e-3)
+        assert norm <= 0.01 / 4
+        assert told["clipped"] == 1
+
+
 # --- noise ----------------------------------------------------------------------------
 
 
