@@ -177,7 +177,8 @@ class Prompt(_Read):
         """What the outcome depends on besides the checkpoint; the store hashes it."""
         head = len(self.ids).to_bytes(8, "big") + self.max_new_tokens.to_bytes(4, "big")
         answers = "\0".join((self.target, *self.labels))
-        return head + self.ids.astype("<i4").tobytes() + answers.encode()
+        rule = bytes([ANSWER_RULE])
+        return rule + head + self.ids.astype("<i4").tobytes() + answers.encode()
 
 
 AnyItem: TypeAlias = Item | Candidates | Prompt
@@ -187,21 +188,65 @@ AnyItem: TypeAlias = Item | Candidates | Prompt
 # --- when an answer counts as the expected one ----------------------------------------
 
 
+ANSWER_RULE = 2
+"""Version of the rule below; scores that were stored by another one are not used."""
 _MARKS = regex.compile(rf"[\p{{P}}{re.escape(string.punctuation)}]")
+_CURRENCY = "$\u20ac\u00a3\u00a5"
+_NUMBER = re.compile(
+    rf"(?<![^\W_])(?:(?P<sign>[-+])(?=[{_CURRENCY}.\d]))?"
+    rf"(?:(?P<before>[{_CURRENCY}]) ?(?P<inner>-)?)?"
+    r"(?P<digits>\d+(?:[-.,:/]\d+)*|\.\d+)"
+    rf"(?: ?(?P<unit>[%\u2030])| ?(?P<behind>[{_CURRENCY}])(?!\d))?"
+)
+"""A number with its sign and unit, or digits with marks between, such as a date."""
+_SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-"})
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_DECIMAL = re.compile(r"(?!0\d)\d*(?:\.\d+)?")
 
 
 def normalised(text: str) -> str:
-    """Lower case, without punctuation, white space folded.
+    """Return a text in lower case, without punctuation, white space folded.
 
     Punctuation is what Unicode calls so, and ASCII's; a text of nothing else keeps it.
+    Numbers keep what makes their value: "-35", "3.5" and "35%" are three of them, while
+    "35", "35.0" and "+35." are one, and so are "1,000" and "1000".
     """
-    folded = " ".join(text.lower().split())
-    kept = _MARKS.sub("", folded)
-    return " ".join(kept.split()) or folded
+    folded = " ".join(text.lower().translate(_SIGNS).split())
+    kept: list[str] = []
+    last = 0
+    for number in _NUMBER.finditer(folded):
+        kept.append(_MARKS.sub("", folded[last : number.start()]))
+        kept.append(_number_form(number))
+        last = number.end()
+    kept.append(_MARKS.sub("", folded[last:]))
+    return " ".join("".join(kept).split()) or folded
 
 
-_INSIDE = re.compile(r"(?<=\w)(?=\w)|(?<=\d)(?=[.,]\d)|(?<=\d[.,])(?=\d)")
-"""Where a word or a decimal number goes on."""
+def _number_form(number: re.Match[str]) -> str:
+    """Return the one form of all ways to write a number.
+
+    What is no number but digits with marks, such as a date or a code that begins with
+    0, stays as it is.
+    """
+    digits = number["digits"]
+    if _THOUSANDS.fullmatch(digits):
+        digits = digits.replace(",", "")
+    if _DECIMAL.fullmatch(digits):
+        whole, _, fraction = digits.partition(".")
+        fraction = fraction.rstrip("0")
+        digits = (whole or "0") + (f".{fraction}" if fraction else "")
+    is_negative = "-" in (number["sign"], number["inner"]) and digits != "0"
+    sign = "-" if is_negative else ""
+    currency = number["before"] or number["behind"] or ""
+    return f"{sign}{currency}{digits}{number['unit'] or ''}"
+
+
+_INSIDE = re.compile(
+    r"(?<=\w)(?=\w)|(?<=\d)(?=[-.,:/]\d)|(?<=\d[-.,:/])(?=\d)"
+    rf"|(?<=\d)(?=[ ]?[%\u2030]|[{_CURRENCY}](?!\d))|(?<=[-+{_CURRENCY}])(?=[.\d])"
+    r"|(?<=\d[ ])(?=[%\u2030])"
+)
+"""Where a word or a number with its sign and unit goes on."""
 
 
 def begins_with(text: str, target: str, labels: Sequence[str]) -> bool:
@@ -209,7 +254,8 @@ def begins_with(text: str, target: str, labels: Sequence[str]) -> bool:
 
     Compared as :func:`normalised` does. The label ends where a word or number does:
     "negative, as" begins with "negative", "negatives" and "1.5" do not begin with
-    "negative" and "1"; "very negative" begins with that label, not with "very".
+    "negative" and "1", nor does "1%"; "very negative" begins with that label, not with
+    "very".
     """
     known = {normalised(label) for label in labels}
     inside = {match.end() for match in _INSIDE.finditer(text)}
