@@ -246,9 +246,11 @@ def test_free_text_has_no_likelihood(made):
 
 
 def test_labels_that_the_scorer_cannot_tell_apart(made):
+    labels = (" one!", " One", " ")
+
     def change(example: dict[str, Any]) -> None:
         if example["task"] == "fomc":
-            example["response"] = [" one!", " One", " "][int(example["id"][1:4]) // 3 % 3]
+            example["response"] = labels[int(example["id"][1:4]) // 3 % 3]
 
     manifest = made(change=change)
     tables = series(manifest, "x", LEARNING)
