@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.adapters import changes_base
+from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded

@@ -18,7 +18,13 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints import specs, untrusted, unused_tensors, weight_files
+from spark_audit.checkpoints import (
+    specs,
+    tables,
+    untrusted,
+    unused_tensors,
+    weight_files,
+)
 from spark_audit.checkpoints.architecture import (
     drop_parts_beside_text,
     empty,
@@ -27,7 +33,7 @@ from spark_audit.checkpoints.architecture import (
 from spark_audit.checkpoints.devices import BESIDE, pick_device, rooms
 from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE, State
-from spark_audit.errors import CheckpointError, shown
+from spark_audit.errors import CheckpointError, at, shown
 from spark_audit.provenance import sha256_json
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -130,6 +136,12 @@ class Checkpoint:
     def sha256(self) -> str:
         """Hash of its own files and configuration."""
         return weight_files.content_sha256(self.files, self.config)
+
+    @cached_property
+    def own_tables(self) -> dict[str, str]:
+        """Embeddings and head of an adapter's file that are not its base's: notes."""
+        with at(self.where):
+            return tables.own_tables(self) if self.adapter else {}
 
     @cached_property
     def _architecture(self) -> tuple[Any, Any]:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints import derived, weight_files
-from spark_audit.checkpoints.adapters import AdapterHost, changes_base
+from spark_audit.checkpoints.adapter_config import adapter_type, changes_base
+from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
@@ -318,10 +319,10 @@ def _by_module(items: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
     for item in items[len(base) :]:
         if item.complete:
             alone.append([item])
-        elif changes_base(item.config):
+        elif changes_base(item.config) or item.own_tables:
             alone.insert(0, [item])
         else:
-            shared.setdefault(str(item.config.get("peft_type")), []).append(item)
+            shared.setdefault(adapter_type(item.config), []).append(item)
     first, *others = [*shared.values()] or [[]]
     return [*filter(None, ([*base, *first], *others, *alone))]
 

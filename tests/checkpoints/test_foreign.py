@@ -31,7 +31,7 @@ from refusals import (
 from safetensors.torch import load_file, save_file
 from tiny_models import save_model
 
-from spark_audit.checkpoints.adapters import adapter_config
+from spark_audit.checkpoints.adapter_config import adapter_config
 from spark_audit.checkpoints.specs import read_run
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import read_examples
@@ -164,7 +164,7 @@ def test_every_type_and_field_of_peft_is_listed_or_refused():
 
     import peft.mapping
 
-    from spark_audit.checkpoints.adapters import OPENED, WITHOUT_EFFECT
+    from spark_audit.checkpoints.adapter_config import OPENED, WITHOUT_EFFECT
 
     for name, cls in peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING.items():
         kind = str(getattr(name, "value", name))

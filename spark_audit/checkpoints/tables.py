@@ -1,0 +1,241 @@
+"""Embeddings and output heads ("tables") that an adapter's file holds beside its own.
+
+PEFT saves them where they were adapted, asked for, or have more rows than the base's,
+and fills them into the base when it loads the adapter. So does this: a table that
+equals the base's is left out, another one takes its place in a base of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spark_audit.checkpoints.loaded import weight_of
+from spark_audit.checkpoints.weight_files import PREFIX, State
+from spark_audit.errors import CheckpointError, shown
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.checkpoint import Checkpoint
+
+# What PEFT puts between a module's name and that of its weight.
+_WRAPPERS = re.compile(r"\.(?:(?:token_adapter\.)?base_layer|original_module)\.")
+# Tensors of adapters of any type.
+_OF_ADAPTER = re.compile(r"\.(?:lora_|loranew_|ia3_|hada_|lokr_|vera_|osf_|oft_)")
+_SAVED_TWICE = re.compile(r"\.modules_to_save\.(?=[^.]+$)")
+LEAST_LIKENESS = 0.5
+"""Cosine of two tables, all rows together, below which training did not make one of
+the other: rows that were trained stay near 1, those of another model are near 0."""
+_ROWS = 4096
+_ALL_ROWS = (
+    "save the adapter again with model.save_pretrained(FOLDER, "
+    "save_embedding_layers=True), or merge it where it was trained"
+)
+
+
+def path_of(key: str) -> str:
+    """Return the name of the tensor in the base that PEFT's key stands for."""
+    return _WRAPPERS.sub(".", key.removeprefix(PREFIX))
+
+
+def own_tables(item: Checkpoint) -> dict[str, str]:
+    """Map the tables of an adapter's file that are not its base's to a note on each.
+
+    Headers tell, and the numbers of these tables: nothing else is read.
+
+    Raises
+    ------
+    CheckpointError
+        If a table is one of another model.
+    """
+    saved_apart = item.config.get("modules_to_save")
+    names = tuple(saved_apart) if isinstance(saved_apart, list) else ()
+    found: dict[str, str] = {}
+    base: State = {}
+    for key, tensor in item.read().items():
+        if not key.endswith(".weight") or tensor.ndim != 2 or _OF_ADAPTER.search(key):  # noqa: PLR2004
+            continue
+        if _SAVED_TWICE.search(key):
+            continue
+        base = base or item.on.read()
+        own = _twin(path_of(key), base, item)
+        if own is None or own.shape[1:] != tensor.shape[1:] or _is_equal(tensor, own):
+            continue
+        module = path_of(key).removesuffix(".weight")
+        is_kept_apart = bool(names) and module.endswith(names)
+        if is_kept_apart and tensor.shape == own.shape:
+            continue  # PEFT keeps it beside the base's
+        _check_related(key, tensor, own)
+        found[key] = _note(path_of(key), tensor, own)
+    return found
+
+
+def _twin(path: str, base: State, item: Checkpoint) -> torch.Tensor | None:
+    """Return the base's tensor of this name, or its embeddings for a tied head."""
+    for name, tensor in base.items():
+        # Files may leave out the name of the body in front, or have one more.
+        ends_alike = path.endswith(f".{name}") or name.endswith(f".{path}")
+        if path == name or ends_alike:
+            return tensor
+    rows = getattr(item.on.architecture.get_text_config(), "vocab_size", None)
+    tables = (t for t in base.values() if t.ndim == 2 and len(t) == rows)  # noqa: PLR2004
+    return next(tables, None)
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    wide = torch.promote_types(one.dtype, other.dtype)
+    return torch.equal(one.to(wide), other.to(wide))
+
+
+def _rows_of_both(
+    one: torch.Tensor, other: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield some of the rows that both have at a time, in float32."""
+    count = min(len(one), len(other))
+    for start in range(0, count, _ROWS):
+        rows = slice(start, min(start + _ROWS, count))
+        yield one[rows].float(), other[rows].float()
+
+
+def _check_related(key: str, given: torch.Tensor, own: torch.Tensor) -> None:
+    """Refuse a table whose rows have nothing to do with the base's."""
+    product = given_square = own_square = 0.0
+    for some, theirs in _rows_of_both(given, own):
+        product += float((some * theirs).sum())
+        given_square += float(some.square().sum())
+        own_square += float(theirs.square().sum())
+    if not product > LEAST_LIKENESS * (given_square * own_square) ** 0.5:
+        what = f"adapter tensor {shown(key)} is unlike the base's own: it was trained "
+        what += "on another base"
+        fix = "give the model that it was trained on by --base"
+        raise CheckpointError(what, fix=fix)
+
+
+def _note(path: str, given: torch.Tensor, own: torch.Tensor) -> str:
+    """Say which rows are the adapter's own."""
+    pairs = _rows_of_both(given, own)
+    changed = sum(int((some != theirs).any(1).sum()) for some, theirs in pairs)
+    note = f"{path}: the adapter's own, in place of the base's "
+    note += f"({changed} of {len(own)} rows differ"
+    if (more := len(given) - len(own)) > 0:
+        note += f", {more} more"
+    return f"{note})"
+
+
+def grow(model: Any, state: Mapping[str, torch.Tensor], given: Mapping[str, str]) -> None:
+    """Give a base as many rows of embeddings and head as an adapter's file has.
+
+    Parameters
+    ----------
+    state, given
+        The tensors of the adapter's file, and those of :func:`own_tables`. New rows
+        hold anybody's numbers until they are filled in.
+
+    Raises
+    ------
+    CheckpointError
+        If the file has the new rows of one table, and not those of the other.
+    """
+    embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+    own_rows = len(embeddings.weight)
+    most = max((len(state[key]) for key in given), default=0)
+    if most <= own_rows:
+        return
+    rows_by_path = {path_of(key): len(state[key]) for key in given}
+    tables = {"input embeddings": embeddings, "output head": head}
+    if head is None or head.weight is embeddings.weight:
+        tables = {"input embeddings": embeddings}
+    for place, table in tables.items():
+        paths = [f"{path}.weight" for path, one in model.named_modules() if one is table]
+        rows = [rows_by_path.get(path, 0) for path in paths]
+        # Tied, either name gives both.
+        there = most if len(tables) == 1 else max(rows, default=0)
+        if there != most:
+            what = f"its vocabulary has {most - own_rows} rows more than the base's, "
+            what += f"and its file lacks those of the {place}"
+            raise CheckpointError(what, fix=_ALL_ROWS)
+    if getattr(head, "bias", None) is not None:
+        what = "its vocabulary has grown, and its head has a bias, whose new numbers "
+        raise CheckpointError(f"{what}PEFT does not save", fix="merge it where it was trained")
+    model.resize_token_embeddings(most, mean_resizing=False)
+
+
+def take(
+    peft: Any,
+    state: State,
+    wanted: Mapping[str, torch.Tensor],
+    given: Mapping[str, str],
+) -> list[str]:
+    """Take what belongs to the base out of ``state``; fill in what is not the base's.
+
+    Parameters
+    ----------
+    peft
+        The base with the adapter attached.
+    state
+        Of the adapter's file; what is neither a copy nor one of ``given`` stays.
+    wanted
+        What PEFT takes for the adapter itself.
+    given
+        The tables of :func:`own_tables`.
+
+    Returns
+    -------
+    list
+        Notes.
+
+    Raises
+    ------
+    CheckpointError
+        If two copies of a tied table differ.
+    """
+    places = _places(peft.get_base_model())
+    notes = [given[key] for key in given]
+    filled: dict[int, torch.Tensor] = {}
+    for key in sorted(state.keys() - wanted.keys()):
+        once = _SAVED_TWICE.sub(".", key)
+        if once != key and once in state and _is_equal(state[once], state[key]):
+            del state[key]
+            continue
+        module, name = places.get(path_of(key), (None, ""))
+        own = None if module is None else weight_of(module, name)
+        if own is None or own.shape != state[key].shape:
+            continue
+        if key in given:
+            tensor = state.pop(key)
+            _fill(module._parameters[name], tensor, filled)
+        elif own.is_meta or torch.equal(own, state[key].to(own)):
+            del state[key]
+            notes.append(f"{path_of(key)}: a copy of the base's, unused")
+    return notes
+
+
+def _places(model: Any) -> dict[str, tuple[Any, str]]:
+    """Map the name of each of the base's parameters to its module and name there.
+
+    Each name of a tied parameter is there.
+    """
+    places: dict[str, tuple[Any, str]] = {}
+    for path, module in model.named_modules():
+        for name in module._parameters:
+            places[path_of(f"{path}.{name}")] = (module, name)
+    return places
+
+
+def _fill(
+    parameter: torch.nn.Parameter,
+    given: torch.Tensor,
+    filled: dict[int, torch.Tensor],
+) -> None:
+    """Put a table in the place of the base's, once where it is tied."""
+    before = filled.setdefault(id(parameter), given)
+    if not _is_equal(before, given):
+        what = "its file holds two different tables, and its base ties embeddings and "
+        raise CheckpointError(f"{what}head: which of them counts is not known")
+    if not parameter.is_meta:
+        with torch.no_grad():
+            parameter.copy_(given)
