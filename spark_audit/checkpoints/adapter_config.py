@@ -35,12 +35,12 @@ _ALL_LINEAR = "all-linear"
 # Initialisations that leave the base's weights as they are: every tensor is read from
 # the file, so they change nothing.
 LEAVES_BASE = ("gaussian", "orthogonal", "eva", "mica")
-# Those that take a part of the base's weights out at random or by data: what is left
-# of the base lies in no file.
-_LOSES_BASE = ("corda", "lora_ga")
+# Those that change the base's weights by data or by a quantisation, so that they cannot
+# be found again from the base alone.
+_LOSES_BASE = ("corda", "lora_ga", "loftq")
 _CONVERT = (
-    "convert it where it was trained: model.save_pretrained(FOLDER, "
-    "path_initial_model_for_weight_conversion=INITIAL_ADAPTER), or merge it there"
+    "merge it where it was trained; or give the base that this beginning left by "
+    "--base, and set init_lora_weights to true in adapter_config.json"
 )
 NOT_TRAINED = "check that this is the folder that training saved last"
 _LIST_NAMES = "list the modules' names"
@@ -60,9 +60,7 @@ _Tokens = Annotated[list[_Index], Field(max_length=LARGEST)]
 _Targets = Annotated[str, Field(min_length=1, max_length=_LETTERS)] | list[str]
 _Start = Annotated[
     str,
-    Field(
-        pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora|loftq)\Z"
-    ),
+    Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
 ]
 # Of forks there are tasks of other names; these are none of language modelling.
 _Task = Annotated[
@@ -188,9 +186,8 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
         what = f"gives {name} a value{said} that is not opened"
         raise CheckpointError(f"adapter_config.json {what}", fix=_SAVED) from error
     _check_layers(kept.get("layer_replication"))
-    # LoftQ's settings count only where training began with it.
-    if kept.get("init_lora_weights") != "loftq":
-        kept.pop("loftq_config", None)
+    # Of how training began, too, but PEFT looks at it.
+    kept.pop("loftq_config", None)
     if kept.get("init_lora_weights") in LEAVES_BASE:
         kept["init_lora_weights"] = True
     kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
@@ -202,13 +199,15 @@ def _check_variant(raw: Mapping[str, Any]) -> None:
     """Refuse what this adapter's own file cannot give back: parts of base, of texts."""
     start = raw.get("init_lora_weights")
     if isinstance(start, str) and start.lower() in _LOSES_BASE:
-        what = f"training began with {start.lower()}, which took a part out of the "
-        what += "base's weights: what was left of them is not saved with the adapter"
+        what = f"training began with {start.lower()} (init_lora_weights), which "
+        what += "changed the base's weights: what it left of them is not in this folder"
         raise CheckpointError(what, fix=_CONVERT)
     if raw.get("alora_invocation_tokens"):
         what = "an activated LoRA (alora_invocation_tokens) acts only behind a string "
         what += "that starts it: a text without that string has its base's figures"
-        raise CheckpointError(what, fix="audit its base, or an adapter that always acts")
+        raise CheckpointError(
+            what, fix="audit its base, or an adapter that always acts"
+        )
 
 
 def _check_layers(replication: list[list[int]] | None) -> None:

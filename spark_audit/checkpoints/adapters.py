@@ -137,10 +137,12 @@ class AdapterHost:
             raw = {**raw, "init_lora_weights": True}
         config = adapter_config(raw)
         resolve(config, self._modules, self.model)
+        # Repeated layers are copied, which PEFT cannot do while it makes empty ones.
+        is_empty = is_meta and not raw.get("layer_replication")
         with foreign(unfit, fix=OTHER_BASE), self._undrawn():
             if self.peft is None:
                 self.peft = PeftModelForCausalLM(
-                    self.model, config, adapter_name=name, low_cpu_mem_usage=is_meta
+                    self.model, config, adapter_name=name, low_cpu_mem_usage=is_empty
                 )
                 if config.is_prompt_learning:
                     _align(self.peft)
@@ -161,11 +163,9 @@ class AdapterHost:
         Up to version 4 each expert was a module of its own; PEFT joins LoRA of experts
         as transformers joins their weights.
         """
-        from peft.utils import transformers_weight_conversion
+        from peft.utils import transformers_weight_conversion as conversion
 
-        convert: Any = (
-            transformers_weight_conversion.convert_peft_adapter_state_dict_for_transformers
-        )
+        convert: Any = conversion.convert_peft_adapter_state_dict_for_transformers
         config = self.peft.peft_config[name]
         return dict(convert(self.peft, config, state, adapter_name=name))
 

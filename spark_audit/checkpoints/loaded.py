@@ -69,6 +69,13 @@ class Loaded:
         Name of the checkpoint that this is after a short training on other rows.
     served
         The server that scores it; ``model`` is then what its scores must agree with.
+    grown_from
+        Hash of its base's tokenizer where its own is that one with tokens added.
+    added
+        Shape ``(V,)`` bool: rows that are a token here and none of the base's; they
+        are not among ``usable``.
+    repeats_layers
+        Whether its adapter repeats layers of the base.
     """
 
     name: str
@@ -91,6 +98,9 @@ class Loaded:
     quantised_from: str | None = None
     relearned_from: str | None = None
     served: Server | None = None
+    grown_from: str | None = None
+    added: np.ndarray | None = field(default=None, repr=False)
+    repeats_layers: bool = False
     activate: Callable[[], AbstractContextManager[None]] = field(
         default=nullcontext, repr=False
     )
@@ -101,7 +111,18 @@ class Loaded:
         config: Any = getattr(self.model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else None
         sizes = {name: getattr(text, name, None) for name in SIZES}
+        if self.repeats_layers:
+            del sizes["num_hidden_layers"]  # it is not the base's, and need not be
         return {name: size for name, size in sizes.items() if type(size) is int}
+
+    @property
+    def read_by(self) -> str:
+        """Hash of the tokenizer whose tokens are scored: its own or its base's."""
+        return self.grown_from or self.tokenizer_sha256
+
+    def has_rows_of(self, vocabulary: str, rows: int) -> bool:
+        """Whether it has every row of a head, and maybe more, by this tokenizer."""
+        return self.read_by == vocabulary and len(self.usable) >= rows
 
     def without_weights(self) -> Loaded:
         """All that is known of it, for a process that does not score it."""

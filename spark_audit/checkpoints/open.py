@@ -20,6 +20,7 @@ from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
+from spark_audit.checkpoints.grown_vocabulary import added_ids, rows_of_both
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import (
     Loading,
@@ -99,6 +100,11 @@ def check_base(ours: Loaded, base: Loaded) -> None:
         }
         for one in (ours, base)
     )
+    for name in base.shape.keys() - ours.shape.keys() if ours.repeats_layers else ():
+        del there[name]
+    if ours.has_rows_of(base.tokenizer_sha256, len(base.usable)):
+        for facts in (here, there):
+            del facts["vocabulary"], facts["tokenizer"]
     differs = [name for name in here | there if here.get(name) != there.get(name)]
     if differs:
         first, *others = differs
@@ -168,6 +174,7 @@ class Opening:
 
             self._server, specs = served(specs, loading, relearn=bool(relearning))
         self._host: AdapterHost | None = None
+        self._base: Loaded | None = None
         self._tokenizer: Callable[[Path], Read] = cache(
             partial(read_tokenizer, trust_remote_code=loading.trust_remote_code)
         )
@@ -258,6 +265,7 @@ class Opening:
         tokenizer, tokenizer_sha256, read = tokenizer_of(item, self._tokenizer)
         adapter = None if on is None else host.peft.peft_config[on]
         facts = module_facts(model, tokenizer, adapter)
+        grown, usable_and_added = self._growth(tokenizer, tokenizer_sha256, facts)
         # Of packed weights headers tell no dtype, and fewer numbers than the model has.
         unknown = base.quantised and host.ids is None
         dtype = "auto" if unknown else facts["dtype"]
@@ -271,6 +279,13 @@ class Opening:
         notes += read
         notes.append(f"loaded as {dtype}, attention {attention}")
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
+        if usable_and_added is not None:
+            usable, added = usable_and_added
+            facts["usable"] = usable
+            notes.append(
+                f"vocabulary: {added.sum()} tokens more than the base's; ranks and "
+                f"NLL are over the {usable.sum()} that both have"
+            )
         weights: Callable[[], derived.Rounded] | None = None
         if kind:
             derived.check_mergeable(model, adapter)
@@ -304,11 +319,35 @@ class Opening:
             notes=tuple(notes),
             quantised_from=item.name if "rounded" in computed else None,
             relearned_from=item.name if "relearned" in computed else None,
+            grown_from=grown,
+            added=None if usable_and_added is None else usable_and_added[1],
+            repeats_layers=bool((raw or {}).get("layer_replication")),
             activate=partial(host.using, on, noise=noise, weights=weights),
         )
         if self._server and self._server.name == item.name:
             loaded = self._server.stands_in(loaded)
+        if item.name == BASE and not kind:
+            self._base = loaded.without_weights()
         return loaded
+
+    def _growth(
+        self, tokenizer: Any, sha256: str, facts: dict[str, Any]
+    ) -> tuple[str | None, tuple[np.ndarray, np.ndarray] | None]:
+        """Compare a vocabulary with the base's, where there is a base.
+
+        Returns
+        -------
+        tuple
+            Hash of the base's tokenizer and the rows of both and of the added tokens;
+            twice ``None`` where nothing was added.
+        """
+        base = self._base
+        if base is None or sha256 == base.tokenizer_sha256:
+            return None, None
+        if not added_ids(tokenizer, base.tokenizer):
+            return None, None
+        rows = rows_of_both(facts["usable"], base.usable)
+        return base.tokenizer_sha256, rows
 
 
 def _by_module(items: Sequence[Checkpoint]) -> list[list[Checkpoint]]:

@@ -55,7 +55,7 @@ def own_tables(item: Checkpoint) -> dict[str, str]:
     found: dict[str, str] = {}
     base: State = {}
     for key, tensor in item.read().items():
-        if not key.endswith(".weight") or tensor.ndim != 2 or _OF_ADAPTER.search(key):  # noqa: PLR2004
+        if not key.endswith(".weight") or tensor.ndim != 2 or _OF_ADAPTER.search(key):
             continue
         if _SAVED_TWICE.search(key):
             continue
@@ -80,7 +80,7 @@ def _twin(path: str, base: State, item: Checkpoint) -> torch.Tensor | None:
         if path == name or ends_alike:
             return tensor
     rows = getattr(item.on.architecture.get_text_config(), "vocab_size", None)
-    tables = (t for t in base.values() if t.ndim == 2 and len(t) == rows)  # noqa: PLR2004
+    tables = (t for t in base.values() if t.ndim == 2 and len(t) == rows)
     return next(tables, None)
 
 
@@ -126,7 +126,9 @@ def _note(path: str, given: torch.Tensor, own: torch.Tensor) -> str:
     return f"{note})"
 
 
-def grow(model: Any, state: Mapping[str, torch.Tensor], given: Mapping[str, str]) -> None:
+def grow(
+    model: Any, state: Mapping[str, torch.Tensor], given: Mapping[str, str]
+) -> None:
     """Give a base as many rows of embeddings and head as an adapter's file has.
 
     Parameters
@@ -150,8 +152,11 @@ def grow(model: Any, state: Mapping[str, torch.Tensor], given: Mapping[str, str]
     if head is None or head.weight is embeddings.weight:
         tables = {"input embeddings": embeddings}
     for place, table in tables.items():
-        paths = [f"{path}.weight" for path, one in model.named_modules() if one is table]
-        rows = [rows_by_path.get(path, 0) for path in paths]
+        rows = [
+            rows_by_path.get(f"{path}.weight", 0)
+            for path, module in model.named_modules()
+            if module is table
+        ]
         # Tied, either name gives both.
         there = most if len(tables) == 1 else max(rows, default=0)
         if there != most:
@@ -160,7 +165,8 @@ def grow(model: Any, state: Mapping[str, torch.Tensor], given: Mapping[str, str]
             raise CheckpointError(what, fix=_ALL_ROWS)
     if getattr(head, "bias", None) is not None:
         what = "its vocabulary has grown, and its head has a bias, whose new numbers "
-        raise CheckpointError(f"{what}PEFT does not save", fix="merge it where it was trained")
+        fix = "merge it where it was trained, and give the merged folder"
+        raise CheckpointError(f"{what}PEFT does not save", fix=fix)
     model.resize_token_embeddings(most, mean_resizing=False)
 
 

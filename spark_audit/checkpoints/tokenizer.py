@@ -257,6 +257,7 @@ def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
         raise CheckpointError("the tokenizer's vocabulary is empty")
     if ids.max() >= rows:
         what = f"the tokenizer has ids up to {ids.max()}, the model's head only {rows}"
-        fix = f"{_GIVE}, or the adapter's base by --base"
+        fix = f"{_GIVE}, the adapter's base by --base, or, if its vocabulary has grown "
+        fix += "since, an adapter that was saved with save_embedding_layers=True"
         raise CheckpointError(f"{what} rows", fix=fix)
     return np.isin(np.arange(rows), ids)

@@ -305,11 +305,15 @@ def check_fit(
     """
     reference = manifest.reference
     shape, known = checkpoint.shape, reference.shape or {}
+    rows = len(checkpoint.usable)
+    # More rows than the base's are left out of every figure.
+    if checkpoint.has_rows_of(reference.tokenizer_sha256, reference.vocab_size):
+        rows = reference.vocab_size
     compared: list[tuple[str, object, object]] = [
-        ("tokenizer", checkpoint.tokenizer_sha256, reference.tokenizer_sha256),
+        ("tokenizer", checkpoint.read_by, reference.tokenizer_sha256),
         ("base weights", base_sha256, reference.weights_sha256),
         ("architecture", checkpoint.architecture, reference.architecture),
-        ("vocabulary", len(checkpoint.usable), reference.vocab_size),
+        ("vocabulary", rows, reference.vocab_size),
     ]
     for size in sorted(shape.keys() & known.keys()):
         compared.append((size, shape[size], known[size]))

@@ -151,10 +151,14 @@ class Job:
         # All checkpoints with one tokenizer share what any of them scores.
         items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
         if fresh := [kind for kind in kinds if kind not in items]:
+            from spark_audit.scoring.score import check_known
+
             every = union(self.plans)
             with self.clock("tokenising"):
                 made = {kind: every[kind] for kind in fresh}
                 items.update(items_for(self.view, checkpoint, made))
+            for kind in fresh:
+                check_known(checkpoint, items[kind])
         by_pass = {}
         for kind in kinds:
             # Whole checkpoints and stages score others.

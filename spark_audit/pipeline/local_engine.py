@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from spark_audit.errors import InputError, free_bytes
 from spark_audit.pipeline.job import Job, Lacking, Scored
 from spark_audit.pipeline.request import Request
+from spark_audit.scoring.added_rows import added_remarks
 from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_threads
 from spark_audit.terminal.console import say
 
@@ -136,7 +137,10 @@ def score_part(
                     if not job.store.left(keys):
                         continue
                     if not shard[0]:
-                        for remark in drift_remarks(checkpoint, keys, job.request.seed):
+                        seed = job.request.seed
+                        remarks = drift_remarks(checkpoint, keys, seed)
+                        remarks += added_remarks(checkpoint, keys, seed)
+                        for remark in remarks:
                             job.store.remark(remark)
                     score_keys(
                         checkpoint,

@@ -35,6 +35,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 DRIFT_ROWS = 8
 SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
+_NAMED = 5
 WINDOW = 1024
 """Items that are scored together where batches are to be the same again."""
 
@@ -276,6 +277,30 @@ def drift_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
             f"{dtype[0]:.1e} nats per token in the mean, {dtype[1]:.1e} at most"
         )
     return remarks
+
+
+def check_known(loaded: Loaded, items: Sequence[AnyItem]) -> None:
+    """Refuse texts that a grown tokenizer reads otherwise than its base's does.
+
+    Raises
+    ------
+    InputError
+        With the names of the first rows.
+    """
+    if loaded.added is None:
+        return
+    wrong = {
+        item.key: f"{_NOUNS[type(item)]} {item.key!r}"
+        for item in items
+        if loaded.added[item.read].any()
+    }
+    if wrong:
+        listed = ", ".join([*wrong.values()][:_NAMED])
+        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        what = f"its tokenizer reads {listed}{more} otherwise than the base's: they "
+        what += "hold tokens that were added"
+        fix = "leave these rows out, or give --base the checkpoint with these tokens"
+        raise InputError(what, where=f"checkpoint {loaded.name!r}", fix=fix)
 
 
 def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:

@@ -314,7 +314,7 @@ def test_configurations_that_are_refused(tiny_base, make_adapter, copied, tmp_pa
                 "sets megatron_config, which is not",
             ),
             ({"peft_type": "XLORA"}, "the type 'XLORA' are not opened"),
-            ({"r": "4"}, "adapter_config.json gives r a value that is not opened"),
+            ({"r": "four"}, "adapter_config.json gives r a value that is not opened"),
             ({"r": None, "r_sum": 4}, "lora_A has rank 4, adapter_config.json says r="),
             ({"target_modules": ["nothing"]}, "the adapter does not fit the base"),
         ]
@@ -373,10 +373,11 @@ def test_embeddings_in_an_adapter(tiny_base, base_model, make_adapter, tmp_path)
     assert torch.equal(said(loaded), before)
     assert f"{name}: a copy of the base's, unused" in loaded.notes
     edited(file, lambda s: s.update({f"base_model.model.{name}": weight + 1}))
-    message = f"adapter tensor base_model.model.{name} is unexpected"
+    message = f"adapter tensor base_model.model.{name} is unlike the base's own"
     refused(folder, message, base=tiny_base)
-    grown = torch.ones(301, 32)
+    grown = torch.cat([weight, torch.ones(1, 32)])
     edited(file, lambda s: s.update({f"base_model.model.{name}": grown}))
+    message = "has 1 rows more than the base's, and its file lacks those of the output"
     refused(folder, message, base=tiny_base)
 
 

@@ -1,0 +1,60 @@
+"""How much of the probability a grown vocabulary's own tokens hold.
+
+Figures are over the tokens that a checkpoint and its base have. With the added ones
+each NLL is higher by -log(1 - mass), and a rank by at most their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spark_audit.scoring.table import Pass
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.scoring.items import Item
+    from spark_audit.scoring.store import Keys
+
+TEXTS = 64
+"""Texts that the mass is measured on."""
+
+
+def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
+    """Return the added tokens' probability at each position of texts, float64."""
+    from spark_audit.scoring.passes.plain import Scorer
+
+    assert loaded.added is not None
+    every = replace(loaded, usable=loaded.usable | loaded.added)
+    with loaded.active() as model:
+        over_both = Scorer(loaded, model, items[0], lambda _: None)
+        over_all = Scorer(every, model, items[0], lambda _: None)
+        # One text at a time: both are then computed from the same batches.
+        higher = [
+            over_all.nll([item])[0].astype(np.float64) - over_both.nll([item])[0]
+            for item in items
+        ]
+    return -np.expm1(-np.concatenate(higher).clip(min=0))
+
+
+def added_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
+    """Say by how much added tokens could change figures, measured on some texts."""
+    if loaded.added is None or keys.kind != Pass() or loaded.served is not None:
+        return []
+    if not len(keys.items):
+        return []
+    drawn = np.random.default_rng(seed).permutation(len(keys.items))[:TEXTS]
+    texts: list[Any] = [keys.items[i] for i in drawn]
+    mass = added_mass(loaded, texts)
+    if not len(mass):
+        return []
+    count = int(loaded.added.sum())
+    tokens = "token holds" if count == 1 else "tokens hold"
+    return [
+        f"the {count} added {tokens} {mass.mean():.1e} of the probability in the mean "
+        f"and {mass.max():.1e} at most ({len(mass)} positions of {len(texts)} texts): "
+        f"with them the NLL would be {-np.log1p(-mass).mean():.1e} nats per token "
+        f"higher in the mean, and a rank by at most {count}"
+    ]

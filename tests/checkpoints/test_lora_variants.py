@@ -1,0 +1,173 @@
+"""LoRA's variants, as PEFT's own tests have them: PEFT's figures, or a reason."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from refusals import IDS, change, opened, problem_of, refused, said
+from tiny_models import make_model, save_model
+
+pytestmark = [
+    # What PEFT warns of while it saves and loads the reference.
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+MOST = 1e-5
+"""Nats that our figures may differ from PEFT's by, both in float64."""
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory) -> dict[str, Path]:
+    """Tiny bases: head and embeddings tied, apart, with biases, with experts."""
+    place = tmp_path_factory.mktemp("bases")
+    return {
+        "tied": save_model(make_model(tie_word_embeddings=True), place / "tied"),
+        "apart": save_model(make_model(tie_word_embeddings=False), place / "apart"),
+        "qwen2": save_model(make_model("qwen2", bias=0.1), place / "qwen2"),
+        "gpt2": save_model(make_model("gpt2"), place / "gpt2"),
+    }
+
+
+def saved(
+    folder: Path, base: Path, *, rows: int = 0, embeddings: Any = "auto", **lora: Any
+) -> Path:
+    """Save LoRA with random numbers as PEFT does, after so many ``rows`` more."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base)
+    if rows:
+        model.resize_token_embeddings(300 + rows, mean_resizing=False)
+    settings = {"r": 4, "target_modules": ["q_proj", "v_proj"], **lora}
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(5)
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.2 * torch.randn(weight.shape))
+    model.save_pretrained(folder, save_embedding_layers=embeddings)
+    return folder
+
+
+def log_probabilities(model: Any) -> torch.Tensor:
+    """Log-probabilities in float64, shape ``(10, V)``."""
+    with torch.inference_mode():
+        logits = model.double()(input_ids=IDS, use_cache=False).logits[0]
+    return logits.log_softmax(-1)
+
+
+def nats_apart(folder: Path, base: Path, *, rows: int = 0) -> float:
+    """The largest difference from what PEFT itself makes of the folder."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    loaded = opened(folder, base=base)
+    with loaded.active() as model:
+        ours = log_probabilities(model)
+    reference = AutoModelForCausalLM.from_pretrained(base)
+    if rows:
+        reference.resize_token_embeddings(300 + rows, mean_resizing=False)
+    reference = PeftModel.from_pretrained(reference, folder).eval()
+    theirs = log_probabilities(reference)
+    assert ours.shape == theirs.shape
+    assert not problem_of(folder, base=base)
+    return float((ours - theirs).abs().max())
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {"use_rslora": True, "rank_pattern": {"q_proj": 2}, "alpha_pattern": {"v_proj": 3}},
+    {"use_dora": True, "target_modules": "all-linear"},
+    {"target_modules": ["q_proj", "lm_head"]},
+    {"target_modules": ["q_proj", "lm_head"], "use_dora": True},
+    {"target_modules": ["q_proj", "embed_tokens"]},
+    {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    {"embeddings": True},
+    {"modules_to_save": ["embed_tokens"]},
+    {"modules_to_save": ["lm_head"]},
+    {"modules_to_save": ["embed_tokens", "lm_head"], "ensure_weight_tying": True},
+    {"trainable_token_indices": [5, 7]},
+    {"trainable_token_indices": {"embed_tokens": [3]}},
+    {"layer_replication": [[0, 2], [1, 2]]},
+    {"layer_replication": [[0, 2], [0, 2]], "layers_to_transform": [3]},
+    {"init_lora_weights": "pissa"},
+    {"init_lora_weights": "pissa_niter_4", "use_rslora": True},
+    {"init_lora_weights": "olora"},
+    {"init_lora_weights": "orthogonal"},
+    {"init_lora_weights": "gaussian"},
+    {"init_lora_weights": "mica"},
+    {"exclude_modules": ["layers.0.self_attn.q_proj"]},
+    {"layers_to_transform": [1], "layers_pattern": "layers"},
+    {"target_parameters": ["q_proj.weight"], "target_modules": ["v_proj"]},
+    {"bias": "all"},
+    {"bias": "lora_only"},
+]
+
+
+@pytest.mark.parametrize("base", ["tied", "apart"])
+@pytest.mark.parametrize("lora", VARIANTS, ids=str)
+def test_variants_have_the_figures_of_peft(lora, base, bases, tmp_path):
+    folder = saved(tmp_path / "a", bases[base], **lora)
+    assert nats_apart(folder, bases[base]) <= MOST
+
+
+GROWN: list[dict[str, Any]] = [
+    {},
+    {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    {"modules_to_save": ["embed_tokens", "lm_head"]},
+    {"trainable_token_indices": [300, 5]},
+    {"use_dora": True, "use_rslora": True},
+]
+
+
+@pytest.mark.parametrize("base", ["tied", "apart"])
+@pytest.mark.parametrize("lora", GROWN, ids=str)
+def test_grown_vocabularies_have_the_figures_of_peft(lora, base, bases, tmp_path):
+    folder = saved(tmp_path / "a", bases[base], rows=2, **lora)
+    assert nats_apart(folder, bases[base], rows=2) <= MOST
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"init_lora_weights": "corda"}, "training began with corda"),
+        ({"init_lora_weights": "lora_ga"}, "training began with lora_ga"),
+        ({"init_lora_weights": "loftq"}, "training began with loftq"),
+        ({"alora_invocation_tokens": [5, 7]}, "acts only behind a string"),
+        ({"use_qalora": True}, "sets use_qalora, which is not opened"),
+        ({"arrow_config": {"top_k": 2}}, "sets arrow_config, which is not opened"),
+    ],
+    ids=str,
+)
+def test_what_its_file_alone_does_not_give_is_refused(
+    changes, reason, bases, make_adapter, tmp_path
+):
+    folder = make_adapter(tmp_path / "a")
+    change(folder / "adapter_config.json", **changes)
+    refused(folder, reason, base=bases["apart"])
+
+
+LATER_AND_EARLIER: list[dict[str, Any]] = [
+    {"runtime_config": {"ephemeral_gpu_offload": False}},
+    {"corda_config": {"corda_method": "ipm", "cache_file": None, "verbose": False}},
+    {"lora_ga_config": {"direction": "ArB2r", "scale": "stable", "stable_gamma": 16}},
+    {"loftq_config": {"loftq_bits": 4, "loftq_iter": 1}},
+    {"eva_config": {"rho": 2.0, "tau": 0.99}},
+    {"lora_alpha": "8", "r": "4", "lora_dropout": "0.05"},
+    {"peft_type": "lora", "task_type": "causal_lm"},
+    {"peft_type": "PeftType.LORA"},
+    {"lora_dtype": "AUTO", "lorap_lr_ratio": None, "lorap_emb_lr": 1e-6},
+    {"use_future": False, "future_config": {"on": False, "names": []}},
+    {"future_list": [], "future_text": "", "future_count": 0},
+    {"enable_lora": None, "merge_weights": False, "modules_to_save": []},
+]
+
+
+@pytest.mark.parametrize("changes", LATER_AND_EARLIER, ids=str)
+def test_configurations_of_other_versions_compute_the_same(
+    changes, bases, make_adapter, tmp_path
+):
+    folder = make_adapter(tmp_path / "a")
+    before = said(opened(folder, base=bases["apart"]))
+    change(folder / "adapter_config.json", **changes)
+    assert torch.equal(said(opened(folder, base=bases["apart"])), before)
+    assert not problem_of(folder, base=bases["apart"])
