@@ -36,7 +36,8 @@ def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
             over_all.nll([item])[0].astype(np.float64) - over_both.nll([item])[0]
             for item in items
         ]
-    return -np.expm1(-np.concatenate(higher).clip(min=0))
+    difference: np.ndarray = np.concatenate(higher).clip(min=0)
+    return np.asarray(-np.expm1(-difference))
 
 
 def added_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
