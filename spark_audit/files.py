@@ -491,3 +491,26 @@ def instead(path: str | Path, otherwise: str) -> str:
     """What to do with a path that is not what was wanted."""
     path = Path(path).expanduser()
     return elsewhere(path) or nearest(path) or otherwise
+
+
+def no_such_path(path: str | Path, *, otherwise: str = "check the path") -> InputError:
+    """Return the error about a path that does not exist, whatever it should be.
+
+    Parameters
+    ----------
+    otherwise
+        What to do where no path of a close name is beside it.
+    """
+    fix = instead(path, otherwise)
+    return InputError("there is no such file or folder", where=str(path), fix=fix)
+
+
+def is_missing(path: str | Path) -> bool:
+    """Whether a path does not exist; one that may not be looked at does."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
+from spark_audit.checkpoints.typed_paths import check_typed_paths
 from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import InputError
 from spark_audit.terminal import flags
@@ -37,6 +38,7 @@ def _app(argv: Sequence[str]) -> App:
         argv,
         help="Fine-tune a language model on a sequence of tasks, with or without "
         "privacy correction.",
+        check=check_typed_paths,
     )
     for name, (function, *examples) in COMMANDS.items():
         flags.add(

@@ -15,7 +15,7 @@ from spark_audit.checkpoints.open import Opening, inspect_checkpoint, open_check
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.checkpoints.untrusted import locate, quiet
-from spark_audit.errors import CheckpointError, SparkError
+from spark_audit.errors import CheckpointError, InputError, SparkError
 
 IDS = torch.tensor([[1, 47, 91, 223, 80, 67, 79, 71, 280, 223]])
 
@@ -52,6 +52,15 @@ def refused(source: Path | str, message: str, **options: Any) -> None:
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.exit_code == 3
+
+
+def absent(source: Path | str, message: str, **options: Any) -> None:
+    """Opening what does not exist is refused (exit 2) with one line that says this."""
+    with pytest.raises(InputError) as error:
+        opened(source, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
 
 
 def load_tokenizer(source: Path | str) -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit import errors, files
-from spark_audit.errors import CheckpointError, out_of_memory, shown
+from spark_audit.errors import CheckpointError, InputError, out_of_memory, shown
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 CONFIGURATIONS = ("config.json", "adapter_config.json")
@@ -66,27 +66,39 @@ def locate(source: str, *, revision: str | None = None, code: bool = False) -> P
 
     Raises
     ------
+    InputError
+        If nothing is there.
     CheckpointError
-        If nothing is there, it holds a FIFO, a device or a file that is a link out of
+        If it holds a FIFO, a device or a file that is a link out of
         it, or the hub cannot be reached.
     """
     if not source.strip():
-        raise CheckpointError("no path was given", where="checkpoint", fix="give one")
+        raise InputError("no path was given", where="checkpoint", fix="give one")
     if source.startswith(HUB):
         with errors.at(source):
             return _fetched(source, revision=revision, code=code)
-    path = Path(os.path.expanduser(source))
+    path = expanded(source)
     with errors.at(source), readable():
         if path.exists():
             check_folder(path)
             return path
-    fix = files.elsewhere(source) or files.nearest(path) or "check the path"
+    raise missing(source)
+
+
+def expanded(source: str) -> Path:
+    """Return the path of what was given, with ``~`` as a shell reads it."""
+    return Path(os.path.expanduser(source))
+
+
+def missing(source: str) -> InputError:
+    """Return the error about a checkpoint whose path does not exist."""
+    fix = files.instead(source, "check the path")
     if "://" in source:
         fix = f"a model on the hub is written {HUB}ORG/NAME; audits read a server: "
         fix += "--ckpt http://HOST:PORT/v1 --model NAME"
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         fix += f" (a model on the hub is written {HUB}{source})"
-    raise CheckpointError("there is no such file or folder", where=source, fix=fix)
+    return InputError("there is no such file or folder", where=source, fix=fix)
 
 
 def check_folder(path: Path) -> None:

@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 from spark_audit import sentences
 from spark_audit.audits import AUDITS, about, all_audits, audit_names
 from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.typed_paths import check_typed_paths
 from spark_audit.cli import ALL, PROGRAM, report_commands
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import run_command, show_facts
@@ -74,6 +75,7 @@ def _app(argv: Sequence[str]) -> App:
         argv,
         help="Find out what a language-model checkpoint gives away about the personal "
         "data it was trained on.",
+        check=check_typed_paths,
     )
     put = partial(_add, app)
     put("demo", demo)

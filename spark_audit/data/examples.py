@@ -34,7 +34,7 @@ from spark_audit.data.training_input import TrainingInput, answer_end
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     data_bytes,
-    nearest,
+    no_such_path,
     open_regular,
     parse_json,
     read_regular,
@@ -333,15 +333,14 @@ def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What cannot be read is an ``OutputError``."""
+    """Raise ``InputError`` of a file that is not there, else ``OutputError``."""
     try:
         yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise no_such_path(path) from error
     except OSError as error:
-        raise OutputError(
-            f"cannot be read ({error.strerror or error})",
-            where=str(path),
-            fix=nearest(path),
-        ) from error
+        what = f"cannot be read ({error.strerror or error})"
+        raise OutputError(what, where=str(path)) from error
 
 
 def read_bytes(path: Path) -> bytes:

@@ -46,8 +46,8 @@ from spark_audit.data.fixed_wording import (
 )
 from spark_audit.errors import InputError, SparkError, at
 from spark_audit.files import (
-    instead,
     lies_inside,
+    no_such_path,
     open_regular,
     parse_json,
     read_regular,
@@ -370,9 +370,9 @@ def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row
         return
     path = Path(source)
     if not path.exists():
-        fix = instead(path, "give a file or a folder")
-        fix += f" (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])"
-        raise InputError("does not exist", where=source, fix=fix)
+        error = no_such_path(path, otherwise="give a file or a folder")
+        fix = f"{error.fix} (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])"
+        raise InputError(error.what, where=source, fix=fix)
     files: list[tuple[Path, Split | None]] = [(path, None)]
     if path.is_dir():
         saved = _saved(path) if format in ("auto", "datasets") else []

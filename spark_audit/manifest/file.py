@@ -242,7 +242,8 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
     OutputError
         If it cannot be read.
     InputError
-        If it is no manifest, of another schema version, malformed, or was changed.
+        If it does not exist, is no manifest, of another schema version, malformed, or
+        was changed.
     """
     if isinstance(path, Manifest):
         return path
@@ -271,6 +272,8 @@ def _content_of_file(path: Path) -> Any:
                 return read_arrow(path)
             raw = files.read_whole(file, most=files.data_bytes())
         return files.parse_json(raw, place=str(path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise files.no_such_path(path, otherwise=MANIFEST) from error
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         kind: type[SparkError] = OutputError

@@ -20,7 +20,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import App, CycloptsError, UnusedCliTokensError
+from cyclopts import (
+    App,
+    CycloptsError,
+    RepeatArgumentError,
+    UnusedCliTokensError,
+)
 
 from spark_audit import errors
 from spark_audit.errors import masked, out_of_memory, visible
@@ -110,7 +115,9 @@ def _told(error: BaseException, program: str) -> tuple[str, int]:
         return f"error: {_usage(error)} see {place} --help", 2
     # A missing template is both, and no fault of a disk.
     if isinstance(error, OSError) and not isinstance(error, LookupError):
-        return f"error: {error.filename or 'I/O'}: {error.strerror}", 4
+        missing = isinstance(error, FileNotFoundError)
+        failed = errors.InputError if missing else errors.OutputError
+        return f"error: {error.filename or 'I/O'}: {error.strerror}", failed.exit_code
     kind = type(error).__name__
     return f"a defect of ours ({kind}); {_log(error, program)}", 70
 
@@ -122,6 +129,9 @@ def _usage(error: CycloptsError) -> str:
         return (
             f"unexpected {first!r}: a value stands behind its option, as --ckpt PATH;"
         )
+    if isinstance(error, RepeatArgumentError):
+        option = error.token.keyword
+        return f"{option} is given twice, and takes one value: leave one out;"
     said = str(error).partition(" Available commands: ")[0]
     said = re.sub(r'^Command "[^"]*" parameter ', "", " ".join(said.split()))
     return said if said.endswith("?") else said.rstrip(".") + ";"

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 from cyclopts import App, ArgumentCollection, Group, Parameter, Token
-from cyclopts.config import Dict
+from cyclopts.argument import update_argument_collection
 from cyclopts.types import NonNegativeInt
 
 from spark_audit.errors import InputError, OutputError, choose
-from spark_audit.files import elsewhere, nearest, read_regular
+from spark_audit.files import elsewhere, is_missing, no_such_path, read_regular
 from spark_audit.sentences import LANGUAGES
 
 T = TypeVar("T")
@@ -232,8 +232,22 @@ class Typed:
 Line: TypeAlias = Annotated[Typed, Parameter(parse=False)]
 
 
-def program(name: str, words: Sequence[str], *, help: str) -> App:
-    """An application without commands yet, which runs what was typed by ``.meta``."""
+def program(
+    name: str,
+    words: Sequence[str],
+    *,
+    help: str,
+    check: Callable[[ArgumentCollection], None] | None = None,
+) -> App:
+    """An application without commands yet, which runs what was typed by ``.meta``.
+
+    An option that takes one value is refused when it is given twice.
+
+    Parameters
+    ----------
+    check
+        Refuses values that can be seen to be wrong before the command is called.
+    """
     app = App(
         name=name,
         help=help,
@@ -245,7 +259,6 @@ def program(name: str, words: Sequence[str], *, help: str) -> App:
         default_parameter=Parameter(
             negative=(),
             consume_multiple=1,
-            allow_repeating=True,
             show_default=_shown,
         ),
         result_action="return_value",
@@ -278,12 +291,15 @@ def program(name: str, words: Sequence[str], *, help: str) -> App:
                         what, fix = f"{switch} is a switch", "write true or false"
                         raise InputError(what, where=str(config), fix=fix)
                     given[switch] = given[switch] or said
-                _from_file(app, commands, found, content, path=config)
+                _from_file(found, content, path=config)
             for one in found:
                 _check(one)
 
         app.config = read
         command, bound, ignored = app.parse_args(rest)
+        _check_paths(typed.arguments)
+        if check is not None:
+            check(typed.arguments)
         bound.arguments |= {n: value for n, value in given.items() if n in ignored}
         left = command(*bound.args, **bound.kwargs)
         if command.__name__ == "help_print" and not {*HELP} & {*words}:
@@ -321,8 +337,12 @@ def _versions(name: str) -> str:
     return "\n".join(f"{k} {v}" for k, v in {**own, **installed}.items())
 
 
+WRITTEN = ("--output", "--junit", "--sarif", "--attest", "--scores")
+"""Options whose path need not exist; every other path is read."""
+
+
 def _check(argument: Any) -> None:
-    """Read ``~`` as a shell would; refuse addresses of elsewhere, and fractions."""
+    """Read ``~`` as a shell would; refuse what is no path here, and fractions."""
     name, kinds = argument.name, {argument.hint, *get_args(argument.hint)}
     tokens = argument.tokens
     for one in tokens:
@@ -332,41 +352,74 @@ def _check(argument: Any) -> None:
         # The library would round it.
         if int in kinds and float not in kinds and "." in one.value:
             raise InputError(f"{one.value!r} is no whole number", where=name)
+
     if Path in kinds:
         argument.tokens = [
             one.evolve(value=os.path.expanduser(one.value)) for one in tokens
         ]
 
 
+def _check_paths(arguments: ArgumentCollection) -> None:
+    """Refuse a path that is to be read and does not exist.
+
+    Commands import libraries for seconds before they open their first file.
+
+    Raises
+    ------
+    InputError
+        With the nearest path that exists.
+    """
+    for argument in arguments:
+        kinds = {argument.hint, *get_args(argument.hint)}
+        if Path not in kinds or argument.name in WRITTEN:
+            continue
+        for token in argument.tokens:
+            if is_missing(token.value):
+                raise no_such_path(token.value)
+
+
 # --- options from a file --------------------------------------------------------------
 
 
 def _from_file(
-    app: App,
-    commands: tuple[str, ...],
-    arguments: ArgumentCollection,
-    content: dict[str, Any],
-    *,
-    path: Path,
+    arguments: ArgumentCollection, content: dict[str, Any], *, path: Path
 ) -> None:
-    """Take the options of a file for those that were not typed."""
+    """Take the options of a file for those that were not typed.
+
+    Every key is an option of the command, or refused: also one that is the name of a
+    command too, as ``data`` and ``manifest`` are.
+    """
     if TRUST in content:
         what, fix = f"{TRUST} is taken from the command line only", "read the code"
         raise InputError(what, where=str(path), fix=f"{fix}, then type --{TRUST}")
+
     for one in arguments:
         if one.name[2:] in content and any(t.source == "env" for t in one.tokens):
             one.tokens.clear()
-    take = Dict(content, source=str(path), use_commands_as_keys=False)
-    take(app, commands, arguments)
+
+    update_argument_collection(
+        content, str(path), arguments, root_keys=(), allow_unknown=False
+    )
 
 
 def _content(path: Path) -> dict[str, Any]:
+    """Return the settings of a file by the names of their options."""
     try:
         content = tomllib.loads(read_regular(path, follow=True).decode())
-        return {key.replace("_", "-"): value for key, value in content.items()}
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise no_such_path(path) from error
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
-        raise OutputError(what, where=str(path), fix=nearest(path)) from error
+        raise OutputError(what, where=str(path)) from error
     except ValueError as error:  # of its bytes, or of its form
         fix = "write lines like: base = 'models/base'"
         raise InputError(f"is no TOML ({error})", where=str(path), fix=fix) from error
+
+    settings: dict[str, Any] = {}
+    for key, value in content.items():
+        option = key.replace("_", "-")
+        if option in settings:
+            what = f"gives {option} twice, as {key} and as {option}"
+            raise InputError(what, where=str(path), fix="leave one out")
+        settings[option] = value
+    return settings

@@ -9,6 +9,7 @@ import pytest
 import torch
 from refusals import (
     Malicious,
+    absent,
     inspected,
     opened,
     problem_of,
@@ -126,7 +127,7 @@ def test_files_that_are_refused(tuned, tiny_base, tmp_path):
         refused(file, message, base=base)
     file.write_bytes(b"\x80\x04nonsense")
     refused(file, "x.pt", base=base)
-    refused(tmp_path / "none.pt", "there is no such file or folder", base=base)
+    absent(tmp_path / "none.pt", "there is no such file or folder", base=base)
 
 
 def test_a_pickle_that_would_run_code_is_refused(tiny_base, tmp_path):

@@ -18,6 +18,7 @@ import torch
 from clocks import limited
 from importing import import_examples
 from refusals import (
+    absent,
     change,
     edited,
     inspected,
@@ -35,7 +36,7 @@ from spark_audit.checkpoints.adapter_config import adapter_config
 from spark_audit.checkpoints.specs import read_run
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import read_examples
-from spark_audit.errors import CheckpointError, SparkError
+from spark_audit.errors import CheckpointError, InputError, SparkError
 from spark_audit.manifest.file import load_manifest
 from spark_audit.report.folder import read_report
 from spark_audit.scoring.table import read_parquet
@@ -127,9 +128,9 @@ def test_no_host_is_asked_for_local_input(
         )
         refused("a", "is not here")
         opened("a", base=tiny_base)
-    refused("not/there", "there is no such file or folder")
-    refused("a", "there is no such file or folder", base="not/there")
-    with pytest.raises(CheckpointError, match="no such file or folder"):
+    absent("not/there", "there is no such file or folder")
+    absent("a", "there is no such file or folder", base="not/there")
+    with pytest.raises(InputError, match="no such file or folder"):
         load_tokenizer("not/there")
     assert not asked
     # The control: the trap sees who is asked when somebody does ask.
@@ -236,7 +237,7 @@ def test_tables_other_than_text_are_never_decoded(asked, tmp_path):
     for source in ("not/there", "http://host.invalid/x", "hf-x/y"):
         with pytest.raises(SparkError):
             import_examples(source, task="t", split="train", format="datasets")
-        with pytest.raises(SparkError, match="does not exist"):
+        with pytest.raises(SparkError, match="there is no such file or folder"):
             import_examples(source, task="t", split="train")
     assert not asked
 

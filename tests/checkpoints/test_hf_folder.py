@@ -10,6 +10,7 @@ import pytest
 import torch
 from refusals import (
     Malicious,
+    absent,
     change,
     edited,
     inspected,
@@ -419,7 +420,7 @@ def test_hub_ids_and_typing_errors(source, monkeypatch, tmp_path):
         refused(source, "cannot be fetched from the hub (LocalEntryNotFoundError")
         assert asked == ["someone/not-there"]
     else:
-        refused(source, "there is no such file or folder; check the path")
+        absent(source, "there is no such file or folder; check the path")
         assert not asked
     refused("hf:x", "is no model on the hub; write hf:ORG/NAME")
 

@@ -31,7 +31,7 @@ def test_worker_part_comes_from_flag_or_launcher(monkeypatch):
 
 @pytest.mark.parametrize(
     ("shard", "code", "told"),
-    [("0/2", 4, "nothing.json"), ("2/2", 2, "no part of a whole"), ("x", 2, "no part")],
+    [("0/2", 2, "nothing.json"), ("2/2", 2, "no part of a whole"), ("x", 2, "no part")],
 )
 def test_a_worker_part_is_read_from_the_command_line(shard, code, told, capsys):
     given = ["--ckpt", "x", "--base", "y", "--manifest", "nothing.json"]
@@ -105,7 +105,8 @@ def test_no_command_writes_over_its_input(tmp_path, capsys):
         ["data", "inject", str(data), "-o", str(tmp_path)],
         ["data", "annotate", str(data), "-o", str(data)],
         ["data", "import", str(data), "--task", "t", "-o", str(data)],
-        ["manifest", "build", "--base", "x", "--data", str(data), "-o", str(data)],
+        ["manifest", "build", "--base", str(tmp_path), "--data", str(data)]
+        + ["-o", str(data)],
     ):
         assert run(arguments) == 2
         assert "would be written over, and it is an input" in capsys.readouterr().err

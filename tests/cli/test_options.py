@@ -4,20 +4,27 @@ import shlex
 from pathlib import Path
 
 import pytest
+from cyclopts import App
 
 from spark_audit.audits import AUDITS
 from spark_audit.cli import audit
-from spark_audit.cli.main import ANY, EXAMPLES, _app, run
+from spark_audit.cli.main import ANY, EXAMPLES, GROUPS, _app, run
 from spark_audit.pipeline.request import Request
 from spark_audit.terminal.flags import ADVANCED, HOW, OUTPUT, WHAT, WHERE
+from spark_train.cli import COMMANDS as TRAIN_COMMANDS
+from spark_train.cli import _app as train_app
+from spark_train.cli import run as train
 
 COMMANDS = (*EXAMPLES, "matched")
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[Request]:
-    """The requests that commands make; nothing is run."""
+def asked(monkeypatch, tmp_path) -> list[Request]:
+    """The requests that commands make in a folder with paths; nothing is run."""
     found: list[Request] = []
+    monkeypatch.chdir(tmp_path)
+    for name in ("x", "a", "b", "file", "m.json", "rows.jsonl", "other.json"):
+        (tmp_path / name).touch()
     monkeypatch.setattr(audit, "_audit", lambda request, **way: found.append(request))
     return found
 
@@ -112,7 +119,12 @@ def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypa
         ("base = ", "is no TOML"),
         ("trust-remote-code = true", "is taken from the command line only"),
         ("trust_remote_code = false", "is taken from the command line only"),
-        (None, "cannot be read"),
+        (None, "there is no such file or folder"),
+        ('manifest = ["a", "b"]', "for [manifest] from"),
+        ('all = {base = "a"}', 'Unknown option: "[all][base]"'),
+        ('gate = "x"', 'Unknown option: "[gate]"'),
+        ('config = "x"', 'Unknown option: "[config]"'),
+        ("batch-size = 1\nbatch_size = 2", "gives batch-size twice"),
     ],
 )
 def test_what_a_file_of_options_cannot_say(text, said, tmp_path, capsys):
@@ -156,3 +168,52 @@ def test_the_shell_completes(shell):
 def test_every_command_can_be_quiet_or_verbose(command, capsys):
     assert run([*command.split(), "--help", "--quiet", "--verbose"]) == 0
     assert {"--quiet", "--verbose"} <= {*capsys.readouterr().out.split()}
+
+
+def test_the_manifest_of_a_file_is_the_one_that_is_audited(asked, tmp_path):
+    file = tmp_path / "audit.toml"
+    file.write_text('manifest = "m.json"\n')
+    assert run(["all", "--ckpt", "x", "--config", str(file)]) == 0
+    assert asked[0].manifest == Path("m.json")
+    assert (
+        run(["all", "--ckpt", "x", "--config", str(file), "--manifest", "other.json"])
+        == 0
+    )
+    assert asked[1].manifest == Path("other.json")
+    file.write_text('data = ["rows.jsonl"]\n')
+    assert run(["utility", "--ckpt", "x", "--config", str(file)]) == 0
+    assert asked[2].data == (Path("rows.jsonl"),)
+
+
+def options_of(app: App, command: str) -> list[str]:
+    for word in command.split():
+        app = app[word]
+    arguments = app.assemble_argument_collection().filter_by(parse=True)
+    return [one.name[2:] for one in arguments if one.name.startswith("--")]
+
+
+ALL_COMMANDS = dict.fromkeys([*EXAMPLES, *AUDITS])
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_no_key_of_a_file_is_dropped_in_silence(command, tmp_path, capsys):
+    """A key is used or refused, also one that is the name of a command."""
+    file = tmp_path / "settings.toml"
+    words = command.split()
+    options = options_of(_app(words), command)
+    others = [*GROUPS, *AUDITS, "config", "help", "version"]
+    assert options
+    for key in dict.fromkeys([*options, *others]):
+        # A table is the value of no option: who reads the key refuses it.
+        file.write_text(f"{key} = {{nothing = 1}}\n")
+        assert run([*words, "--config", str(file)]) == 2
+        assert key in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", TRAIN_COMMANDS)
+def test_no_key_of_a_file_for_training_is_dropped_in_silence(command, tmp_path, capsys):
+    file = tmp_path / "settings.toml"
+    for key in (*options_of(train_app([command]), command), *TRAIN_COMMANDS):
+        file.write_text(f"{key} = {{nothing = 1}}\n")
+        assert train([command, "--config", str(file)]) == 2
+        assert key in capsys.readouterr().err

@@ -13,7 +13,7 @@ from spark_audit.data.examples import (
     read_examples,
     write_examples,
 )
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError
 
 ROW = {
     "id": "a",
@@ -201,7 +201,7 @@ def test_an_id_that_stands_twice(tmp_path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(OutputError, match=r"cannot be read \(No such file"):
+    with pytest.raises(InputError, match="no.jsonl: there is no such file or folder"):
         read_examples(tmp_path / "no.jsonl")
     with pytest.raises(InputError, match="no data file"):
         read_examples()

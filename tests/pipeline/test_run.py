@@ -300,8 +300,8 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
     assert changed != raw
     other = {"base": str(given / "base")}
     for wrong, code, said in (
-        ({"ckpt": ("x=/no/such/place",)}, 3, "there is no such file or folder"),
-        ({"manifest": tmp_path / "none.json"}, 4, "none.json"),
+        ({"ckpt": ("x=/no/such/place",)}, 2, "there is no such file or folder"),
+        ({"manifest": tmp_path / "none.json"}, 2, "none.json"),
         ({"manifest": given / "changed.json"}, 2, "was changed after it was built"),
         (other, 2, "made for another model: base weights"),
         (other | {"shard": (0, 2)}, 2, "made for another model: base weights"),

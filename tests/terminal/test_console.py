@@ -91,7 +91,7 @@ def wrapped(error: Exception, cause: Exception) -> Exception:
         (InputError("is odd", where="x", fix="mend it"), 2, "x: is odd; mend it"),
         (CheckpointError("broken"), 3, "error: broken"),
         (OutputError("full"), 4, "error: full"),
-        (FileNotFoundError(2, "No such file", "/a"), 4, "/a: No such file"),
+        (FileNotFoundError(2, "No such file", "/a"), 2, "/a: No such file"),
         (IncompleteError("half done"), 5, "resume with: try do --text 'a b'"),
         (KeyboardInterrupt(), 130, "interrupted; resume with: try do --text 'a b'"),
     ],
