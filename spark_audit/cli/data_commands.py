@@ -9,11 +9,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from spark_audit.cli.show import show_records
 from spark_audit.data.examples import Example, data_files, read_examples, write_examples
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
 from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas, pairs
+from spark_audit.terminal.previous import keeping_previous
 
 FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
@@ -53,7 +53,7 @@ def import_(
     from spark_audit.terminal.console import progress
 
     _check_file(output, [Path(source)])
-    with progress(quiet=quiet) as show:
+    with progress(quiet=quiet) as show, keeping_previous([output]):
         counts = import_rows(
             source,
             output,
@@ -87,6 +87,7 @@ def annotate(
     pattern
         Own type and its regular expression: ORDER='ORD-[0-9]{7}'.
     """
+    from spark_audit.cli.show import show_records
     from spark_audit.data.annotation import annotated
     from spark_audit.data.pii import NAMES_MISSED, detector_of
 
@@ -97,7 +98,8 @@ def annotate(
     _check_file(output, files)
     examples = read_examples(*files)
     result = annotated(examples, detector=detector, patterns=own)
-    _write(output, result.examples)
+    with keeping_previous([output]):
+        _write(output, result.examples)
     counts = Counter(span.type for row in result.examples for span in row.spans)
     records = [{"type": kind, "annotated": n} for kind, n in counts.most_common()]
     if records or json:
@@ -153,6 +155,7 @@ def inject(
     doses
         Dose ladder of canaries.
     """
+    from spark_audit.cli.show import show_records
     from spark_audit.data.canaries import inject as injected
 
     if output.is_file():
@@ -165,8 +168,9 @@ def inject(
     rows, report = injected(
         examples, seed=seed, rate=rate, canaries=canaries, doses=doses or None
     )
-    for task, path in sorted(outputs.items()):
-        _write(path, [row for row in rows if row.task == task])
+    with keeping_previous([*outputs.values()]):
+        for task, path in sorted(outputs.items()):
+            _write(path, [row for row in rows if row.task == task])
     names = ("task", "split", "rows", "with_identifier", "with_canary")
     groups = ((*group, *counts) for group, counts in sorted(report.rows.items()))
     show_records(

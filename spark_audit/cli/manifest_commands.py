@@ -15,6 +15,7 @@ from spark_audit.manifest.schema import BuildSettings
 from spark_audit.sentences import render
 from spark_audit.terminal import console
 from spark_audit.terminal.flags import BatchSize, Json, Quiet, Verbose, hidden
+from spark_audit.terminal.previous import keeping_previous
 
 BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Columns of the balance that fit a terminal; --json has all."""
@@ -81,7 +82,8 @@ def build(
             batch_size=batch_size,
             progress=show,
         )
-    write_manifest(manifest, output)
+    with keeping_previous([output]):
+        write_manifest(manifest, output)
     if scores is None:
         shutil.rmtree(kept, ignore_errors=True)
     _show(describe(manifest))
@@ -159,7 +161,8 @@ def export(
     check_output(output)
     console.keep_apart([output], [manifest])
     content = load_manifest(manifest)
-    write_manifest(redacted(content) if redact else content, output)
+    with keeping_previous([output]):
+        write_manifest(redacted(content) if redact else content, output)
     console.tell(f"Manifest: {output}")
 
 
@@ -184,9 +187,11 @@ def rows(
     check_writable(output)
     members, others = ([r for r in found if r["label"] == side] for side in (1, 0))
     parts = {"rows": found, "members": members, "non_members": others}
-    for name, part in parts.items():
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in part]
-        write_text(output / f"{name}.jsonl", "".join(lines), mode=0o600)
+    paths = {name: output / f"{name}.jsonl" for name in parts}
+    with keeping_previous([*paths.values()]):
+        for name, part in parts.items():
+            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in part]
+            write_text(paths[name], "".join(lines), mode=0o600)
     console.tell(
         f"Rows: {output} ({len(members)} of members, {len(others)} of non-members)"
     )

@@ -12,6 +12,7 @@ from spark_audit.errors import InputError
 from spark_audit.sentences import render, spoken
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import keep_apart, tell, tell_json
+from spark_audit.terminal.previous import keeping_previous
 
 Unit = Literal["row", "canary"]
 Relation = Literal["add-remove", "replace"]
@@ -224,13 +225,16 @@ def gate(
         what = "is on one report, without an earlier one"
         raise InputError(what, where="--attest", fix="leave --against out")
     name = folder.resolve().name
-    if junit is not None:
-        write_text(junit, rule.junit(verdicts, name=name))
-    if sarif is not None:
-        write_text(sarif, dumps(rule.sarif(verdicts, name=name)))
-    if attest is not None:
-        made = rule.statement(content, folder, verdicts, allow_missing=allow_missing)
-        write_text(attest, made.decode())
+    with keeping_previous(outputs):
+        if junit is not None:
+            write_text(junit, rule.junit(verdicts, name=name))
+        if sarif is not None:
+            write_text(sarif, dumps(rule.sarif(verdicts, name=name)))
+        if attest is not None:
+            statement = rule.statement(
+                content, folder, verdicts, allow_missing=allow_missing
+            )
+            write_text(attest, statement.decode())
     try:
         if json:
             tell_json([vars(one) for one in verdicts])

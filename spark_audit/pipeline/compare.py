@@ -21,10 +21,12 @@ from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError, SparkError, choose
 from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
+from spark_audit.pipeline.folders import check_is_for_reports
 from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.report import gate
 from spark_audit.report.assemble import MATCHING, assemble
 from spark_audit.report.folder import FOLDERS, read_report
+from spark_audit.report.kept import keep_if_replaced
 from spark_audit.report.named import evidence_of
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
@@ -76,7 +78,8 @@ def compare(
     null
         Ordinary runs whose spread a correction must clear, as of ``matched``.
     output
-        Folder for the evidence; the report itself is the caller's to write.
+        Folder for the evidence; the report itself is the caller's to write. A report
+        in it about something else is kept in a dated folder beside it.
     only
         Audits that are compared; default: all that can be.
 
@@ -88,8 +91,12 @@ def compare(
     OutputError
         If evidence is not as it was written.
     """
+    before = None
     if output is not None:
         check_links(output, *FOLDERS)
+        check_is_for_reports(output)
+        if (output / "report.json").exists():
+            before = read_report(output)
     paths = [Path(folder) for folder in folders]
     parts = _parts(paths)
     first = parts[0].report
@@ -114,10 +121,7 @@ def compare(
     results = {
         name: concluded(name, one, options, facts) for name, one in evidence.items()
     }
-    sums: dict[str, str] = {}
-    if output is not None:
-        sums = write_evidence(output, evidence)
-    return assemble(
+    report = assemble(
         results,
         status=first.status,
         command=list(command),
@@ -131,9 +135,12 @@ def compare(
             for name, records in part.report.tables.items()
             if name in MATCHING and records
         },
-        evidence=sums,
-        files={} if output is None else score_files(sums),
     )
+    if output is None:
+        return report
+    keep_if_replaced(output, before, report)
+    sums = write_evidence(output, evidence)
+    return report.model_copy(update={"evidence": sums, "files": score_files(sums)})
 
 
 def entries(name: str, evidence: Evidence) -> list[str]:

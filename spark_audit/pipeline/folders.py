@@ -52,6 +52,8 @@ MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
 OTHERS = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
 """What folders of checkpoints and of data hold."""
+PAGES = ("report.html", "report.md", "dossier.html", "tables", "figures")
+"""What a report would write over in a folder that is not its own."""
 
 
 def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
@@ -119,11 +121,8 @@ def check_folder(
     A folder of another manifest is refused, one with a finished report that this call
     would not write again, and one of data or of a checkpoint.
     """
-    theirs = [one for kind in OTHERS for one in folder.glob(kind)]
-    if theirs and not (folder / "report.json").exists():
-        what, fix = f"is no report folder: it holds {theirs[0].name}", "give another -o"
-        raise InputError(what, where=str(folder), fix=fix)
     check_links(folder, *FOLDERS)
+    check_is_for_reports(folder)
     before = None
     if (folder / "report.json").exists():
         before = read_report(folder)
@@ -135,6 +134,25 @@ def check_folder(
             )
     check_writable(folder)
     return before
+
+
+def check_is_for_reports(folder: Path) -> None:
+    """Refuse a folder of data, of a checkpoint, or of files named like a report's.
+
+    Raises
+    ------
+    InputError
+        With the first such file.
+    """
+    if (folder / "report.json").exists():
+        return
+    theirs = [one for kind in OTHERS for one in folder.glob(kind)]
+    # A run that was interrupted while it wrote its report has scores.
+    if not (folder / "scores").exists():
+        theirs += [folder / name for name in PAGES if (folder / name).exists()]
+    if theirs:
+        what = f"is no report folder: it holds {theirs[0].name}"
+        raise InputError(what, where=str(folder), fix="give another -o")
 
 
 # --- a folder that is written again ---------------------------------------------------
@@ -184,26 +202,19 @@ def joined(
     Raises
     ------
     InputError
-        If the other audits are of other models of these names, or the base would be
-        lost from an audit; the new scores are kept.
+        If the base would be lost from an audit; the new scores are kept.
     """
     others = [audit for audit in audits_of(old) if audit not in results]
     if not others:
         return results, facts
     now = {one.name: one for one in facts["checkpoints"]}
-    changed = [
-        f"model of the name {one.name!r}"
-        for one in old.checkpoints
-        if one.name in now and now[one.name].model_id != one.model_id
-    ]
     had = any(row.checkpoint == BASE and row.audit in results for row in old.results)
     rows = (row for one in results.values() for row in one.rows)
     if had and not any(row.checkpoint == BASE for row in rows):
-        changed.append("base, which is not scored now (--base)")
-    if changed:
-        what = f"holds a finished report of {', '.join(others)} with another "
+        what = f"holds a finished report of {', '.join(others)} with another base, "
+        what += "which is not scored now (--base)"
         fix = "give another -o, or remove the folder; what was scored is kept"
-        raise InputError(what + changed[0], fix=fix)
+        raise InputError(what, fix=fix)
     united = {**results_of(old, others), **results}
     guards = [*facts["guards"], *(g for one in results.values() for g in one.guards)]
     told = {(guard.name, guard.checkpoint) for guard in guards}

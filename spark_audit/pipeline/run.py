@@ -31,6 +31,7 @@ from spark_audit.pipeline.local_engine import processes
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, matching
 from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.kept import keep_if_replaced, other_models
 from spark_audit.results import AuditResult, Guard, ManifestFacts, Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Scores
@@ -169,10 +170,12 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
         "tables": matching(view),
         "timing": {k: round(seconds, 3) for k, seconds in job.clock.items()},
     }
-    if before is not None:
+    # Of other models of the same names nothing is taken over.
+    if before is not None and not other_models(before, facts["checkpoints"]):
         with at(str(folder)):
             results, facts = folders.joined(before, results, facts)
     report = assemble(results, **facts)
+    keep_if_replaced(folder, before, report)
     evidence = {name: result.evidence for name, result in results.items()}
     sums = report.evidence | write_evidence(folder, evidence)
     write_report(

@@ -24,6 +24,7 @@ from spark_audit.files import (
     data_bytes,
     field_path,
     instead,
+    no_such_path,
     parse_json,
     read_regular,
     write_atomically,
@@ -35,6 +36,7 @@ from spark_audit.report.tables import File, Rendering
 from spark_audit.report.writers import markdown, pages, table_files
 from spark_audit.results import Report
 from spark_audit.terminal.flags import one_of
+from spark_audit.terminal.previous import keeping_previous
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
 
@@ -105,9 +107,10 @@ def read_report(folder: str | Path) -> Report:
     try:
         text = read_regular(path, most=data_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
+        if not folder.exists():
+            raise no_such_path(folder, otherwise=fix) from error
         kind = "a file" if folder.is_file() else "a folder without report.json"
-        what = f"is {kind}" if folder.exists() else "there is no such folder"
-        fix = instead(folder, fix)
+        what, fix = f"is {kind}", instead(folder, fix)
         raise InputError(what, where=str(folder), fix=fix) from error
     except OSError as error:
         raise OutputError(
@@ -168,6 +171,9 @@ def write_report(
     with sentences.spoken(language):  # refuses one that there is not
         shared = disclosed(report)
     before = _before(folder)
+    written_before = {"report.json"}
+    if before is not None:
+        written_before.update(chain(*before.files.values()))
 
     # Drawing takes longest: the page and the files share what is drawn.
     drawn = cache(partial(drawing.drawings, shared))
@@ -175,7 +181,15 @@ def write_report(
 
     def run(name: str, told: Report) -> list[Path]:
         with sentences.spoken("en" if name in ENGLISH else language):
-            return write_files(WRITERS[name](told, folder, how), folder)
+            files = [*WRITERS[name](told, folder, how)]
+        if before is None:
+            return write_files(files, folder)
+        # A file that the report before does not name is the user's.
+        users = [
+            folder / file.name for file in files if file.name not in written_before
+        ]
+        with keeping_previous(users):
+            return write_files(files, folder)
 
     usual = [name for name in WRITERS if name not in ON_REQUEST]
     asked = dict.fromkeys(formats or usual)

@@ -1,0 +1,82 @@
+"""What a command replaces is kept: in a folder beside it, under its own date.
+
+A file that is written again with the same bytes is no replacement. Whatever differs is
+kept, as it may have been made by hand, from other data or by another program.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from spark_audit.files import cannot_write, sha256_file
+from spark_audit.terminal.console import say
+
+PREVIOUS = "previous"
+"""The folder for files that were replaced; commands that read a folder skip it."""
+DATE = "%Y-%m-%d-%H%M%S"
+
+
+@contextmanager
+def keeping_previous(outputs: Sequence[Path]) -> Iterator[None]:
+    """Keep the files that the block replaces by others, and say where they are.
+
+    A file ``data/a.jsonl`` is kept as ``data/previous/a-DATE.jsonl``, with the date of
+    its last change. If the block fails, the files are left as it left them.
+
+    Raises
+    ------
+    OutputError
+        If nothing can be kept beside a file; the block has not run then.
+    """
+    links: dict[Path, Path] = {}
+    try:
+        for output in outputs:
+            if output.is_file():
+                links[output] = _linked(output)
+        yield
+        for output, link in links.items():
+            if output.is_file() and sha256_file(output) != sha256_file(link):
+                _keep(output, link)
+    finally:
+        for link in links.values():
+            link.unlink(missing_ok=True)
+
+
+def _linked(path: Path) -> Path:
+    """A second name of a file: what replaces the first one leaves it alone."""
+    link = path.with_name(f".spark-{secrets.token_hex(8)}.previous")
+    try:
+        with suppress(OSError):  # a file system without links
+            os.link(os.path.realpath(path), link)
+            return link
+        shutil.copy2(path, link)
+    except OSError as error:
+        raise cannot_write(link, error) from error
+    return link
+
+
+def _keep(output: Path, link: Path) -> None:
+    folder = output.parent / PREVIOUS
+    date = datetime.fromtimestamp(link.stat().st_mtime).strftime(DATE)
+    kept = unused(folder / f"{output.stem}-{date}{output.suffix}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        os.replace(link, kept)
+    except OSError as error:
+        raise cannot_write(kept, error) from error
+    say(f"{output} held something else, which is kept as {kept}")
+
+
+def unused(path: Path) -> Path:
+    """The path, or the first of ``NAME-2``, ``NAME-3`` ... that does not exist."""
+    number, free = 1, path
+    while os.path.lexists(free):
+        number += 1
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return free
