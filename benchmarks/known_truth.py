@@ -144,6 +144,7 @@ def concluded(
 ) -> dict[str, Any]:
     """Findings, figures of memory, state, gate and failed guards of one checkpoint."""
     from spark_audit.report.states import standings
+    from spark_audit.results.findings import UNUSABLE
 
     checkpoint = original + rounding
     fields = ("audit", "claim", "alone", "metric", "of", "group", "p", "p_adjusted")
@@ -151,7 +152,7 @@ def concluded(
         {name: getattr(finding, name, None) for name in fields}
         for finding in report.findings
         # What a guard voids is no claim, whatever it would have been.
-        if finding.checkpoint == checkpoint and finding.status != "invalid"
+        if finding.checkpoint == checkpoint and finding.status not in UNUSABLE
     ]
     figures = {
         row.group: [row.value, row.low, row.high]

@@ -48,6 +48,7 @@ DOORS = {
     ("spark_audit.results.report", "spark_audit.report.gate"),
     ("spark_audit.results.report", "spark_audit.report.figures.drawing"),
     ("spark_audit.results.report", "spark_audit.report.states"),
+    ("spark_audit.results.report", "spark_audit.report.void_rows"),
 }
 """Methods for Python's users that open what stands above, when they are called."""
 

@@ -35,7 +35,7 @@ AVERAGED = "limits are the mean of the limits of the replicates (conservative)"
 QUADRATURE = "sources and seeds are added in quadrature (conservative)"
 LOG = "tries"
 """Unit of figures that are averaged as logarithms."""
-WORST = ("not_estimable", "ok", "not_resolvable", "insensitive", "invalid")
+WORST = ("not_estimable", "ok", "not_resolvable", "insensitive", "invalid", "void")
 """Statuses of replicates: their entry has the last of these."""
 
 

@@ -358,7 +358,7 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
 
 
 def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[Finding]:
-    """The findings; those that a setup guard voids have the status ``invalid``.
+    """The findings; those that a setup guard voids have the status ``void``.
 
     They keep their figures, and are no detections.
     """
@@ -368,8 +368,8 @@ def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[F
         claims = tested or SEVERITY[one.alone] >= DETECTED
         for fault in faults(guards, one.checkpoint) if claims else ():
             remains = REMAINS[fault.name].get(one.alone, ())
-            if one.status != "invalid" and not {one.audit, ANY} & {*remains}:
-                void = {"status": "invalid", "voided_by": fault.name}
+            if not one.voided_by and not {one.audit, ANY} & {*remains}:
+                void = {"status": "void", "voided_by": fault.name}
                 one = one.model_copy(update=void)
         made.append(one)
     return made

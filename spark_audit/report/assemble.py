@@ -11,6 +11,7 @@ from spark_audit.audits.setup_guards import consistent, without_void
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
 from spark_audit.report.states import untested
+from spark_audit.report.void_rows import with_states
 from spark_audit.results import AuditResult, Guard, Report, by_severity
 
 Records = list[dict[str, Any]]
@@ -72,7 +73,7 @@ def assemble(
     audited = [one.name for one in facts.get("checkpoints", ())]
     findings += untested(findings, audited)
     settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}
-    return Report.model_validate(
+    report = Report.model_validate(
         {
             "created": now(),
             "versions": versions(),
@@ -86,6 +87,7 @@ def assemble(
             **facts,
         }
     )
+    return with_states(report)
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:

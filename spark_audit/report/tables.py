@@ -26,7 +26,7 @@ MOST = 1e12
 """Values of which no more is said than that they are beyond it."""
 FURTHER = "further"
 """Where tables stand that belong to no audit of a report."""
-VOID: tuple[Status, ...] = ("invalid", "insensitive", "not_resolvable")
+VOID: tuple[Status, ...] = ("void", "invalid", "insensitive", "not_resolvable")
 """Statuses of figures that stand in the report but must not be read as found."""
 
 

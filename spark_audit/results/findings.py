@@ -124,7 +124,11 @@ class Figure(Strict):
     of the report, Holm's first step; null if none can be), at 5% divided by the tests
     of the table where p is corrected over them, else by one two-sided test at 5%."""
     status: Status = "ok"
-    """Whether the figure may be concluded on."""
+    """Whether the figure may be concluded on; `void`: a setup guard failed."""
+    state: Text = ""
+    """State of its checkpoint, as the report's first screen has it; empty: none."""
+    voided_by: Text = ""
+    """Setup guard that failed and voids it; empty: none."""
     family: Family = "exploratory"
     """`primary`: declared beforehand, and corrected over all checkpoints together."""
 
@@ -333,6 +337,8 @@ SEVERITY = dict(zip(get_args(Claim), (6, 5, 4, 3, 2, 2, 2, 2, 1, 0), strict=True
 """How much a claim matters to who must decide: 6 first, 0 last."""
 DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""
+UNUSABLE: tuple[Status, ...] = ("invalid", "void")
+"""Statuses of a figure on which nothing can be concluded."""
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
 
@@ -343,8 +349,8 @@ class Finding(Rendered, Figure):
     ``severity`` follows from ``claim``. The figures are those that it claims: of the
     row that it rests on, or what that is beyond another. What a primary finding detects
     ``alone`` is claimed only if its ``p`` holds once corrected over the primary
-    findings of the whole report; else nothing is. One whose ``status`` is ``invalid``
-    is void, and no detection.
+    findings of the whole report; else nothing is. One whose ``status`` is ``void`` or
+    ``invalid`` is no detection.
     """
 
     checkpoint: Text = ""
@@ -367,8 +373,6 @@ class Finding(Rendered, Figure):
     others that of their contrast."""
     tests: Count = 0
     """Primary tests of the report that p is corrected over."""
-    voided_by: Text = ""
-    """Setup guard that failed and voids it; empty: none."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -404,7 +408,7 @@ class Finding(Rendered, Figure):
         """Whether its sentence states the smallest effect: only without a claim."""
         claims = ("confounded", "not_tested")
         nothing = SEVERITY[self.claim] < DETECTED and self.claim not in claims
-        return bool(self.power) and nothing and self.status != "invalid"
+        return bool(self.power) and nothing and self.status not in UNUSABLE
 
     @property
     def why(self) -> str:
@@ -428,7 +432,7 @@ class Finding(Rendered, Figure):
         claim = data.get("claim") if isinstance(data, dict) else None
         if isinstance(claim, str) and claim in SEVERITY:
             severity = SEVERITY[claim]
-            if severity >= DETECTED and data.get("status") == "invalid":
+            if severity >= DETECTED and data.get("status") in UNUSABLE:
                 severity = 0  # what is void is no detection
             return {"alone": claim, **data, "severity": severity}
         return data

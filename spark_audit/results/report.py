@@ -225,13 +225,19 @@ class Report(Strict):
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """The rows as a frame, a figure a line.
 
+        What is of a checkpoint has its ``state`` and the setup guard that it is
+        ``voided_by``.
+
         Parameters
         ----------
         of
             ``results``, ``contrasts``, ``guards``, ``findings``, ``checkpoints``, or
             the name of a further table.
         """
-        return frame(of, self, {**LISTS, "checkpoints": CheckpointFacts})
+        from spark_audit.report.void_rows import with_state_columns
+
+        table = frame(of, self, {**LISTS, "checkpoints": CheckpointFacts})
+        return with_state_columns(table, self, self.origins.get(of, ""))
 
     def plot(self, name: str) -> Axes:
         """Draw one of the report's figures.

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
-Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
+Status = Literal[
+    "ok", "not_estimable", "invalid", "not_resolvable", "insensitive", "void"
+]
 """Whether a figure may be concluded on, and if not, why."""
 
 Interval = Literal[

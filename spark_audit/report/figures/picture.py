@@ -448,7 +448,8 @@ class Picture:
             elif row.status == "not_estimable":
                 lacking.setdefault(row.note, {})[row.checkpoint] = None
         # Curves are drawn from tables, which have no status of their own.
-        void: dict[str, dict[str, None]] = {"invalid": {}, "insensitive": {}}
+        statuses = ("void", "invalid", "insensitive")
+        void = {status: dict[str, None]() for status in statuses}
         for row in (*report.results, *report.contrasts):
             if (row.audit, row.group) == (self.audit, "pooled") and row.status in void:
                 void[row.status][entry_of(row.checkpoint)] = None

@@ -18,6 +18,7 @@ from spark_audit import sentences
 from spark_audit.audits.base import carriers
 from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows
 from spark_audit.report.tables import File, Rendering, figure, line_name, methods_of
+from spark_audit.report.void_rows import with_state_columns
 from spark_audit.report.writers.pages import environment
 from spark_audit.results import Report, Row
 
@@ -52,7 +53,8 @@ def write_csv(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
             long = wide.melt(places, var_name="task", value_name="accuracy")
             frames[name] = long.dropna(subset="accuracy")
     for name, frame in frames.items():
-        yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
+        marked = with_state_columns(frame, report, report.origins.get(name, ""))
+        yield File(f"tables/{name}.csv", csv_text(_tidy(marked)))
 
 
 def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
