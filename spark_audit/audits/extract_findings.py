@@ -30,7 +30,7 @@ from spark_audit.manifest.sequences import PROMPTS
 from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
-from spark_audit.results.findings import Fact
+from spark_audit.results.findings import EXCESS, Fact
 from spark_audit.stats.bootstrap import holm_by_key, sign_flip
 from spark_audit.stats.estimate import Estimate, Power, side_of
 from spark_audit.stats.intervals import clopper_pearson, rate_estimate, ratio_estimate
@@ -304,7 +304,7 @@ def _finding(
         shown = row_of(apart, metric="apart", **place)
         facts = {**facts, "apart": shown}
         test |= {k: 100 * getattr(shown, k) for k in (*ENDS, "mde")}
-        test |= {"null": 0.0, "unit": "points"}
+        test |= {"metric": f"{row.metric}{EXCESS}", "null": 0.0, "unit": "points"}
     return Finding.on(row, claim, f"extract.{says}", facts=facts, **test)
 
 

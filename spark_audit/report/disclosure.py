@@ -316,7 +316,8 @@ def _fact(
 
 
 def _place(one: Row | Finding) -> tuple[str, ...]:
-    return (one.audit, one.checkpoint, one.metric, one.of, one.group)
+    metric = one.row_metric if isinstance(one, Finding) else one.metric
+    return (one.audit, one.checkpoint, metric, one.of, one.group)
 
 
 def _finding(

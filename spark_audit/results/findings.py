@@ -339,6 +339,8 @@ DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""
 UNUSABLE: tuple[Status, ...] = ("invalid", "void")
 """Statuses of a figure on which nothing can be concluded."""
+EXCESS = "_excess"
+"""What the metric of a finding ends in that claims a difference of two figures."""
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
 
@@ -356,7 +358,8 @@ class Finding(Rendered, Figure):
     checkpoint: Text = ""
     """Of whom; empty: of all of them."""
     metric: Text = ""
-    """What was measured; empty: nothing."""
+    """What was measured; empty: nothing. `auc_excess` and the like: what the metric has
+    beyond another figure, so that `null` is 0."""
     claim: Claim
     """What is claimed."""
     alone: Claim = "nothing_shown"
@@ -415,6 +418,11 @@ class Finding(Rendered, Figure):
         """Why no effect can be detected; empty where one can."""
         lacking = (one.why for one in self.power if not one.of and one.mde is None)
         return next(lacking, "")
+
+    @property
+    def row_metric(self) -> str:
+        """The metric of the row that it rests on, if it claims an excess of it."""
+        return self.metric.removesuffix(EXCESS)
 
     @property
     def withdrawn(self) -> bool:

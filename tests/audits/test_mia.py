@@ -273,6 +273,9 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
     area = max(above.mean(), 1 - above.mean())
     assert score.value == pytest.approx(area)
     assert finding.value == pytest.approx(area - 0.5)
+    # Beside a null of 0 it is no AUC.
+    assert (finding.metric, finding.row_metric) == ("auc_excess", "auc")
+    assert finding.null == 0
     assert 1 - score.value <= finding.power[-1].most <= 0.5
 
     shown = finding.low > 0

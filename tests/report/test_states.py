@@ -74,6 +74,25 @@ def test_a_count_of_few_clusters_is_not_shown_as_half_of_all(clusters, words):
     assert words in disclosed(made).guards[0].detail
 
 
+def test_what_a_metric_has_beyond_another_is_withheld_with_its_row():
+    row = figure("a", "mia|auc|loss", 0.9, clusters=3)
+    claimed = finding(
+        "mia",
+        "a",
+        "membership",
+        metric="auc_excess",
+        of="loss",
+        value=0.4,
+        low=0.3,
+        high=0.5,
+        null=0.0,
+        unit="AUC",
+    )
+    (shown,) = disclosed(made_report("a", results=[row], findings=[claimed])).findings
+    assert (shown.value, shown.low, shown.high) == (None, None, None)
+    assert shown.claim == "membership"
+
+
 @pytest.mark.parametrize("mde", [0.0301, 0.045, 0.0518, 0.3])
 def test_no_smaller_effect_is_shown_to_be_detectable(mde):
     row = figure("a", "matched|memory", 0.01, low=-0.016, high=0.037, mde=mde)

@@ -18,7 +18,7 @@ from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
 from spark_audit.results import Row
-from spark_audit.results.findings import Fact
+from spark_audit.results.findings import EXCESS, Fact
 from spark_audit.stats import roc
 from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.estimate import Estimate, Power
@@ -139,8 +139,15 @@ class AboveTexts:
             most = 1 - self.bar
             bar: dict[str, Any] = {"most": most, "beyond": self.margin, "over": over}
             power.append(Power(test="t", se=apart.se, df=apart.clusters - 1, **bar))
-        own = {"value": apart.value, "low": apart.low, "high": apart.high}
-        return {**own, "null": 0.0, "unit": "AUC", "power": power}
+        return {
+            "metric": f"auc{EXCESS}",
+            "value": apart.value,
+            "low": apart.low,
+            "high": apart.high,
+            "null": 0.0,
+            "unit": "AUC",
+            "power": power,
+        }
 
     def facts(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Fact]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond`` the bar.
