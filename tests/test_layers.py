@@ -61,7 +61,7 @@ PATTERNS = {
     "spark_audit.report.figures.drawing": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",
     "spark_audit.report.disclosure": "folders of a path",
-    "spark_audit.report.writers.table_files": "what is escaped",
+    "spark_audit.report.writers.latex": "what is escaped",
     "spark_audit.report.writers.markdown": "what is escaped",
     "spark_audit.results.report": "names of files",
 }

@@ -33,7 +33,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures import drawing
 from spark_audit.report.tables import File, Rendering
-from spark_audit.report.writers import markdown, pages, table_files
+from spark_audit.report.writers import latex, markdown, pages, table_files
 from spark_audit.results import Report
 from spark_audit.terminal.flags import one_of
 from spark_audit.terminal.previous import keeping_previous
@@ -62,7 +62,7 @@ WRITERS: Mapping[str, Writer] = {
     "html": pages.write_page,
     "md": markdown.write,
     "csv": table_files.write_csv,
-    "latex": table_files.write_latex,
+    "latex": latex.write_latex,
     "json": _json,
     "figures": _figures,
     "dossier": pages.write_dossier,

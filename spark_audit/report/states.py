@@ -120,8 +120,8 @@ class Standing:
     faults
         Setup guards that failed for it; the lead names them.
     memory
-        How the log-likelihood of trained identifiers changed relative to comparable
-        ones that were never trained on, nats per token: above 0 is more likely.
+        How the NLL of trained identifiers changed relative to comparable ones that
+        were never trained on, nats per token: below 0 is more likely.
     sides
         Groups of trained and of held-out identifiers; empty where they are not known.
     """

@@ -24,6 +24,8 @@ LARGE = 1e6
 """Values from which powers of ten are shown."""
 MOST = 1e12
 """Values of which no more is said than that they are beyond it."""
+SHA256 = 64
+"""Letters of a digest that is not keyed."""
 FURTHER = "further"
 """Where tables stand that belong to no audit of a report."""
 VOID: tuple[Status, ...] = ("void", "invalid", "insensitive", "not_resolvable")
@@ -53,6 +55,11 @@ def limited(value: float, low: float | None, high: float | None) -> str:
         return text if high is None else f"{text} [≤ {shown(high)}]"
     ends = f"≥ {shown(low)}" if high is None else f"{shown(low)}, {shown(high)}"
     return f"{text} [{ends}]"
+
+
+def is_shared(report: Report) -> bool:
+    """Whether it is a report as files for others hold it: rounded, its digest keyed."""
+    return not report.manifest.key and len(report.manifest.digest) != SHA256
 
 
 @dataclass(frozen=True)

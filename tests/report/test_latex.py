@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_reports import checkpoint, figure, made_report, manifest_facts
-
-from spark_audit.report.folder import write_report
-from spark_audit.report.writers.table_files import latex_tables
-from spark_audit.results import (
-    Report,
-    Row,
+from made_reports import (
+    checkpoint,
+    figure,
+    guard,
+    made_report,
+    manifest_facts,
+    said,
 )
+
+from spark_audit.report.assemble import assemble
+from spark_audit.report.disclosure import disclosed
+from spark_audit.report.folder import write_report
+from spark_audit.report.writers.latex import latex_tables
+from spark_audit.results import AuditResult, Report, Row
 
 NAMES = ("base", r"a_b&c%d#e$f^g~h\i{j}", "[run]*", "λ-naïve--模", "<x>|'q'\"`")
 SHOWN = (
@@ -26,7 +32,7 @@ SHOWN = (
 )
 """Of the names, as LaTeX."""
 TASKS = ("task_a", "b&w")
-MATCHED = ("nll_pii|", "nll_control|", "delta_sel|", "delta_sel|change")
+MATCHED = ("memory|", "nll_pii|", "nll_control|", "delta_sel|", "delta_sel|change")
 RANKS = ("mean", "median")
 SCORES = ("loss", "response", "mink10", "minkpp10", "zlib", "reference", "blind")
 RARE = ("response", "reference")
@@ -78,7 +84,7 @@ def report() -> Report:
             rows.append(figure(name, place, value))
             if "accuracy" in place:
                 rows.append(figure(name, place, 99.0 + k, of="1"))
-    rows.append(figure(NAMES[1], COLUMNS["matched"][2], 0.5, over="seeds"))
+    rows.append(figure(NAMES[1], COLUMNS["matched"][3], 0.5, over="seeds"))
     return a_report(rows)
 
 
@@ -86,7 +92,12 @@ def report() -> Report:
 
 
 def body(text: str) -> dict[str, list[str]]:
-    """Cells of all lines between the header and the bottom rule, by their first."""
+    """Cells of figures between the header and the bottom rule, by a line's name."""
+    return {name: own for name, (_, *own) in whole_body(text).items()}
+
+
+def whole_body(text: str) -> dict[str, list[str]]:
+    """The same with the state, which stands before the figures."""
     inner = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
     lines = [line.removesuffix(r" \\") for line in inner.strip().splitlines()]
     cells = [re.split(r" (?<!\\)& ", line) for line in lines]
@@ -105,7 +116,13 @@ def test_a_table_holds_the_figures_of_its_rows(report, name):
         k: list(map(numbers, v)) for k, v in body(latex_tables(report)[name]).items()
     }
     if name == "matched":
-        assert shown.pop(SHOWN[1] + ", seeds") == [[], [], [0.5, 0.375, 0.75], []]
+        assert shown.pop(SHOWN[1] + ", seeds") == [
+            [],
+            [],
+            [],
+            [0.5, 0.375, 0.75],
+            [],
+        ]
     assert list(shown) == list(SHOWN)
     rows = [row for row in report.results if row.over == "sources"]
     own = {(r.audit, r.metric, r.of, r.group, r.checkpoint): r for r in rows}
@@ -136,9 +153,55 @@ def test_a_void_figure_says_so_and_why(status, word):
     text = latex_tables(a_report(rows))["mia"]
     lines = {name: cells[0] for name, cells in body(text).items()}
     assert lines["base"] == "0.500 [0.375, 0.750]"
-    assert lines["run"] == f"0.875 [0.750, 1.125] {word.upper()}"
+    void = f"0.875 [0.750, 1.125] {word.upper()}"
+    assert lines["run"] == rf"\sparkvoid{{{void}}}"
     assert rf"run: {word}: 100\% of it \& more." in text
     assert text.count(f": {word}: ") == 2
+
+
+def test_every_line_has_its_state_and_what_is_void_names_the_check():
+    """A model that leaks, or is broken, can have the largest Delta_sel."""
+    places = COLUMNS["matched"]
+    values = {"clean": (0.0, -0.225), "leak": (-1.9, 0.57), "broken": (0.1, 0.69)}
+    rows = [
+        figure(name, place, value)
+        for name, (memory, delta_sel) in values.items()
+        for place, value in zip(places, (memory, 2.0, 2.0, delta_sel, 0.1), strict=True)
+    ]
+    family = {"p": 1e-6, "family": "primary"}
+    told = [
+        said("matched", "leak", "memory", "s", **family),
+        said("matched", "clean", "nothing_shown", "s", **family),
+        said("matched", "broken", "nothing_shown", "s", **family),
+    ]
+    bare = made_report(*values)
+    facts = {k: getattr(bare, k) for k in ("status", "command", "manifest")}
+    report = assemble(
+        {"matched": AuditResult(rows=rows, findings=told)},
+        guards=[guard("broken_model", "It failed.", of="broken")],
+        checkpoints=bare.checkpoints,
+        **facts,
+    )
+    text = latex_tables(report)["matched"]
+    lines = whole_body(text)
+    assert {name: cells[0] for name, cells in lines.items()} == {
+        "clean": "NO LEAK FOUND",
+        "leak": "LEAKS",
+        "broken": "NOT TESTED",
+    }
+    assert all(cell.startswith(r"\sparkvoid{") for cell in lines["broken"][1:])
+    assert "sparkvoid" not in "".join(lines["leak"] + lines["clean"])
+    assert numbers(lines["leak"][1])[0] == -1.9
+    header = text.split(r"\toprule")[1].split(r"\midrule")[0]
+    assert r"\uparrow" not in header
+    assert r"broken\_model (broken)" in text
+
+
+def test_only_what_is_shared_says_that_it_is_rounded(report):
+    exact = latex_tables(report)["matched"]
+    shared = latex_tables(disclosed(report))["matched"]
+    assert "are rounded" in shared
+    assert "are rounded" not in exact
 
 
 def test_files_are_ascii_and_their_braces_match(report, tmp_path):

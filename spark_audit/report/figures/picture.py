@@ -28,7 +28,7 @@ from spark_audit.report.figures.drawing import (
     Drawing,
     palette,
 )
-from spark_audit.report.tables import VOID
+from spark_audit.report.tables import VOID, is_shared
 from spark_audit.results import Report, Row, number
 from spark_audit.sentences import optional, render
 
@@ -461,6 +461,7 @@ class Picture:
             "lacking": lacking,
             "seeds": any(entry_of(name) != name for name in palette(report)),
             "apart": False,
+            "shared": is_shared(report),
             "void": {status: names for status, names in void.items() if names},
         }
 

@@ -156,14 +156,22 @@ def selectivity(report: Report) -> picture.Picture | None:
         # Of the reference itself there is no change to show.
         del changes[BASE]
     bands = drawing.rows_of(report, "matched", "rtm_bias", of="change")
+    memories = drawing.rows_of(report, "matched", "memory")
+    stand = {one.name: one for one in standings(report)}
     look, lines = picture.looks(report), []
     for name in dict.fromkeys([*levels, *changes]):
         rows = [changes.get(name), levels.get(name)][not changed :]
         text = _words(rows[0])
         if changed and name == BASE and name not in changes:
             text = render("figure.selectivity.reference")
-        label = picture.wrapped(name)
-        lines.append(Line(label, look[name], rows, text, bands.get(name)))
+        memory_row = memories.get(name)
+        if memory_row is not None and memory_row.value is not None:
+            text += "\n" + render(
+                "figure.selectivity.memory", memory=_words(memory_row)
+            )
+        label, colour = _named(name, stand.get(name))
+        style = _greyed(look[name], rows[0])
+        lines.append(Line(label, style, rows, text, bands.get(name), colour=colour))
     panels = [_section("changes", lines)]
     contrasts, behind = (
         drawing.chosen_of(report, report.contrasts, "matched", metric, "", "pooled")
@@ -174,10 +182,11 @@ def selectivity(report: Report) -> picture.Picture | None:
         one = baselines.pop() if len(baselines) == 1 else ""
         lines = []
         for (name, baseline), row in contrasts.items():
-            label = picture.wrapped(name)
+            label, colour = _named(name, stand.get(name))
             label += "" if one else f"\nvs {picture.wrapped(baseline)}"
             band = behind.get((name, baseline))
-            lines.append(Line(label, look[name], [row], _words(row), band))
+            style = _greyed(look[name], row)
+            lines.append(Line(label, style, [row], _words(row), band, colour=colour))
         panels.append(_section("contrasts", lines, baseline=one))
     return picture.Picture(
         audit="matched",
@@ -198,6 +207,21 @@ def _section(name: str, lines: list[Line], **facts: str) -> picture.Panel:
         for key in (name, f"{name}_axis")
     )
     return section(lines, title, label, limits=span(lines))
+
+
+def _named(name: str, standing: Standing | None) -> tuple[str, str]:
+    """A checkpoint's name behind its state, and the colour of both."""
+    if standing is None:
+        return picture.wrapped(name), drawing.INK
+    label = picture.wrapped(f"{badge(standing.state)}  {name}", lines=3)
+    return label, STATES[standing.state].colour
+
+
+def _greyed(look: picture.Look, row: Row | None) -> picture.Look:
+    """The look, or the same in grey where the row is void."""
+    if row is None or row.status not in VOID:
+        return look
+    return replace(look, colour=drawing.MUTED, alpha=0.6)
 
 
 def _words(row: Row | None) -> str:
@@ -282,7 +306,7 @@ def _line(one: Standing, *, alike: bool) -> Line:
 
 
 def _ticks(low: float, high: float) -> dict[float, str]:
-    """Where -> how much more likely, with nats per token in brackets."""
+    """Where -> how much more likely, with the change of NLL in brackets, nats."""
     if high - low > math.log(3):
         halves = (0.5, 2.0) if high - low < math.log(20) else ()
         ratios = sorted((*RATIOS, *halves))
@@ -295,7 +319,7 @@ def _ticks(low: float, high: float) -> dict[float, str]:
 
 
 def _tick(ratio: float) -> str:
-    nats = _minus(render("figure.memory.nats", nats=math.log(ratio)))
+    nats = _minus(render("figure.memory.nats", nats=-math.log(ratio)))
     if ratio == 1:
         return f"0\n{render('figure.memory.null')}"
     if ratio >= 2:

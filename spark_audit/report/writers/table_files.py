@@ -6,20 +6,15 @@ in two of them.
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
-from spark_audit import sentences
-from spark_audit.audits.base import carriers
+from spark_audit.report.disclosure import step_of
 from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows
-from spark_audit.report.tables import File, Rendering, figure, line_name, methods_of
+from spark_audit.report.tables import File, Rendering, is_shared
 from spark_audit.report.void_rows import with_state_columns
-from spark_audit.report.writers.pages import environment
 from spark_audit.results import Report, Row
 
 RENAMED = {
@@ -43,6 +38,12 @@ def write_csv(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """Results, contrasts, guards and the report's further tables as CSV."""
     lists = ("results", "contrasts", "guards")
     frames = {name: report.to_frame(name) for name in lists}
+    if is_shared(report):
+        for name, rows in (
+            ("results", report.results),
+            ("contrasts", report.contrasts),
+        ):
+            frames[name]["rounded"] = [_is_rounded(row) for row in rows]
     for name, records in report.tables.items():
         frames[name] = pd.DataFrame(records, dtype=object)
         if name == "accuracy_matrix":  # a line for each task after each stage
@@ -55,6 +56,12 @@ def write_csv(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     for name, frame in frames.items():
         marked = with_state_columns(frame, report, report.origins.get(name, ""))
         yield File(f"tables/{name}.csv", csv_text(_tidy(marked)))
+
+
+def _is_rounded(row: Row) -> bool:
+    """Whether the figures of a row are rounded to what its clusters allow."""
+    has_step = row.unit == "tries" or step_of(row) is not None
+    return row.value is not None and has_step
 
 
 def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
@@ -108,251 +115,3 @@ def write_named(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
             table = table.loc[table["named"], ["checkpoint", *columns, "false_share"]]
             table = table.rename(columns={"group": "source"})
         yield File(f"tables/{name}.csv", csv_text(table), private=True)
-
-
-INLINE = 4
-"""Columns of figures up to which an interval stands beside its value, not below."""
-
-
-class Column(NamedTuple):
-    """A column: its header, and the rows that it shows.
-
-    ``of = "last"`` of an accuracy is a series' last stage; ``counted`` says what the
-    rows' ``n`` counts.
-    """
-
-    header: str
-    audit: str
-    metric: str
-    of: str = ""
-    counted: str = "tokens"
-    group: str = "pooled"
-
-
-LAST, AVG, BWT = (
-    Column(f"{name} ↑", "utility", name.lower(), counted="answers")
-    for name in ("Last", "Avg", "BWT")
-)
-LAYOUTS: Mapping[str, tuple[Column, ...]] = {
-    "matched": (
-        Column("PII NLL ↑", "matched", "nll_pii"),
-        Column("Matched NLL", "matched", "nll_control"),
-        Column("Δsel ↑", "matched", "delta_sel"),
-        Column("Δsel change ↑", "matched", "delta_sel", "change"),
-    ),
-    "rank": (
-        Column("Rank mean ↑", "rank", "rank_mean", "pii"),
-        Column("Rank median ↑", "rank", "rank_median", "pii"),
-        *(Column(f"Top-{k} ↓", "rank", f"top{k}_rate", "pii") for k in (1, 5, 10)),
-    ),
-    "canary_rank": (
-        Column("Full rank ↑", "canary", "rank_mean", "full", "canaries"),
-        Column("Exposure ↓", "canary", "exposure_mean", "full", "canaries"),
-        Column("Full Top-1 ↓", "canary", "top1_rate", "full", "canaries"),
-        Column("Full Top-10 ↓", "canary", "top10_rate", "full", "canaries"),
-    ),
-    "mia": (),
-    "ablations": (
-        *(LAST, AVG, BWT),
-        Column("PII NLL ↑", "nll", "nll", "pii"),
-        Column("Low-sens. NLL ↓", "nll", "nll", "low"),
-        Column("Canary NLL ↑", "nll", "nll", "canary", "canaries"),
-    ),
-    "utility": (BWT, LAST, AVG),
-}
-"""The paper's tables, in its order; captions are the sentences ``latex.NAME``."""
-SCORES = (
-    *("loss", "response", "mink10", "minkpp10", "zlib"),
-    *("reference", "wbc", "combined", "blind"),
-)
-"""Membership scores, in the paper's order."""
-Shown = Mapping[Column, Mapping[str, Row]]
-"""Column -> name of a line -> row."""
-
-
-def write_latex(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
-    """``tables/*.tex``; no text of an example is ever in them."""
-    tables = latex_tables(report)
-    whole = environment().get_template("all.tex")
-    empty = sentences.render("latex.empty")
-    tables["all"] = whole.render(names=[*tables], empty=empty)
-    yield from (File(f"tables/{name}.tex", text) for name, text in tables.items())
-
-
-def latex_tables(report: Report) -> dict[str, str]:
-    """Every table that the report holds figures for, as LaTeX, by its file's stem."""
-    by_place = _rows(report)
-    tables = {}
-    for name in LAYOUTS:
-        columns = _columns(name, report)
-        places = {one: one[1:4] + one[5:] for one in columns}
-        figures = {k: by_place[v] for k, v in places.items() if v in by_place}
-        # The audit of the last column is the one that a table is of.
-        own = [rows for one, rows in figures.items() if one.audit == columns[-1].audit]
-        if any(row.value is not None for rows in own for row in rows.values()):
-            tables[name] = _table(name, report, figures)
-    return tables
-
-
-def _rows(report: Report) -> dict[tuple[str, ...], dict[str, Row]]:
-    """Rows by audit, metric, variant and group, then by line."""
-    found: dict[tuple[str, ...], dict[str, Row]] = {}
-    # Of the stages of an accuracy the last one stays.
-    stage = {id(r): int(r.of) for r in report.results if r.of.isdigit()}
-    for row in sorted(report.results, key=lambda row: stage.get(id(row), 0)):
-        of = "last" if row.metric == "accuracy" and id(row) in stage else row.of
-        place = (row.audit, row.metric, of, row.group)
-        found.setdefault(place, {})[line_name(row)] = row
-    return found
-
-
-def _columns(name: str, report: Report) -> Sequence[Column]:
-    """The columns of a layout: of tasks and scores those that the report has."""
-    if name == "mia":
-        return [*_membership(report)]
-    if name == "utility":
-        tasks = [r.grouping[1] for r in report.results if r.metric == "accuracy"]
-        return [
-            Column(task, "utility", "accuracy", "last", "answers", f"task:{task}")
-            for task in filter(None, dict.fromkeys(tasks))
-        ] + [*LAYOUTS[name]]
-    if name == "canary_rank" and report.settings.get("preset") == "paper":
-        # Averaged over annotations, as the paper does.
-        own = {"of": "full/annotation", "counted": "annotations"}
-        return [column._replace(**own) for column in LAYOUTS[name]]
-    return LAYOUTS[name]
-
-
-def _membership(report: Report) -> Iterator[Column]:
-    """The AUC of scores that claims may rest on, and of the paper's; some TPR."""
-    scored = {row.of for row in report.results if row.audit == "mia"}
-    resting = {*carriers(report.findings, "mia").values()}
-    for metric, words, scores in (
-        ("auc", "AUC ≈0.5", scored),
-        ("tpr_at_fpr_5", "TPR@5% FPR ↓", resting or {"response", "reference"}),
-    ):
-        for score in SCORES:
-            if score in scores:
-                header = f"{sentences.render(f'latex.score_{score}')} {words}"
-                yield Column(header, "mia", metric, score, "rows")
-
-
-def _table(name: str, report: Report, figures: Shown) -> str:
-    """A floating table, smaller where it is higher or wider than a page, and notes."""
-    # As the report has them, whichever column comes first.
-    lines = [
-        line
-        for line in dict.fromkeys(map(line_name, report.results))
-        if any(line in rows for rows in figures.values())
-    ]
-    cells = {
-        column.header: [figure(k[line]).text if line in k else "-" for line in lines]
-        for column, k in figures.items()
-    }
-    frame = pd.DataFrame(cells, index=lines).rename_axis("Checkpoint", axis=1)
-    style = (
-        frame.style.format(_stacked if len(cells) > INLINE else _tex, escape="latex")
-        .format_index(_tex, escape="latex", axis=0)
-        .format_index(_tex, escape="latex", axis=1)
-        .map_index(lambda _: "textbf:--rwrap;", axis=1)
-    )
-    paper = report.settings.get("preset") == "paper"
-    caption = sentences.render(f"latex.{name}", each=paper)
-    shape = f"@{{}}l{'c' * len(cells)}@{{}}"
-    tabular = style.to_latex(hrules=True, column_format=shape).strip()
-    below = pd.DataFrame(_notes(report, figures)).style.hide(axis=0).hide(axis=1)
-    below = below.format(_tex, escape="latex")
-    notes = below.to_latex(column_format=r"@{}p{\textwidth}@{}").strip()
-    template = environment().get_template("table.tex")
-    return template.render(name=name, caption=caption, tabular=tabular, notes=notes)
-
-
-def _notes(report: Report, figures: Shown) -> list[str]:
-    """What stands below a table: of its intervals and sizes, then reasons and remarks.
-
-    Each remark stands once, after the lines that it is on.
-    """
-    rows = [row for lines in figures.values() for row in lines.values()]
-    bounded = [row for row in rows if row.low is not None or row.high is not None]
-    remarks: dict[str, dict[str, None]] = {}
-    for row in rows:
-        state = row.status.replace("_", " ").removeprefix("ok")
-        if state and not row.note.lower().startswith(state):
-            note = f"{state}: {row.note or sentences.render(f'latex.{row.status}')}"
-        else:  # some audits' notes begin with the word themselves
-            note = row.note
-        remarks.setdefault(note.rstrip("."), {})[line_name(row)] = None
-    remarks.pop("", None)
-    facts = {
-        "partial": report.status == "partial",
-        "levels": [f"{100 * v:g}%" for v in {row.level for row in bounded}],
-        "unit": "canaries" if {row.audit for row in rows} == {"canary"} else "clusters",
-        "manifest": report.manifest.name,
-        "methods": sorted(methods_of(bounded)),
-        "seeds": any(row.over != "sources" for row in rows),
-        "sizes": _sizes(figures),
-        "arrows": any(column.header[-1] in "↑↓" for column in figures),
-        "gaps": len({frozenset(lines) for lines in figures.values()}) > 1,
-        "failed": dict.fromkeys(g.name for g in report.guards if g.passed is False),
-    }
-    return [
-        *filter(None, sentences.under("latex.note.", **facts)),
-        *(f"{', '.join(lines)}: {note}." for note, lines in remarks.items()),
-    ]
-
-
-def _sizes(figures: Shown) -> dict[str, list[str]]:
-    """How many were averaged and in how many clusters -> headers of the columns."""
-    headers: dict[str, list[str]] = {}
-    for column, lines in figures.items():
-        known = [r for r in lines.values() if r.value is not None and r.clusters]
-        # Over seeds, clusters are seeds.
-        if rows := [row for row in known if row.over == "sources"] or known:
-            text = f"{_span(row.n for row in rows)} {column.counted}"
-            if column.counted != "canaries":
-                unit = "canaries" if column.audit == "canary" else "clusters"
-                text += f" in {_span(row.clusters for row in rows)} {unit}"
-            headers.setdefault(text, []).append(column.header.rstrip(" ↑↓"))
-    return headers
-
-
-def _span(values: Iterable[int]) -> str:
-    known = sorted(set(values))
-    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
-
-
-SIGNS = {
-    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "≈": r"$\approx$", "Δ": r"$\Delta$"},
-    **{"≤": r"$\leq$", "≥": r"$\geq$", "<": r"$<$", ">": r"$>$", "|": r"$|$"},
-    **{'"': r"{\char34}", "`": r"{\char96}"},
-}
-MARKS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
-ACCENTS = dict(zip(MARKS, "`'^~\"rvc", strict=True))
-"""Combining characters, and commands of TeX."""
-
-
-def _tex(escaped: object) -> str:
-    """What pandas escaped, in ASCII: it compiles in any encoding, with any engine.
-
-    A character without a command of plain LaTeX appears by its code, as U+4E2D.
-    """
-    text = "".join(map(_sign, unicodedata.normalize("NFC", str(escaped))))
-    if text.startswith(("[", "*")):  # after the end of a line these were its options
-        text = f"{{{text}}}"
-    return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)
-
-
-def _sign(char: str) -> str:
-    if char in SIGNS or char.isascii():
-        return SIGNS.get(char, char)
-    base, *marks = list(unicodedata.normalize("NFD", char))
-    if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in ACCENTS:
-        return rf"\{ACCENTS[marks[0]]}{{{base}}}"
-    return rf"\texttt{{U+{ord(char):04X}}}"
-
-
-def _stacked(escaped: object) -> str:
-    """The interval below its value."""
-    value, bracket, limits = _tex(escaped).partition(" [")
-    stack = rf"\shortstack{{{value}\\{{\scriptsize [{limits}}}}}"
-    return stack if bracket else value
