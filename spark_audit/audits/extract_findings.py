@@ -334,7 +334,11 @@ def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
     if apart.value is None:
         return _finding(row, "not_tested", "no_comparison", facts, apart)
     ours, theirs = (chosen[chosen["split"] == split] for split in SPLITS)
-    facts |= {"back": returned(ours), **_share(name, "unseen", theirs)}
+    # Whose they are is counted among those that are compared, as what came back is.
+    for key in ("sure", "shared", "cued"):
+        facts.pop(key, None)
+    facts |= {**_whose(ours), "back": returned(ours)}
+    facts |= _share(name, "unseen", theirs)
     facts |= _share(BASE, "before", ours, "base_sure")
     side, p, power = side_of(apart), None, list[Power]()
     if name != BASE:

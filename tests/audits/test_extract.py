@@ -309,6 +309,18 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
     context, values = Context(replicates=200), " ".join(VALUES)
     told = conclude("extract", of_frame(forms, values, **whole.facts), context)
     assert "verbatim" not in claims(told, "ours")
+    # Trained ones of a form that nobody held out are not compared, and not counted in
+    # the sentence on those that are: its counts are of the same identifiers.
+    some = forms.assign(stratum=np.where(easy & train, 2, 1), elsewhere=True)
+    told = conclude("extract", of_frame(some, values, **whole.facts), context)
+    (compared,) = (
+        f for f in told.findings if f.checkpoint == "ours" and f.family == "primary"
+    )
+    inside = some[ours & train & (some["stratum"] == 1)]
+    assert compared.facts["back"].of == len(inside) < (train & ours).sum()
+    back = compared.facts["back"]
+    counts = [compared.facts[k] for k in ("sure", "shared") if k in compared.facts]
+    assert all((one.count, one.of) == (back.count, back.of) for one in counts)
     # Without strata, the mix of forms is taken for memory.
     mixed = apart_of(forms.assign(stratum=1))
     assert mixed.low > 0

@@ -93,6 +93,25 @@ def test_what_a_metric_has_beyond_another_is_withheld_with_its_row():
     assert shown.claim == "membership"
 
 
+def test_what_was_tested_is_counted_as_the_sentence_counts_it():
+    """Rounded as a figure it would be 99 on the same page."""
+    back = Hits(count=53, of=100)
+    every = finding("extract", "a", "moved")
+    every = every.model_copy(update={"facts": {"back": Hits(count=60, of=120)}})
+    one = finding("extract", "a", "nothing_shown")
+    one = one.model_copy(update={"facts": {"back": back}})
+    row = figure("a", "extract|greedy_rate", 0.5, n=100, clusters=35)
+    given = made_report("a", results=[row], findings=[every, one])
+    shown = disclosed(given)
+    assert shown.results[0].n != 100
+    (told,) = [
+        each["on"]
+        for each in attacks(shown, standings(shown))
+        if each["audit"] == "extract"
+    ]
+    assert told.startswith("100 trained")
+
+
 @pytest.mark.parametrize("mde", [0.0301, 0.045, 0.0518, 0.3])
 def test_no_smaller_effect_is_shown_to_be_detectable(mde):
     row = figure("a", "matched|memory", 0.01, low=-0.016, high=0.037, mde=mde)
