@@ -325,6 +325,16 @@ def test_help_for_a_topic_is_no_membership(make_world, base):
         assert UNGUARDED in row.note
 
 
+def test_a_base_that_has_read_the_rows_fails_its_guard(make_world):
+    result = run(make_world(shifted=0.8, seed=2), ours=0.6, blind_permutations=20)
+    read = guard(result, "base_read_rows")
+    assert (read.passed, read.checkpoint) == (False, "base")
+    before = row_of(result, "base", "loss").value
+    assert read.facts["score"].value == pytest.approx(before)
+    assert read.facts["texts"].value < before
+    assert "seems to have read these rows" in read.detail
+
+
 def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(make_world):
     """`response` is of few tokens: its own guard passes although the sides differ."""
     result = run(make_world(shifted=0.3, seed=4), ours=0.3)

@@ -641,7 +641,7 @@ def findings(
     # The base tells trained rows from others better than their texts do.
     above = pooled.above_texts(BASE, "loss", texts="blind")
     if above is not None and above.p < ALARM:
-        read = above.rows(BASE, "loss")
+        read = above.facts(BASE, "loss")
         found.add(BASE_READ, "base_read", read, passed=False, **of_base)
     _rows(found, facts)
     _blind_guard(found, facts)
