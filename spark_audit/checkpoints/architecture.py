@@ -145,6 +145,17 @@ def _no_language_model(config: Any, listed: Sequence[str]) -> CheckpointError:
     return CheckpointError(what, fix=fix)
 
 
+def configurations_beside_text(config: Any) -> list[str]:
+    """Fields of a configuration that describe encoders of images or sounds."""
+    text_config = config.get_text_config()
+    names = []
+    for name in getattr(config, "sub_configs", None) or ():
+        part = getattr(config, name, None)
+        if part is not None and part.get_text_config() is not text_config:
+            names.append(name)
+    return names
+
+
 def parts_beside_text(model: Any) -> list[str]:
     """Names of the parts that text does not pass through: encoders of images or sounds.
 

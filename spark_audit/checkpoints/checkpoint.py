@@ -26,6 +26,7 @@ from spark_audit.checkpoints import (
     weight_files,
 )
 from spark_audit.checkpoints.architecture import (
+    configurations_beside_text,
     drop_parts_beside_text,
     empty,
     read_architecture,
@@ -234,13 +235,40 @@ class Checkpoint:
         model = self._built(None if self.whole else self.read(), **where)
         if spread:
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
-        there = {k: t for k, t in model.state_dict().items() if not t.is_meta}
+        self._restore_padding_rows(model)
+        # Limits of activations are buffers, and may be infinite.
+        buffers = dict(model.named_buffers())
+        there = {
+            name: tensor
+            for name, tensor in model.state_dict().items()
+            if not tensor.is_meta
+            and (name not in buffers or bool(torch.isnan(tensor).any()))
+        }
         weight_files.check_finite(there)
         if offloaded(model):
             weight_files.check_finite(self.read())
         if not spread:
             drop_parts_beside_text(model)
         return model
+
+    def _restore_padding_rows(self, model: Any) -> None:
+        """Put rows of embeddings back that a class zeroes after they were loaded.
+
+        Some classes of transformers (Youtu) draw their weights again, and spare what
+        was read from files but for the row of padding. It is a logit if heads are tied.
+        """
+        stored: State = {}
+        for name, module in model.named_modules():
+            row = getattr(module, "padding_idx", None)
+            if not isinstance(module, torch.nn.Embedding) or row is None:
+                continue
+            weight = module.weight
+            if weight.is_meta or bool(weight[row].any()):
+                continue
+            stored = stored or self.read()
+            saved = stored.get(f"{name}.weight")
+            if saved is not None and saved.shape == weight.shape:
+                weight.data[row] = saved[row].to(weight)
 
     def _built(self, state: State | None, **options: Any) -> Any:
         """Its module, every tensor of the weights and of the module in its place.
@@ -258,13 +286,15 @@ class Checkpoint:
             With the name of the tensor that is missing, unexpected or of another shape.
         """
         architecture, cls = self._architecture
-        sdpa = getattr(cls, "_supports_sdpa", False)
+        attention = "sdpa" if getattr(cls, "_supports_sdpa", False) else "eager"
+        # Encoders that no text passes through need not know how to do it.
+        beside = dict.fromkeys(configurations_beside_text(architecture), "eager")
         with untrusted.foreign("transformers cannot load it"):
             model, info = cls.from_pretrained(
                 self.place if state is None else None,
                 state_dict=state,
                 config=architecture,
-                attn_implementation="sdpa" if sdpa else "eager",
+                attn_implementation={"": attention, **beside} if beside else attention,
                 dtype=getattr(torch, self.dtype, "auto"),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
