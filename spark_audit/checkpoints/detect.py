@@ -15,6 +15,7 @@ from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.bare_weights import bare_weights
 from spark_audit.checkpoints.formats.gguf_file import gguf_file
 from spark_audit.checkpoints.formats.hf_folder import hf_folder
+from spark_audit.checkpoints.formats.mlx_adapter import is_mlx_adapter, mlx_adapter
 from spark_audit.checkpoints.formats.peft_adapter import peft_adapter
 from spark_audit.errors import CheckpointError, at, shown
 from spark_audit.files import instead
@@ -74,13 +75,15 @@ def formats_of(path: Path) -> Formats:
     lone = None if model or adapter else weight_files.lone_file(path)
     # What accelerate and zero_to_fp32 save has no configuration.
     bare = lone or (None if model or full is None else path)
+    mlx = adapter and is_mlx_adapter(path)
     gguf = None if full else weight_files.lone_file(path, (".gguf",))
     is_folder = model and gguf is None and (full is not None or not adapter)
     table: dict[str, tuple[Path | None, Reader | None]] = {
         "bare-weights": (bare, bare_weights),
         "gguf-file": (gguf, gguf_file),
         "hf-folder": (path if is_folder else None, hf_folder),
-        "peft-adapter": (path if adapter else None, peft_adapter),
+        "mlx-adapter": (path if mlx else None, mlx_adapter),
+        "peft-adapter": (path if adapter and not mlx else None, peft_adapter),
         "task-series": (path if specs.is_series(path) else None, None),
     }
     return {name: (place, read) for name, (place, read) in table.items() if place}
@@ -102,7 +105,7 @@ def _no_checkpoint(path: Path, formats: Formats) -> CheckpointError:
         what = "is a run of spark-train that has not finished a stage"
         fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
         return CheckpointError(what, fix=fix)
-    if "peft-adapter" in formats:
+    if formats.keys() & {"peft-adapter", "mlx-adapter"}:
         what = "holds full weights and an adapter: which of them is meant?"
         fix = f"write {path.name}@full for the weights as they are (torchtune's are "
         fix += f"merged), or {path.name}@adapter for the adapter, with its --base"

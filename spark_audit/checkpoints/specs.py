@@ -35,7 +35,10 @@ SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu)(:\d+)?")
 _NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
-HALVES = {"full": ("hf-folder", "bare-weights"), "adapter": ("peft-adapter",)}
+HALVES = {
+    "full": ("hf-folder", "bare-weights"),
+    "adapter": ("peft-adapter", "mlx-adapter"),
+}
 """What ``PATH@full`` and ``PATH@adapter`` select of a folder that holds both."""
 _STAGE = re.compile(r"[1-9]\d*(:(task|full|adapter))?|full|adapter")
 

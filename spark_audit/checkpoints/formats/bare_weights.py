@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.formats.peft_names import LORA, SAVED_MODULE
 from spark_audit.checkpoints.weight_files import PREFIX, State
 from spark_audit.errors import CheckpointError, shown
 
@@ -21,11 +22,6 @@ _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
 _FRONT = re.compile(r"^(?:(?:_?module|pretrained_model)\.)+")
 _ANYWHERE = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
-)
-# PEFT's tensors; the adapter's name stands behind the part.
-_LORA = re.compile(
-    r"(?P<part>.+\.lora(?:new)?_(?:embedding_)?[AB]|.+\.lora_magnitude_vector)"
-    r"(?:\.(?P<name>(?!weight$)[^.]+))?(?P<rest>\.weight)?"
 )
 _RANK = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
 _LAYER = re.compile(r"^.*?\.\d+\.")
@@ -121,8 +117,12 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
             what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other[1]})"
             fix = "give the adapter's folder with its adapter_config.json"
             raise CheckpointError(what, fix=fix)
-        target, part = full, _LORA.fullmatch(name)
-        name = name.replace(".base_layer.", ".")
+        target, part = full, LORA.fullmatch(name)
+        module = SAVED_MODULE.fullmatch(name)
+        name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
+        if module:
+            adapters.add(module["name"])
+            target, name = lora, PREFIX + module["module"] + module["rest"]
         if part:
             adapters.add(part["name"] or "")
             # PEFT saves DoRA's vector without the name of its parameter.

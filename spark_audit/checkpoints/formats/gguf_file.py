@@ -34,6 +34,10 @@ _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Number of a type in the file -> bytes of a value."""
 _STRING, _ARRAY = 8, 9
 _UNREADABLE = "is no GGUF file that can be read"
+_MERGE_LORA = (
+    "give the PEFT folder that it was converted from, or merge it: llama-export-lora "
+    "-m BASE.gguf --lora FILE.gguf -o OUT.gguf, and give OUT.gguf"
+)
 _BASE = "give the model that it was converted from by --base"
 
 
@@ -60,6 +64,8 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         counts = [int(tensor.n_elements) for tensor in reader.tensors]
         if not all(counts):
             raise ValueError("a tensor is empty")
+        if any(str(tensor.name).endswith(".lora_a") for tensor in reader.tensors):
+            raise CheckpointError("is a LoRA adapter in GGUF", fix=_MERGE_LORA)
         content = _understood(file)
     if "split.count" in reader.fields:
         fix = "join its parts (llama-gguf-split --merge) and give the one file"

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.formats.bare_weights import bare_weights
+from spark_audit.checkpoints.formats.peft_names import (
+    is_whole_model,
+    without_adapter_name,
+)
 from spark_audit.errors import CheckpointError, shown
 
 # What LLaVA and its descendants (MCITlib) train beside an adapter, and the modules
@@ -44,10 +50,25 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     elif named is not None and theirs != PurePath(str(loading.base)).name:
         ours = untrusted.printable(str(loading.base))
         notes.append(f"base: {ours} as given; the adapter names {shown(theirs)}")
-    read, told = partial(weight_files.merged, files), tuple(notes)
+    if len(files) == 1 and is_whole_model(weight_files.merged(files)):
+        return _whole_model(files[0], loading, named, notes)
+    read, told = partial(_adapter_tensors, files), tuple(notes)
     return Checkpoint(
         config, files, read, path, folder=path, adapter=True, base=named, notes=told
     )
+
+
+def _adapter_tensors(files: tuple[Path, ...]) -> weight_files.State:
+    return without_adapter_name(weight_files.merged(files))
+
+
+def _whole_model(
+    file: Path, loading: specs.Loading, named: str | None, notes: list[str]
+) -> Checkpoint:
+    """Base and adapter of a file that holds the whole model's state dictionary."""
+    base = loading.base or named
+    made = bare_weights(file, replace(loading, base=base))
+    return replace(made, base=named, notes=(*notes, *made.notes))
 
 
 def _beside(folder: Path) -> list[str]:

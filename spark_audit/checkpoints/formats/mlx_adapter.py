@@ -1,0 +1,126 @@
+"""A folder that mlx-lm's LoRA training wrote: ``adapters.safetensors``.
+
+MLX keeps ``lora_a`` as (in, rank) and ``lora_b`` as (rank, out), and multiplies their
+product by ``scale``: PEFT's tensors are the transposed ones, and its alpha is
+scale times rank.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spark_audit.checkpoints import specs, untrusted, weight_files
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.weight_files import PREFIX, State
+from spark_audit.errors import CheckpointError, shown
+
+FILE = "adapters.safetensors"
+_PART = re.compile(r"(?P<module>.+)\.(?P<part>lora_a|lora_b|m)")
+_NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
+_FUSE = (
+    "fuse it: mlx_lm.fuse --model BASE --adapter-path FOLDER --save-path OUT "
+    "--dequantize, and give OUT"
+)
+
+
+def is_mlx_adapter(path: Path) -> bool:
+    """Whether a folder holds MLX's file, and none of PEFT's."""
+    there = (path / FILE).is_file()
+    return there and weight_files.weights_of(path, weight_files.ADAPTER) is None
+
+
+def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
+    """LoRA or DoRA on the base that is given.
+
+    Raises
+    ------
+    CheckpointError
+        If no base is given, the scale is not known, or other layers than linear ones
+        were trained.
+    """
+    settings = untrusted.read_json(path / "adapter_config.json")
+    untrusted.check_inside(path / FILE)
+    kind = settings.get("fine_tune_type", "lora")
+    if kind not in ("lora", "dora"):
+        what = f"is a training of the type {shown(str(kind))!r} by MLX, no LoRA"
+        raise CheckpointError(what, fix=_FUSE)
+    if loading.base is None:
+        raise CheckpointError(
+            "the adapter of MLX names no base here", fix="give --base"
+        )
+
+    read = partial(_peft_tensors, path / FILE)
+    state = read()
+    weight_files.check_filled(state)
+    scale = _scale(settings)
+    ranks = Counter(len(t) for key, t in state.items() if key.endswith("lora_A.weight"))
+    if len(ranks) != 1:
+        raise CheckpointError(
+            f"{FILE} has no lora_a, or such of several ranks", fix=_FUSE
+        )
+    (rank,) = ranks
+    modules = {key.removeprefix(PREFIX).rpartition(".lora_")[0] for key in state}
+    config: dict[str, Any] = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": scale * rank,
+        "target_modules": sorted(modules),
+        "use_dora": kind == "dora",
+    }
+    note = f"MLX: {kind} of rank {rank}, scale {scale:g}, on {len(modules)} layers"
+    return Checkpoint(
+        config, (path / FILE,), read, path, folder=path, adapter=True, notes=(note,)
+    )
+
+
+def _scale(settings: dict[str, Any]) -> float:
+    """What the product of the parts is multiplied by.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not stated, or by an old version's two numbers, of which new versions
+        read one.
+    """
+    parameters = settings.get("lora_parameters")
+    parameters = parameters if isinstance(parameters, dict) else {}
+    scale = parameters.get("scale")
+    if "alpha" in parameters:
+        what = "lora_parameters has scale and alpha: old versions of MLX multiplied by "
+        what += "scale * alpha / rank, new ones by scale alone"
+        fix = "write the number that it was trained with as scale, and remove alpha"
+        raise CheckpointError(f"adapter_config.json: {what}", fix=fix)
+    if not isinstance(scale, int | float) or not math.isfinite(scale) or scale <= 0:
+        what = "adapter_config.json: lora_parameters has no scale above 0"
+        raise CheckpointError(what, fix="give the file that MLX saved")
+    return float(scale)
+
+
+def _peft_tensors(file: Path) -> State:
+    """The tensors by PEFT's names and in its layout.
+
+    Raises
+    ------
+    CheckpointError
+        With the tensor that is of something else than a linear layer.
+    """
+    state = State()
+    for key, tensor in weight_files.merged((file,)).items():
+        match = _PART.fullmatch(key)
+        n_dims = 1 if match and match["part"] == "m" else 2
+        is_table = key.startswith(("model.embed_tokens.", "model.wte."))
+        if match is None or tensor.ndim != n_dims or is_table:
+            what = f"{FILE} holds {shown(key)}, which is no LoRA of a linear layer"
+            raise CheckpointError(what, fix=_FUSE)
+        place = f"{PREFIX}{match['module']}."
+        if match["part"] == "m":
+            state[f"{place}lora_magnitude_vector"] = tensor
+        else:
+            state[place + _NAMES[match["part"]]] = tensor.T.contiguous()
+    return state
