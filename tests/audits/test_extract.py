@@ -17,6 +17,7 @@ from audited import (
     natural,
     of_frame,
 )
+from scipy.stats import fisher_exact
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.extract import VALUES
@@ -355,3 +356,91 @@ def test_why_held_out_identifiers_are_no_control_is_told(
     }
     assert list(reasons) == [lacking]
     assert "of other forms" in reasons[lacking] or lacking != "form"
+
+
+def compared(frame: pd.DataFrame, facts: Any) -> Any:
+    """What is said of the comparison of trained with held-out rows at ``ours``."""
+    context, values = Context(replicates=200), " ".join(VALUES)
+    told = conclude("extract", of_frame(frame, values, **facts), context)
+    (finding,) = (
+        f for f in told.findings if f.checkpoint == "ours" and "unseen" in f.facts
+    )
+    return finding
+
+
+def test_a_held_out_row_s_string_that_stands_in_trained_rows_is_no_guess(make_case):
+    """It was read: that it comes back says nothing of guessing."""
+    case = make_case(sources=40, tests=20, seed=4)
+    known = tables(case, base=nothing, ours=some(case, 25))
+    whole = evidence("extract", known, case.manifest)
+    frame = whole.frame()
+    test = frame["split"] == "test"
+    repeated = test & (frame["span"] % 2 == 0)
+    back = (frame["checkpoint"] == "ours") & repeated
+    frame = frame.assign(
+        dose=frame["dose"].where(~repeated, 3),
+        greedy=frame["greedy"].where(~back, 1.0),
+        greedy_sure=frame["greedy_sure"].where(~back, 1.0),
+    )
+    finding = compared(frame, whole.facts)
+    alone = test & ~repeated & (frame["checkpoint"] == "ours")
+    assert finding.facts["unseen"].n == alone.sum() > 0
+    assert finding.facts["unseen"].value == 0.0
+    assert finding.claim == "verbatim"
+
+
+def test_of_trained_identifiers_what_the_base_gives_does_not_count(make_case):
+    """The same difference of both sides at the base is taken off, hit by hit."""
+    case = make_case(sources=40, tests=20, seed=4)
+    for base, claim in ((nothing, "verbatim"), (some(case, 25), "nothing_shown")):
+        known = tables(case, base=base, ours=some(case, 25))
+        whole = evidence("extract", known, case.manifest)
+        finding = compared(whole.frame(), whole.facts)
+        assert finding.claim == claim
+    assert finding.facts["apart"].value == pytest.approx(0.0)
+
+
+def test_ties_are_no_sure_hits_and_the_base_s_ties_are_won(make_case):
+    """Neither side's ties make a finding: without test rows, against the base."""
+    case = make_case(sources=12, tests=0, seed=8)
+    ours = table(case, everything)
+    for tie, claim in ((False, "verbatim"), (True, "nothing_shown")):
+        base = table(case, everything if tie else nothing, tie=tie)
+        known = {"base": {PLAIN: base}, "ours": {PLAIN: ours}}
+        assert claims(extract(known, case.manifest), "ours")[-1] == claim
+    tied = {
+        "base": {PLAIN: table(case)},
+        "ours": {PLAIN: table(case, everything, tie=True)},
+    }
+    frame = evidence("extract", tied, case.manifest).frame()
+    own = frame[frame["checkpoint"] == "ours"]
+    assert own["greedy"].sum() == len(own)
+    assert own["greedy_sure"].sum() == 0
+
+
+def test_each_part_of_a_canary_counts_once_and_p_is_for_all_parts(make_case):
+    case = make_case(sources=20, tests=6, seed=13)
+    manifest = with_canaries(case.manifest, rows=12)
+    planted = {e.id for e in manifest.examples if e.canary_id and e.split == "train"}
+    known = tables(case, base=nothing, ours=lambda key, span: key in planted)
+    (finding,) = (
+        f
+        for f in extract(known, manifest).findings
+        if f.checkpoint == "ours" and f.claim == "verbatim"
+    )
+    # Six canaries stand in two rows each; the first row alone counts, part by part.
+    spans = evidence("extract", known, manifest).frame()
+    own = spans[(spans["set"] == "canary") & (spans["checkpoint"] == "ours")]
+    ours = own[own["dose"] > 0]
+    parts = ours.groupby(["canary_id", "part"]).ngroups
+    assert parts < len(ours)
+    assert (finding.facts["back"], finding.facts["parts"]) == (parts, parts)
+    # Fisher's p of the clearest part, for both of them.
+    p_by_part = []
+    for part in ("password", "ssn"):
+        n, held = (
+            side[side["part"] == part]["canary_id"].nunique()
+            for side in (ours, own[own["dose"] == 0])
+        )
+        p_by_part.append(fisher_exact([[n, 0], [0, held]], "greater").pvalue)
+    assert finding.p == pytest.approx(2 * min(p_by_part))

@@ -457,3 +457,23 @@ def test_a_manifest_holds_the_clusters_and_says_what_joined_them(
     assert facts["clusters"] == len({e.cluster for e in manifest.examples}) < len(rows)
     assert facts["joined by string"] == 24 + 2
     assert (facts["joined by source"], facts["joined by canary"]) == (0, 2)
+
+
+def test_no_template_token_is_plain_text_of_low_sensitivity(lay, rows):
+    """The first characters of each row, ``Text:``, are its template, and likely."""
+    prefix = len("Text:")
+    plain_laid, plain_texts = lay([replace(row, template=()) for row in rows])
+    laid, texts = lay([replace(row, template=((0, prefix),)) for row in rows])
+    settings = chosen(tau=1.0)
+    plain = low_sensitivity(plain_texts, settings, counts=counts_by_task(plain_laid))
+    low = low_sensitivity(texts, settings, counts=counts_by_task(laid))
+
+    of_template = [
+        (row.encoding.start < prefix) & ~row.encoding.special for row in laid
+    ]
+    is_template = np.concatenate(of_template)
+    assert not low[is_template].any()
+    # They would be plain text without their template, and other text is.
+    assert plain[is_template].sum() >= len(rows)
+    assert np.array_equal(low[~is_template], plain[~is_template])
+    assert low.sum() > 100

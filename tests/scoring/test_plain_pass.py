@@ -323,3 +323,31 @@ def test_memory_that_ends_halves_the_batches(monkeypatch):
     monkeypatch.setattr(body, "forward", tight)
     table = score(loaded, items)[Pass()]
     np.testing.assert_allclose(table.columns["nll"], calm.columns["nll"], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "own forward"])
+def test_columns_behind_a_prompt_are_those_of_the_string_alone(kind, monkeypatch):
+    """Prompts of one to seven tokens: the first column is of the string's first token.
+
+    Through the head that is known, and through the model's own forward.
+    """
+    if kind == "own forward":
+        monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
+    model = build("llama")
+    loaded, whole = make_loaded(model), make_items((12, 12, 9, 9, 14))
+    prompted = [
+        Item(
+            item.key,
+            item.ids,
+            np.where(np.arange(len(item.ids)) < n, -1, item.positions).astype(np.int32),
+        )
+        for item, n in zip(whole, (1, 2, 3, 5, 7), strict=True)
+    ]
+    known = expected(model, whole, loaded.usable)
+    found = score(loaded, prompted, passes=(Pass("prompted"),))[Pass("prompted")]
+    for item in prompted:
+        rows = found.rows(item.key)
+        np.testing.assert_array_equal(found.position[rows], item.scored)
+        for name in ("nll", "rank_lo", "ties", "top40_logp"):
+            own = known[item.key][name][item.first - 1 :]
+            np.testing.assert_allclose(found.columns[name][rows], own, atol=1e-4)

@@ -169,3 +169,23 @@ def test_the_trend_is_the_weighted_slope_with_strata_of_their_own_level():
     assert found.low < -0.3 < found.high
     one = dose_trend(x, every, np.ones(72))
     assert one.note == "all identifiers stand in equally many trained rows"
+
+
+def test_a_sampled_permutation_p_counts_the_data_themselves():
+    """Of so few deals none is as extreme: p is one over their number, and never 0."""
+    trained = np.arange(40) < 20
+    x = np.where(trained, -1.0, 1.0) + np.random.default_rng(0).normal(0, 0.01, 40)
+    own = sides(trained, np.arange(40))
+    assert permutation_p(x, own, seed=0, replicates=99) == 1 / 100
+    assert permutation_p(x, own, seed=0, replicates=999) == 1 / 1000
+
+
+def test_the_smallest_effect_is_that_of_the_test_s_own_freedom():
+    """Five clusters a side: noncentral t of the degrees of freedom that p is of."""
+    trained = np.arange(10) < 5
+    own = sides(trained, np.arange(10))
+    found = memory(np.random.default_rng(2).normal(0, 1, 10), own)
+    df, ratio = int(found.freedom), found.difference.mde / found.difference.se
+    critical = stats.t.ppf(0.975, df)
+    power = stats.nct.sf(critical, df, ratio) + stats.nct.cdf(-critical, df, ratio)
+    assert power == pytest.approx(0.8, abs=1e-6)

@@ -2,8 +2,15 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.power import NOT_DETECTED, clusters_needed, mde, with_mde
+from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.estimate import Estimate, Power
+from spark_audit.stats.power import (
+    NOT_DETECTED,
+    clusters_needed,
+    mde,
+    smallest,
+    with_mde,
+)
 
 
 def power_of(effect: float, clusters: int, level: float) -> float:
@@ -40,6 +47,15 @@ class TestClustersNeeded:
         fewer = exact - 1
         assert mde(self.SD / np.sqrt(fewer), clusters=fewer) > effect
 
+    @pytest.mark.parametrize("effect", [0.8, 1.0, 1.3, 2.0, 3.0])
+    def test_few_clusters_are_the_fewest_that_students_t_asks_for(self, effect):
+        """One cluster less has less than 80% power, by integrating, as many have it."""
+        count = clusters_needed(1.0, effect)
+        assert power_of(effect * np.sqrt(count), count, 0.95) >= 0.8 - 1e-7
+        if count > 2:
+            fewer = count - 1
+            assert power_of(effect * np.sqrt(fewer), fewer, 0.95) < 0.8
+
     def test_never_fewer_than_two(self):
         assert clusters_needed(1.0, 1e6) == 2
 
@@ -66,3 +82,31 @@ class TestWithMde:
     )
     def test_leaves_an_estimate_without_an_error_alone(self, estimate):
         assert with_mde(estimate, null=0.0) == estimate
+
+    def test_of_few_clusters_it_is_the_exact_one_of_as_many(self):
+        few = self.ESTIMATE.__class__(0.3, low=-1, high=1, se=0.2, n=5, clusters=3)
+        effect = with_mde(few).mde / 0.2
+        assert power_of(effect, 3, 0.95) == pytest.approx(0.8, abs=1e-7)
+
+
+@pytest.mark.parametrize(("clusters", "level"), [(8, 0.05), (10, 0.0125)])
+def test_a_sign_flip_of_few_clusters_finds_its_effect_in_four_of_five(clusters, level):
+    """By its own p over all patterns, of draws that no one else has seen."""
+    least = 2.0 ** (1 - clusters)
+    test = Power(test="sign-flip", se=1.0, df=clusters - 1, n=clusters, least_p=least)
+    # The standard error of a mean of so many clusters is 1.
+    effect = smallest(test, level)
+    draws = np.random.default_rng(11).standard_normal((400, clusters))
+    means = draws * np.sqrt(clusters) + effect
+    found = np.mean([sign_flip(one, seed=0) <= level for one in means])
+    assert found == pytest.approx(0.8, abs=0.06)
+
+
+def test_hits_are_found_in_four_of_five_by_the_binomial_s_own_tail():
+    """Of ten, three hits have a p below 0.05, and two of exactly 0.05 have not."""
+    test = Power(test="hits", n=10, ps=[0.4, 0.05, 0.02, 0.001], most=100.0)
+    rate = smallest(test, 0.05) / 100
+    assert stats.binom.sf(2, 10, rate) == pytest.approx(0.8)
+    # At a stricter level the fourth is needed.
+    rate = smallest(test, 0.01) / 100
+    assert stats.binom.sf(3, 10, rate) == pytest.approx(0.8)
