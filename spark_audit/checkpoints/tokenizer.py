@@ -41,7 +41,14 @@ with contextlib.suppress(Exception):
     tokenizer = Tokenizer.from_file(sys.argv[1])
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    for text in ("a", " ", "".join(map(chr, [*range(1, 600), *range(0x2190, 0x2200)]))):
+    every_letter = "".join(map(chr, [*range(1, 600), *range(0x2190, 0x2200)]))
+    # What a pattern may repeat: words, and one letter many times.
+    prose = "the quick brown fox jumps over the lazy dog and waits for an answer "
+    mixed = "Mr. O'Neil paid $1,234.50 (20%) on 2004-10-12; call +1 212 555 0147! "
+    runs = ("a", "A", "1", " ", "\\n", "-", "aA", "a1", "a ", "a, ", "\\u4e16")
+    texts = ["a", " ", every_letter, prose * 20, prose.upper() * 20, mixed * 20]
+    texts += [run * 200 for run in runs]
+    for text in texts:
         tokenizer.decode(tokenizer.encode(text + "\\u4e16\\U0001f600 </s>").ids)
 """
 _tried: set[str] = set()

@@ -8,10 +8,11 @@ tokens carry the blank before a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +20,9 @@ import numpy as np
 from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError, panicked
 
+SECONDS = 120.0
+LETTERS_A_SECOND = 10_000
+"""How long a tokenizer may take; a slow one reads a hundred times as many letters."""
 TOGETHER = 512
 """Texts that the library tokenises at once: it gives lists, 150 bytes a token."""
 
@@ -223,7 +227,8 @@ def encode(
     for at in range(0, len(texts), TOGETHER):
         lot = list(texts[at : at + TOGETHER])
         with _tokenising(tokenizer):
-            out = tokenizer(
+            call = partial(
+                tokenizer,
                 lot,
                 add_special_tokens=special_tokens,
                 return_offsets_mapping=True,
@@ -231,6 +236,7 @@ def encode(
                 return_attention_mask=False,
                 verbose=False,
             )
+            out = _in_time(call, lot, tokenizer)
         parts = (out["input_ids"], out["offset_mapping"], out["special_tokens_mask"])
         for text, ids, offsets, special in zip(lot, *parts, strict=True):
             encoding = _with_offsets(
@@ -329,16 +335,56 @@ def token_ids(
     inner = getattr(tokenizer, "backend_tokenizer", None)
     with _tokenising(tokenizer):
         if inner is None or inner.truncation or inner.padding:
-            found = tokenizer(
+            slow_call = partial(
+                tokenizer,
                 list(texts),
                 add_special_tokens=special_tokens,
                 return_attention_mask=False,
                 verbose=False,
             )
-            return list(found["input_ids"])
+            return list(_in_time(slow_call, texts, tokenizer)["input_ids"])
         # Without offsets and Python lists of masks: up to twice as fast.
-        made = inner.encode_batch_fast(list(texts), add_special_tokens=special_tokens)
-        return [encoding.ids for encoding in made]
+        call = partial(
+            inner.encode_batch_fast,
+            list(texts),
+            add_special_tokens=special_tokens,
+        )
+        return [encoding.ids for encoding in _in_time(call, texts, tokenizer)]
+
+
+def _in_time(call: Callable[[], Any], texts: Sequence[str], tokenizer: Any) -> Any:
+    """Return what a call of the tokenizer gives, if it comes to an end in time.
+
+    The patterns of a tokenizer are somebody else's, and one may take exponential time
+    on some text. The library, which is Rust, cannot be interrupted: it goes on in a
+    thread that ends with the process.
+
+    Raises
+    ------
+    InputError
+        If it takes longer than any tokenizer does.
+    """
+    outcome: list[tuple[Any, BaseException | None]] = []
+
+    def work() -> None:
+        try:
+            outcome.append((call(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(SECONDS + sum(map(len, texts)) / LETTERS_A_SECOND)
+    if not outcome:
+        raise InputError(
+            "the tokenizer takes too long for a text: one of its patterns does not end",
+            where=type(tokenizer).__name__,
+            fix="give the tokenizer that the model was trained with by --tokenizer",
+        )
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    return value
 
 
 @contextmanager

@@ -2,9 +2,19 @@
 
 import numpy as np
 import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from spark_audit.data.encoding import Encoding, TokenSpan, encode, kept_range
-from spark_audit.errors import InputError
+from spark_audit.checkpoints.tokenizer import read_tokenizer
+from spark_audit.data import encoding
+from spark_audit.data.encoding import (
+    Encoding,
+    TokenSpan,
+    encode,
+    kept_range,
+    token_ids,
+)
+from spark_audit.errors import CheckpointError, InputError
 
 
 def words(text: str, *, bos: bool = True, eos: bool = False) -> Encoding:
@@ -169,3 +179,32 @@ def test_a_mask_is_the_union_of_its_spans():
         assert encoding.mask(ranges).tolist() == expected.tolist()
     assert not encoding.mask([]).any()
     assert len(encoding.mask([])) == len(encoding)
+
+
+# --- patterns of other people ---------------------------------------------------------
+
+
+def tokenizer_with(pattern):
+    words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=words)
+
+
+@pytest.mark.parametrize("call", [encode, token_ids])
+def test_a_pattern_that_takes_too_long_on_a_text_is_an_error(call, monkeypatch):
+    monkeypatch.setattr(encoding, "SECONDS", 0.3)
+    slow = tokenizer_with("[a-z]+ ([a-z ]|[a-z ])*#")
+    secret = "the quick brown fox jumps over the lazy dog again"
+    with pytest.raises(InputError, match="takes too long") as caught:
+        call(slow, [secret])
+    assert "fox" not in str(caught.value)
+    # What comes to an end is not touched.
+    assert len(call(tokenizer_with("[a-z]+"), ["a quick a"])[0]) == 5
+
+
+def test_a_pattern_that_is_slow_on_words_is_refused_when_it_is_loaded(tmp_path):
+    tokenizer_with("[a-z]+ ([a-z ]|[a-z ])*#").save_pretrained(tmp_path / "slow")
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        read_tokenizer(tmp_path / "slow")
+    tokenizer_with(r"\s?[a-z]+").save_pretrained(tmp_path / "fast")
+    assert read_tokenizer(tmp_path / "fast")[0].is_fast
