@@ -45,7 +45,8 @@ def import_(
     template
         Prompt with columns in braces: ``Text: {text}\nLabel:``.
     map
-        prompt=COL, response=COL, id=COL.
+        prompt=COL, response=COL, id=COL, source_id=COL (rows of one person or source
+        share it and count as one).
     format
         Format of the source.
     """

@@ -57,6 +57,7 @@ def build(
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.files import check_writable
     from spark_audit.manifest.build import build_manifest
+    from spark_audit.manifest.overlap import check_splits
     from spark_audit.manifest.overview import describe
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.console import progress
@@ -65,6 +66,8 @@ def build(
     console.keep_apart([output], files)
     # Handed over, not kept: they would take room while the manifest is sealed.
     examples = [read_examples(*files)]
+    for note in check_splits(examples[0]):
+        console.say(note)
     check_output(output)
     check_writable(output.parent)
     reference = open_checkpoint(base, loading, name="base")

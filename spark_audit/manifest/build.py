@@ -27,6 +27,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.file import BATCH, as_batch, seal, tables_of
 from spark_audit.manifest.layout import SLICE_ROWS, Corpus, Layout, Rows, token_classes
+from spark_audit.manifest.overlap import check_splits
 from spark_audit.manifest.packed_lists import packed
 from spark_audit.manifest.schema import BuildSettings, Manifest, Settings
 from spark_audit.manifest.selection import (
@@ -91,13 +92,15 @@ def build_manifest(
     Raises
     ------
     InputError
-        If there are no examples, an id occurs twice, a number is out of range, the
-        tokenizer gives no offsets, or ``loaded`` is no base.
+        If there are no examples, an id occurs twice, most held-out rows are trained
+        rows, a number is out of range, the tokenizer gives no offsets, or ``loaded`` is
+        no base.
     """
     show = progress or (lambda what, done, total: None)
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     examples = checked(examples)
+    shared_notes = check_splits(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
     groups = duplicates(rows)
     units = clusters(examples, groups)
@@ -151,7 +154,7 @@ def build_manifest(
         **{f"no_{side}": not keys for side, keys in members.items()},
     }
     told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
-    told += lack_notes(examples, rows.templates)
+    told += [*shared_notes, *lack_notes(examples, rows.templates)]
     records = found.records()
     # Unpacked, they take 2 KB a row: what is over makes room.
     del examples, rows, part, found, names

@@ -132,7 +132,8 @@ def _change(clusters: int) -> float | None:
 def _summary(
     manifest: Manifest, spans: list[_Span], judged: list[Record]
 ) -> Iterator[str]:
-    """What can be judged of each type, then what to change."""
+    """What can be tested, what can be judged of each type, then what to change."""
+    yield _verdict(manifest, judged)
     types = [row for row in judged if row["trained"]]
     few = [row for row in types if row["with control"] < HALF * row["trained"]]
     few.sort(key=lambda row: row["with control"] - row["trained"])
@@ -160,6 +161,34 @@ def _summary(
     out = sum(held_out.values())
     said = "canaries" if held_out else "no_canaries"
     yield render(f"overview.{said}", planted=len(held_out) - out, held_out=out)
+
+
+def _verdict(manifest: Manifest, judged: list[Record]) -> str:
+    """Return the sentence that says what can be tested and whether to go on."""
+    tests, missing = list[str](), list[str]()
+    trained = sum(row["trained"] for row in judged)
+    held_out = sum(row["held out"] for row in judged)
+    found = tests if trained and held_out else missing
+    key = "of_memory" if trained and held_out else "no_memory"
+    found.append(render(f"overview.{key}", trained=trained, held_out=held_out))
+
+    members = len(manifest.membership.members)
+    others = len(manifest.membership.non_members)
+    found = tests if members and others else missing
+    key = "of_membership" if members and others else "no_membership"
+    found.append(render(f"overview.{key}", members=members, others=others))
+
+    is_held_out = {c.canary_id: c.held_out for c in manifest.canaries}
+    n_out = sum(is_held_out.values())
+    n_planted = len(is_held_out) - n_out
+    if n_planted and n_out:
+        tests.append(render("overview.of_canaries", planted=n_planted, held_out=n_out))
+
+    key = "go_on_in_part" if tests else "stop"
+    if not missing:
+        key = "go_on"
+    name = manifest.name
+    return render(f"overview.{key}", name=name, tests=tests, missing=missing)
 
 
 def _effects(manifest: Manifest, count: int) -> Iterator[Record]:

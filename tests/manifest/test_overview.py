@@ -49,7 +49,21 @@ def test_a_redacted_manifest_tells_all_but_scores(manifest):
     assert rest.tables["balance"] == []
 
 
-def test_the_first_line_names_the_types_that_are_hardly_matched(manifest):
+def test_it_is_said_first_what_can_be_tested_and_whether_to_go_on(manifest):
+    whole = describe(manifest).summary[0]
+    assert whole.startswith("small: go on. Can be tested: memory of identifiers")
+    assert "membership" in whole
+    no_members = manifest.membership.model_copy(update={"non_members": []})
+    part = describe(manifest.having(membership=no_members)).summary[0]
+    assert part.startswith("small: go on only if this is enough.")
+    assert "Cannot be tested: membership" in part
+    nothing = manifest.having(
+        pairs=[], unmatched=[], canaries=[], membership=no_members
+    )
+    assert describe(nothing).summary[0].startswith("small: stop. Cannot be tested:")
+
+
+def test_the_second_line_names_the_types_that_are_hardly_matched(manifest):
     keys = [e.id for e in manifest.examples if e.split == "train"]
     pair = manifest.pairs[0]
 
@@ -66,7 +80,7 @@ def test_the_first_line_names_the_types_that_are_hardly_matched(manifest):
     found = describe(
         manifest.having(pairs=emails + names, unmatched=lost_emails + lost_names)
     )
-    first = found.summary[0]
+    first = found.summary[1]
     assert "only 17 of 220 EMAIL (8%) in trained rows" in first
     assert "NAME" not in first
     assert any(line.startswith("EMAIL: fewer than half") for line in found.summary)
@@ -74,6 +88,6 @@ def test_the_first_line_names_the_types_that_are_hardly_matched(manifest):
 
 def test_without_identifiers_membership_takes_held_out_rows(manifest):
     plain = manifest.having(pairs=[], unmatched=[])
-    assert "only membership and accuracy" in describe(plain).summary[0]
+    assert "only membership and accuracy" in describe(plain).summary[1]
     alone = plain.membership.model_copy(update={"non_members": []})
-    assert "only accuracy" in describe(plain.having(membership=alone)).summary[0]
+    assert "only accuracy" in describe(plain.having(membership=alone)).summary[1]

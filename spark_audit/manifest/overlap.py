@@ -1,0 +1,74 @@
+"""Rows and identifiers that stand on both sides of training.
+
+A comparison needs rows that the model was not trained on. Rows that were are often
+listed once more as held out, under other ids: then nothing can be concluded, and it is
+said before anything is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_audit.data.examples import Example
+from spark_audit.data.occurrences import folded, string_of
+from spark_audit.errors import InputError
+
+MOST_SHARED = 0.5
+"""If more than this share of the held-out rows are trained rows, they are refused."""
+
+
+def check_splits(examples: Sequence[Example]) -> list[str]:
+    """Refuse held-out rows that are the trained rows, and return notes on a few.
+
+    Rows are the same if their texts are, but for case and white space. A canary's rows
+    are left out: they are drawn, and tell nothing of how the rows were split.
+
+    Returns
+    -------
+    list of str
+        Notes on held-out rows and identifiers that stand in trained rows, too.
+
+    Raises
+    ------
+    InputError
+        If more than half of the held-out rows are trained rows.
+    """
+    rows = [example for example in examples if example.canary is None]
+    trained = [row for row in rows if row.split == "train"]
+    held_out = [row for row in rows if row.split == "test"]
+
+    trained_texts = {_text_of(row) for row in trained}
+    n_shared = sum(_text_of(row) in trained_texts for row in held_out)
+    if n_shared > MOST_SHARED * len(held_out):
+        raise InputError(
+            f"{n_shared} of {len(held_out)} held-out rows (split test) have the text "
+            "of a trained row (split train)",
+            where="--data",
+            fix="list as held out only rows that the model was not trained on",
+        )
+
+    notes = []
+    if n_shared:
+        notes.append(
+            f"{n_shared} of {len(held_out)} held-out rows have the text of a trained "
+            "row: they are not held out, and are left out of membership and of the "
+            "comparison of identifiers"
+        )
+    trained_strings = _strings(trained)
+    held_out_strings = _strings(held_out)
+    shared_strings = held_out_strings & trained_strings
+    if shared_strings:
+        notes.append(
+            f"{len(shared_strings)} of {len(held_out_strings)} identifiers of held-out "
+            "rows are annotated in trained rows, too: they are not held out"
+        )
+    return notes
+
+
+def _text_of(row: Example) -> str:
+    return " ".join(folded(row.text).split())
+
+
+def _strings(rows: Sequence[Example]) -> set[str]:
+    strings = {string_of(row, span) for row in rows for span in row.spans}
+    return strings - {""}
