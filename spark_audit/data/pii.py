@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import regex
 
+from spark_audit.data.cut_strings import composed, is_cut
 from spark_audit.data.examples import TYPE, Span
 from spark_audit.errors import InputError
 from spark_audit.terminal.flags import one_of
@@ -106,7 +107,8 @@ _STREET = (
 )
 _PATTERNS: Mapping[str, str] = {
     "EMAIL": r"""(?<![\w.%+-])(?P<pii>[^\W_](?:[\w.%+-]|['\u2019](?=\w)){0,63}
-        @(?:[^\W_](?:[^\W_]|-){0,62}\.){1,6}[^\W\d_]{2,24})(?![\w@]|-\w)""",
+        @(?:[^\W_](?:[^\W_]|-){0,62}\.){1,6}(?:xn--[a-z0-9-]{1,58}[a-z0-9]
+        |[^\W\d_]{2,24}))(?![\w@]|-+\w|\.[^\W_])""",
     "CREDIT_CARD": r"""(?<![\w$€£#.,+-])(?P<card>
         \d{4}(?P<s>[ -]?)\d{4}(?P=s)\d{4}(?P=s)\d{4}
         |3\d{3}(?P<t>[ -]?)\d{6}(?P=t)\d{4,5}|\d{13}|\d{15}|\d{17,19})
@@ -141,7 +143,8 @@ _PATTERNS: Mapping[str, str] = {
         (?:\s*[:=\#]\s*|\s+is:?\s+|\s+)(?P<pii>(?=(?:[A-Z-]*\d){4})[A-Z0-9]
         [A-Z0-9-]{4,19})(?![\w-])
         # An address on the internet.
-        (?<![\w.-])(?<!\b[Vv]ersion[ ])(?P<ip>(?:\d{1,3}\.){3}\d{1,3})(?![\w-]|\.\d)""",
+        (?<![\w.@-])(?<!@\[)(?<!\b[Vv]ersion[ ])
+        (?P<ip>(?:\d{1,3}\.){3}\d{1,3})(?![\w-]|\.\d)""",
     "PHONE": r"""
         # From abroad.
         (?<![\w+])(?P<pii>\+(?=(?:[ .()-]{0,2}\d){8,15}(?!\d))[1-9]\d{0,2}
@@ -163,13 +166,15 @@ _PATTERNS: Mapping[str, str] = {
         |[2-9]\d\d[-.][0-9]\d{3})(?![\w%-]|[.,]\d)""",
     "ADDRESS": rf"""
         # A number, a street, and perhaps a town.
-        (?<![\w$€£.,-])(?P<address>\d{{1,6}}[A-Za-z]?[ ](?:[NSEW]\.?[ ])?
+        (?<![\w$€£.,/-])(?P<address>\d{{1,6}}[A-Za-z]?[ ](?:[NSEW]\.?[ ])?
         (?:(?:[A-Z][\w'-]*\.?|\d{{1,3}}(?:st|nd|rd|th))[ ]){{1,3}}{_STREET}
+        (?:[ ](?:[NS]\.[EW]\.|[NS][EW]\b|[NSEW]\b\.?)
+        |[ ](?:North|South|East|West)\b(?![ ]of\b))?
         (?:,?[ ](?:(?:Apt|Apartment|Suite|Ste|Unit)\b\.?[ ]?|\#)\w{{1,6}})?
-        (?:,[ ]{_CAPITAL}(?:[ ]{_CAPITAL}){{0,2}},[ ][A-Z]{{2}}\b(?:[ ]\d{{5}}(?!\d))?
+        (?:,[ ]{_CAPITAL}(?:[ ]{_CAPITAL}){{0,2}},?[ ][A-Z]{{2}}\b(?:[ ]\d{{5}}(?!\d))?
         (?:-\d{{4}}(?!\d))?)?)
         # A box at a post office.
-        (?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{{1,6}})(?!\w)""",
+        (?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{{1,6}})(?![\w]|-\w)""",
     "NAME": rf"""
         # Behind a title.
         (?<!\w)(?:Mr|Mrs|Ms|Mx|Dr|Prof)\b\.?[ ]\**(?P<person>{_PERSON})
@@ -242,11 +247,36 @@ _NO_BLANKS = re.compile(
 
 def plain(text: str) -> str:
     """The text, character by character, as the rules read it; as long as it was."""
-    text = _EMPHASIS.sub(lambda found: "*" * len(found[0]), text.translate(_SAME))
-    return _NO_BLANKS.sub("\u3002", text)
+    return _NO_BLANKS.sub("\u3002", _without_emphasis(text))
+
+
+def _without_emphasis(text: str) -> str:
+    return _EMPHASIS.sub(lambda found: "*" * len(found[0]), text.translate(_SAME))
 
 
 def _by_rules(text: str) -> Iterator[Span]:
+    """Yield what the rules find; letters with accents of their own are one letter.
+
+    A name or an address that goes on beyond a match is left out.
+    """
+    whole = composed(text)
+    if whole is None:
+        yield from _whole_matches(text)
+        return
+    composed_text, origins = whole
+    for span in _whole_matches(composed_text):
+        yield Span(origins[span.start], origins[span.end], span.type)
+
+
+def _whole_matches(text: str) -> Iterator[Span]:
+    # Marks of emphasis are no part of a name; letters of Asia may stand close to one.
+    written = _without_emphasis(text)
+    for span in _matches_of_rules(text):
+        if not is_cut(written, span.start, span.end, span.type):
+            yield span
+
+
+def _matches_of_rules(text: str) -> Iterator[Span]:
     """By forms and cues first; names from lists take what is left."""
     read = plain(text)
     for type, pattern in RULES:
@@ -348,6 +378,8 @@ def by_presidio() -> Find:
 # --- names from lists -----------------------------------------------------------------
 
 
+HEADLINE_WORDS = 5
+"""A run of more capitalised words is no name with its neighbours."""
 Range = tuple[int, int]
 Word = tuple[int, int, str]
 
@@ -505,7 +537,8 @@ def _of_run(text: str, words: list[Word], lists: _Lists) -> Iterator[Range]:
         role = before.lower() in _ROLES
         end = 0 if before in _BEFORE_PLACES else _name_end(words, i, lists, role=role)
         start, stop = words[i][0], words[max(end, 1) - 1][1]
-        if end and _is_person(text, words, i, end, role=role):
+        is_person = end and _is_person(text, words, i, end, role=role)
+        if is_person and not _goes_on(text, words, i, end, lists):
             yield start, stop
         end = end or i + 1
         before, i = words[end - 1][2].rstrip("."), end
@@ -523,6 +556,27 @@ def _is_person(text: str, words: list[Word], i: int, end: int, *, role: bool) ->
     ):
         return False
     return not re.match(r"(?:['\u2019]s)?[ ](?:&|amp;)", text[stop:])
+
+
+def _goes_on(text: str, words: list[Word], i: int, end: int, lists: _Lists) -> bool:
+    """Return whether a word beside a full name seems to be a part of it.
+
+    In a headline, where every word has its capital, and among words in capitals only,
+    nothing tells.
+    """
+    is_in_capitals = text[words[i][0] : words[end - 1][1]].isupper()
+    if len(words) > HEADLINE_WORDS or end - i < 2 or is_in_capitals:
+        return False
+
+    def may_be_a_name(word: str) -> bool:
+        is_known = word.lower() in lists.ordinary | _ROLES | _FIRMS
+        is_place = word in lists.places | _BEFORE_PLACES
+        is_word = word[:1].isupper() and not word.isupper() and len(word) > 1
+        return is_word and not is_known and not is_place
+
+    before = words[i - 1][2] if i else ""
+    behind = words[end][2] if end < len(words) else ""
+    return may_be_a_name(before) or may_be_a_name(behind)
 
 
 def _before(text: str, at: int) -> str:
@@ -578,9 +632,19 @@ def _again(
         for part in re.findall(r"[^\W\d_]{3,}", text[start:end])
         if part[0].isupper() and part.lower() not in lists.ordinary
     }
+    start = end = -1
     for word in re.finditer(r"(?<![\w-])[^\W\d_]{3,}(?![\w-])", text):
-        if word[0] in known and not taken[word.start()]:
-            yield word.span()
+        if word[0] not in known or taken[word.start()]:
+            continue
+        # Words that stand side by side are one name.
+        if start >= 0 and text[end : word.start()] == " ":
+            end = word.end()
+            continue
+        if start >= 0:
+            yield start, end
+        start, end = word.span()
+    if start >= 0:
+        yield start, end
 
 
 def _initial(word: str) -> bool:
