@@ -16,7 +16,6 @@ from sphinx.application import Sphinx
 from sphinx.util.inspect import stringify_signature
 
 import spark_audit as sa
-from spark_audit import sentences
 from spark_audit.cli import main
 from spark_train import cli as training
 
@@ -52,7 +51,7 @@ html_theme_options = {
     "show_prev_next": False,
 }
 
-TEMPLATES = ("docs/api", "docs/api-stats", "docs/commands", "docs/glossary")
+TEMPLATES = ("docs/api", "docs/api-stats", "docs/commands")
 STATISTICS = Path(sa.__file__).parent / "stats"
 CONTENTS = """
 
@@ -137,7 +136,6 @@ def declarations() -> dict[str, Any]:
         "options": options,
         "flag": bool,
         "audits": [f"spark-audit {audit}" for audit in sa.audits.AUDITS],
-        "terms": sentences.terms("glossary"),
         "functions": functions,
         "classes": [n for n in sa.__all__ if n[0].isupper()],
         "classes_of_audits": list(sa.audits.AUDITS.values()),

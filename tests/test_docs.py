@@ -13,6 +13,7 @@ import conf
 import pytest
 from claims.__main__ import parser as claims_parser
 
+from spark_audit import sentences
 from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
 from spark_audit.report.states import SHAPES
@@ -181,3 +182,12 @@ def test_the_notebook_is_the_tutorial(pytestconfig):
     if pytestconfig.getoption("--accept"):
         kept.write_text(made, encoding="utf-8")
     assert kept.read_text(encoding="utf-8") == made
+
+
+def test_the_glossary_in_the_repository_holds_the_words_of_reports():
+    """Whoever opens the file reads terms, each as the dossier explains it."""
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    entries = [f"{term}\n  {text}\n" for term, text in sentences.terms("glossary")]
+    assert len(entries) > 10
+    _, _, shown = page.partition("```{glossary}\n")
+    assert shown == "\n".join(entries) + "```\n"

@@ -390,6 +390,7 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
             seeds_of(spec.name, len(spec.sources)), spec.sources, strict=True
         )
     ]
+    _check_lora_alpha(items, loading)
     bases = [str(item.base) for item in items if not item.complete]
     base_path = loading.base or next(iter(bases), None)
     for other in bases:
@@ -404,6 +405,16 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         what, fix = "the base is itself an adapter", "give the model it was trained on"
         raise CheckpointError(what, where=base.where, fix=fix)
     return [base, *map(partial(_put_on, base), items)]
+
+
+def _check_lora_alpha(items: Sequence[Checkpoint], loading: Loading) -> None:
+    """Refuse ``--lora-alpha`` where no checkpoint is LoRA weights without one."""
+    if loading.lora_alpha is None or not items:
+        return
+    as_given = f"alpha {loading.lora_alpha:g} as given"
+    if not any(as_given in note for item in items for note in item.notes):
+        what = "applies to LoRA weights without adapter_config.json, and none is given"
+        raise InputError(what, where="--lora-alpha", fix="leave it out")
 
 
 def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:

@@ -144,7 +144,7 @@ def inspect(
     ckpt
         Checkpoint to inspect.
     base
-        Base model of adapters; audited as 'base'.
+        Base model: the model before this training. An adapter needs it.
     """
     from spark_audit.checkpoints.open import inspect_checkpoint
 

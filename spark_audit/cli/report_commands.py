@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.sentences import render, spoken
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import keep_apart, tell, tell_json
@@ -309,14 +309,23 @@ def verify(
     base
         Base model of adapters.
     """
+    from spark_audit.checkpoints.specs import parse_specs
     from spark_audit.cli.show import show_records
     from spark_audit.pipeline.compare import verify as verified
-    from spark_audit.report.folder import folder_of
+
+    folder, content = opened(folder)
+    # Concluding again takes a minute: a name that is unknown is refused before it.
+    known = [one.name for one in content.checkpoints]
+    for spec in parse_specs(list(ckpt)):
+        if spec.name not in known:
+            what = f"{spec.name!r} is none of the report's checkpoints"
+            fix = f"{choose(spec.name, known)}; name it as NAME=PATH"
+            raise InputError(what, where="--ckpt", fix=fix)
 
     found = [
         {"what": what, "verified": not wrong, "detail": wrong}
         for what, wrong in verified(
-            folder_of(folder), attestation=attestation, ckpt=ckpt, base=base
+            folder, attestation=attestation, ckpt=ckpt, base=base
         )
     ]
     show_records(found, title="verify", as_json=json)

@@ -129,6 +129,7 @@ class Job:
         relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
             opening = Opening(order.specs, loading, relearning=relearning)
+        check_not_swapped(manifest, opening.described, request)
         for one in opening.described:
             check_fit(manifest, one, base_sha256=one.base_sha256)
         view, plans = make_plans(
@@ -176,14 +177,23 @@ class Job:
             for kind, keys in self.keys(one).items()
         }
 
-    def stored(self, lacking: Lacking) -> tuple[int, int] | None:
-        """How many passes are in the store, and how many there are.
+    def stored(self, lacking: Lacking) -> tuple[int, int, int] | None:
+        """Return how many passes the store holds, of how many, and parts of how many.
 
         ``None`` where a checkpoint's id is known after loading only.
         """
-        if not all(one.model_id for one in self.opening.described):
+        described = {one.name: one for one in self.opening.described}
+        if not all(one.model_id for one in described.values()):
             return None
-        return sum(not items for items in lacking.values()), len(lacking)
+
+        n_whole = 0
+        n_in_part = 0
+        for (name, kind), items in lacking.items():
+            if not items:
+                n_whole += 1
+            elif len(items) < len(self.keys(described[name])[kind]()):
+                n_in_part += 1
+        return n_whole, len(lacking), n_in_part
 
     def scored(self, checkpoint: Loaded) -> Scored:
         """What a report says of a checkpoint, and where its scores will be."""
@@ -235,6 +245,47 @@ class Job:
             facts = one.facts.model_copy(update={"notes": notes})
             noted.append(replace(one, facts=facts))
         return noted
+
+
+def check_not_swapped(
+    manifest: Manifest, described: Sequence[Loaded], request: Request
+) -> None:
+    """Refuse ``--ckpt`` and ``--base`` in each other's place.
+
+    Raises
+    ------
+    InputError
+        If a checkpoint is the manifest's base, and the base that is given is not.
+    """
+    if request.base is None:
+        return
+    reference = manifest.reference.weights_sha256
+    weights = {one.name: one.weights_sha256 for one in described}
+    if weights.get(BASE) == reference:
+        return
+    for name, sha256 in weights.items():
+        if name != BASE and sha256 == reference:
+            raise InputError(
+                f"checkpoint {name!r} is the base that the manifest was made with, "
+                "and the model of --base is another one",
+                where="--ckpt",
+                fix="are --ckpt and --base swapped? give the base as --base",
+            )
+
+
+def missing_base(
+    manifest: Manifest, described: Sequence[Loaded], request: Request
+) -> str:
+    """Return what is not tested where the base is not scored; empty: it is."""
+    is_scored = any(one.name == BASE for one in described)
+    if is_scored or all(audit.of_series for audit in request.audits):
+        return ""
+    return (
+        "without the base model no audit compares with it: the change since the base, "
+        "the attack that uses it as reference and the checks for a base that has read "
+        f"the rows are not tested. Give --base MODEL: {manifest.reference.name!r}, "
+        "with which the manifest was made"
+    )
 
 
 def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:

@@ -88,7 +88,8 @@ class Request:
         Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a series
         (its last stage; PATH@K another).
     base
-        Base model of adapters; audited as 'base'.
+        Base model: the model before this training. Needed for adapters that do not
+        name theirs, and to compare full weights with it; audited as 'base'.
     baseline
         The same run without the correction; gives contrasts.
     manifest

@@ -26,7 +26,7 @@ from spark_audit.files import alone, sha256_file
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL
 from spark_audit.pipeline import folders
-from spark_audit.pipeline.job import Job, Lacking, Progress, Scored
+from spark_audit.pipeline.job import Job, Lacking, Progress, Scored, missing_base
 from spark_audit.pipeline.local_engine import processes
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, matching
@@ -71,9 +71,11 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     job = _job(request, progress)
     inputs = folders.inputs_of(request, job.opening)
     lacking = job.lacking()
+    if note := missing_base(job.manifest, job.opening.described, request):
+        say(f"note: {note}")
     there = job.stored(lacking)
-    if there is not None and (there[0] or request.scores is not None):
-        say(f"{there[0]} of {there[1]} passes are stored in {job.store.folder}")
+    if there is not None and (there[0] or there[2] or request.scores is not None):
+        say(f"{stored_passes(*there)} are stored in {job.store.folder}")
     engine = import_module(f"spark_audit.pipeline.{request.engine}_engine")
     scored: list[Scored] = engine.score(job, lacking)
     with job.clock("gathering"):
@@ -364,7 +366,7 @@ def told(estimated: Mapping[str, Any]) -> Iterator[str]:
     yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
     yield f"with     {names if len(names) <= 70 else f'{names[:67]}...'}"
     if there:
-        yield f"Scores   {there[0]} of {there[1]} passes: {estimated['store']}"
+        yield f"Scores   {stored_passes(*there)}: {estimated['store']}"
     yield from (f"Note     {note}" for note in estimated["notes"])
     for one in estimated["passes"]:
         reads = f"{one['items']:,} items, {one['tokens']:,} tokens"
@@ -373,11 +375,24 @@ def told(estimated: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     by = f", by {count} processes" if count > 1 else ""
     yield f"In all about {duration(estimated['seconds'])}{by}."
-    beside = "" if free is None else f" of {free / 1e9:.1f} GB that are free"
-    yield f"Memory: {estimated['memory_bytes'] / 1e9:.1f} GB{beside}."
+    beside = "" if free is None else f" of {memory_size(free)} that are free"
+    yield f"Memory: {memory_size(estimated['memory_bytes'])}{beside}."
     yield "Some batches of each pass were timed on one checkpoint; saved scores count"
     yield "as done. Statistics, pictures and short trainings (--relearn) come on top."
     yield f"The report goes to {estimated['folder']}; nothing was written."
+
+
+def stored_passes(n_whole: int, n_passes: int, n_in_part: int = 0) -> str:
+    """How many passes are stored, in words."""
+    words = f"{n_whole} of {n_passes} passes"
+    return f"{words}, and parts of {n_in_part} more," if n_in_part else words
+
+
+def memory_size(n_bytes: float) -> str:
+    """Bytes as people say them, never as none: ``2.5 GB``, ``40 MB``."""
+    if n_bytes >= 1e9:
+        return f"{n_bytes / 1e9:.1f} GB"
+    return f"{max(n_bytes / 1e6, 1):.0f} MB"
 
 
 def duration(seconds: float) -> str:

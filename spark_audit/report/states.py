@@ -636,7 +636,9 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[dict[str, Any]]:
 def _on(report: Report, name: str) -> str:
     """On how much an attack was tried, in words; empty: it came to no figure."""
     metric, size = about(name).covers or ("", "n")
-    rows = [r for r in report.results if (r.audit, r.metric) == (name, metric) and r.n]
+    counted = [r for r in report.results if r.audit == name and r.n]
+    # Without a base, an audit has no row of its change since the base.
+    rows = [row for row in counted if row.metric == metric] or counted
     rows = [row for row in rows if row.checkpoint != BASE] or rows
     count = max((getattr(r, size) for r in rows if r.group == "pooled"), default=0)
     key = f"audit.{name}.covers"

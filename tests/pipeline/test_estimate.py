@@ -1,6 +1,6 @@
 """What a run takes, shown beforehand in words that fit a screen."""
 
-from spark_audit.pipeline.run import duration, told
+from spark_audit.pipeline.run import duration, memory_size, stored_passes, told
 from spark_audit.scoring.table import LAYOUTS
 
 
@@ -21,12 +21,22 @@ def test_words_fit_a_screen():
         "memory_bytes": 3 * 10**10,
         "free_bytes": 10**11,
         "processes": 8,
-        "there": (3, 1200),
+        "there": (3, 1200, 45),
         "store": "reports/small-er/scores/store",
     }
     lines = list(told(long))
     assert len(lines) <= 25
     assert not [line for line in lines if len(line) > 80]
+
+
+def test_no_memory_is_never_said():
+    said = [memory_size(n) for n in (0, 4e6, 4e7, 9.9e8, 3.04e9)]
+    assert said == ["1 MB", "4 MB", "40 MB", "990 MB", "3.0 GB"]
+
+
+def test_parts_of_passes_are_counted():
+    assert stored_passes(0, 8, 3) == "0 of 8 passes, and parts of 3 more,"
+    assert stored_passes(8, 8) == "8 of 8 passes"
 
 
 def test_durations_are_said_in_words():
