@@ -33,7 +33,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         request: Request,
         own: Any = own(),
         loading: Loading = Loading(),
-        dry_run: Annotated[bool, Parameter(group=flags.OUTPUT)] = False,
+        dry_run: Annotated[bool, Parameter(group=flags.WHAT)] = False,
         json: flags.Json = False,
         quiet: flags.Quiet = False,
         verbose: flags.Verbose = False,

@@ -131,18 +131,20 @@ class Request:
     manifest: Annotated[
         Path | None, Parameter(metavar="FILE", env_var="SPARK_AUDIT_MANIFEST")
     ] = None
-    data: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")] = ()
-    relearn: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")] = ()
-    relearn_steps: PositiveInt = 50
-    relearn_lr: float = 1e-3
-    output: Annotated[
-        Path | None, Parameter(group=flags.OUTPUT, metavar="DIR", alias="-o")
-    ] = None
+    output: Annotated[Path | None, Parameter(metavar="DIR", alias="-o")] = None
+    formats: Annotated[flags.Formats, Parameter(group=flags.WHAT)] = ()
+    language: Annotated[flags.Language, Parameter(group=flags.WHAT)] = "en"
+    data: Annotated[
+        tuple[Path, ...], Parameter(group=flags.HOW, metavar="DIR|DATA...")
+    ] = ()
+    relearn: Annotated[
+        tuple[Path, ...], Parameter(group=flags.HOW, metavar="DIR|DATA...")
+    ] = ()
+    relearn_steps: Annotated[PositiveInt, Parameter(group=flags.HOW)] = 50
+    relearn_lr: Annotated[float, Parameter(group=flags.HOW)] = 1e-3
     preset: flags.Preset = None
     seed: flags.Seed = 0
-    formats: flags.Formats = ()
-    language: flags.Language = "en"
-    limit: PositiveInt | None = None
+    limit: Annotated[PositiveInt | None, Parameter(group=flags.HOW)] = None
     scores: Annotated[
         Path | None,
         Parameter(group=flags.WHERE, metavar="DIR", env_var="SPARK_AUDIT_SCORES"),
