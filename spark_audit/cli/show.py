@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_audit import sentences
 from spark_audit.audits import about
+from spark_audit.names import BASE
 from spark_audit.report import states
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.tables import Table, glance, records_table, tables
@@ -70,6 +71,8 @@ WIDE = 120
 def _show_standings(report: Report, stand: Sequence[states.Standing]) -> None:
     """The answer, a paragraph a checkpoint, and what to do next."""
     show_line(states.answer(stand), style="bold")
+    if not any(one.name == BASE for one in report.checkpoints):
+        show_line(sentences.render("terminal.no_base"), style="bold")
     for one in stand:
         line = f"{states.badge(one.state)} {one.name}: {one.lead} "
         line += f"{sentences.capitalised(one.outcomes)}."
