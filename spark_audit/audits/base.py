@@ -141,9 +141,6 @@ class Audit(ABC):
         Tables have one column per variant; what ``n`` of such a table counts.
     of_series
         It uses all stages of a series.
-    public
-        Tables of counts, of ranks of planted strings and of states, from which nothing
-        is withheld.
     file
         File of its evidence in ``scores/``, if not named after the audit.
     covers
@@ -168,7 +165,6 @@ class Audit(ABC):
     wide: ClassVar[bool] = False
     counts: ClassVar[str] = "tokens"
     of_series: ClassVar[bool] = False
-    public: ClassVar[tuple[str, ...]] = ()
     file: ClassVar[str] = ""
     covers: ClassVar[tuple[str, str] | None] = None
     memory: ClassVar[bool] = False

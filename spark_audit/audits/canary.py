@@ -80,7 +80,6 @@ class CanaryRank(Audit):
     nothing = NONE
     unscored = UNSCORED
     chance = True
-    public = ("canary_by_dose", "canary_epsilon", "canary_one_run")
     covers = ("exposure_mean", "n")
     memory = True
     unit = "bits"

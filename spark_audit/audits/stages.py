@@ -82,7 +82,6 @@ class Stages(OfSeries):
     unscored = ""
     alone = "no series of several stages was given"
     over = "over the tasks trained on so far"
-    public = ("stages_states",)
     memory = True
     claims = False
 
@@ -480,7 +479,6 @@ class SeriesAttack(OfSeries):
     chance = True
     covers = ("auc", "n")
     unit = "of AUC"
-    public = ("series_epsilon",)
 
     all_rows: Annotated[
         bool, "score every row at every stage, not only rows with an identifier"

@@ -105,7 +105,6 @@ class Utility(OfSeries):
     unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
     chance = True
-    public = ("accuracy_matrix",)
 
     scorer: Annotated[str, f"how an answer is scored: {', '.join(SCORERS)}"] = (
         "normalised"

@@ -15,10 +15,13 @@ from __future__ import annotations
 import hmac
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.audits import about
+from spark_audit.audits.base import LEVEL
+from spark_audit.report.places import command_line, shareable, shareable_settings
 from spark_audit.results import Finding, Hits, ManifestFacts, Report, Row, grouped
 from spark_audit.results.findings import BESIDE, FEWEST, WITHHELD, Fact
 from spark_audit.stats.estimate import Power
@@ -33,9 +36,19 @@ NOISE = 1e-6
 MEANT = ("value", "low", "high", "null", "mde")
 PS = ("p", "p_adjusted")
 FIGURES = (*MEANT, "parity_low", "parity_high", "null_low", "null_high", *PS)
+DIGITS = 6
+"""The most digits that a number has in a shared file, whatever it is of."""
+
 MATCHING = "matching_by_type"
 """The table of how many identifiers have a control."""
-PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank", "fpr")
+PLANTED = ("canary_by_dose", "canary_epsilon", "canary_one_run", "series_epsilon")
+"""Tables of planted strings, which belong to nobody: only digits are cut."""
+ACCURACY = ("accuracy_matrix",)
+"""Tables that count answers: only digits are cut."""
+PLACES = (
+    *("nats", "caliper_nats", "sigma", "relative", "rank", "fpr"),
+    *("stage", "trained_at", "tasks"),
+)
 """Columns that say where a record stands, not what was found."""
 SIZES = ("clusters", "spans", "pairs", "draws", "tokens", "n")
 DIFFERENCES = ("AUC", "points", "clusters")
@@ -56,24 +69,31 @@ def disclosed(report: Report) -> Report:
     checkpoints, guards = [], []
     for one in report.checkpoints:
         # Files are named, not the folders on somebody's machine.
-        paths = {"source": one.source, "base": one.base}
-        names = {k: _PATH.sub("", path) for k, path in paths.items() if path}
-        checkpoints.append(one.model_copy(update=names))
+        shown_names = {
+            "source": shareable(one.source),
+            "base": one.base and shareable(one.base),
+            "notes": [shareable(note) for note in one.notes],
+        }
+        checkpoints.append(one.model_copy(update=shown_names))
     for guard in report.guards:
-        facts = {k: _fact(fact, shown, clusters) for k, fact in guard.facts.items()}
+        facts = {
+            name: _named_fact(name, fact, shown, clusters)
+            for name, fact in guard.facts.items()
+        }
         guards.append(guard.model_copy(update={"facts": facts}))
     return report.model_copy(
         update={
             "command": list(command_line(report.command)),
             "manifest": manifest_facts(report.manifest),
             "checkpoints": checkpoints,
-            "settings": {k: v for k, v in report.settings.items() if k != "seed"},
+            "settings": shareable_settings(report.settings),
             "results": [shown[_key(row)] for row in report.results],
             "contrasts": [shown[_key(row)] for row in report.contrasts],
             "findings": [
                 _finding(one, report, shown, by_place) for one in report.findings
             ],
             "guards": guards,
+            "caveats": [shareable(one) for one in report.caveats],
             "tables": {
                 name: _table(name, records, report)
                 for name, records in report.tables.items()
@@ -138,6 +158,32 @@ def rounded(value: float, step: float) -> float:
     return float(f"{steps * step:.12g}") + 0.0
 
 
+def with_digits(value: float, digits: int = DIGITS) -> float:
+    """Return a number with so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def rounded_p(p: float) -> float:
+    """Return a p with one digit, on its side of the level of 0.05.
+
+    A p is as good as the figures that it follows from: of a hundred scores, two digits
+    left 1% of the guesses of the last one open, one digit leaves 10%, as the rounding
+    of a mean does.
+
+    >>> [rounded_p(p) for p in (0.0137, 0.0496, 0.0504, 0.76, 1.0, 3.2e-05)]
+    [0.01, 0.04, 0.06, 0.8, 1.0, 3e-05]
+    """
+    near = with_digits(p, 1)
+    if near == LEVEL and p != LEVEL:
+        return 0.04 if p < LEVEL else 0.06
+    return near
+
+
+def is_p(column: str) -> bool:
+    """Whether a column holds p: ``p``, ``p_adjusted``, ``step_p_adjusted``, ..."""
+    return "p" in column.split("_")
+
+
 def rounded_up(effect: float, step: float) -> float:
     """The multiple of a step that is no smaller: no smaller effect was detectable."""
     return float(f"{math.ceil(effect / step - NOISE) * step:.12g}")
@@ -156,35 +202,25 @@ def decade(tries: float) -> float:
 # --- what is no figure ----------------------------------------------------------------
 
 KEYED = "hmac-sha256:"
-_PATH = re.compile(
-    r"(?<![\w./:\\-])(?:[A-Za-z]:)?[/\\](?:[^/\\\n:=,]*[/\\])*(?=[^/\\])"
-)
-"""Folders of an absolute path: they tell whose machine it was."""
 
 
 def manifest_facts(facts: ManifestFacts) -> ManifestFacts:
     """The digest of a text with six unknown digits is found in seconds: it is keyed."""
     given = facts.digest
     if facts.key:
-        made = hmac.new(facts.key.encode(), given.encode(), "sha256").hexdigest()
-        given = f"{KEYED}{made}"
+        given = f"{KEYED}{keyed_digest(facts, given)}"
     elif not given.startswith(KEYED):
         given = "not shown"
     tokens = count_of(facts.n_tokens, facts.n_clusters)
     return facts.model_copy(update={"digest": given, "key": "", "n_tokens": tokens})
 
 
-def command_line(words: Iterable[str]) -> Iterator[str]:
-    """A command without absolute paths, and without its seed.
+def keyed_digest(facts: ManifestFacts, digest: str) -> str:
+    """Return the HMAC-SHA256 of a digest of private content, by the report's key.
 
-    The noise of DP-SGD follows from that.
+    Against the digest itself whatever is unknown of the content could be tried out.
     """
-    after = False
-    for word in words:
-        named, equals, _ = word.partition("=")
-        seed = named == "--seed" and bool(equals)
-        yield "..." if after else "--seed=..." if seed else _PATH.sub("", word)
-        after = word == "--seed"
+    return hmac.new(facts.key.encode(), digest.encode(), "sha256").hexdigest()
 
 
 # --- rows -----------------------------------------------------------------------------
@@ -265,13 +301,18 @@ def _shown(row: R, why: str | None = None) -> R:
     step = step_of(row)
     # Steps from an AUC's null, so that every limit stays on its side of it.
     null = 0.5 if (row.metric, row.null) == ("auc", 0.5) else 0.0
-    told: dict[str, Any] = {"n": count_of(row.n, row.clusters)}
+    told: dict[str, Any] = {
+        "n": count_of(row.n, row.clusters),
+        "level": with_digits(row.level),
+    }
     for name, value in known.items():
         if name in PS:
-            told[name] = float(f"{value:.2g}")
+            told[name] = rounded_p(value)
         elif row.unit == "tries":
             told[name] = decade(value)
-        elif step is not None:
+        elif step is None:
+            told[name] = with_digits(value)
+        else:
             most = 1.0 if row.unit == "" and abs(value) <= 1 else math.inf
             near = round(null + rounded(value - null, step), 12)
             if name == "mde":
@@ -286,6 +327,20 @@ def _shown(row: R, why: str | None = None) -> R:
 def _key(row: Row) -> tuple[object, ...]:
     place = (row.audit, row.checkpoint, getattr(row, "baseline", ""), row.over)
     return (*place, row.metric, row.of, row.group, row.value)
+
+
+def _named_fact(
+    name: str,
+    fact: Fact,
+    shown: Mapping[Any, Row],
+    clusters: int,
+    *,
+    gone: bool = False,
+) -> Fact:
+    """A fact as :func:`_fact` has it, and a p as tables have it."""
+    if isinstance(fact, float) and is_p(name):
+        return rounded_p(fact)
+    return _fact(fact, shown, clusters, gone=gone)
 
 
 def _fact(
@@ -356,14 +411,15 @@ def _finding(
     figures: dict[str, Any] = dict.fromkeys(MEANT)
     for name in MEANT:
         if (value := getattr(source, name, None)) is not None:
-            figures[name] = round(value * scale, 9)
+            figures[name] = with_digits(value * scale)
     if figures["mde"] is None and not gone:
         figures["mde"] = _effect(finding.mde, claimed)
     for name in PS:
         if (p := getattr(finding, name)) is not None:
-            figures[name] = float(f"{p:.2g}")
+            figures[name] = rounded_p(p)
     facts = {
-        k: _fact(fact, shown, clusters, gone=gone) for k, fact in finding.facts.items()
+        name: _named_fact(name, fact, shown, clusters, gone=gone)
+        for name, fact in finding.facts.items()
     }
     # Standard errors stay here; why nothing can be detected does not.
     power = [
@@ -386,19 +442,63 @@ Record = dict[str, Any]
 
 
 def _table(name: str, records: list[Record], report: Report) -> list[Record]:
+    if name == MATCHING:
+        return [_matching(record) for record in records]
+    if name in (*PLANTED, *ACCURACY):
+        return [_with_digits(record) for record in records]
     audit = report.origins.get(name, "")
-    if name in (*about(audit).public, MATCHING):
-        return records
-    pooled = (r for r in report.results if (r.audit, r.group) == (audit, "pooled"))
-    sizes = filter(None, (row.clusters for row in pooled))
-    size = min(sizes, default=report.manifest.n_clusters)
-    told = (_record(name, record, size) for record in records)
-    return [record for record in told if record is not None]
+    shown_records = []
+    for record in records:
+        shown_record = _record(name, record, _clusters_of(record, audit, report))
+        if shown_record is not None:
+            shown_records.append(_with_digits(shown_record))
+    return shown_records
 
 
-def _record(name: str, record: Record, clusters: int) -> Record | None:
+_LENGTH = re.compile(r" of length \d+")
+
+
+def _matching(record: Record) -> Record:
+    """Return how many identifiers of a type have no control, without their lengths.
+
+    Of one alone the reason would tell how many tokens it has.
+    """
+    counts = Counter[str]()
+    for part in filter(None, record["reasons"].split("; ")):
+        count, _, reason = part.partition(" ")
+        counts[_LENGTH.sub("", reason)] += int(count) if count.isdigit() else 0
+    reasons = "; ".join(f"{counts[reason]} {reason}" for reason in sorted(counts))
+    return record | {"reasons": reasons}
+
+
+def _with_digits(record: Record) -> Record:
+    """Return a record whose p are rounded, and no number has more than its digits."""
+    told = dict(record)
+    for column, value in record.items():
+        if isinstance(value, float):
+            told[column] = rounded_p(value) if is_p(column) else with_digits(value)
+    return told
+
+
+def _clusters_of(record: Record, audit: str, report: Report) -> int:
+    """Return of how many clusters a record is, or at least its audit's smallest figure.
+
+    A record of a task says so, and has those of its task.
+    """
+    for column in ("clusters", "spans"):
+        if column in record:
+            size = record[column]
+            return size if isinstance(size, int) else 0
+    groups = {"pooled"}
+    if isinstance(record.get("task"), str):
+        groups.add(f"task:{record['task']}")
+    rows = [r for r in report.results if r.audit == audit and r.group in groups]
+    sizes = [row.clusters for row in rows if row.clusters]
+    return min(sizes, default=report.manifest.n_clusters)
+
+
+def _record(name: str, record: Record, size: int) -> Record | None:
     """A record without figures of few; nothing where it says nothing without."""
-    size = next((record[k] for k in ("clusters", "spans") if k in record), clusters)
     figures = {
         key: value
         for key, value in record.items()
@@ -408,7 +508,7 @@ def _record(name: str, record: Record, clusters: int) -> Record | None:
     }
     if size == 0 and not figures:
         return record  # of nothing, and why
-    if not isinstance(size, int) or size < FEWEST:
+    if size < FEWEST:
         empty = dict.fromkeys(figures) | {"note": WITHHELD}
         return None if name in NEEDED else record | empty
     step = step_above(APART / size) * (100 if name == EXTRACTED else 1)
@@ -416,8 +516,12 @@ def _record(name: str, record: Record, clusters: int) -> Record | None:
     for key, value in record.items():
         if key in ("tokens", "n"):
             told[key] = count_of(value, size)
+        elif key in figures and is_p(key):
+            told[key] = rounded_p(value)
         elif key in figures and isinstance(value, float):
             told[key] = rounded(value, step)
         elif key in figures and name == EXTRACTED:
-            told[key] = round(rounded(value, count_step(size, size)))
+            # A cluster has several identifiers, and each of them several parts.
+            tried = max(size, record.get("spans") or 0, record.get("tried") or 0)
+            told[key] = round(rounded(value, count_step(tried, size)))
     return told

@@ -80,7 +80,6 @@ class Membership(Audit):
     unscored = UNSCORED
     over = "trained rows compared with held-out rows"
     chance = True
-    public = ("mia_covariates",)
     covers = ("auc", "n")
     unit = "of AUC"
 
@@ -666,9 +665,11 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
             continue
         test = scipy.stats.ks_2samp(x, y)
         figures = {"ks": float(test.statistic), "p": float(test.pvalue)}
+        clusters = int(part.groupby("member")["cluster"].nunique().min())
         sd = float(np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2))
         apart = smd(x, y, sd=sd) if sd > 0 else None
-        yield {"task": task, "covariate": name, **figures, "smd": apart}
+        record = {"task": task, "covariate": name, **figures, "smd": apart}
+        yield record | {"clusters": clusters}
 
 
 def _rows(found: Findings, facts: pd.DataFrame) -> None:

@@ -1,0 +1,345 @@
+"""No table of a shared file is exempt: digits, p, counts of tokens, groups of few."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+from decoding import lines_of
+from made_reports import figure, made_report
+from shared_digits import digits, long_numbers
+
+from spark_audit.audits.mia.membership import covariate_table
+from spark_audit.report.disclosure import FEWEST, disclosed
+from spark_audit.report.folder import ON_REQUEST, WRITERS, write_report
+from spark_audit.results import Finding, Report
+
+LONG = 0.12345678901234567
+ENDS = ("value", "low", "high")
+AUDITS = {
+    "mia_covariates": "mia",
+    "mia_texts": "mia",
+    "mia_roc": "mia",
+    "stages_states": "stages",
+    "series_stages": "series",
+    "series_epsilon": "series",
+    "canary_by_dose": "canary",
+    "canary_epsilon": "canary",
+    "accuracy_matrix": "utility",
+    "extract_prompts": "extract",
+    "matched_placebo": "matched",
+    "noise_draws": "noise",
+    "balance": "manifest",
+    "somebody_elses": "theirs",
+}
+
+
+def tables() -> dict[str, list[dict[str, Any]]]:
+    """Records of all kinds of tables, each number with all of its digits."""
+    whose = {"checkpoint": "a"}
+    bound = {"part": "full", "dose": 1, "says": "a bound", "epsilon_per_record": LONG}
+    return {
+        "mia_covariates": [
+            {"task": "t", "covariate": "length", "ks": LONG, "p": LONG, "smd": -LONG}
+        ],
+        "mia_texts": [{**whose, "of": "loss", "score": LONG, "low": LONG, "p": LONG}],
+        "mia_roc": [
+            {
+                **whose,
+                "of": "loss",
+                "fpr": k * LONG,
+                "tpr": k * LONG,
+                "chance_low": LONG,
+                "chance_high": 4 * LONG,
+            }
+            for k in (1, 2, 3)
+        ],
+        "stages_states": [
+            {
+                **whose,
+                "task": "t",
+                "stage": stage,
+                "trained_at": 1,
+                "state": "remembered",
+                "p_adjusted": LONG / 7,
+                "likelier_again": False,
+                "step_p_adjusted": LONG,
+                "clusters": 40,
+            }
+            for stage in (1, 2)
+        ],
+        "series_stages": [
+            {
+                **whose,
+                "stage": stage,
+                "tasks": stage,
+                **{f"{of}_{end}": LONG for of in ("last", "series") for end in ENDS},
+            }
+            for stage in (1, 2)
+        ],
+        "series_epsilon": [{**whose, **bound, "significance": LONG}],
+        "canary_by_dose": [
+            {
+                **whose,
+                "part": "full",
+                "dose": 1,
+                "exposure_mean": LONG,
+                "p_remembered": LONG,
+            }
+        ],
+        "canary_epsilon": [{**whose, **bound}],
+        "accuracy_matrix": [{**whose, "stage": 1, "after": "t", "t": LONG}],
+        "extract_prompts": [
+            {**whose, "clusters": 40, "spans": 80, "low": LONG, "p_adjusted": LONG / 9}
+        ],
+        "matched_placebo": [{**whose, "draws": 200, "mean": LONG, "sd": LONG}],
+        "noise_draws": [{**whose, "sigma": 0.5, "relative": LONG, "draws": 3}],
+        "balance": [{"covariate": "nll_mean", "mean_pii": LONG, "note": ""}],
+        "somebody_elses": [{**whose, "value": LONG, "p": LONG, "share_of_all": LONG}],
+    }
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    rows = [
+        figure("a", place, LONG, clusters=40, n=777, level=1 - LONG / 7)
+        for place in (
+            *("mia|auc|loss", "stages|memory|1", "utility|accuracy|1|task:t"),
+            *("canary|exposure_mean|full", "matched|nll_pii", "extract|greedy_rate"),
+            *("rank|top1_rate|pii", "series|auc|series", "noise|gap|0.5"),
+            *("theirs|value",),
+        )
+    ]
+    change = figure("a", "matched|did", LONG, clusters=40, baseline="b", p=LONG)
+    said = Finding.on(
+        change,
+        "moved",
+        "said",
+        facts={"text": "It moved.", "otherwise": ""},
+        p=LONG / 3,
+        p_adjusted=LONG,
+    )
+    return made_report(
+        *("a", "b"),
+        results=rows,
+        contrasts=[change],
+        findings=[said],
+        tables=tables(),
+        origins=AUDITS,
+    )
+
+
+def test_no_number_of_any_format_has_more_than_six_digits(report, tmp_path):
+    private = ("json", "named")
+    formats = [name for name in WRITERS if name not in private]
+    written = write_report(report, tmp_path, formats=formats)
+    assert {*ON_REQUEST, "html", "md", "csv"} <= {*formats, *private}
+    found = {path.name: [*long_numbers(path)] for path in written}
+    assert {name: long for name, long in found.items() if long} == {}
+    assert {f"{name}.csv" for name in tables()} <= found.keys()
+    # Those that are not rounded would be seen.
+    (tmp_path / "exact.csv").write_text(f"value\n{LONG}\n")
+    assert [*long_numbers(tmp_path / "exact.csv")] == [str(LONG)]
+
+
+def test_every_p_of_every_table_has_one_digit(report, tmp_path):
+    write_report(report, tmp_path, formats=["csv"])
+    seen = 0
+    for path in (tmp_path / "tables").glob("*.csv"):
+        for line in lines_of(path):
+            for column, value in line.items():
+                if "p" in column.split("_") and value:
+                    assert digits(value) <= 1, (path.name, column, value)
+                    seen += 1
+    assert seen >= 10
+    (shown,) = disclosed(report).findings
+    assert digits(repr(shown.p)) <= 1
+    assert digits(repr(shown.p_adjusted)) <= 1
+
+
+def test_a_p_is_not_rounded_like_a_share(report):
+    """A step of a share would make 0.0137 of it 0.025, or 5 points."""
+    shown = disclosed(report).tables
+    assert shown["extract_prompts"][0]["p_adjusted"] == 0.01
+    assert shown["stages_states"][0]["p_adjusted"] == 0.02
+
+
+def test_tokens_of_a_table_are_rounded_to_those_of_a_cluster():
+    records = [{"clusters": 50, "tokens": 1234, "n": 991}]
+    one = made_report("a", tables={"of_tokens": records})
+    (shown,) = disclosed(one).tables["of_tokens"]
+    # 25 and 20 tokens a cluster; the steps are 30 and 20.
+    assert shown == {"clusters": 50, "tokens": 1230, "n": 1000}
+
+
+def test_ranks_are_rounded_as_the_largest_of_them_asks():
+    """One token of rank 40,000 among 5,000 moves a mean of 90 by 8."""
+    row = figure("a", "rank|rank_mean|pii_all", 91.2345, unit="ranks", clusters=100)
+    shown = [
+        disclosed(made_report("a", results=[one])).results[0].value
+        for one in (row, row.model_copy(update={"value": 91.2345 + 8}))
+    ]
+    assert shown == [90.0, 100.0]
+
+
+def test_a_count_of_identifiers_is_rounded_to_two_clusters_worth():
+    """100 identifiers in 20 clusters: five each, so that counts go by tens."""
+    record = {"checkpoint": "a", "clusters": 20, "spans": 100, "tried": 100}
+    found = [
+        disclosed(
+            made_report("a", tables={"extract_prompts": [record | {"found": count}]})
+        ).tables["extract_prompts"][0]["found"]
+        for count in (42, 47)
+    ]
+    assert found == [40, 50]
+
+
+def test_how_many_tokens_an_identifier_has_is_in_no_reason():
+    reasons = "1 no eligible window of length 17; 2 no eligible window of length 23"
+    record = {"type": "SSN", "matched": 9, "unmatched": 4}
+    record |= {"reasons": f"{reasons}; 1 none within caliper"}
+    one = made_report("a", tables={"matching_by_type": [record]})
+    (shown,) = disclosed(one).tables["matching_by_type"]
+    assert shown["reasons"] == "3 no eligible window; 1 none within caliper"
+    assert [shown["matched"], shown["unmatched"]] == [9, 4]
+
+
+def test_a_table_of_a_task_is_withheld_where_the_task_has_few_clusters():
+    """Whatever the pooled figure has: the record is of the task."""
+    rows = [
+        figure("a", "mia|auc|loss", clusters=400),
+        figure("a", "mia|auc|loss|task:small", clusters=FEWEST - 1),
+        figure("a", "mia|auc|loss|task:large", clusters=200),
+    ]
+    records = [
+        {"task": task, "covariate": "length", "ks": 0.5, "p": 0.013, "smd": 0.4}
+        for task in ("small", "large")
+    ]
+    one = made_report("a", results=rows, tables={"mia_covariates": records})
+    one = one.model_copy(update={"origins": {"mia_covariates": "mia"}})
+    small, large = disclosed(one).tables["mia_covariates"]
+    assert [small[name] for name in ("ks", "p", "smd")] == [None, None, None]
+    assert "withheld" in small["note"]
+    assert [large[name] for name in ("ks", "p", "smd")] == [0.5, 0.01, 0.4]
+
+
+def test_a_state_of_few_is_shown_without_its_p():
+    record = {
+        "checkpoint": "a",
+        "task": "t",
+        "stage": 2,
+        "trained_at": 1,
+        "state": "remembered",
+        "p_adjusted": 0.0123,
+        "clusters": FEWEST - 1,
+    }
+    one = made_report("a", tables={"stages_states": [record]})
+    (shown,) = disclosed(one).tables["stages_states"]
+    assert shown["p_adjusted"] is None
+    assert [shown["state"], shown["stage"], shown["trained_at"]] == ["remembered", 2, 1]
+
+
+def test_the_length_of_one_text_is_not_what_the_covariates_leave_open():
+    """The attacker knows all rows but one, and tries each length of that one."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(60, 220, 120)
+    facts = pd.DataFrame(
+        {
+            "task": "t",
+            "member": np.arange(120) % 2 == 0,
+            "cluster": [f"c{k}" for k in range(120)],
+            "length": lengths,
+            "zlib_bytes": lengths * 3 // 4,
+        }
+    )
+
+    def told(length: int, *, exact: bool) -> Any:
+        changed = facts.assign(length=[length, *lengths[1:]])
+        records = [r for r in covariate_table(changed) if r["covariate"] == "length"]
+        one = made_report("a", tables={"mia_covariates": records})
+        return (one if exact else disclosed(one)).tables["mia_covariates"]
+
+    left = {
+        exact: [
+            length
+            for length in range(60, 220)
+            if told(length, exact=exact) == told(int(lengths[0]), exact=exact)
+        ]
+        for exact in (True, False)
+    }
+    assert left[True] == [lengths[0]]  # the attack works
+    assert len(left[False]) >= 40
+
+
+@pytest.mark.parametrize("clusters", [40, 120, 400])
+def test_a_p_leaves_one_score_of_its_rows_open(clusters):
+    """The attacker knows all scores but one, and tries what that one could be."""
+    guesses, left = np.linspace(-4, 4, 161), []
+    for seed in range(10):
+        own = np.random.default_rng(seed).normal(-0.3, 1.0, clusters)
+
+        def shown(score: float, others: np.ndarray = own[1:]) -> float:
+            p = scipy.stats.ttest_1samp([score, *others], 0.0).pvalue
+            record = {"checkpoint": "a", "clusters": clusters, "p_adjusted": float(p)}
+            one = made_report("a", tables={"shown": [record]})
+            found: float = disclosed(one).tables["shown"][0]["p_adjusted"]
+            return found
+
+        told = shown(own[0])
+        left.append(np.mean([shown(guess) == told for guess in guesses]))
+    # As of a figure that is rounded to one standard deviation of a score.
+    assert np.median(left) > 0.08
+
+
+@pytest.mark.parametrize(
+    ("p", "side"), [(0.0496, True), (0.0504, False), (0.05, False)]
+)
+def test_a_shared_p_stays_on_its_side_of_the_level(p, side):
+    record = {"checkpoint": "a", "clusters": 40, "p": p}
+    one = made_report("a", tables={"shown": [record]})
+    assert (disclosed(one).tables["shown"][0]["p"] < 0.05) is side
+
+
+def test_settings_sources_and_commands_tell_no_folder_and_no_key(tmp_path):
+    """As they are typed, they name people, clinics and accounts."""
+    secret = "Clinic Berlin"
+    typed = [
+        *("--scores-file", f"x=/data/{secret}/scores.csv"),
+        *("--ckpt", f"a=file:///home/{secret}/runs/a", f"b=~/{secret}/b@2"),
+        f"--base=https://anna:{secret}@host/v1?key=abc123&x={secret}",
+        f"c=[/data/{secret}/1,/data/{secret}/2]",
+        f"hf:ORG/NAME?token={secret}",
+        f"../{secret}/d",
+        f"-o/srv/{secret}/out",
+        f"d=/data/a={secret}, b:{secret}/e",
+    ]
+    one = made_report(
+        "a",
+        command=["spark-audit", "all", *typed],
+        settings={
+            "mia.scores_file": [f"x=data/{secret}/scores.csv"],
+            "mia.scores_rows": f"/data/{secret}/rows.csv",
+            "reference": f"/models/{secret}/base",
+        },
+    )
+    (facts,) = one.checkpoints
+    facts = facts.model_copy(
+        update={
+            "source": f"file:///home/{secret}/runs/a?key=abc123",
+            "base": f"/models/{secret}/base",
+            "notes": [f"opened from /models/{secret}/base"],
+        }
+    )
+    one = one.model_copy(update={"checkpoints": [facts]})
+    written = write_report(one, tmp_path, formats=["html", "md", "dossier", "card"])
+    for path in written:
+        text = path.read_text()
+        assert "Clinic" not in text, path
+        assert not re.search(r"abc123|/home/|anna:", text), path
+    page = Path(tmp_path / "report.html").read_text()
+    assert "x=scores.csv" in page
+    assert "https://host/v1?..." in page
