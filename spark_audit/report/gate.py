@@ -31,7 +31,12 @@ from spark_audit.errors import InputError, choose, visible
 from spark_audit.files import parse_json, read_regular, sha256_file
 from spark_audit.names import ANY, BASE, check_known, entry_of, series_of
 from spark_audit.provenance import canonical_json
-from spark_audit.report.disclosure import KEYED, disclosed, manifest_facts
+from spark_audit.report.disclosure import (
+    KEYED,
+    disclosed,
+    keyed_digest,
+    manifest_facts,
+)
 from spark_audit.report.states import untested
 from spark_audit.report.writers.pages import environment
 from spark_audit.results import Contrast, Report, Row, grouped, number
@@ -505,6 +510,8 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+SHARED = ("html", "md", "csv", "latex", "figures", "card")
+"""Formats whose files never hold anything private, by their writers."""
 
 
 def statement(
@@ -515,15 +522,26 @@ def statement(
     Parameters
     ----------
     folder
-        Of the report: its files are named, each with its digest.
+        Of the report: its files are named, each with its digest. Of private files it
+        is keyed by the report, and left out where a report has no key.
     found
         Of :func:`spark_audit.report.gate.check`.
     """
     keyed = manifest_facts(report.manifest).digest.removeprefix(KEYED)
     parts = [{"name": "manifest", "digest": {"hmacSha256": keyed}}]
+    shared_files = {n for kind in SHARED for n in report.files.get(kind, ())}
     for name in sorted({"report.json", *chain(*report.files.values())}):
-        if (path := folder / name).exists():
-            parts.append({"name": name, "digest": {"sha256": sha256_file(path)}})
+        path = folder / name
+        if not path.exists():
+            continue
+        digest = sha256_file(path)
+        # Whatever is unknown of a private file could be tried out against its digest.
+        # The key is in report.json itself: nobody can try that out.
+        if name in shared_files or (name == "report.json" and report.manifest.key):
+            parts.append({"name": name, "digest": {"sha256": digest}})
+        elif report.manifest.key:
+            keyed = keyed_digest(report.manifest, digest)
+            parts.append({"name": name, "digest": {"hmacSha256": keyed}})
     gate = {
         "rules": list(dict.fromkeys(one.rule for one in found)),
         "allowMissing": allow_missing,
