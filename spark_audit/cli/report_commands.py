@@ -225,6 +225,8 @@ def gate(
         what = "is on one report, without an earlier one"
         raise InputError(what, where="--attest", fix="leave --against out")
     name = folder.resolve().name
+    if attest is not None:
+        _check_evidence(content, folder)
     with keeping_previous(outputs):
         if junit is not None:
             write_text(junit, rule.junit(verdicts, name=name))
@@ -244,6 +246,19 @@ def gate(
         # Whether anybody reads this is nothing to the verdict.
         if any(one.state == "tripped" for one in verdicts):
             raise SystemExit(1)
+
+
+def _check_evidence(report: Report, folder: Path) -> None:
+    """Refuse to state anything on a report that does not follow from its evidence."""
+    from spark_audit.pipeline.verification import follows
+
+    for what, wrong in follows(report, folder):
+        if wrong:
+            raise InputError(
+                f"nothing can be stated on this report: {what} {wrong}",
+                where="--attest",
+                fix=f"see `spark-audit verify {folder}`, and audit again",
+            )
 
 
 def epsilon(
@@ -296,9 +311,14 @@ def verify(
     attestation: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")] = (),
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
+    manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     json: flags.Json = False,
 ) -> None:
     """Conclude a report anew from its evidence, without model or text; 1 if it differs.
+
+    Every file of evidence is concluded again and compared with all that the report
+    says; shared files must be, to the byte, what it gives. What nothing shows is
+    listed.
 
     Parameters
     ----------
@@ -308,27 +328,38 @@ def verify(
         Checkpoints whose weights must be those of the report.
     base
         Base model of adapters.
+    manifest
+        The manifest, for its digest, its counts and the dossier.
     """
     from spark_audit.checkpoints.specs import parse_specs
     from spark_audit.cli.show import show_records
-    from spark_audit.pipeline.compare import verify as verified
+    from spark_audit.pipeline.verification import taken_on_trust
+    from spark_audit.pipeline.verification import verify as verified
 
-    folder, content = opened(folder)
+    folder, report = opened(folder)
     # Concluding again takes a minute: a name that is unknown is refused before it.
-    known = [one.name for one in content.checkpoints]
+    known = [one.name for one in report.checkpoints]
     for spec in parse_specs(list(ckpt)):
         if spec.name not in known:
             what = f"{spec.name!r} is none of the report's checkpoints"
             fix = f"{choose(spec.name, known)}; name it as NAME=PATH"
             raise InputError(what, where="--ckpt", fix=fix)
-
+    whole = None if manifest is None else manifest_of(report, manifest)
     found = [
         {"what": what, "verified": not wrong, "detail": wrong}
         for what, wrong in verified(
-            folder, attestation=attestation, ckpt=ckpt, base=base
+            folder, attestation=attestation, ckpt=ckpt, base=base, manifest=whole
         )
     ]
-    show_records(found, title="verify", as_json=json)
+    compared = [str(one["what"]).removeprefix("weights of ") for one in found if ckpt]
+    trusted = taken_on_trust(report, verified=compared, with_manifest=whole is not None)
+    if json:
+        tell_json({"checked": found, "taken_on_trust": trusted})
+    else:
+        show_records(found, title="verify")
+        tell("Taken on trust, since nothing in the folder shows it:")
+        for line in trusted:
+            tell(f"- {line}")
     if not all(one["verified"] for one in found):
         raise SystemExit(1)
 

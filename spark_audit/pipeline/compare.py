@@ -1,4 +1,4 @@
-"""Reports concluded again from evidence: side by side, or held against themselves.
+"""Reports concluded again from evidence, side by side.
 
 No model and no manifest is needed: every audit concludes from what it left in
 ``scores/``.
@@ -6,24 +6,20 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from spark_audit.audits import about, audit_names, find
 from spark_audit.audits.base import Context, baselines_of, guard, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
-from spark_audit.checkpoints.specs import Loading, parse_specs
-from spark_audit.errors import InputError, SparkError, choose
+from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
 from spark_audit.pipeline.folders import check_is_for_reports
 from spark_audit.pipeline.run import score_files, write_evidence
-from spark_audit.report import gate
 from spark_audit.report.assemble import MATCHING, assemble
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.report.kept import keep_if_replaced
@@ -33,6 +29,8 @@ from spark_audit.results.evidence import Evidence
 
 ABSENT = "the package that it is of is not installed"
 """Why nothing is concluded of an audit that is not known here."""
+LEFT_OUT = "audits compared"
+"""The guard that names the audits that were not compared."""
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options that change nothing that is compared."""
 
@@ -155,7 +153,31 @@ def concluded(
     settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
-    """What an audit concludes from stored evidence, with the settings of a report."""
+    """What an audit concludes from stored evidence, with the settings of a report.
+
+    Raises
+    ------
+    OutputError
+        If it cannot conclude from them: they may be somebody else's.
+    """
+    try:
+        return _concluded(name, evidence, settings, facts)
+    except (SparkError, MemoryError):
+        raise
+    except Exception as error:  # whatever an audit does with unfit evidence
+        raise OutputError(
+            f"`{name}` can conclude nothing from it ({type(error).__name__})",
+            where=f"scores/{about(name).evidence_file()}",
+            fix="audit again with this version",
+        ) from error
+
+
+def _concluded(
+    name: str,
+    evidence: Evidence,
+    settings: Mapping[str, Any],
+    facts: Sequence[CheckpointFacts],
+) -> AuditResult:
     kind, preset = find(name), str(settings.get("preset"))
     options = {one.name: settings.get(f"{name}.{one.name}") for one in fields(kind)}
     audit = kind(**{k: v for k, v in options.items() if v is not None})
@@ -314,7 +336,7 @@ def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
     guards: dict[tuple[str, str], Guard] = {}
     if left_out:
         facts = {"left_out": [*left_out]}
-        guards["", ""] = guard("audits compared", "audits_compared", facts)
+        guards["", ""] = guard(LEFT_OUT, "audits_compared", facts)
     for part in parts:
         for one in part.report.guards:
             if one.name in REMAINS and one.passed is False:
@@ -322,132 +344,3 @@ def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
                 renamed = one.model_copy(update={"checkpoint": name})
                 guards.setdefault((one.name, name), renamed)
     return list(guards.values())
-
-
-# --- a report against its own evidence ------------------------------------------------
-
-CLOSE = 1e-9
-"""Relative difference up to which figures of two machines are the same."""
-
-
-def verify(
-    folder: Path,
-    *,
-    attestation: Path | None = None,
-    ckpt: Sequence[str] = (),
-    base: str | None = None,
-) -> Iterator[tuple[str, str]]:
-    """What was verified, and what is wrong with it; empty where nothing is.
-
-    Every file of evidence is compared with its checksum in the report, and every
-    conclusion with what the evidence gives now. Setup guards need scores of tokens,
-    which are no evidence: they are taken as the report has them.
-
-    Parameters
-    ----------
-    folder
-        Of the report.
-    attestation
-        A statement of ``gate --attest``; it must be, to the byte, the one that this
-        report gives.
-    ckpt, base
-        Checkpoints whose weights must be those that the report is of.
-
-    Raises
-    ------
-    InputError
-        If a checkpoint is none of the report's, or a statement cannot be read.
-    """
-    report = read_report(folder)
-    part = Part(folder, report, names={})
-    evidence: dict[str, Evidence] = {}
-    measured = (row.audit for row in report.results if row.value is not None)
-    for name in dict.fromkeys(measured):
-        file, wrong = part.path(name).name, ""
-        if name not in audit_names():
-            yield name, ABSENT
-            continue
-        if file not in report.evidence:
-            yield name, "left no evidence, so nothing can be concluded from it"
-            continue
-        try:
-            evidence[name] = part.evidence(name)
-        except SparkError as error:
-            wrong = error.what
-        yield f"scores/{file}", wrong
-    if evidence:
-        yield from _concluded(report, evidence)
-    if attestation is not None:
-        content, rules, allow = gate.read_rules(attestation)
-        asked = [gate.parse_rule(one) for one in rules]
-        found = gate.check(report, asked, allow_missing=allow)
-        now = gate.statement(report, folder, found, allow_missing=allow)
-        told = ", ".join(gate.differences(now, content))
-        yield str(attestation), f"states otherwise: {told}" if told else ""
-    if ckpt:
-        yield from _weights(report, ckpt, base)
-
-
-def _concluded(
-    report: Report, evidence: Mapping[str, Evidence]
-) -> Iterator[tuple[str, str]]:
-    """What the report says otherwise than its evidence, by audit."""
-    made = assemble(
-        {
-            name: concluded(name, one, report.settings, report.checkpoints)
-            for name, one in evidence.items()
-        },
-        guards=report.guards,
-        status=report.status,
-        command=report.command,
-        manifest=report.manifest,
-        checkpoints=report.checkpoints,
-        settings=report.settings,
-    )
-    for name in evidence:
-        ours, theirs = _told(made, name), _told(report, name)
-        apart = [part for part, one in ours.items() if not _same(theirs.get(part), one)]
-        said = f"does not follow from its evidence: {', '.join(apart)}" if apart else ""
-        yield f"conclusions of {name}", said
-
-
-def _told(report: Report, audit: str) -> dict[str, Any]:
-    """What a report has of an audit: figures, findings and tables."""
-    own = {
-        part: [o.model_dump() for o in getattr(report, part) if o.audit == audit]
-        for part in ("results", "contrasts", "findings")
-    }
-    tables = (name for name, origin in report.origins.items() if origin == audit)
-    return own | {name: report.tables.get(name) for name in tables}
-
-
-def _same(ours: Any, theirs: Any) -> bool:
-    """Whether two parts of reports are the same, numbers to :data:`CLOSE`."""
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        return ours.keys() == theirs.keys() and all(
-            _same(value, theirs[key]) for key, value in ours.items()
-        )
-    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
-        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
-    if isinstance(ours, float) and isinstance(theirs, float | int):
-        return bool(np.isclose(ours, theirs, rtol=CLOSE, atol=CLOSE))
-    return bool(ours == theirs)
-
-
-def _weights(
-    report: Report, ckpt: Sequence[str], base: str | None
-) -> Iterator[tuple[str, str]]:
-    """Whether checkpoints are those that the report is of."""
-    from spark_audit.checkpoints.open import Opening
-
-    known = {one.name: one.weights_sha256 for one in report.checkpoints}
-    specs = parse_specs(list(ckpt))
-    for spec in specs:
-        if spec.name not in known:
-            what = f"{spec.name!r} is none of the report's checkpoints"
-            fix = f"{choose(spec.name, known)}; name it as NAME=PATH"
-            raise InputError(what, where="--ckpt", fix=fix)
-    for one in Opening(specs, Loading(base=base)).described:
-        if one.name in known:
-            same = one.weights_sha256 == known[one.name]
-            yield f"weights of {one.name}", "" if same else "are others"

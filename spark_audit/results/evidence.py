@@ -15,8 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_audit.errors import OutputError
-from spark_audit.files import cannot_write, check_regular, write_atomically
+from spark_audit.files import cannot_write, write_atomically
 
 Measured: TypeAlias = Iterable[tuple[str, Mapping[str, Any]]]
 """Checkpoint and its scores by name, shape ``(units,)``; NaN: not scored."""
@@ -117,32 +116,18 @@ class Evidence:
 
     @classmethod
     def read(cls, path: Path) -> Evidence:
-        """Read what :meth:`write` wrote.
+        """Read what :meth:`write` wrote; the file may be somebody else's.
 
         Raises
         ------
         OutputError
-            If it cannot be read.
+            If it cannot be read, is larger than memory allows, or holds something else
+            than the audit of its name writes.
         """
-        try:
-            check_regular(path)
-            with pq.ParquetFile(path) as file:
-                metadata = file.schema_arrow.metadata or {}
-                about = json.loads(metadata[b"evidence"])
-                units = file.read(about["units"]).to_pandas()
+        from spark_audit.results.evidence_file import opened_evidence
 
-                def scores(name: str) -> dict[str, Any]:
-                    columns = {k: f"{k}/{name}" for k in about["values"]}
-                    return {k: file.read([one]).column(0) for k, one in columns.items()}
-
-                measured = ((name, scores(name)) for name in about["checkpoints"])
-                return cls.of(units, measured, about["facts"])
-        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise OutputError(
-                "is not readable evidence",
-                where=str(path),
-                fix="audit again with this version",
-            ) from error
+        with opened_evidence(path) as (units, scores, facts):
+            return cls.of(units, scores, facts)
 
     def renamed(self, names: Mapping[str, str]) -> Evidence:
         """The same evidence with other names of checkpoints."""

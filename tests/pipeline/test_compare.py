@@ -18,7 +18,8 @@ from spark_audit.audits.base import Context, baselines_of
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import sha256_file
-from spark_audit.pipeline.compare import compare, verify
+from spark_audit.pipeline.compare import compare
+from spark_audit.pipeline.verification import verify
 from spark_audit.provenance import now, versions
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import AuditResult, Row
@@ -231,6 +232,45 @@ def test_an_audit_of_others_concludes_as_its_reports_did(make_case, write, monke
     monkeypatch.setattr(known, "_outside", lambda: {"scaled": Scaled})
     rows = [row for row in compare(*folders).results if row.audit == "scaled"]
     assert [row.value for row in rows] == [3.0] * 3
+
+
+def test_audits_with_other_options_are_never_compared(make_case, write, monkeypatch):
+    """What two of them measured is not the same, whatever it is called."""
+    monkeypatch.setattr(known, "_outside", lambda: {"scaled": Scaled})
+    case, folders = make_case(), []
+    for name, times in (("one", 3.0), ("two", 2.0)):
+        folder = write(name, case, **{name: 0.5})
+        path = shutil.copy(
+            folder / "scores/nll.parquet", folder / "scores/scaled.parquet"
+        )
+        told = json.loads((folder / "report.json").read_text())
+        told["settings"]["scaled.times"] = times
+        told["evidence"]["scaled.parquet"] = sha256_file(Path(path))
+        (folder / "report.json").write_text(json.dumps(told))
+        folders.append(folder)
+    report = compare(*folders)
+    assert {row.audit for row in report.results} == {"matched", "nll"}
+    (left_out,) = (one for one in report.guards if "compared" in one.name)
+    assert "scaled (made with another times)" in left_out.detail
+    # What only changes how precisely a figure is known is no other option.
+    for folder, count in zip(folders, (100, 200), strict=True):
+        told = json.loads((folder / "report.json").read_text())
+        told["settings"] |= {"scaled.times": 3.0, "nll.replicates": count}
+        (folder / "report.json").write_text(json.dumps(told))
+    assert {row.audit for row in compare(*folders).results} == {
+        *("matched", "nll", "scaled")
+    }
+
+
+def test_parts_of_a_manifest_are_compared_with_the_same_part_only(make_case, write):
+    case = make_case(sources=12)
+    one, two = write("one", case, a=0.0), write("two", case, b=0.5)
+    path = two / "report.json"
+    told = json.loads(path.read_text())
+    told["settings"]["limit"] = 10
+    path.write_text(json.dumps(told))
+    with pytest.raises(InputError, match="its --limit is 10, that of .* None"):
+        compare(one, two)
 
 
 def test_evidence_is_that_of_its_report(make_case, write, tmp_path):

@@ -23,9 +23,9 @@ from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline import local_engine as local
-from spark_audit.pipeline.compare import verify
 from spark_audit.pipeline.job import Job, make_plans, union
 from spark_audit.pipeline.run import Request, estimate, run
+from spark_audit.pipeline.verification import verify
 from spark_audit.report.states import standings
 from spark_audit.results import Report
 from spark_audit.scoring.store import Store

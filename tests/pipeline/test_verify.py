@@ -1,5 +1,6 @@
 """A report is concluded anew, and what was changed since is named, to the byte."""
 
+import hmac
 import json
 import random
 import shutil
@@ -14,10 +15,11 @@ from spark_audit.checkpoints.open import Opening, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import SparkError
+from spark_audit.files import sha256_file
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import write_manifest
-from spark_audit.pipeline.compare import verify
+from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.pipeline.run import Request, run
+from spark_audit.pipeline.verification import verify
 from spark_audit.report.folder import read_report
 from spark_audit.report.gate import (
     check,
@@ -46,7 +48,7 @@ def place(tmp_path_factory, tiny_base, make_adapter) -> Path:
         manifest=folder / "m.json",
         output=folder / "report",
         loading=Loading(device="cpu"),
-        formats=("csv", "md"),
+        formats=("html", "csv", "md"),
     )
     run(request)
     gate = ["gate", str(folder / "report"), "--fail-if", RULE]
@@ -63,11 +65,19 @@ def test_a_report_follows_from_its_evidence(place, tiny_base, capsys):
     more = ["--attestation", str(place / "a.json"), "--base", str(tiny_base)]
     more += ["--ckpt", f"ours={place / 'lora'}", "--json"]
     assert command_line(["verify", str(place / "report"), *more]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert all(one["verified"] for one in found)
-    named = {one["what"] for one in found}
+    told = json.loads(capsys.readouterr().out)
+    assert all(one["verified"] for one in told["checked"])
+    named = {one["what"] for one in told["checked"]}
     assert {"scores/spans.parquet", "conclusions of matched"} <= named
     assert {"weights of ours", str(place / "a.json")} <= named
+    assert {"report.html", "tables/results.csv", "counts", "checks"} <= named
+    trusted = " ".join(told["taken_on_trust"])
+    assert "held_out_back" in trusted
+    assert "weights and source" not in trusted
+    assert command_line(["verify", str(place / "report")]) == 0
+    said = capsys.readouterr().out
+    assert "Taken on trust" in said
+    assert "weights and source of base, ours (give --ckpt" in said
 
 
 def test_a_figure_or_claim_that_does_not_follow_is_found(place, tmp_path):
@@ -87,8 +97,224 @@ def test_a_figure_or_claim_that_does_not_follow_is_found(place, tmp_path):
         changed[at] = change(changed[at])
         path.write_text(json.dumps(whole | {part: changed}))
         said = wrong(tmp_path / "r")
-        assert [*said] == ["conclusions of matched"]
         assert part in said["conclusions of matched"]
+
+
+def without(whole: dict[str, Any], audit: str) -> dict[str, Any]:
+    """The report as if an audit had never run; its evidence stays."""
+    left = {
+        part: [one for one in whole[part] if one["audit"] != audit]
+        for part in ("results", "contrasts", "findings")
+    }
+    gone = {name for name, origin in whole["origins"].items() if origin == audit}
+    for part in ("tables", "origins"):
+        left[part] = {k: v for k, v in whole[part].items() if k not in gone}
+    return whole | left
+
+
+def with_values_gone(whole: dict[str, Any]) -> dict[str, Any]:
+    empty = {"value": None, "low": None, "high": None, "status": "not_estimable"}
+    empty |= {"note": "not scored", "interval": "none"}
+    rows = [
+        one | empty if one["audit"] == "matched" else one for one in whole["results"]
+    ]
+    return whole | {"results": rows}
+
+
+def with_row(whole: dict[str, Any], **columns: Any) -> dict[str, Any]:
+    return whole | {"results": [*whole["results"], whole["results"][0] | columns]}
+
+
+def with_facts(whole: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """Another fact of the checkpoint that was audited."""
+    *others, one = whole["checkpoints"]
+    return whole | {"checkpoints": [*others, one | facts]}
+
+
+def with_manifest(whole: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    return whole | {"manifest": whole["manifest"] | facts}
+
+
+def with_guard(whole: dict[str, Any], change: Any) -> dict[str, Any]:
+    """Another state of the first check that an audit made."""
+    at = next(
+        k for k, one in enumerate(whole["guards"]) if one["name"] != "broken_model"
+    )
+    guards = [*whole["guards"]]
+    guards[at : at + 1] = change(guards[at])
+    return whole | {"guards": guards}
+
+
+def with_table(whole: dict[str, Any], name: str, origin: str) -> dict[str, Any]:
+    record = {"checkpoint": "ours", "value": 0.5}
+    tables = whole["tables"] | {name: [record]}
+    return whole | {"tables": tables, "origins": whole["origins"] | {name: origin}}
+
+
+FORGED = {
+    "an audit that left no trace": lambda one: without(one, "extract"),
+    "figures that are gone": with_values_gone,
+    "contrasts that are gone": lambda one: one | {"contrasts": []},
+    "a finding that is gone": lambda one: one | {"findings": one["findings"][1:]},
+    "an audit that never ran": lambda one: with_row(
+        one, audit="mia", metric="auc", of="loss"
+    ),
+    "an audit that nobody has": lambda one: with_row(one, audit="theirs"),
+    "a checkpoint that nobody has": lambda one: with_row(one, checkpoint="other"),
+    "a note": lambda one: with_row(
+        one | {"results": one["results"][1:]}, note="all is well"
+    ),
+    "a table of an audit that never ran": lambda one: with_table(
+        one, "mia_texts", "mia"
+    ),
+    "a table of nobody": lambda one: with_table(one, "texts", "manifest"),
+    "a table of an audit that ran": lambda one: with_table(one, "more", "matched"),
+    "weights": lambda one: with_facts(one, weights_sha256="5" * 64),
+    "a source": lambda one: with_facts(one, source="somewhere/else"),
+    "the manifest's name": lambda one: with_manifest(one, name="other"),
+    "the manifest's digest": lambda one: with_manifest(one, digest="5" * 64),
+    "tokens": lambda one: with_manifest(one, n_tokens=99999),
+    "clusters": lambda one: with_manifest(one, n_clusters=9999),
+    "the status": lambda one: one | {"status": "partial"},
+    "the number of tests": lambda one: (
+        one | {"settings": one["settings"] | {"primary_tests": 77}}
+    ),
+    "a baseline": lambda one: one | {"settings": one["settings"] | {"baseline": None}},
+    "a check that passed": lambda one: with_guard(
+        one, lambda guard: [guard | {"passed": None if guard["passed"] else True}]
+    ),
+    "a check that is gone": lambda one: with_guard(one, lambda guard: []),
+    "a caveat": lambda one: one | {"caveats": ["all is well"]},
+    "a date": lambda one: one | {"created": "2026-01-01T00:00:00+00:00"},
+    "files that are not named": lambda one: one | {"files": {}},
+    "evidence that is not named": lambda one: (
+        one
+        | {"evidence": {k: v for k, v in one["evidence"].items() if "span" not in k}}
+    ),
+    "no evidence": lambda one: one | {"evidence": {}},
+    "nothing": lambda one: (
+        one
+        | {k: [] for k in ("results", "contrasts", "findings", "guards")}
+        | {k: {} for k in ("evidence", "tables", "origins", "files")}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_report_that_is_edited_by_itself_is_found(what, place, tmp_path):
+    shutil.copytree(place / "report", tmp_path / "r")
+    path = tmp_path / "r" / "report.json"
+    path.write_text(json.dumps(FORGED[what](json.loads(path.read_text()))))
+    assert wrong(tmp_path / "r"), what
+
+
+def test_a_report_without_evidence_is_not_verified(place, tmp_path, capsys):
+    folder = tmp_path / "r"
+    shutil.copytree(place / "report", folder)
+    whole = json.loads((folder / "report.json").read_text())
+    (folder / "report.json").write_text(json.dumps(FORGED["nothing"](whole)))
+    shutil.rmtree(folder / "scores")
+    shutil.rmtree(folder / "tables")
+    for page in folder.glob("report.[hm]*"):
+        page.unlink()
+    assert "the report has no evidence" in wrong(folder)["report.json"]
+    assert command_line(["verify", str(folder)]) == 1
+    capsys.readouterr()
+    call = ["gate", str(folder), "--attest", str(tmp_path / "a.json")]
+    assert command_line(call) == 2
+    assert "nothing can be stated on this report" in capsys.readouterr().err
+    assert not (tmp_path / "a.json").exists()
+
+
+@pytest.mark.parametrize(
+    "what", ["an audit that left no trace", "figures that are gone"]
+)
+def test_no_statement_is_made_on_a_report_that_was_emptied(
+    what, place, tmp_path, capsys
+):
+    folder = tmp_path / "r"
+    shutil.copytree(place / "report", folder)
+    path = folder / "report.json"
+    path.write_text(json.dumps(FORGED[what](json.loads(path.read_text()))))
+    call = ["gate", str(folder), "--attest", str(tmp_path / "a.json")]
+    assert command_line(call) == 2
+    assert "does not follow from its evidence" in capsys.readouterr().err
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_every_figure_of_a_shared_file_is_held_against_the_report(place, tmp_path):
+    folder = tmp_path / "r"
+    shutil.copytree(place / "report", folder)
+    assert wrong(folder) == {}
+    for name in ("tables/results.csv", "report.md", "report.html"):
+        path = folder / name
+        whole = path.read_text()
+        places = [i for i, char in enumerate(whole) if char.isdigit()]
+        for at in random.Random(7).sample(places, 3):
+            digit = str((int(whole[at]) + 1) % 10)
+            path.write_text(whole[:at] + digit + whole[at + 1 :])
+            assert [*wrong(folder)] == [name]
+        path.write_text(whole)
+    (folder / "tables" / "more.csv").write_text("a\n")
+    assert [*wrong(folder)] == ["tables/more.csv"]
+    (folder / "tables" / "more.csv").unlink()
+    (folder / "report.md").unlink()
+    assert [*wrong(folder)] == ["report.md"]
+
+
+def test_a_report_in_another_language_is_verified(place, tmp_path):
+    folder = tmp_path / "r"
+    shutil.copytree(place / "report", folder)
+    assert command_line(["report", str(folder), "--language", "de"]) == 0
+    assert wrong(folder) == {}
+
+
+def test_the_manifest_and_the_dossier_are_held_against_the_report(place, tmp_path):
+    folder, other = tmp_path / "r", tmp_path / "other.json"
+    shutil.copytree(place / "report", folder)
+    more = ["--format", "dossier", "--manifest", str(place / "m.json")]
+    assert command_line(["report", str(folder), *more]) == 0
+    call = ["verify", str(folder), "--manifest", str(place / "m.json")]
+    assert command_line(call) == 0
+    page = folder / "dossier.html"
+    page.write_text(page.read_text().replace("12", "13"))
+    assert command_line(call) == 1
+    content = load_manifest(place / "m.json").model_dump(mode="json")
+    content["balance"] = []
+    write_manifest(seal(content), other)
+    assert command_line(["verify", str(folder), "--manifest", str(other)]) == 2
+
+
+def test_a_statement_has_no_digest_of_private_content(place, tmp_path):
+    """Ranks are whole numbers: whoever knows all but one could try that one."""
+    report = read_report(place / "report")
+    whole = json.loads((place / "a.json").read_text())
+    digests = {
+        one["name"]: one["digest"] for one in whole["predicate"]["configuration"][:-1]
+    }
+    private = {name for name in digests if name.startswith("scores/")}
+    assert len(private) >= 3
+    text = (place / "a.json").read_text()
+    for name in private:
+        plain = sha256_file(place / "report" / name)
+        assert plain not in text
+        keyed = hmac.new(report.manifest.key.encode(), plain.encode(), "sha256")
+        assert digests[name] == {"hmacSha256": keyed.hexdigest()}
+    # What anybody may have is bound by a digest that anybody can work out.
+    shared = sha256_file(place / "report" / "report.md")
+    assert digests["report.md"] == {"sha256": shared}
+    assert not any(one in text for one in report.evidence.values())
+
+
+def test_a_report_without_a_key_states_no_digest_of_what_is_private(place, tmp_path):
+    folder = place / "report"
+    report = read_report(folder)
+    facts = report.manifest.model_copy(update={"key": ""})
+    bare = report.model_copy(update={"manifest": facts})
+    found = check(bare, [parse_rule(RULE)])
+    text = statement(bare, folder, found, allow_missing=False).decode()
+    for name in ("report.json", *(n for n in report.files["scores"])):
+        assert sha256_file(folder / name) not in text
 
 
 def test_one_byte_is_found_wherever_it_is(place, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -187,6 +188,23 @@ def test_the_action_runs_the_gate_and_shows_the_report(report, given, code, fold
     file = here / given.get("junit", "spark-audit-gate.xml")
     root = ElementTree.parse(file).getroot()
     assert (int(root.attrib["failures"]) > 0) == bool(code)
+
+
+@pytest.mark.parametrize("link", ["file", "folder"])
+def test_the_action_shows_nothing_that_a_link_leads_to(link, folder, tmp_path_factory):
+    here, outside = folder.parent, tmp_path_factory.mktemp("outside")
+    (outside / "report.md").write_text("# A secret\n")
+    if link == "file":
+        (folder / "report.md").unlink()
+        (folder / "report.md").symlink_to(outside / "report.md")
+    else:
+        shutil.copy(folder / "report.json", outside)
+        shutil.rmtree(folder)
+        folder.symlink_to(outside)
+    done = carried_out(here, {"report": "r"})
+    assert done.returncode == 1
+    summary = here / "summary.md"
+    assert not summary.exists() or "secret" not in summary.read_text()
 
 
 @pytest.mark.parametrize(
