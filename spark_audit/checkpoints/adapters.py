@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 PROBE_LENGTH = 12
 OTHER_BASE = "give the model that it was trained on by --base"
+GATHER = (
+    "if it is the part of one process, save it whole: "
+    "accelerator.unwrap_model(model).save_pretrained(FOLDER, "
+    "state_dict=accelerator.get_state_dict(model)); else give the model that it was "
+    "trained on by --base"
+)
 
 
 class AdapterHost:
@@ -100,12 +106,15 @@ class AdapterHost:
         notes += tables.take(self.peft, state, self._tensors(name), own_tables)
         with foreign(unfit, fix=OTHER_BASE):
             state = self._converted(name, state)
+        theirs = {key: tensor.shape for key, tensor in state.items()}
+        ours = {key: tensor.shape for key, tensor in self._tensors(name).items()}
+        fix = f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
+        fix += "merge adapter and base where they were trained, and give the result"
         weight_files.refuse_differences(
-            {key: tensor.shape for key, tensor in state.items()},
-            {key: tensor.shape for key, tensor in self._tensors(name).items()},
+            theirs,
+            ours,
             tensor=f"does not fit the base {item.on.source}: adapter tensor",
-            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
-            "merge adapter and base where they were trained, and give the result",
+            fix=GATHER if is_part(theirs, ours) else fix,
         )
         if self.ids is not None:
             materialise(self.peft, name)
@@ -224,6 +233,33 @@ class AdapterHost:
                 hook.weights_map = None
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+
+def is_part(
+    theirs: Mapping[str, Sequence[int]], ours: Mapping[str, Sequence[int]]
+) -> bool:
+    """Whether a file holds what one process of several saved of an adapter.
+
+    Parameters
+    ----------
+    theirs, ours
+        Shapes by name: of the file, and of the adapter that it should hold. A part has
+        some of the tensors and no other, or an even slice of each in one direction.
+    """
+    if not theirs or not theirs.keys() <= ours.keys():
+        return False
+    is_sliced = False
+    for name, shape in theirs.items():
+        there, whole = tuple(shape), tuple(ours[name])
+        if len(there) != len(whole):
+            return False
+        apart = [(a, b) for a, b in zip(there, whole, strict=True) if a != b]
+        if not apart:
+            continue
+        if len(apart) > 1 or not apart[0][0] or apart[0][1] % apart[0][0]:
+            return False
+        is_sliced = True
+    return is_sliced or len(theirs) < len(ours)
 
 
 def _align(peft: Any) -> None:

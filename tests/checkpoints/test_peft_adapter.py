@@ -218,6 +218,28 @@ def test_wrong_tensors_are_refused_by_name(tiny_base, make_adapter, copied, tmp_
     refused(folder, f"tensor {LORA_B} holds NaN", base=tiny_base)
 
 
+def test_the_part_of_one_process_is_refused_with_what_makes_it_whole(
+    tiny_base, make_adapter, copied, tmp_path
+):
+    good = make_adapter(tmp_path / "good")
+    file = "adapter_model.safetensors"
+    gather = "state_dict=accelerator.get_state_dict(model))"
+    half, rank, rows = (copied(good, name) for name in ("half", "rank", "rows"))
+    edited(half / file, lambda s: [s.pop(k) for k in [*s] if "layers.1" in k])
+    refused(half, gather, base=tiny_base)
+    edited(rank / file, lambda s: [s.pop(k) for k in [*s] if "lora_B" in k])
+    refused(rank, gather, base=tiny_base)
+    edited(rows / file, lambda s: s.update({k: t[: len(t) // 2] for k, t in s.items()}))
+    refused(rows, "lora_A has rank 2, adapter_config.json says r=4", base=tiny_base)
+    edited(
+        rows / file,
+        lambda s: s.update(
+            {k: torch.cat([t, t]) for k, t in s.items() if "lora_A" in k}
+        ),
+    )
+    refused(rows, gather, base=tiny_base)
+
+
 def test_an_adapter_of_another_base_is_refused(make_adapter, tmp_path):
     wide, gpt2, shallow = (tmp_path / name for name in ("wide", "gpt2", "shallow"))
     for folder, model in (
