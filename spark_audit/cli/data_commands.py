@@ -1,13 +1,13 @@
-"""``spark-audit data``: import, annotate and inject."""
+"""``spark-audit data``: import, annotate, inject and supervision."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from spark_audit.data.examples import Example, data_files, read_examples, write_examples
 from spark_audit.errors import InputError
@@ -16,6 +16,10 @@ from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas, pai
 from spark_audit.terminal.previous import keeping_previous
 
 FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
+
+SUPERVISED = ("all", "completion", "assistant", "last")
+CHAT = Group("Chat data", sort_key=1)
+UNITS = ("characters", "utf-16", "bytes")
 
 Jsonl = Annotated[Path, Parameter(group=OUTPUT, help="JSONL to write.", alias="-o")]
 
@@ -30,6 +34,18 @@ def import_(
     template: str | None = None,
     map: Annotated[tuple[str, ...], Parameter(metavar="FIELD=COLUMN")] = (),
     format: Annotated[str, Parameter(choices=FORMATS)] = "auto",
+    encoding: str | None = None,
+    empty: Annotated[str | None, Parameter(choices=("keep", "drop"))] = None,
+    offsets: Annotated[str | None, Parameter(choices=UNITS)] = None,
+    chat_template: Annotated[
+        str | None, Parameter(metavar="CKPT|FILE", group=CHAT)
+    ] = None,
+    tokenizer: Annotated[str | None, Parameter(metavar="CKPT", group=CHAT)] = None,
+    supervised: Annotated[str | None, Parameter(choices=SUPERVISED, group=CHAT)] = None,
+    max_length: Annotated[int | None, Parameter(group=CHAT)] = None,
+    truncation: Annotated[
+        str | None, Parameter(choices=("end", "start"), group=CHAT)
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Turn task data of any known format into the project's JSON lines.
@@ -49,11 +65,62 @@ def import_(
         share it and count as one).
     format
         Format of the source.
+    encoding
+        Of files of text that are not UTF-8: cp1252, utf-16.
+    empty
+        Rows with an empty field.
+    offsets
+        What the rows' own spans count.
+    chat_template
+        Checkpoint whose tokenizer renders chat data, or a file with its template.
+    tokenizer
+        Checkpoint whose tokenizer goes with a file of a template.
+    supervised
+        What had loss; left out: what the usual trainer of the format does.
+    max_length
+        Tokens of a row that the trainer read at most.
+    truncation
+        Side that the trainer cut off: end (default) or start.
     """
     from spark_audit.data.importers import import_rows
     from spark_audit.terminal.console import progress
 
     _check_file(output, [Path(source)])
+    remarks: list[str] = []
+    if chat_template is not None:
+        plain = {
+            "--template": template,
+            "--map": map or None,
+            "--empty": empty,
+            "--offsets": offsets,
+        }
+        _refuse_beside("--chat-template", plain)
+        _import_chat(
+            source,
+            output,
+            task=task,
+            chat_template=chat_template,
+            tokenizer=tokenizer,
+            supervised=supervised,
+            max_length=max_length,
+            truncation=truncation or "end",
+            format=format,
+            split=split,
+            encoding=encoding,
+            quiet=quiet,
+        )
+        return
+    chat = {
+        "--tokenizer": tokenizer,
+        "--supervised": supervised,
+        "--max-length": max_length,
+        "--truncation": truncation,
+    }
+    for option, value in chat.items():
+        if value is not None:
+            fix = "give --chat-template CKPT, or leave it out"
+            what = "is of chat data alone"
+            raise InputError(what, where=f"option {option}", fix=fix)
     with progress(quiet=quiet) as show, keeping_previous([output]):
         counts = import_rows(
             source,
@@ -64,8 +131,95 @@ def import_(
             split=split,  # type: ignore[arg-type]
             template=template,
             columns=pairs(map, where="--map", form="FIELD=COLUMN") or None,
+            encoding=encoding,
+            empty=empty,  # type: ignore[arg-type]
+            offsets=offsets,  # type: ignore[arg-type]
+            note=remarks.append,
         )
+    for remark in remarks:
+        say(remark)
     _say_rows(output, counts.get("train", 0), counts.get("test", 0))
+
+
+def _refuse_beside(option: str, others: Mapping[str, object]) -> None:
+    for name, value in others.items():
+        if value is not None:
+            what = f"has no meaning beside {option}"
+            raise InputError(what, where=f"option {name}", fix="leave it out")
+
+
+def _import_chat(
+    source: str,
+    output: Path,
+    *,
+    task: str,
+    chat_template: str,
+    tokenizer: str | None,
+    supervised: str | None,
+    max_length: int | None,
+    truncation: str,
+    format: str,
+    split: str | None,
+    encoding: str | None,
+    quiet: bool,
+) -> None:
+    from spark_audit.checkpoints.chat_template import read_chat_template
+    from spark_audit.data.chat.import_chat import import_chat
+    from spark_audit.data.chat.supervision import count_supervision, supervision_notes
+    from spark_audit.terminal.console import progress
+
+    loaded, template = read_chat_template(chat_template, tokenizer=tokenizer)
+    remarks: list[str] = []
+    with progress(quiet=quiet) as show, keeping_previous([output]):
+        counts = import_chat(
+            source,
+            output,
+            task=task,
+            tokenizer=loaded,
+            template=template,
+            supervised=supervised,  # type: ignore[arg-type]
+            max_length=max_length,
+            truncation=truncation,  # type: ignore[arg-type]
+            format=format,
+            split=split,  # type: ignore[arg-type]
+            encoding=encoding,
+            progress=show,
+            note=remarks.append,
+        )
+    for remark in remarks:
+        say(remark)
+    for remark in supervision_notes(count_supervision(read_examples(output), loaded)):
+        say(remark)
+    _say_rows(output, counts.get("train", 0), counts.get("test", 0))
+
+
+def supervision(
+    data: list[Path],
+    /,
+    *,
+    base: str,
+    json: Json = False,
+) -> None:
+    """Tell which identifiers were in the loss, only read, or cut off.
+
+    Parameters
+    ----------
+    data
+        Annotated JSONL of `data import --chat-template`, or folders.
+    base
+        Checkpoint whose tokenizer the rows were trained with.
+    """
+    from spark_audit.checkpoints.chat_template import read_chat_template
+    from spark_audit.cli.show import show_records
+    from spark_audit.data.chat.supervision import count_supervision, supervision_notes
+
+    examples = read_examples(*data_files(data))
+    loaded, _ = read_chat_template(base)
+    counted = count_supervision(examples, loaded)
+    if counted.records or json:
+        show_records(counted.records, title="identifiers by supervision", as_json=json)
+    for remark in supervision_notes(counted):
+        say(remark)
 
 
 def annotate(
@@ -202,4 +356,9 @@ def _say_rows(path: Path, train: int, test: int) -> None:
     say(f"{path}: {train} train and {test} test rows")
 
 
-COMMANDS = {"import": import_, "annotate": annotate, "inject": inject}
+COMMANDS = {
+    "import": import_,
+    "annotate": annotate,
+    "inject": inject,
+    "supervision": supervision,
+}

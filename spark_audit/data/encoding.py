@@ -387,6 +387,26 @@ def _in_time(call: Callable[[], Any], texts: Sequence[str], tokenizer: Any) -> A
     return value
 
 
+def check_one_bos(tokenizer: Any, texts: Iterable[str]) -> None:
+    """Refuse texts that begin with the BOS that the tokenizer adds.
+
+    Raises
+    ------
+    InputError
+        If a model would read two.
+    """
+    bos = getattr(tokenizer, "bos_token", None)
+    if not bos or not any(text.startswith(bos) for text in texts):
+        return
+    if tokenizer(bos)["input_ids"][:2] == [tokenizer.bos_token_id] * 2:
+        raise InputError(
+            "a text begins with the BOS that the tokenizer adds: a model would read "
+            "two",
+            fix="take it out of the rows, or import the messages that they were made "
+            "of with `data import --chat-template CHECKPOINT`",
+        )
+
+
 @contextmanager
 def _tokenising(tokenizer: Any) -> Iterator[None]:
     """A file that loads may still not know what to do with some text.

@@ -12,9 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, TypeVar
 
@@ -30,16 +28,10 @@ from pydantic import (
 )
 
 from spark_audit.data import file_kinds
+from spark_audit.data.json_rows import json_lines
 from spark_audit.data.training_input import TrainingInput, answer_end
-from spark_audit.errors import InputError, OutputError, at
-from spark_audit.files import (
-    data_bytes,
-    no_such_path,
-    open_regular,
-    parse_json,
-    read_regular,
-    write_atomically,
-)
+from spark_audit.errors import InputError, at
+from spark_audit.files import write_atomically
 
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
@@ -51,13 +43,10 @@ T = TypeVar("T")
 PII_TYPES = tuple("NAME EMAIL PHONE SSN PASSWORD CREDIT_CARD ADDRESS ID OTHER".split())
 TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 """A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
-EMPTY_FIX = "give a file with rows: check what exported it"
 SPLIT_FIX = (
     "give `--split train` or `--split test`, a column `split` with these words, or a "
     "folder whose files are named train* and test* (or eval*, dev*)"
 )
-LINE_BYTES = 1 << 24
-"""The longest line of a file of examples that is read."""
 _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 
@@ -329,52 +318,6 @@ def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:
             )
         first[example.id] = place
         yield example
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raise ``InputError`` of a file that is not there, else ``OutputError``."""
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise no_such_path(path) from error
-    except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        raise OutputError(what, where=str(path)) from error
-
-
-def read_bytes(path: Path) -> bytes:
-    """A file's bytes, wherever it lies; what cannot be read is an ``OutputError``."""
-    with reading(path):
-        return read_regular(path, follow=True, most=data_bytes())
-
-
-def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """``(file:line, object)`` of each line of a JSON-lines file."""
-    place = ""
-    # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
-    for place, line in byte_lines(path):
-        if not line.strip():
-            raise InputError("is a blank line", where=place, fix="remove it")
-        row = parse_json(line, place=place)
-        if not isinstance(row, dict):
-            raise InputError("is not an object", where=place)
-        yield place, row
-    if not place:
-        raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
-
-
-def byte_lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """``(file:line, line)`` of each line of a file that is not too long."""
-    with reading(path), open_regular(path, follow=True) as file:
-        file_kinds.check_kind(path, file.peek(file_kinds.HEAD_BYTES))
-        for number in count(1):
-            line, place = file.readline(LINE_BYTES + 1), f"{path}:{number}"
-            if len(line.removesuffix(b"\n")) > LINE_BYTES:
-                raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
-            if not line:
-                return
-            yield place, line.removesuffix(b"\n")
 
 
 def parts_outside(ranges: Ranges, length: int) -> Iterator[tuple[int, int]]:

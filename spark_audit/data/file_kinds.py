@@ -20,10 +20,8 @@ HEAD_BYTES = 64
 
 KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file (.xls, .doc)", CONVERT),
-    (b"\x1f\x8b", "a gzip archive", UNPACK),
     *((b"BZh%d1AY&SY" % level, "a bzip2 archive", UNPACK) for level in range(1, 10)),
     (b"\xfd7zXZ\x00", "an xz archive", UNPACK),
-    (b"\x28\xb5\x2f\xfd", "a Zstandard archive", UNPACK),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", UNPACK),
     (b"Rar!\x1a\x07", "a RAR archive", UNPACK),
     (b"%PDF-", "a PDF document", CONVERT),
@@ -40,12 +38,13 @@ OFFICE_PARTS = (b"[Content_Types].xml", b"_rels/", b"mimetypeapplication/vnd.oas
 """How the first entry of a zip archive begins that is an Office document."""
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 
-JSON_LINES = (".jsn", ".jsonlines", ".jsnl", ".jsonln", ".jsonl.gz", ".ndjson", ".jl")
-"""Endings of JSON lines that are not looked for in a folder."""
+OTHER_JSON_LINES = (".jsn", ".jsonlines", ".jsnl", ".jsonln", ".ndjson", ".jl")
+JSON_LINES = (*OTHER_JSON_LINES, ".jsonl.gz", ".jsonl.zst")
+"""Endings of JSON lines that are not looked for in a folder of rows."""
 UNREAD = (
-    *JSON_LINES,
+    *OTHER_JSON_LINES,
     *SHEETS,
-    *(".zip", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tar", ".tgz"),
+    *(".zip", ".bz2", ".xz", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.zst"),
     *(".pkl", ".pickle", ".pdf", ".db", ".sqlite", ".h5", ".npy", ".avro", ".orc"),
 )
 """Endings of data in forms that are not read from a folder."""

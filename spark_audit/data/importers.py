@@ -6,22 +6,21 @@ example, by a column map or a template.
 
 from __future__ import annotations
 
-import csv
-import io
+import math
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, get_args
 
-from spark_audit.data import file_kinds
+from spark_audit.data.chat.formats import is_chat
+from spark_audit.data.csv_rows import Line
 from spark_audit.data.examples import (
-    EMPTY_FIX,
-    LINE_BYTES,
     REQUIRED,
     SPLIT_FIX,
     Example,
@@ -29,13 +28,8 @@ from spark_audit.data.examples import (
     Span,
     Split,
     bad_field,
-    byte_lines,
     check_task,
     from_row,
-    json_lines,
-    read_bytes,
-    reading,
-    spans_field,
     unique,
     write_examples,
 )
@@ -44,22 +38,15 @@ from spark_audit.data.fixed_wording import (
     task_templates,
     template_ranges,
 )
-from spark_audit.errors import InputError, SparkError, at
-from spark_audit.files import (
-    lies_inside,
-    no_such_path,
-    open_regular,
-    parse_json,
-    read_regular,
-)
+from spark_audit.data.foreign_spans import UNITS, Offsets, SpanReader
+from spark_audit.data.json_rows import EMPTY_FIX
+from spark_audit.data.sources import Row, read_rows, split_of
+from spark_audit.errors import InputError, at
 
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"
 ]
-Row: TypeAlias = dict[str, Any]
-HUB = "hf:"
-_PARQUET, _ARROW = b"PAR1", b"ARROW1"
-_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+Empty = Literal["keep", "drop"]
 _EVERY = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
@@ -82,7 +69,11 @@ def import_rows(
     split: Split | None = None,
     template: str | None = None,
     columns: Mapping[str, str] | None = None,
+    encoding: str | None = None,
+    empty: Empty | None = None,
+    offsets: Offsets | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> dict[Split, int]:
     r"""Read somebody else's data and write it as JSON lines, row by row.
 
@@ -120,8 +111,20 @@ def import_rows(
         prompt/answer (TRACE), sentence/label (O-LoRA), text/label. Mapped to the
         empty string: new ids, no prompt, no response. Lines of plain text, which
         files named .txt hold, have none.
+    encoding
+        What files of text are written in; left out: UTF-8.
+    empty
+        Rows with an empty field are kept, or dropped and counted. Left out: a
+        template's columns may be empty, which is counted, and prompt and response may
+        not.
+    offsets
+        What the rows' ``spans`` count: ``characters``, ``utf-16`` units or ``bytes``.
+        Left out: characters, unless the annotated strings stand in the rows and show
+        otherwise.
     progress
         Called with a stage's name, the rows done and 0 (their number is not known).
+    note
+        Called with each thing that was dropped, left out or converted.
 
     Returns
     -------
@@ -136,12 +139,25 @@ def import_rows(
         If a file cannot be read.
     """
     show = progress or (lambda what, done, total: None)
-    rows = _Import(str(source), task, format, split, template, dict(columns or {}))
+    rows = _Import(
+        str(source),
+        task,
+        format,
+        split,
+        template,
+        dict(columns or {}),
+        encoding=encoding,
+        empty=empty,
+        offsets=offsets,
+    )
     if rows.pieces is not None:
         read = partial(show, "rows read")
         rows.common = task_templates(example for _, example in rows.read(read))
     written = unique(rows.read(partial(show, "rows written")))
     write_examples(output, map(rows.worded, written))
+    if note is not None:
+        for remark in rows.notes():
+            note(remark)
     return dict(rows.counts)
 
 
@@ -156,8 +172,14 @@ class _Import:
         split: Split | None,
         template: str | None,
         columns: dict[str, str],
+        *,
+        encoding: str | None,
+        empty: Empty | None,
+        offsets: Offsets | None,
     ) -> None:
         check_task(task)
+        _check_choice("--empty", empty, get_args(Empty))
+        _check_choice("--offsets", offsets, UNITS)
         if split not in (None, *get_args(Split)):
             raise InputError(
                 "is neither train nor test", where="option --split", fix=SPLIT_FIX
@@ -173,7 +195,37 @@ class _Import:
         self.by_name = split_of(path.stem) if path.is_file() else None
         self.pieces = None if template is None else parse_template(template)
         self.common: dict[str, FixedWording] = {}
+        self.encoding, self.empty, self.offsets = encoding, empty, offsets
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was counted: the source is read again."""
         self.counts: Counter[Split] = Counter()
+        self.spans = SpanReader(self.offsets)
+        self._told: dict[str, None] = {}
+        self._n_empty: Counter[str] = Counter()
+        self._dropped: list[str] = []
+        self._n_decomposed = 0
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was dropped, left out or converted."""
+        yield from self._told
+        if self._dropped:
+            first = ", ".join(self._dropped[:3])
+            rows = _rows(len(self._dropped))
+            yield f"{rows} with an empty field dropped, first: {first}"
+        for column, count in self._n_empty.items():
+            yield f"{_rows(count)} with an empty field {column!r} kept"
+        for (theirs, ours), count in self.spans.renamed.items():
+            yield f"{count} spans of type {theirs} count as {ours}"
+        for unit, count in self.spans.converted.items():
+            yield f"{count} spans counted in {unit} are converted to characters"
+        if self._n_decomposed:
+            yield (
+                f"{_rows(self._n_decomposed)} with decomposed letters (a letter and "
+                "its accent apart) kept so: the same name written otherwise is another "
+                "string"
+            )
 
     def worded(self, example: Example) -> Example:
         """The example of a template, with what all prompts share as fixed wording."""
@@ -191,29 +243,52 @@ class _Import:
         self, progress: Callable[[int, int], None]
     ) -> Iterator[tuple[str, Example]]:
         """The examples with their places; at least one. ``counts`` begins anew."""
-        self.counts.clear()
-        for place, named, row in read_rows(self.source, self.format):
+        self._begin()
+        rows = read_rows(
+            self.source, self.format, encoding=self.encoding, note=self._tell
+        )
+        for place, named, row in rows:
             with at(place):
-                example = self._example(named, row, place)
+                try:
+                    example = self._example(named, row, place)
+                except _EmptyFieldError:
+                    self._dropped.append(place)
+                    continue
+            if not example.text.isascii():
+                is_composed = unicodedata.is_normalized("NFC", example.text)
+                self._n_decomposed += not is_composed
             yield place, example
             if self.counts.total() % _EVERY == 0:
                 progress(self.counts.total(), 0)
         if not self.counts:
-            raise InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
+            what, fix = "holds no rows", EMPTY_FIX
+            if self._dropped:
+                what, fix = "holds an empty field in every row", "leave out `--empty`"
+            raise InputError(what, where=self.source, fix=fix)
+
+    def _tell(self, remark: str) -> None:
+        self._told[remark] = None
 
     def _example(self, named: Split | None, row: Row, place: str) -> Example:
         whole = self.pieces is None and not self.columns and {*REQUIRED} <= {*row}
         column = {"split": "split"} if whole else self._column(row)
-        split = self._split(named, _value(row, column.get("split"), must=False))
-        self.counts[split] += 1
+        split = self._split(named, _name(row, column.get("split")))
         if whole:
-            return from_row(row | {"task": self.task, "split": split}, place=place)
-        spans, template = spans_field(row), None
-        response = _value(row, column["response"])
+            spans = self.spans.read(row, f"{row['prompt']}{row['response']}")
+            example = from_row(
+                {**row, "task": self.task, "split": split, "spans": None}, place=place
+            )
+            self.counts[split] += 1
+            return replace(example, spans=spans)
+
+        response, template = self._value(row, column["response"]), None
         if self.pieces is None:
-            prompt = _value(row, column["prompt"])
+            prompt = self._value(row, column["prompt"])
+            spans = self.spans.read(row, prompt + response)
         else:
-            prompt, template, spans = _filled(self.pieces, row, spans)
+            values = [self._value(row, one, must=False) for _, one in self.pieces]
+            prompt, template, starts = _filled(self.pieces, values)
+            spans = self._spans_of_column(row, starts)
         if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
             response = f" {response}"
             n = len(prompt)  # where the blank stands
@@ -221,18 +296,57 @@ class _Import:
                 replace(s, start=s.start + (s.start >= n), end=s.end + (s.end > n))
                 for s in spans
             )
-        made = f"{self.task}-{split}-{self.counts[split]:06d}"
-        name = _value(row, column.get("id"), must=False) or made
+        self.counts[split] += 1
+        name = _name(row, column.get("id"))
+        name = name or f"{self.task}-{split}-{self.counts[split]:06d}"
         return Example(
             id=name,
             task=self.task,
             prompt=prompt,
             response=response,
             split=split,
-            source_id=_value(row, column.get("source_id"), must=False) or name,
+            source_id=_name(row, column.get("source_id")) or name,
             spans=spans,
             template=template,
         )
+
+    def _spans_of_column(
+        self, row: Row, starts: list[tuple[int, str]]
+    ) -> tuple[Span, ...]:
+        """The spans of the template's only column, in the prompt."""
+        if row.get("spans") is None:
+            return ()
+        by, text = starts[0]
+        spans = self.spans.read(row, text)
+        if spans and (len(starts) > 1 or max(span.end for span in spans) > len(text)):
+            raise bad_field(
+                "spans",
+                "are not positions in the text of the template's only column",
+                fix="make the prompt before the import, and give it as a column",
+            )
+        return tuple(span.moved(by) for span in spans)
+
+    def _value(self, row: Row, column: str | None, *, must: bool = True) -> str:
+        """A column's text; no column gives none.
+
+        Parameters
+        ----------
+        must
+            Whether it may not be empty unless ``--empty`` says so.
+        """
+        if not column:
+            return ""
+        text = _text(row, column)
+        if text is not None and text.strip():
+            return text
+        if self.empty == "drop":
+            raise _EmptyFieldError(column)
+        if must and self.empty is None:
+            what = "is missing" if text is None else "is blank"
+            fix = "leave the row out, or give `--empty drop` or `--empty keep`"
+            raise bad_field(column, what, fix=fix)
+        self._n_empty[column] += 1
+        return text or ""
 
     def _split(self, named: Split | None, cell: str) -> Split:
         """The row's split, by whichever of option, file name and row gives it."""
@@ -261,6 +375,13 @@ class _Import:
         for names in layouts:
             if all(names[field] in row for field in needed):
                 return found | {field: names[field] for field in needed}
+        if is_chat(row):
+            raise bad_field(
+                "prompt",
+                "has no column of a usual name: the row is chat data",
+                fix="give `--chat-template CHECKPOINT`, whose tokenizer it was "
+                "trained with, or name columns by `--map` and `--template`",
+            )
         absent = {f for f in needed if not any(names[f] in row for names in layouts)}
         field = min(absent or needed)
         other = " or `--template`" if field == "prompt" else ", or `--map response=`"
@@ -281,25 +402,55 @@ def _listed(row: Row) -> str:
     return f"its {len(columns)} {told}"
 
 
-def _value(row: Row, column: str | None, *, must: bool = True) -> str:
-    """A column's text; whole numbers, as label columns hold them, become text.
+class _EmptyFieldError(Exception):
+    """A row has an empty field, and such rows are dropped."""
 
-    No column gives none, and a value that need not be there may be empty.
+
+def _text(row: Row, column: str) -> str | None:
+    """A column's text; numbers and truth values as JSON writes them.
+
+    ``None`` where the value is missing, as NaN is.
     """
+    if column not in row:
+        raise bad_field(column, f"is no column ({_listed(row)})")
+    value = row[column]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return str(value)
+    raise bad_field(column, "is not text")
+
+
+def _name(row: Row, column: str | None) -> str:
+    """An id, a source or a split, which may be missing; whole numbers become text."""
     if not column:
         return ""
     if column not in row:
         raise bad_field(column, f"is no column ({_listed(row)})")
     value = row[column]
-    if not must and value in (None, ""):
+    if value is None or value == "":
         return ""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        raise bad_field(column, "is missing" if value is None else "is not text")
+        raise bad_field(column, "is not text")
     if not value.strip():
         raise bad_field(column, "is blank", fix="leave the row out")
     return value
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
+def _check_choice(option: str, value: object, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
+        fix = f"use {' or '.join(known)}"
+        raise InputError("is not a known choice", where=f"option {option}", fix=fix)
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
@@ -332,288 +483,15 @@ def parse_template(template: str) -> list[tuple[str, str | None]]:
 
 
 def _filled(
-    pieces: list[tuple[str, str | None]], row: Row, spans: tuple[Span, ...]
-) -> tuple[str, Ranges, tuple[Span, ...]]:
-    """The prompt, where the fixed wording stands in it, and the only column's spans."""
-    prompt, ranges, starts = "", [], {}
-    for fixed, column in pieces:
+    pieces: list[tuple[str, str | None]], values: list[str]
+) -> tuple[str, Ranges, list[tuple[int, str]]]:
+    """The prompt, where the fixed wording stands in it, and where each column."""
+    prompt, ranges, starts = "", [], []
+    for (fixed, column), value in zip(pieces, values, strict=True):
         if fixed:
             ranges.append((len(prompt), len(prompt) + len(fixed)))
         prompt += fixed
-        starts[len(prompt)] = value = _value(row, column)
+        if column is not None:
+            starts.append((len(prompt), value))
         prompt += value
-    columns = [(start, value) for start, value in starts.items() if value]
-    by, text = columns[0]
-    if spans and (len(columns) > 1 or spans[-1].end > len(text)):
-        raise bad_field(
-            "spans",
-            "are not positions in the text of the template's only column",
-            fix="make the prompt before the import, and give it as a column",
-        )
-    return prompt, tuple(ranges), tuple(span.moved(by) for span in spans)
-
-
-# --- readers --------------------------------------------------------------------------
-
-
-def split_of(name: str) -> Split | None:
-    """The split that a file, a part or a cell is named for by its first word."""
-    test = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
-    found = re.match(rf"(?:(train(?:ing)?)|{test})(?![a-z])", name.lower())
-    return None if found is None else "train" if found[1] else "test"
-
-
-def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
-    """Each row with its place, and the split that its file or part is named for."""
-    if source.startswith(HUB):
-        yield from _hub(source)
-        return
-    path = Path(source)
-    if not path.exists():
-        error = no_such_path(path, otherwise="give a file or a folder")
-        fix = f"{error.fix} (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])"
-        raise InputError(error.what, where=source, fix=fix)
-    files: list[tuple[Path, Split | None]] = [(path, None)]
-    if path.is_dir():
-        saved = _saved(path) if format in ("auto", "datasets") else []
-        named = saved or [
-            (file, split_of(file.name))
-            for file in sorted(path.iterdir())
-            if file.suffix.lower() in _SUFFIXES
-        ]
-        files = [(file, split) for file, split in named if split] or saved
-        if not saved:
-            others = [file for file in path.iterdir() if split_of(file.name)]
-            file_kinds.check_left_out(
-                path,
-                read=[file for file, _ in files],
-                others=others,
-                endings=file_kinds.UNREAD,
-            )
-        if not files:
-            raise InputError(
-                "has no data file named train*, test*, eval*, dev* or val*",
-                where=source,
-                fix=f"name the files so ({', '.join(_SUFFIXES)}), or give one file",
-            )
-    for file, split in sorted(files, key=lambda item: item[1] == "test"):
-        for place, row in _reader(file, format)(file):
-            yield place, split, row
-
-
-def _saved(folder: Path) -> list[tuple[Path, Split | None]]:
-    """Data files of a folder that `datasets` saved, and their part's split.
-
-    What it left there of an earlier ``map`` is not listed, and no data.
-    """
-    parts: list[tuple[Path, Split | None]] = []
-    if (index := folder / "dataset_dict.json").exists():
-        parts = [(part, split_of(part.name)) for part in _named(index, "splits")]
-    elif (folder / "state.json").exists():
-        parts = [(folder, None)]
-    return [
-        (file, split)
-        for part, split in parts
-        for file in _named(part / "state.json", "_data_files")
-    ]
-
-
-def _named(path: Path, key: str) -> list[Path]:
-    """What a file of `datasets` names under a key: each lies beside it."""
-    with reading(path):
-        raw = read_regular(path)
-    try:
-        listed = parse_json(raw, place=str(path))[key]
-        names = [one["filename"] for one in listed] if key == "_data_files" else listed
-        found = [path.with_name(name) for name in names]  # a ValueError for a path
-        if all(lies_inside(one) for one in found):
-            return found
-    except (AttributeError, LookupError, TypeError, ValueError):
-        pass
-    what = "names no data, or data outside of its folder"
-    raise InputError(what, where=str(path), fix="copy the data into the folder")
-
-
-def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
-    with reading(path), open_regular(path, follow=True) as file:
-        head = file.read(file_kinds.HEAD_BYTES)
-    file_kinds.check_kind(path, head)
-    if format in _READERS:
-        return _READERS[format]
-    if head.startswith((_PARQUET, _ARROW)) or path.suffix in (".parquet", ".arrow"):
-        return _arrow
-    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if head.startswith(b"["):
-        return _json_list
-    if head.startswith(b"{") or path.suffix in (".jsonl", ".json"):
-        return json_lines
-    return _text if path.suffix.lower() == ".txt" else _csv
-
-
-def _json_list(path: Path) -> Iterator[tuple[str, Row]]:
-    rows = parse_json(read_bytes(path), place=str(path))
-    if not isinstance(rows, list):
-        raise InputError("is not a JSON list", where=str(path))
-    for number, row in enumerate(rows, start=1):
-        place = f"{path}, row {number}"
-        if not isinstance(row, dict):
-            raise InputError("is not an object", where=place)
-        yield place, row
-
-
-class Line(dict[str, Any]):
-    """A line of plain text, as the column ``text``: it has no response."""
-
-
-def _csv(path: Path) -> Iterator[tuple[str, Row]]:
-    csv.field_size_limit(LINE_BYTES)
-    with reading(path), open_regular(path, follow=True) as raw:
-        # Spreadsheets begin UTF-8 files with a byte order mark, which is no part of a
-        # name; ends of line inside of quotes are the cell's.
-        file = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-        lines, number = iter(lambda: file.readline(LINE_BYTES), ""), 1
-        try:
-            head = next(lines, "")
-            cut = max(",;\t", key=head.count)
-            reader = csv.reader(chain([head], lines), delimiter=cut, strict=True)
-            columns = [name.strip() for name in next(reader)]
-            if len(set(columns)) < len(columns) or not all(columns):
-                what = "the first line is empty, or does not name every column once"
-                raise InputError(what, where=f"{path}:1", fix=EMPTY_FIX)
-            for cells in reader:
-                number = reader.line_num
-                if len(cells) != len(columns):
-                    what = f"has {len(cells)} cells where the first line has "
-                    where = f"{path}:{number}"
-                    raise InputError(f"{what}{len(columns)}", where=where)
-                yield f"{path}:{number}", dict(zip(columns, cells, strict=True))
-        except (csv.Error, UnicodeDecodeError) as error:
-            what = "is not UTF-8, or not CSV: check its quotes"
-            where = f"{path}, behind line {number}"
-            raise InputError(what, where=where, fix="save as UTF-8") from error
-
-
-def _text(path: Path) -> Iterator[tuple[str, Row]]:
-    for place, line in byte_lines(path):
-        try:
-            text = line.decode("utf-8-sig").strip()
-        except UnicodeDecodeError as error:
-            fix = "save as UTF-8"
-            raise InputError("is not UTF-8", where=place, fix=fix) from error
-        if text:
-            yield place, Line(text=text)
-
-
-def _arrow(path: Path) -> Iterator[tuple[str, Row]]:
-    """Rows of Parquet, or of Arrow: a file, or a stream as `datasets` saves it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    def batches() -> Iterator[Any]:
-        with reading(path):
-            file = open_regular(path, follow=True)
-        with file:
-            left = path.stat().st_size
-            if file.peek(4).startswith(_PARQUET):
-                parquet = pq.ParquetFile(file)
-                if parquet.metadata.num_rows > left:  # before a batch is decoded
-                    raise ValueError
-                found = parquet.iter_batches(1024)
-            elif file.peek(6).startswith(_ARROW):  # a file of it, as Feather is
-                arrow = pa.ipc.open_file(file)
-                found = map(arrow.get_batch, range(arrow.num_record_batches))
-            else:
-                found = pa.ipc.open_stream(file)
-            for batch in found:
-                left -= batch.num_rows
-                if left < 0:  # rows that differ take more than a byte
-                    raise ValueError
-                yield batch
-
-    return _rows(batches(), str(path))
-
-
-def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
-    """Rows of Arrow's batches; labels that `datasets` numbers are told by name.
-
-    Nothing else of a column is decoded: an image or a sound would be opened where the
-    row names it, be it a file of this machine or a host.
-    """
-    import pyarrow as pa
-
-    number = 0
-    try:
-        for batch in batches:
-            batch.validate(full=True)
-            labels = _labels(batch.schema, place)
-            slices = (batch.slice(i, 1024) for i in range(0, batch.num_rows, 1024))
-            for row in chain.from_iterable(part.to_pylist() for part in slices):
-                for column, names in labels.items():
-                    # -1 is how `datasets` writes a missing label.
-                    known = row[column] is not None and row[column] >= 0
-                    row[column] = names[row[column]] if known else None
-                number += 1
-                yield f"{place}, row {number}", row
-    except SparkError:
-        raise
-    # Text that is no UTF-8, dates that no calendar has, labels without a name.
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        OverflowError,
-        LookupError,
-    ) as error:
-        raise InputError("is not readable as Parquet or Arrow", where=place) from error
-
-
-def _labels(schema: Any, place: str) -> dict[str, list[str]]:
-    """Column of whole numbers -> what they stand for, as far as `datasets` wrote it."""
-    import pyarrow as pa
-
-    labels = {}
-    told = (schema.metadata or {}).get(b"huggingface", b"{}")
-    match parse_json(told, place=place):
-        case {"info": {"features": dict(features)}}:
-            for column, feature in features.items():
-                index = schema.get_field_index(column)  # -1: none, or several
-                match feature:
-                    case {"_type": "ClassLabel", "names": [*names]} if (
-                        index >= 0
-                        and pa.types.is_integer(schema.field(index).type)
-                        and all(isinstance(name, str) for name in names)
-                    ):
-                        labels[column] = names
-    return labels
-
-
-_READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
-    "jsonl": json_lines,
-    "csv": _csv,
-    "parquet": _arrow,
-    "text": _text,
-    "datasets": _arrow,
-    "trace": _json_list,
-    "olora": _json_list,
-}
-
-
-def _hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
-    try:
-        import datasets
-
-        hub_id, _, config = source.removeprefix(HUB).partition(":")
-        found = datasets.load_dataset(hub_id, config or None)
-    except Exception as error:  # its own kinds, the hub's, and the network's
-        raise InputError(
-            f"is nothing that `datasets` can load ({type(error).__name__})",
-            where=source,
-            fix=f"give {HUB}OWNER/NAME[:CONFIG]; the package comes, where spark-audit "
-            "lies, by pip install '.[hub]'",
-        ) from error
-    parts = dict(found) if isinstance(found, Mapping) else {"": found}
-    # Not an "unsupervised" part beside train and test.
-    for name in [name for name in parts if split_of(name)] or parts:
-        batches = iter(parts[name].data.to_batches())
-        for place, row in _rows(batches, f"{source} ({name})"):
-            yield place, split_of(name), row
+    return prompt, tuple(ranges), starts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from spark_audit import files
+from spark_audit.data.arrow_rows import check_messages, open_messages
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.manifest.packed_lists import Table
 from spark_audit.manifest.schema import (
@@ -280,7 +282,7 @@ def _content_of_file(path: Path) -> Any:
         if path.is_dir():
             what, kind = "is a folder, not a manifest", InputError
         raise kind(what, where=str(path), fix=files.instead(path, MANIFEST)) from error
-    except (pa.ArrowException, KeyError, TypeError) as error:
+    except (pa.ArrowException, KeyError, TypeError, ValueError, struct.error) as error:
         what = "was changed, is not whole, or is no manifest"
         raise InputError(what, where=str(path), fix=FIX) from error
 
@@ -395,9 +397,12 @@ def read_arrow(path: Path) -> Any:
     KeyError, pyarrow.ArrowException
         If the file is damaged, or another one.
     InputError
-        If its metadata is no JSON.
+        If its metadata is no JSON, or it decodes to too much for its size.
     """
-    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    buffer = pa.memory_map(str(path)).read_buffer()
+    size = path.stat().st_size
+    check_messages(buffer, size=size, place=str(path), is_file=True)
+    table = open_messages(buffer, is_file=True).read_all()
     table.validate(full=True)
     if not table.schema.equals(BATCH):
         raise KeyError

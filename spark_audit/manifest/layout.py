@@ -15,6 +15,7 @@ import numpy as np
 from spark_audit.data.encoding import (
     Encoding,
     TokenSpan,
+    check_one_bos,
     encode_rows,
     kept_range,
     runs,
@@ -177,13 +178,18 @@ class Rows:
     Raises
     ------
     InputError
-        When rows are asked for: if the tokenizer gives no offsets, or an example has
-        no token or no room.
+        If a text begins with the BOS that the tokenizer adds. When rows are asked
+        for: if the tokenizer gives no offsets, or an example has no token or no room.
     """
 
     def __init__(
         self, examples: Sequence[Example], tokenizer: Any, *, max_length: int | None
     ) -> None:
+        for example in examples:
+            training = example.training_input
+            if training is None or training.special_tokens == "added":
+                with at(f"example {example.id!r}"):
+                    check_one_bos(tokenizer, [example.text])
         self.examples, self.templates = examples, task_templates(examples)
         self._tokenizer, self._max_length = tokenizer, max_length
 

@@ -14,6 +14,7 @@ import pytest
 from spark_audit.errors import InputError, SparkError
 from spark_audit.manifest import packed_lists as tables
 from spark_audit.manifest.file import (
+    BATCH,
     check_output,
     digest,
     load_manifest,
@@ -158,3 +159,19 @@ def test_the_record_that_does_not_fit_is_named(manifest, small):
     content["examples"][17] = 3
     with pytest.raises(InputError, match=r"field examples.17: "):
         seal(content)
+
+
+def test_a_compressed_file_is_measured_before_it_is_decoded(tmp_path):
+    record = pa.array([b"0" * 20_000_000] * 30, pa.binary())
+    batch = pa.record_batch([pa.repeat("examples", 30), record], schema=BATCH)
+    schema = BATCH.with_metadata({"manifest": b"{}"})
+    path = tmp_path / "m.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(str(path), schema, options=options) as writer:
+        writer.write_batch(batch)
+    assert path.stat().st_size < 200_000
+    del batch, record
+    before = pa.total_allocated_bytes()
+    with pytest.raises(InputError, match="decodes to more than"):
+        load_manifest(path)
+    assert pa.total_allocated_bytes() - before < 1_000_000

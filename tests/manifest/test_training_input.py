@@ -158,3 +158,11 @@ def test_ranges_outside_of_the_text_are_refused():
             "a",
             training_input=TrainingInput("in_text", supervised=((0, 9),)),
         )
+
+
+def test_a_second_bos_is_refused(tiny_base):
+    plain = Example("p", "t", "<s>Is it?", " yes", "train", "p")
+    with pytest.raises(InputError, match="a model would read two") as caught:
+        manifest_of([plain], tiny_base)
+    assert "--chat-template" in str(caught.value.fix)
+    assert "'p'" in str(caught.value.where)

@@ -1,0 +1,63 @@
+"""The tokenizer and the chat template that a training run used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spark_audit.checkpoints import untrusted
+from spark_audit.checkpoints.tokenizer import read_tokenizer
+from spark_audit.errors import InputError
+from spark_audit.files import SETTINGS_BYTES, read_regular
+
+
+def read_chat_template(
+    source: str, *, tokenizer: str | None = None
+) -> tuple[Any, str | None]:
+    """Return a tokenizer, and a template in place of its own.
+
+    Parameters
+    ----------
+    source
+        A checkpoint, whose tokenizer brings its template; or a file with a template,
+        which is ``None`` otherwise.
+    tokenizer
+        The checkpoint whose tokenizer goes with a file; left out: the file's folder.
+
+    Raises
+    ------
+    InputError
+        If the file holds no template, or no tokenizer goes with it.
+    """
+    path = Path(source)
+    if not path.is_file():
+        if tokenizer is not None:
+            what = "is for a file with a template, and --chat-template is a checkpoint"
+            raise InputError(what, where="option --tokenizer", fix="leave it out")
+        folder = untrusted.locate(source)
+        return read_tokenizer(folder)[0], None
+
+    template = _template_in(path)
+    folder = path.parent
+    if tokenizer is not None:
+        folder = untrusted.locate(tokenizer)
+    elif not (folder / "tokenizer.json").exists():
+        what = "no tokenizer lies beside the template"
+        fix = "give the checkpoint by --tokenizer"
+        raise InputError(what, where=str(path), fix=fix)
+    return read_tokenizer(folder)[0], template
+
+
+def _template_in(path: Path) -> str:
+    """The template of a file: as it stands, or under its name in JSON."""
+    if path.suffix == ".json":
+        template = untrusted.read_json(path).get("chat_template")
+        if not isinstance(template, str):
+            fix = "give a file with the template"
+            raise InputError("holds no chat template", where=str(path), fix=fix)
+        return template
+    try:
+        return read_regular(path, follow=True, most=SETTINGS_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        what = "is no text, or cannot be read"
+        raise InputError(what, where=str(path)) from error

@@ -1,0 +1,1 @@
+"""Chat data: formats, chat templates, and what a training run had loss on."""

@@ -1,0 +1,242 @@
+"""Chat templates, rendered by transformers in a process of its own.
+
+A template is a program of whoever made the checkpoint. transformers' sandbox keeps it
+from files and Python; limits on time and memory keep it from running for ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from spark_audit.errors import InputError
+
+START_SECONDS = 120
+ROW_SECONDS = 10
+MEMORY_BYTES = 1 << 32
+MOST_BYTES = 1 << 26
+"""The longest answer that is read: all renderings of a row."""
+
+# Isolated (-I): what lies in the working directory or is named by variables is not run.
+_PROGRAM = """
+import json, resource, sys
+sys.path.append(sys.argv[1])
+from transformers.utils.chat_template_utils import render_jinja_template
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+print("ready", flush=True)
+for line in sys.stdin:
+    answers = []
+    for one in json.loads(line):
+        try:
+            messages = [
+                {k: v for k, v in message.items() if v is not None}
+                for message in one["messages"]
+            ]
+            tracked = one["track"]
+            texts, ranges = render_jinja_template(
+                conversations=[messages],
+                tools=one["tools"],
+                chat_template=one["template"],
+                return_assistant_tokens_mask=tracked,
+                add_generation_prompt=one["add_generation_prompt"],
+                **one["variables"],
+            )
+            answers.append([texts[0], ranges[0] if tracked else []])
+        except MemoryError:
+            answers.append(["", "it takes too much memory"])
+        except Exception as error:
+            answers.append(["", f"{type(error).__name__}"])
+    print(json.dumps(answers), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """One rendering of a conversation.
+
+    Attributes
+    ----------
+    text
+        The text; empty if it failed.
+    generated
+        Character ranges inside of ``{% generation %}`` blocks.
+    failure
+        Why the template failed; empty: it did not.
+    """
+
+    text: str
+    generated: tuple[tuple[int, int], ...] = ()
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A conversation, or its beginning, to be rendered."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Any] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = False
+
+
+class _Worker:
+    """The process that renders; it is started when it is needed, and once."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.end)
+
+    def ask(self, line: str, place: str) -> list[Any]:
+        """Return the answer to a line.
+
+        Raises
+        ------
+        InputError
+            If there is none in time, or the process ends.
+        """
+        if self._process is None:
+            self._process = _started()
+            if self._answer(START_SECONDS) is None:
+                raise self._failed(place, "its process does not start")
+        process = self._process
+        assert process.stdin is not None
+        try:
+            process.stdin.write(line.encode() + b"\n")
+        except OSError as error:
+            raise self._failed(place, "it ended its process") from error
+        answer = self._answer(ROW_SECONDS)
+        if answer is None:
+            why = f"it takes more than {ROW_SECONDS} s, or writes too much"
+            if process.poll() is not None:
+                why = "it ended its process"
+            raise self._failed(place, why)
+        found: list[Any] = json.loads(answer)
+        return found
+
+    def end(self) -> None:
+        """End the process; the next question starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+            self._process = None
+
+    def _failed(self, place: str, why: str) -> InputError:
+        self.end()
+        fix = "give the template that the rows were trained with"
+        return InputError(f"the chat template fails: {why}", where=place, fix=fix)
+
+    def _answer(self, seconds: float) -> bytes | None:
+        """One line of the process; ``None`` if there is none in time."""
+        assert self._process is not None
+        stream = self._process.stdout
+        assert stream is not None
+        deadline = time.monotonic() + seconds
+        pieces: list[bytes] = []
+        n_bytes = 0
+        while True:
+            left = max(deadline - time.monotonic(), 0)
+            ready, _, _ = select.select([stream], [], [], left)
+            piece = stream.read(1 << 16) if ready else b""
+            n_bytes += len(piece)
+            if not piece or n_bytes > MOST_BYTES:
+                return None
+            pieces.append(piece)
+            if piece.endswith(b"\n"):
+                return b"".join(pieces)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    package = find_spec("transformers")
+    assert package is not None
+    assert package.origin is not None
+    home = str(Path(package.origin).parents[1])
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", _PROGRAM, home, str(MEMORY_BYTES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+    )
+
+
+_worker = _Worker()
+
+
+class Renderer:
+    """Renders conversations by a tokenizer's chat template.
+
+    Parameters
+    ----------
+    tokenizer
+        Gives the template and the special tokens that it writes.
+    template
+        Another template, in place of the tokenizer's.
+
+    Raises
+    ------
+    InputError
+        If there is no template.
+    """
+
+    def __init__(self, tokenizer: Any, template: str | None = None) -> None:
+        self._tokenizer, self._template = tokenizer, template
+        if template is None and not getattr(tokenizer, "chat_template", None):
+            raise InputError(
+                "its tokenizer has no chat template",
+                where="option --chat-template",
+                fix="give a file with the template, and the checkpoint by --tokenizer",
+            )
+
+    def template_for(self, tools: Sequence[Any] | None) -> str:
+        """Return the template for a conversation with or without tools."""
+        if self._template is not None:
+            return self._template
+        return str(self._tokenizer.get_chat_template(None, tools or None))
+
+    def has_generation_blocks(self, tools: Sequence[Any] | None) -> bool:
+        """Whether the template marks what an assistant writes."""
+        return "endgeneration" in self.template_for(tools)
+
+    def render(self, wanted: Sequence[Wanted], place: str) -> list[Rendering]:
+        """Render conversations as ``tokenizer.apply_chat_template`` does.
+
+        Raises
+        ------
+        InputError
+            If the template takes too long, or its process ends; with the row's place.
+        """
+        request = []
+        for one in wanted:
+            template = self.template_for(one.tools)
+            request.append(
+                {
+                    "messages": [*one.messages],
+                    "tools": one.tools,
+                    "template": template,
+                    "track": "endgeneration" in template,
+                    "add_generation_prompt": one.add_generation_prompt,
+                    "variables": {
+                        **self._tokenizer.special_tokens_map,
+                        **one.variables,
+                    },
+                }
+            )
+        answers = _worker.ask(json.dumps(request), place)
+        return [
+            Rendering("", failure=ranges)
+            if isinstance(ranges, str)
+            else Rendering(text, tuple((low, high) for low, high in ranges))
+            for text, ranges in answers
+        ]

@@ -1,0 +1,191 @@
+"""Data files as bytes: compressed ones decoded, other encodings made UTF-8.
+
+What a file decodes to is bounded by its size, so that a small one cannot fill a disk.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from encodings.aliases import aliases
+from pathlib import Path
+from typing import IO, Any
+
+from spark_audit.data import file_kinds
+from spark_audit.errors import InputError, OutputError
+from spark_audit.files import data_bytes, no_such_path, open_regular
+
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+COMPRESSED = (".gz", ".zst")
+"""Endings of compressed files that are read."""
+FREE_BYTES = 1 << 28
+"""So much may any file decode to."""
+MOST_TIMES = 200
+"""A file may decode to so many times its size, or to :data:`FREE_BYTES`."""
+CHUNK_BYTES = 1 << 20
+_TOO_LARGE = f"decodes to more than {MOST_TIMES} times its size"
+_MARKS = {
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise ``InputError`` of a file that is not there, else ``OutputError``."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise no_such_path(path) from error
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise OutputError(what, where=str(path)) from error
+
+
+def most_decoded(size: int) -> int:
+    """Return how many bytes a file of a size may decode to."""
+    return max(FREE_BYTES, MOST_TIMES * size)
+
+
+def check_decoded(n_bytes: int, *, size: int, place: str) -> None:
+    """Refuse a file of a size that decodes to so many bytes.
+
+    Raises
+    ------
+    InputError
+        If it is more than :func:`most_decoded`.
+    """
+    if n_bytes > most_decoded(size):
+        fix = "decode it yourself, if you trust it, and give the decoded file"
+        raise InputError(_TOO_LARGE, where=place, fix=fix)
+
+
+def check_encoding(name: str | None) -> None:
+    """Refuse an encoding that Python does not know.
+
+    Raises
+    ------
+    InputError
+        With the nearest name.
+    """
+    if name is None:
+        return
+    try:
+        # Of an encoding that is no text's, such as base64, decoding is a LookupError.
+        b" ".decode(name)
+    except UnicodeError:
+        return  # a blank is not whole in UTF-16
+    except (LookupError, ValueError) as error:
+        names = {one for one in {*aliases, *aliases.values()} if not one.isdecimal()}
+        known = get_close_matches(name.lower().replace("-", "_"), sorted(names), n=1)
+        fix = "use a name such as cp1252, latin-1, utf-16, shift_jis"
+        if known:
+            fix = f"did you mean {known[0].replace('_', '-')}?"
+        where = "option --encoding"
+        raise InputError("is no encoding that is known", where=where, fix=fix) from (
+            error
+        )
+
+
+@contextmanager
+def open_data(path: Path, *, encoding: str | None = None) -> Iterator[IO[bytes]]:
+    """Open a file of text: decoded where it is compressed, UTF-8 where it is not.
+
+    A byte order mark of UTF-8 is left out.
+
+    Parameters
+    ----------
+    encoding
+        What the text is written in; ``None``: UTF-8.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be read, or is damaged.
+    InputError
+        If it is of another kind, decodes to too much, or is not of the encoding.
+    """
+    with reading(path), open_regular(path, follow=True) as file:
+        head = file.peek(file_kinds.HEAD_BYTES)
+        file_kinds.check_kind(path, head)
+        stream: IO[bytes] = file
+        if head.startswith((GZIP, ZSTD)):
+            stream = io.BufferedReader(_Decoded(file, path, head))
+        if encoding is not None:
+            stream = io.BufferedReader(_Recoded(stream, path, encoding))
+        first = stream.peek(4)[:4]  # type: ignore[attr-defined]
+        for mark, name in _MARKS.items():
+            if encoding is None and first.startswith(mark):
+                fix = f"give --encoding {name}, or save as UTF-8"
+                raise InputError("is not UTF-8", where=str(path), fix=fix)
+        if first.startswith(codecs.BOM_UTF8):
+            stream.read(len(codecs.BOM_UTF8))
+        yield stream
+
+
+def read_data(path: Path, *, encoding: str | None = None) -> bytes:
+    """Return all bytes of :func:`open_data`, up to what memory allows."""
+    most = data_bytes()
+    with open_data(path, encoding=encoding) as stream:
+        raw = stream.read(most + 1)
+    if len(raw) > most:
+        what = f"is larger than {most / 1e6:,.0f} MB"
+        raise InputError(what, where=str(path), fix="give it as JSON lines")
+    return raw
+
+
+class _Decoded(io.RawIOBase):
+    """The bytes that a compressed file decodes to."""
+
+    def __init__(self, file: IO[bytes], path: Path, head: bytes) -> None:
+        self._path, self._size, self._n_decoded = path, path.stat().st_size, 0
+        self._source: Any
+        if head.startswith(GZIP):
+            self._source = gzip.GzipFile(fileobj=file)
+        else:
+            import pyarrow as pa
+
+            self._source = pa.CompressedInputStream(file, "zstd")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        try:
+            piece = self._source.read(len(buffer))
+        except (OSError, EOFError) as error:
+            what = "is damaged: it cannot be decoded"
+            raise InputError(what, where=str(self._path)) from error
+        self._n_decoded += len(piece)
+        check_decoded(self._n_decoded, size=self._size, place=str(self._path))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+class _Recoded(io.RawIOBase):
+    """A text of another encoding as UTF-8."""
+
+    def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
+        self._path, self._encoding, self._waiting = path, encoding, b""
+        self._text = io.TextIOWrapper(file, encoding=encoding, newline="")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if not self._waiting:
+            try:
+                self._waiting = self._text.read(CHUNK_BYTES).encode()
+            except UnicodeError as error:
+                what = f"is not {self._encoding}"
+                fix = "give the right --encoding"
+                raise InputError(what, where=str(self._path), fix=fix) from error
+        piece = self._waiting[: len(buffer)]
+        self._waiting = self._waiting[len(piece) :]
+        buffer[: len(piece)] = piece
+        return len(piece)

@@ -1,0 +1,215 @@
+"""Rows of JSON in every layout that tools write.
+
+JSON lines; a list of objects; a list inside of an object (``{"data": [...]}``); objects
+one behind the other over several lines; and the tables of pandas' ``to_json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from spark_audit.data.data_files import open_data, read_data
+from spark_audit.errors import InputError
+from spark_audit.files import parse_json
+
+Row: TypeAlias = dict[str, Any]
+Note: TypeAlias = Callable[[str], None]
+EMPTY_FIX = "give a file with rows: check what exported it"
+LINE_BYTES = 1 << 24
+"""The longest line of a file of examples that is read."""
+
+
+def byte_lines(
+    path: Path, *, encoding: str | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield ``(file:line, line)`` of a file without a line that is too long."""
+    with open_data(path, encoding=encoding) as file:
+        for number in count(1):
+            line, place = file.readline(LINE_BYTES + 1), f"{path}:{number}"
+            if len(line.removesuffix(b"\n")) > LINE_BYTES:
+                raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
+            if not line:
+                return
+            yield place, line.removesuffix(b"\n")
+
+
+def json_lines(
+    path: Path, *, encoding: str | None = None, finite: bool = True
+) -> Iterator[tuple[str, Row]]:
+    """Yield ``(file:line, object)`` of each line of a JSON-lines file.
+
+    Blank lines at its end are no rows.
+
+    Parameters
+    ----------
+    finite
+        Whether NaN and Infinity are refused, which tools write for missing numbers.
+    """
+    place, first_blank = "", ""
+    # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
+    for place, line in byte_lines(path, encoding=encoding):
+        if not line.strip():
+            first_blank = first_blank or place
+            continue
+        if first_blank:
+            raise InputError("is a blank line", where=first_blank, fix="remove it")
+        row = parse_json(line, place=place, finite=finite)
+        if not isinstance(row, dict):
+            raise InputError("is not an object", where=place)
+        yield place, row
+    if not place or first_blank == f"{path}:1":
+        raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
+
+
+def json_rows(
+    path: Path, *, encoding: str | None = None, note: Note
+) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of JSON in any layout.
+
+    Parameters
+    ----------
+    note
+        Is told where the rows were found, if it is not obvious.
+    """
+    if _is_json_lines(path, encoding):
+        yield from json_lines(path, encoding=encoding, finite=False)
+        return
+
+    raw = read_data(path, encoding=encoding)
+    values = [*_values(raw, str(path))]
+    rows: Any = values
+    if len(values) == 1 and isinstance(values[0], list):
+        rows = values[0]
+    elif len(values) == 1 and isinstance(values[0], dict):
+        rows = _rows_in_object(values[0], path, note)
+    yield from _checked_rows(rows, path)
+
+
+def json_list(path: Path, *, encoding: str | None = None) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a JSON list."""
+    rows = parse_json(read_data(path, encoding=encoding), place=str(path), finite=False)
+    if not isinstance(rows, list):
+        raise InputError("is not a JSON list", where=str(path))
+    yield from _checked_rows(rows, path)
+
+
+def _checked_rows(rows: list[Any], path: Path) -> Iterator[tuple[str, Row]]:
+    for number, row in enumerate(rows, start=1):
+        place = f"{path}, row {number}"
+        if not isinstance(row, dict):
+            raise InputError("is not an object", where=place)
+        yield place, row
+
+
+def _is_json_lines(path: Path, encoding: str | None) -> bool:
+    """Whether each line is an object: not a list, and none over several lines.
+
+    An only line may be a row, or an object that holds the rows.
+    """
+    lines = byte_lines(path, encoding=encoding)
+    first = next(lines, ("", b""))[1]
+    if first.lstrip().startswith(b"["):
+        return False
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        return not _is_indented(first)
+    if any(line.strip() for _, line in lines):
+        return True
+    return not isinstance(value, dict) or _layout_of(value) == "row"
+
+
+def _is_indented(first_line: bytes) -> bool:
+    """Whether a line begins an object that goes on below it."""
+    line = first_line.strip()
+    return line in (b"{", b"[") or line.endswith((b",", b"{", b"[", b":"))
+
+
+def _values(raw: bytes, place: str) -> Iterator[Any]:
+    """Yield JSON values that stand one behind the other."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        fix = "save as UTF-8, or give --encoding"
+        raise InputError("is not UTF-8", where=place, fix=fix) from error
+    decoder, at = json.JSONDecoder(), 0
+    while rest := text[at:].lstrip():
+        at = len(text) - len(rest)
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = len(text)  # parse_json tells what is wrong
+        yield parse_json(text[at:end].encode(), place=place, finite=False)
+        at = end
+
+
+WRAPPERS = frozenset(
+    "data rows records examples instances items samples results documents entries "
+    "train test validation dataset".split()
+)
+"""Keys under which tools write a list of rows."""
+
+
+def _layout_of(value: dict[str, Any]) -> str:
+    """What an object is: ``row``, or a way in which tools write many rows."""
+    columns, data = value.get("columns"), value.get("data")
+    if isinstance(columns, list) and isinstance(data, list):
+        named = all(isinstance(name, str) for name in columns)
+        fitting = all(isinstance(c, list) and len(c) == len(columns) for c in data)
+        if named and fitting and len(set(columns)) == len(columns):
+            return "split"
+    if _wrapper_key(value) is not None:
+        return "wrapped"
+    if value and all(isinstance(held, dict) and held for held in value.values()):
+        if all(key.isdecimal() for key in value):
+            return "by row"
+        if all(number.isdecimal() for held in value.values() for number in held):
+            return "by column"
+    return "row"
+
+
+def _wrapper_key(value: dict[str, Any]) -> str | None:
+    """The key of the only list of objects, if it is one that tools use for rows."""
+    keys = [
+        key
+        for key, held in value.items()
+        if isinstance(held, list) and held and all(isinstance(x, dict) for x in held)
+    ]
+    if len(keys) == 1 and keys[0] in WRAPPERS:
+        return keys[0]
+    return None
+
+
+def _rows_in_object(value: dict[str, Any], path: Path, note: Note) -> list[Any]:
+    """Return the rows that an object holds; it may be a row itself."""
+    layout = _layout_of(value)
+    if layout == "split":
+        note(f"{path}: rows are the lists under 'data', named by 'columns'")
+        columns, data = value["columns"], value["data"]
+        return [dict(zip(columns, cells, strict=True)) for cells in data]
+
+    if layout == "wrapped":
+        key = _wrapper_key(value)
+        assert key is not None
+        note(f"{path}: is an object, and its rows are those under '{key}'")
+        return list(value[key])
+
+    if layout == "by row":
+        note(f"{path}: is an object of numbered rows")
+        return [*value.values()]
+
+    if layout == "by column":
+        numbers = [*next(iter(value.values()))]
+        if any([*cells] != numbers for cells in value.values()):
+            what = "is a table whose columns are of different rows"
+            raise InputError(what, where=str(path), fix="export it again")
+        note(f"{path}: is a table by column, as pandas writes it")
+        return [
+            {column: cells[number] for column, cells in value.items()}
+            for number in numbers
+        ]
+    return [value]

@@ -1,0 +1,392 @@
+"""Data files as pandas, datasets, pyarrow, spreadsheets and shells leave them."""
+
+import codecs
+import gzip
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_audit.data.examples import read_examples
+from spark_audit.data.importers import import_rows
+from spark_audit.errors import InputError
+
+TEXTS = [f"The parcel number {i} came late on day {i}." for i in range(4)]
+LABELS = ["good", "bad", "good", "bad"]
+TABLE = pd.DataFrame({"text": TEXTS, "label": LABELS})
+LINES = TABLE.to_json(orient="records", lines=True)
+
+
+def imported(path, **options):
+    """The rows that an import writes, and what it tells."""
+    told = []
+    output = path.parent / "out" / "rows.jsonl"
+    options = {"task": "t", "split": "train", **options}
+    import_rows(path, output, note=told.append, **options)
+    return read_examples(output), told
+
+
+def check_four(rows):
+    assert [row.prompt for row in rows] == TEXTS
+    assert [row.response.strip() for row in rows] == LABELS
+
+
+def refusal(path, **options):
+    with pytest.raises(InputError) as caught:
+        imported(path, **options)
+    message = str(caught.value)
+    assert "parcel" not in message
+    assert "\n" not in message
+    return message
+
+
+def zstd(raw):
+    return pa.Codec("zstd").compress(raw, asbytes=True)
+
+
+FILES = {
+    "pandas-index.csv": TABLE.to_csv().encode(),
+    "trailing.csv": TABLE.to_csv(index=False).replace("\n", ",\n").encode(),
+    "trailing-rows.csv": TABLE.to_csv(index=False)
+    .replace("good\n", "good,\n")
+    .encode(),
+    "excel.csv": b"sep=;\r\n" + TABLE.to_csv(index=False, sep=";").encode(),
+    "pipe.csv": TABLE.to_csv(index=False, sep="|").encode(),
+    "bom.csv": codecs.BOM_UTF8 + TABLE.to_csv(index=False).encode(),
+    "blank-end.csv": TABLE.to_csv(index=False).encode() + b"\n\r\n",
+    "rows.csv.gz": gzip.compress(TABLE.to_csv(index=False).encode()),
+    "bom.jsonl": codecs.BOM_UTF8 + LINES.encode(),
+    "blank-end.jsonl": LINES.encode() + b"\n\n",
+    "rows.jsonl.gz": gzip.compress(LINES.encode()),
+    "rows.jsonl.zst": zstd(LINES.encode()),
+    "crlf.jsonl": LINES.replace("\n", "\r\n").encode(),
+    "bom.json": codecs.BOM_UTF8 + TABLE.to_json(orient="records").encode(),
+    "columns.json": TABLE.to_json().encode(),
+    "index.json": TABLE.to_json(orient="index").encode(),
+    "split.json": TABLE.to_json(orient="split").encode(),
+    "table.json": TABLE.to_json(orient="table", index=False).encode(),
+    "wrapped.json": json.dumps(
+        {"version": "1", "data": TABLE.to_dict(orient="records")}, indent=1
+    ).encode(),
+    "indented.json": "\n".join(
+        json.dumps(row, indent=2) for row in TABLE.to_dict(orient="records")
+    ).encode(),
+    "nan.jsonl": b"".join(
+        json.dumps({**row, "score": float("nan")}).encode() + b"\n"
+        for row in TABLE.to_dict(orient="records")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_another_tool_gives_its_four_rows(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(FILES[name])
+    check_four(imported(path)[0])
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.csv.gz", "rows.jsonl.zst"])
+def test_a_folder_gives_the_split_of_compressed_files(name, tmp_path):
+    (tmp_path / f"train.{name}").write_bytes(FILES[name])
+    (tmp_path / "test.jsonl").write_text(LINES)
+    rows, _ = imported(tmp_path, split=None)
+    assert [row.split for row in rows] == ["train"] * 4 + ["test"] * 4
+
+
+def test_what_is_left_out_of_a_csv_is_told(tmp_path):
+    for name, words in (
+        ("pandas-index.csv", "the first column has no name (an index)"),
+        ("trailing-rows.csv", "2 rows end in a separator"),
+        ("wrapped.json", "its rows are those under 'data'"),
+        ("columns.json", "is a table by column"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(FILES[name])
+        assert words in " ".join(imported(path)[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a,,label\nx,extra,good\n", "does not name every column once"),
+        (",text,label\nAnn,x,good\n", "does not number the rows"),
+        (",text,label\n0,x,good\n2,y,bad\n", "does not number the rows"),
+        ("text,label\nx,good,late\n", "has 3 cells where the first line has 2"),
+        ("text,label,\nx,good,late\n", "has 3 cells where the first line has 3"),
+        ("text,label\nx\n", "has 1 cells"),
+    ],
+)
+def test_a_column_that_would_be_lost_is_refused(content, words, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text(content)
+    assert words in refusal(path)
+
+
+def test_numbers_and_truth_values_become_text_as_json_writes_them(tmp_path):
+    path = tmp_path / "x.jsonl"
+    values = [0.0, 1.5, True, False, 7, -1, 1e21]
+    path.write_text(
+        "".join(json.dumps({"text": "a", "label": value}) + "\n" for value in values)
+    )
+    rows, _ = imported(path)
+    expected = ["0.0", "1.5", "true", "false", "7", "-1", "1e+21"]
+    assert [row.response.strip() for row in rows] == expected
+
+
+def test_parquet_of_numbers_truth_values_categories_and_views(tmp_path):
+    path = tmp_path / "x.parquet"
+    for label, expected in (
+        (pa.array([0.0, 1.0, 2.0, 3.0]), ["0.0", "1.0", "2.0", "3.0"]),
+        (pa.array([True, False, True, False]), ["true", "false", "true", "false"]),
+        (pa.array(LABELS).dictionary_encode(), LABELS),
+        (pa.array(LABELS, pa.string_view()), LABELS),
+    ):
+        pq.write_table(pa.table({"text": TEXTS, "label": label}), path)
+        rows, _ = imported(path)
+        assert [row.response.strip() for row in rows] == expected
+    TABLE.assign(label=[0.0, 1.0, None, 3.0]).to_parquet(path)
+    assert "row 3: field 'label' is missing" in refusal(path)
+    rows, told = imported(path, empty="drop")
+    assert len(rows) == 3
+    assert "1 row with an empty field dropped" in told[0]
+    assert "row 3" in told[0]
+
+
+def test_ids_are_text_or_whole_numbers(tmp_path):
+    path = tmp_path / "x.jsonl"
+    for key, expected in ((2**70, str(2**70)), (-1, "-1"), ("mañana 🎉", "mañana 🎉")):
+        path.write_text(json.dumps({"text": "a", "label": "b", "id": key}) + "\n")
+        assert imported(path)[0][0].id == expected
+    for key in (1.0, True, "row\u00a01"):
+        path.write_text(json.dumps({"text": "a", "label": "b", "id": key}) + "\n")
+        assert "field 'id'" in refusal(path)
+
+
+ALPACA = [
+    {"instruction": "Say it.", "input": "" if i % 2 else TEXTS[i], "output": LABELS[i]}
+    for i in range(4)
+]
+TEMPLATE = r"### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
+
+
+def alpaca(path, rows=ALPACA):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"template": TEMPLATE, "columns": {"response": "output"}}
+
+
+def test_an_empty_column_of_a_template_is_kept_and_counted(tmp_path):
+    path = tmp_path / "x.jsonl"
+    options = alpaca(path)
+    rows, told = imported(path, **options)
+    assert len(rows) == 4
+    assert "### Input:\n\n\n### Response:" in rows[1].prompt
+    assert told == ["2 rows with an empty field 'input' kept"]
+    rows, told = imported(path, **options, empty="drop")
+    assert len(rows) == 2
+    assert told == [
+        f"2 rows with an empty field dropped, first: {path}:2, {path}:4",
+    ]
+
+
+def test_an_empty_response_is_refused_kept_or_dropped(tmp_path):
+    path = tmp_path / "x.jsonl"
+    options = alpaca(path, [{**ALPACA[0], "output": ""}, *ALPACA[1:]])
+    assert "field 'output' is blank" in refusal(path, **options)
+    rows, told = imported(path, **options, empty="keep")
+    assert (len(rows), rows[0].response) == (4, "")
+    assert "1 row with an empty field 'output' kept" in told
+    assert len(imported(path, **options, empty="drop")[0]) == 1
+    alpaca(path, [{**ALPACA[1]}])
+    assert "empty field in every row" in refusal(path, **options, empty="drop")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252", "latin-1", "utf-8-sig"])
+def test_another_encoding_is_read_by_its_name(encoding, tmp_path):
+    path = tmp_path / "x.csv"
+    text = "text,label\nDer Brief kam spät\u00a0an,bad\nGut,good\n"
+    path.write_bytes(text.encode(encoding))
+    rows, _ = imported(path, encoding=encoding)
+    assert [row.prompt for row in rows] == ["Der Brief kam spät\u00a0an", "Gut"]
+    if encoding != "utf-8-sig":
+        assert "--encoding" in refusal(path)
+
+
+def test_an_encoding_that_is_unknown_or_wrong_is_refused(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes("text,label\nspät,bad\n".encode("latin-1"))
+    assert "did you mean cp1252?" in refusal(path, encoding="cp-1252x")
+    assert "--encoding" in refusal(path, encoding="base64")
+    assert "is not utf-8" in refusal(path, encoding="utf-8")
+    TABLE.to_parquet(tmp_path / "x.parquet")
+    assert "no file of text" in refusal(tmp_path / "x.parquet", encoding="cp1252")
+
+
+def test_nul_and_quotes_are_text(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"text": "before\0after", "label": "a"}) + "\n")
+    assert imported(path)[0][0].prompt == "before\0after"
+
+
+def test_a_damaged_compressed_file_is_refused(tmp_path):
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(FILES["rows.jsonl.gz"][:-30])
+    assert "cannot be decoded" in refusal(path)
+    path.write_bytes(b"\x1f\x8bnothing")
+    assert "cannot be decoded" in refusal(path)
+
+
+# --- annotations of other tools -------------------------------------------------------
+
+TEXT = "🎉 Grüße an maria@example.org, René."
+MAIL = "maria@example.org"
+
+
+def units(text, unit):
+    return {
+        "characters": len(text),
+        "utf-16": len(text.encode("utf-16-le")) // 2,
+        "bytes": len(text.encode()),
+    }[unit]
+
+
+def span_of(unit, **more):
+    start = TEXT.index(MAIL)
+    return {
+        "start": units(TEXT[:start], unit),
+        "end": units(TEXT[: start + len(MAIL)], unit),
+        **more,
+    }
+
+
+def with_spans(path, *spans, text=TEXT):
+    row = {"prompt": text, "response": "ok", "spans": list(spans)}
+    path.write_text(json.dumps(row) + "\n")
+
+
+@pytest.mark.parametrize("unit", ["characters", "utf-16", "bytes"])
+def test_spans_in_other_units_are_converted_where_the_string_shows_it(unit, tmp_path):
+    path = tmp_path / "x.jsonl"
+    with_spans(path, span_of(unit, type="EMAIL", value=MAIL))
+    (row,), told = imported(path)
+    assert [row.text[s.start : s.end] for s in row.spans] == [MAIL]
+    assert bool(told) == (unit != "characters")
+
+
+@pytest.mark.parametrize("unit", ["utf-16", "bytes"])
+def test_spans_in_other_units_without_the_string_are_told(unit, tmp_path):
+    path = tmp_path / "x.jsonl"
+    with_spans(path, span_of(unit, type="EMAIL"))
+    assert f"give --offsets {unit}" in refusal(path)
+    (row,), _ = imported(path, offsets=unit)
+    assert [row.text[s.start : s.end] for s in row.spans] == [MAIL]
+    with_spans(path, span_of(unit, type="EMAIL", value="paula@example.org"))
+    assert "not where the annotated strings stand" in refusal(path)
+
+
+def test_names_and_keys_of_other_tools_are_ours(tmp_path):
+    path = tmp_path / "x.jsonl"
+    place = span_of("characters")
+    for span in (
+        {**place, "entity_type": "EMAIL_ADDRESS", "score": 0.9},
+        {**place, "label": "email"},
+        [place["start"], place["end"], "EMAIL"],
+    ):
+        with_spans(path, span)
+        (row,), _ = imported(path)
+        assert [(s.type, row.text[s.start : s.end]) for s in row.spans] == [
+            ("EMAIL", MAIL)
+        ]
+    with_spans(path, {**place, "entity_type": "PERSON"})
+    assert imported(path)[1] == ["1 spans of type PERSON count as NAME"]
+
+
+def test_decomposed_letters_are_told_and_kept(tmp_path):
+    path = tmp_path / "x.jsonl"
+    with_spans(path, text="Rene\u0301 Mu\u0308ller")
+    (row,), told = imported(path)
+    assert row.prompt == "Rene\u0301 Mu\u0308ller"
+    assert "1 row with decomposed letters" in told[0]
+
+
+# --- files that grow ------------------------------------------------------------------
+
+
+def peak_of(path, tmp_path):
+    """Megabytes that an import takes beyond those of its modules."""
+    code = (
+        "import resource, sys\n"
+        "from spark_audit.data.importers import import_rows\n"
+        "import pyarrow.parquet, pandas\n"
+        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "before = most()\n"
+        "try:\n"
+        "    import_rows(sys.argv[1], sys.argv[2], task='t', split='train')\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error, file=sys.stderr)\n"
+        "print(most() - before)\n"
+    )
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "o.jsonl")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert not (tmp_path / "o.jsonl").exists()
+    assert "InputError" in done.stderr, done.stderr
+    return float(done.stdout)
+
+
+def test_parquet_with_one_long_text_for_many_rows_is_refused(tmp_path):
+    codes = pa.array(np.zeros(200, np.int32))
+    for n_letters in (20_000_000, 10_000_000):
+        text = pa.DictionaryArray.from_arrays(codes, ["x" * n_letters])
+        path = tmp_path / "x.parquet"
+        pq.write_table(
+            pa.table({"prompt": text, "response": text}), path, compression="zstd"
+        )
+        assert path.stat().st_size < 10_000
+        assert peak_of(path, tmp_path) < 500
+
+
+@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_compressed_arrow_is_measured_before_it_is_decoded(make, tmp_path):
+    text = pa.array(["x" * 15_000_000] * 40, pa.large_string())
+    table = pa.table({"prompt": text, "response": text})
+    path = tmp_path / "x.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with make(str(path), table.schema, options=options) as writer:
+        writer.write_table(table)
+    assert path.stat().st_size < 200_000
+    del table, text
+    assert peak_of(path, tmp_path) < 200
+    assert "decodes to more than" in refusal(path)
+
+
+def test_compressed_arrow_of_a_usual_size_is_read(tmp_path):
+    table = pa.table({"text": TEXTS * 500, "label": LABELS * 500})
+    for compression in ("zstd", "lz4"):
+        path = tmp_path / "x.arrow"
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_file(str(path), table.schema, options=options) as writer:
+            writer.write_table(table)
+        assert len(imported(path)[0]) == 2000
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstd])
+def test_a_compressed_file_that_grows_is_refused(compress, tmp_path):
+    line = json.dumps({"text": "a" * 10_000, "label": "b"}).encode() + b"\n"
+    buffer = io.BytesIO()
+    for _ in range(30_000):
+        buffer.write(line)
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(compress(buffer.getvalue()))
+    assert "decodes to more than" in refusal(path)
+
+
+def test_nested_columns_are_read_row_by_row(tmp_path):
+    path = tmp_path / "x.parquet"
+    column = pa.array([{"a": ["x", "y"]}, None, {"a": []}, {"a": None}])
+    pq.write_table(pa.table({"text": TEXTS, "label": LABELS, "more": column}), path)
+    check_four(imported(path)[0])
