@@ -280,12 +280,9 @@ class Opening:
         notes.append(f"loaded as {dtype}, attention {attention}")
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         if usable_and_added is not None:
-            usable, added = usable_and_added
-            facts["usable"] = usable
-            notes.append(
-                f"vocabulary: {added.sum()} tokens more than the base's; ranks and "
-                f"NLL are over the {usable.sum()} that both have"
-            )
+            facts["usable"], added = usable_and_added
+            note = f"vocabulary: {added.sum()} tokens more than the base's; ranks and "
+            notes.append(f"{note}NLL are over the {facts['usable'].sum()} of both")
         weights: Callable[[], derived.Rounded] | None = None
         if kind:
             derived.check_mergeable(model, adapter)
