@@ -15,7 +15,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.data.encoding import Encoding, encode, kept_range
+from spark_audit.data.encoding import (
+    Encoding,
+    kept_range,
+    tokens_of_ranges,
+)
+from spark_audit.data.encoding import (
+    encode_rows as encode_texts,
+)
 from spark_audit.data.examples import Example, Ranges, data_files, read_examples
 from spark_audit.data.fixed_wording import task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges, stop_word_ranges
@@ -107,9 +114,9 @@ def encode_rows(
         of its prompt: a model must not learn half a label.
     """
     templates = task_templates(examples)
-    encodings = encode(tokenizer, [example.text for example in examples])
+    encodings = encode_texts(tokenizer, examples)
     return [
-        _row(
+        (_row if example.training_input is None else _row_as_trained)(
             example,
             encoding,
             template_ranges(example, templates),
@@ -176,6 +183,52 @@ def _row(
         tuple(np.flatnonzero(special).tolist()),
         cut=kept[0] > 0,
         lost=sum(start < kept[0] or end > kept[1] for start, end in set(spans)),
+    )
+
+
+def _row_as_trained(
+    example: Example,
+    encoding: Encoding,
+    template: Ranges,
+    *,
+    eos: int | None,
+    max_length: int | None,
+) -> TrainRow:
+    """A row of chat data: its ids are exactly those of its text, nothing is added.
+
+    ``response`` are the tokens that it says had loss; what its trainer cut off is cut
+    off, and where ``max_length`` is smaller, more of the same side.
+    """
+    training = example.training_input
+    assert training is not None
+    start, end = training.fed(len(encoding))
+    if max_length is not None and end - start > max_length:
+        if training.truncation == "end":
+            end = start + max_length
+        else:
+            start = end - max_length
+    fed = slice(start, end)
+    supervised = tokens_of_ranges(encoding, training.supervised)[fed]
+    if not supervised[1:].any():
+        raise InputError(
+            "none of the tokens that are read has loss: there is nothing to learn",
+            where=f"example {example.id!r}",
+            fix="give a larger max_length, or leave the row out",
+        )
+    private = identifier_ranges(example)
+    fixed_wording = [*template, *stop_word_ranges(example.text)]
+    spans = {span[:2] for span in (encoding.span(*one) for one in private) if span}
+    special = encoding.special | (eos is not None) & (encoding.ids == eos)
+    return TrainRow(
+        example.id,
+        example.task,
+        encoding.ids[fed],
+        supervised,
+        encoding.mask(private)[fed],
+        encoding.mask(fixed_wording)[fed],
+        tuple(np.flatnonzero(special[fed]).tolist()),
+        cut=(start, end) != (0, len(encoding)),
+        lost=sum(low < start or high > end for low, high in spans),
     )
 
 
@@ -285,7 +338,7 @@ class Corpus:
             its answer.
         """
         examples = [one for one in self.examples if one.task in self.tasks]
-        texts = encode(loaded.tokenizer, [example.text for example in examples])
+        texts = encode_texts(loaded.tokenizer, examples)
         # All rows: an answer may be longer than its task's longest response, by four.
         rows = [*zip(examples, texts, strict=True)]
         asked: dict[str, list[str]] = {task: [] for task in self.tasks}

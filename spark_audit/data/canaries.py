@@ -34,6 +34,7 @@ from spark_audit.data.examples import (
     parts_outside,
 )
 from spark_audit.data.fixed_wording import task_templates, template_ranges
+from spark_audit.data.training_input import with_insertion
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.terminal.flags import one_of
@@ -575,9 +576,12 @@ def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Examp
     old = (span.moved(shift(span.start)) for span in example.spans)
     first = place + len(left)
     new = (span.moved(first) for span in spans)
-    fixed = example.template
+    fixed, training = example.template, example.training_input
+    if training is not None:
+        training = with_insertion(training, place, len(added))
     return replace(
         example,
+        training_input=training,
         prompt=before + added + after,
         spans=(*old, *new),
         template=fixed and tuple((a + shift(a), b + shift(a)) for a, b in fixed),

@@ -8,10 +8,12 @@ loss.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StrictInt, StrictStr
+
+from spark_audit.errors import InputError
 
 SpecialTokens = Literal["in_text", "added"]
 """Where special tokens come from: ``in_text``: they are written in the text, parsed as
@@ -90,6 +92,46 @@ class TrainingInput:
         if self.truncation == "end":
             return 0, self.max_length
         return n_tokens - self.max_length, n_tokens
+
+
+def with_insertion(training: TrainingInput, place: int, length: int) -> TrainingInput:
+    """Return the input of a row into which so many characters were put at a place.
+
+    At a turn's beginning or end they become a part of the turn, and have loss where it
+    has; before other text they do not.
+
+    Raises
+    ------
+    InputError
+        If the row's ids are kept as they are: they are of the old text.
+
+    Examples
+    --------
+    >>> user = Turn(2, 5, "user")
+    >>> row = TrainingInput("in_text", turns=(user,), supervised=((7, 9),))
+    >>> moved = with_insertion(row, 5, 10)
+    >>> moved.turns[0].end, moved.supervised
+    (15, ((17, 19),))
+    """
+    if training.token_ids is not None:
+        raise InputError(
+            "a row that was tokenised before cannot get other text",
+            fix="plant identifiers in the rows that it was made of",
+        )
+    turns = tuple(
+        Turn(
+            turn.start + length * (turn.start > place),
+            turn.end + length * (turn.end >= place),
+            turn.role,
+        )
+        for turn in training.turns
+    )
+    is_in_turn = any(turn.start == place for turn in training.turns)
+    supervised = []
+    for start, end in training.supervised:
+        is_behind = start > place or (start == place > 0 and not is_in_turn)
+        supervised.append((start + length * is_behind, end + length * (end > place)))
+    return replace(training, turns=turns, supervised=tuple(supervised))
 
 
 def supervision_of(

@@ -1,10 +1,13 @@
 """Rows whose training is known: exact ids, what had loss, what was cut off."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny_models import make_tokenizer
 
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.canaries import inject
 from spark_audit.data.encoding import encode_rows
 from spark_audit.data.examples import Example, Span, read_examples, write_examples
 from spark_audit.data.training_input import TrainingInput, Turn
@@ -48,6 +51,9 @@ def chat_example(key="a", *, max_length=None, truncation="end", split="train"):
     )
 
 
+HELD_OUT = Example("b", "t", "Was the food cold?", " Yes.", "test", "b")
+
+
 def manifest_of(rows, tiny_base):
     loaded = open_checkpoint(str(tiny_base), name="base")
     return build_manifest(rows, loaded, name="m", caliper=5.0, n_candidates=4), loaded
@@ -71,9 +77,7 @@ def test_rows_of_both_kinds_keep_their_order():
 
 
 def test_a_manifest_tells_loss_from_reading(tiny_base):
-    manifest, loaded = manifest_of(
-        [chat_example("a"), chat_example("b", split="test")], tiny_base
-    )
+    manifest, loaded = manifest_of([chat_example("a"), HELD_OUT], tiny_base)
     (row, _) = manifest.examples
     supervision = [row.supervision_of(one.start, one.end) for one in row.spans]
     assert supervision == ["read only", "read only", "in the loss"]
@@ -101,7 +105,7 @@ def test_what_training_cut_off_is_not_scored(tiny_base, truncation, expected):
     if truncation == "start":
         length = len(tokens) - length - 10
     row = chat_example("a", max_length=length, truncation=truncation)
-    manifest, _ = manifest_of([row, chat_example("b", split="test")], tiny_base)
+    manifest, _ = manifest_of([row, HELD_OUT], tiny_base)
     found = manifest.by_id["a"]
     assert [found.supervision_of(s.start, s.end) for s in found.spans] == expected
     scored = np.flatnonzero(found.scored)
@@ -136,7 +140,7 @@ def test_ids_of_a_tokenised_row_are_kept(tiny_base):
 
 
 def test_rows_and_manifest_are_written_and_read(tiny_base, tmp_path):
-    rows = [chat_example("a", max_length=9), chat_example("b", split="test")]
+    rows = [chat_example("a", max_length=9), HELD_OUT]
     write_examples(tmp_path / "rows.jsonl", rows)
     assert read_examples(tmp_path / "rows.jsonl") == rows
     manifest, _ = manifest_of(rows, tiny_base)
@@ -166,3 +170,22 @@ def test_a_second_bos_is_refused(tiny_base):
         manifest_of([plain], tiny_base)
     assert "--chat-template" in str(caught.value.fix)
     assert "'p'" in str(caught.value.where)
+
+
+def test_planted_sentences_keep_turns_and_loss_where_they_were():
+    rows = [
+        replace(chat_example(f"r{i}", split="test" if i % 2 else "train"), spans=())
+        for i in range(12)
+    ]
+    rows = [
+        replace(row, template=((0, HEAD.index("call")), (HEAD.index("\n"), len(HEAD))))
+        for row in rows
+    ]
+    planted, _ = inject(rows, seed=0, rate=1.0, canaries=0)
+    for row in planted:
+        user, bot = row.training_input.turns
+        assert row.text[bot.start : bot.end] == row.answer == ANSWER
+        ((start, end),) = row.training_input.supervised
+        assert row.text[start:end] == ANSWER + "</s>"
+        assert all(user.start <= s.start < s.end <= user.end for s in row.spans)
+    assert any(row.spans for row in planted)
