@@ -141,8 +141,16 @@ class Checkpoint:
     @cached_property
     def own_tables(self) -> dict[str, str]:
         """Embeddings and head of an adapter's file that are not its base's: notes."""
+        if not self.adapter:
+            return {}
         with at(self.where):
-            return tables.own_tables(self) if self.adapter else {}
+            base_config = self.on.architecture.get_text_config()
+            return tables.own_tables(
+                self.read(),
+                saved_apart=self.config.get("modules_to_save"),
+                read_base=self.on.read,
+                base_rows=getattr(base_config, "vocab_size", None),
+            )
 
     @cached_property
     def _architecture(self) -> tuple[Any, Any]:

@@ -8,17 +8,14 @@ equals the base's is left out, another one takes its place in a base of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 
 from spark_audit.checkpoints.loaded import weight_of
 from spark_audit.checkpoints.weight_files import PREFIX, State
 from spark_audit.errors import CheckpointError, shown
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 # What PEFT puts between a module's name and that of its weight.
 _WRAPPERS = re.compile(r"\.(?:(?:token_adapter\.)?base_layer|original_module)\.")
@@ -40,27 +37,41 @@ def path_of(key: str) -> str:
     return _WRAPPERS.sub(".", key.removeprefix(PREFIX))
 
 
-def own_tables(item: Checkpoint) -> dict[str, str]:
+def own_tables(
+    state: State,
+    *,
+    saved_apart: Any,
+    read_base: Callable[[], State],
+    base_rows: int | None,
+) -> dict[str, str]:
     """Map the tables of an adapter's file that are not its base's to a note on each.
 
-    Headers tell, and the numbers of these tables: nothing else is read.
+    Parameters
+    ----------
+    state
+        The tensors of the adapter's file.
+    saved_apart
+        ``modules_to_save`` of its configuration.
+    read_base
+        Reads the tensors of the base; called only where the file has a table.
+    base_rows
+        Rows of the base's embeddings, if its configuration says so.
 
     Raises
     ------
     CheckpointError
         If a table is one of another model.
     """
-    saved_apart = item.config.get("modules_to_save")
     names = tuple(saved_apart) if isinstance(saved_apart, list) else ()
     found: dict[str, str] = {}
     base: State = {}
-    for key, tensor in item.read().items():
+    for key, tensor in state.items():
         if not key.endswith(".weight") or tensor.ndim != 2 or _OF_ADAPTER.search(key):
             continue
         if _SAVED_TWICE.search(key):
             continue
-        base = base or item.on.read()
-        own = _twin(path_of(key), base, item)
+        base = base or read_base()
+        own = _twin(path_of(key), base, base_rows)
         if own is None or own.shape[1:] != tensor.shape[1:] or _is_equal(tensor, own):
             continue
         module = path_of(key).removesuffix(".weight")
@@ -72,15 +83,14 @@ def own_tables(item: Checkpoint) -> dict[str, str]:
     return found
 
 
-def _twin(path: str, base: State, item: Checkpoint) -> torch.Tensor | None:
+def _twin(path: str, base: State, base_rows: int | None) -> torch.Tensor | None:
     """Return the base's tensor of this name, or its embeddings for a tied head."""
     for name, tensor in base.items():
         # Files may leave out the name of the body in front, or have one more.
         ends_alike = path.endswith(f".{name}") or name.endswith(f".{path}")
         if path == name or ends_alike:
             return tensor
-    rows = getattr(item.on.architecture.get_text_config(), "vocab_size", None)
-    tables = (t for t in base.values() if t.ndim == 2 and len(t) == rows)
+    tables = (t for t in base.values() if t.ndim == 2 and len(t) == base_rows)
     return next(tables, None)
 
 
