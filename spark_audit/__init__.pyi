@@ -2,11 +2,11 @@ from . import audits as audits
 from . import stats as stats
 from .checkpoints.loaded import Loaded as Loaded
 from .checkpoints.open import open_checkpoint as open_checkpoint
+from .data.annotation import annotate as annotate
 from .data.examples import Example as Example
 from .data.examples import Span as Span
 from .data.examples import read_examples as read_examples
 from .data.importers import import_rows as import_rows
-from .data.pii import annotate as annotate
 from .manifest.build import build_manifest as build_manifest
 from .manifest.file import load_manifest as load_manifest
 from .manifest.file import write_manifest as write_manifest
