@@ -45,6 +45,7 @@ REFUSED: dict[str, Any] = {
     "guards": [],
     "state": "refused",
     "gate": None,
+    "asks": False,
 }
 """What a line says where a command refused the set-up."""
 
@@ -142,7 +143,10 @@ def audited(
 def concluded(
     report: Any, original: str, rounding: str, tripped: Sequence[str]
 ) -> dict[str, Any]:
-    """Findings, figures of memory, state, gate and failed guards of one checkpoint."""
+    """Findings, figures of memory, state, gate and guards of one checkpoint.
+
+    ``asks``: whether the report asks if its trained rows are those that are listed.
+    """
     from spark_audit.report.states import standings
     from spark_audit.results.findings import UNUSABLE
 
@@ -165,12 +169,14 @@ def concluded(
         for guard in report.guards
         if guard.passed is False and guard.checkpoint in whose
     }
+    standing = {one.name: one for one in standings(report)}.get(checkpoint)
     return {
         "claims": claims,
         "memory": figures,
-        "state": {one.name: one.state for one in standings(report)}.get(checkpoint),
+        "state": standing and standing.state,
         "gate": int(bool({checkpoint, "-"} & {*tripped})),
         "guards": [name for name in GUARDS if name in failed],
+        "asks": bool(standing and standing.question),
     }
 
 

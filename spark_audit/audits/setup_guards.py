@@ -3,7 +3,8 @@
 A mistaken setup hides memory: held-out rows that were trained on, swapped lists, a base
 that is the checkpoint or has read the rows, a checkpoint that is no language model any
 more. Each is a test on the scores of the plain pass, whichever audits asked for it;
-:data:`REMAINS` says which claims a failure voids. Only guards that fail are given.
+:data:`REMAINS` says which claims a failure voids. Only guards that fail are given, and
+whether the trained rows fit (:mod:`spark_audit.audits.trained_rows`), which voids none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import scipy
 
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.identifiers import REPRODUCED
+from spark_audit.audits.trained_rows import fits_of_parts, trained_rows_guards
 from spark_audit.audits.unguessable import guesses
 from spark_audit.data.occurrences import doses, string_of
 from spark_audit.manifest.schema import Manifest
@@ -34,7 +36,7 @@ from spark_audit.results import Claim, Finding, Guard, Hits, Row
 from spark_audit.results.findings import DETECTED, SEVERITY, Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.intervals import clopper_pearson
-from spark_audit.stats.memory_contrast import Sides, memory
+from spark_audit.stats.memory_contrast import Memory, Sides, memory
 
 HELD_OUT_BACK, BASE_READ, BROKEN = "held_out_back", "base_read_rows", "broken_model"
 """Setup guards: where one fails, the checkpoint's memory was not tested."""
@@ -81,7 +83,7 @@ def setup_guards(
     names: Mapping[str, str],
     weights: Mapping[str, str],
 ) -> list[Guard]:
-    """The setup guards that fail.
+    """The setup guards that fail, and whether trained rows fit better than others.
 
     Parameters
     ----------
@@ -92,6 +94,7 @@ def setup_guards(
     """
     units = _units(manifest)
     tested = list[tuple[str, str, Facts]]()
+    fits = dict[str, dict[str, Memory]]()
     base, base_units, given = tables.get(BASE, {}).get(Pass()), None, set[str]()
     if base is not None:
         base_units = _scored(base, None, manifest, units)
@@ -120,12 +123,16 @@ def setup_guards(
             back = {"swapped": True}
         broken = _broken(name, own, manifest.reference.usable_vocab)
         tested += [(HELD_OUT_BACK, name, back), (BROKEN, name, broken)]
+        # Further training on other rows hides what was learned before.
+        if CheckpointName.parse(name).derived != RELEARN:
+            fits[name] = fits_of_parts(table, base, manifest)
 
-    return [
+    failed = [
         guard(name, name, facts, passed=False, checkpoint=checkpoint)
         for name, checkpoint, facts in tested
         if facts
     ]
+    return [*failed, *trained_rows_guards(fits)]
 
 
 def consistent(guards: Iterable[Guard]) -> list[Guard]:

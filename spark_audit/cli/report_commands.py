@@ -190,10 +190,11 @@ def gate(
     fail_if
         Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; or
         of all but some, '... except base, X'; or 'claim >= membership', by
-        severity; or since --against, 'matched.memory[type=EMAIL] rose by 0.05':
-        towards more memory, whatever the sign. Of NLL, as in matched.memory.value,
-        lower is more memory, as in report.json. Default: claim >= membership, which
-        covers memory and verbatim.
+        severity; or 'guard trained_rows_fit', that trained rows fit better than
+        held-out ones (else list or template may be wrong); or since --against,
+        'matched.memory[type=EMAIL] rose by 0.05': towards more memory, whatever the
+        sign. Of NLL, as in matched.memory.value, lower is more memory, as in
+        report.json. Default: claim >= membership, which covers memory and verbatim.
     against
         An earlier report over the same manifest, for rules on what rose or fell.
     allow_missing

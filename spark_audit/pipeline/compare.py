@@ -15,6 +15,7 @@ from spark_audit.audits import about, audit_names, find
 from spark_audit.audits.base import Context, baselines_of, guard, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
+from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
@@ -332,14 +333,15 @@ def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
 
 
 def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
-    """Audits that are left out, and failed setup guards: no evidence shows them."""
+    """Audits that are left out, and what the setup came to: no evidence shows them."""
     guards: dict[tuple[str, str], Guard] = {}
     if left_out:
         facts = {"left_out": [*left_out]}
         guards["", ""] = guard(LEFT_OUT, "audits_compared", facts)
     for part in parts:
         for one in part.report.guards:
-            if one.name in REMAINS and one.passed is False:
+            has_failed = one.name in REMAINS and one.passed is False
+            if has_failed or one.name == TRAINED_ROWS_FIT:
                 name = part.names.get(one.checkpoint, one.checkpoint)
                 renamed = one.model_copy(update={"checkpoint": name})
                 guards.setdefault((one.name, name), renamed)

@@ -18,6 +18,7 @@ import numpy as np
 from spark_audit import sentences
 from spark_audit.audits import about, audit_names
 from spark_audit.audits.setup_guards import REMAINS
+from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError, SparkError, choose
 from spark_audit.files import read_regular
@@ -189,7 +190,7 @@ def _does_not_follow(parts: Sequence[str]) -> str:
 
 def is_setup(guard: Guard) -> bool:
     """Whether a guard rests on scores of tokens, or on reports that were compared."""
-    return guard.name in (*REMAINS, LEFT_OUT)
+    return guard.name in (*REMAINS, TRAINED_ROWS_FIT, LEFT_OUT)
 
 
 def _without_evidence(report: Report, audit: str) -> AuditResult:

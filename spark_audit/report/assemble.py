@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_audit.audits.base import TESTS, at_level, corrected, family
-from spark_audit.audits.setup_guards import consistent, without_void
+from spark_audit.audits.setup_guards import consistent, faults, without_void
+from spark_audit.audits.trained_rows import without_answered
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
 from spark_audit.report.states import untested
@@ -70,6 +71,8 @@ def assemble(
         origins |= dict.fromkeys(result.tables, audit)
     told = consistent(told)
     findings = without_void(corrected(concluded), told)
+    void = [one.checkpoint for one in told if faults(told, one.checkpoint)]
+    told = without_answered(told, findings, void=void)
     audited = [one.name for one in facts.get("checkpoints", ())]
     findings += untested(findings, audited)
     settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}

@@ -2,6 +2,7 @@
 
 ``AUDIT.METRIC[.OF].(value|low|high|p) OP NUMBER``, or ``claim OP CLAIM`` by severity,
 of every checkpoint of the report, or ``for CHECKPOINT``, or ``except CHECKPOINT, ...``.
+``guard trained_rows_fit`` trips where trained rows fit no better than held-out ones.
 Behind a metric ``[type=EMAIL]`` or ``[type=*]`` names a part of the rows.
 ``AUDIT.METRIC[.OF] rose by NUMBER``, or ``fell by``, is of the change since an earlier
 report: it trips where a change is shown that may be as large as that, and where one of
@@ -26,10 +27,19 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from spark_audit.audits import about, audit_names
-from spark_audit.audits.setup_guards import faults
+from spark_audit.audits.setup_guards import REMAINS, faults
+from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT, training_of
 from spark_audit.errors import InputError, choose, visible
 from spark_audit.files import parse_json, read_regular, sha256_file
-from spark_audit.names import ANY, BASE, check_known, entry_of, series_of
+from spark_audit.names import (
+    ANY,
+    BASE,
+    RELEARN,
+    CheckpointName,
+    check_known,
+    entry_of,
+    series_of,
+)
 from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure import (
     KEYED,
@@ -64,6 +74,7 @@ _SCOPE = r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
 _CLAIM = re.compile(
     r"\s*claim\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<claim>[a-z_]+)" + _SCOPE
 )
+_GUARD = re.compile(r"\s*guard\s+(?P<guard>\w+)" + _SCOPE)
 _RULE = re.compile(
     r"\s*(?P<figure>\S+?)(?:\[(?P<kind>\w+)=(?P<part>[^\]]+)\](?P<field>\.\w+)?)?\s*"
     r"(?P<operator><=|>=|==|!=|<|>|\s(?:rose|fell)\s+by\s)\s*"
@@ -71,8 +82,10 @@ _RULE = re.compile(
 )
 SHAPE = (
     "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER, AUDIT.METRIC[.OF] rose by "
-    "NUMBER or claim OP CLAIM [for CHECKPOINT | except CHECKPOINT, ...]"
+    "NUMBER, claim OP CLAIM or guard NAME [for CHECKPOINT | except CHECKPOINT, ...]"
 )
+GUARDS = (TRAINED_ROWS_FIT,)
+"""Guards that a rule may name; those that void claims violate every rule anyhow."""
 CHANGES = ("rose", "fell")
 """Operators of a change since an earlier report."""
 
@@ -84,8 +97,9 @@ State: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
 class Rule:
     """One rule as it was read: of one checkpoint, or of all but some.
 
-    A rule on claims has a claim and its severity as ``bound``, and no figure. ``group``
-    is a part of the rows, ``type:*`` each of a kind.
+    A rule on claims has a claim and its severity as ``bound``, and no figure; one on a
+    guard has its name alone. ``group`` is a part of the rows, ``type:*`` each of a
+    kind.
     """
 
     text: str
@@ -98,6 +112,7 @@ class Rule:
     of: str = ""
     field: str = ""
     claim: str = ""
+    guard: str = ""
     group: str = "pooled"
 
     @property
@@ -138,13 +153,17 @@ def parse_rule(text: str) -> Rule:
         the known ones are listed.
     """
     where = f"--fail-if {text!r}"
-    match = _CLAIM.fullmatch(text) or _RULE.fullmatch(text)
+    match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _RULE.fullmatch(text)
     if match is None:
         raise InputError("is no rule", where=where, fix=SHAPE)
     told: dict[str, Any] = {"text": text.strip()}
-    told["operator"] = match["operator"].split()[0]
     if match["scope"]:
         told["checkpoint" if match["scope"] == "for" else "but"] = match["names"]
+    if match.re is _GUARD:
+        guard = match["guard"]
+        _check_guard(guard, where)
+        return Rule(operator="", bound=0.0, guard=guard, **told)
+    told["operator"] = match["operator"].split()[0]
     if match.re is _CLAIM:
         claim = match["claim"]
         if claim not in SEVERITY:
@@ -168,6 +187,23 @@ def parse_rule(text: str) -> Rule:
         raise InputError("its bound is not finite", where=where, fix=SHAPE)
     metric, of = _named(rest, audit, where)
     return Rule(audit=audit, metric=metric, of=of, field=field, bound=bound, **told)
+
+
+def _check_guard(name: str, where: str) -> None:
+    """Refuse a guard that no rule can name.
+
+    Raises
+    ------
+    InputError
+        With what can be named, or why there is no need to.
+    """
+    if name in GUARDS:
+        return
+    if name in REMAINS:
+        fix = f"leave it out: a checkpoint for which {name} fails violates every rule"
+        raise InputError(f"{name} needs no rule", where=where, fix=fix)
+    fix = choose(name, GUARDS)
+    raise InputError(f"unknown guard {name!r}", where=where, fix=fix)
 
 
 def _named(text: str, audit: str, where: str) -> tuple[str, str]:
@@ -254,6 +290,8 @@ def _verdicts(
         else:
             if rule.claim:
                 state, detail = _claimed(report, rule, name)
+            elif rule.guard:
+                state, detail = _guarded(report, shared, rule, name)
             else:
                 judge = _moved if rule.change else _measured
                 state, detail = judge(report, rule, pairs)
@@ -297,7 +335,9 @@ def _impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) -> s
         return render("gate.baseline")
     if rule.checkpoint is not None:
         return ""
-    if rule.claim:
+    if rule.guard and CheckpointName.parse(name).derived == RELEARN:
+        return render("gate.relearned")
+    if rule.claim or rule.guard:
         return render("gate.base") if name == BASE else ""
     here = [row for row in rows if row.checkpoint == name]
     if here and (name != BASE or any(row.value is not None for row in here)):
@@ -438,6 +478,35 @@ def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
         least = min(passed, key=lambda one: one.severity).claim
         shown = render("gate.passes", shown=shown, least=least)
     return "ok", shown
+
+
+def _guarded(
+    report: Report, shared: Report, rule: Rule, name: str
+) -> tuple[State, str]:
+    """Whether a guard holds for a checkpoint; what was not tested is missing.
+
+    Whatever gives trained rows away shows that these are the rows.
+    """
+    training = training_of(name)
+    own = [
+        guard
+        for guard in shared.guards
+        if guard.name == rule.guard and training_of(guard.checkpoint) == training
+    ]
+    if opened := [guard for guard in own if not guard.passed]:
+        return "tripped", opened[0].detail
+    if own:
+        return "ok", own[0].detail
+    detected = [
+        one
+        for one in report.findings
+        if one.detected and training_of(one.checkpoint) == training
+    ]
+    if detected:
+        return "ok", render("gate.detected", shown=_claims(detected))
+    if report.status == "partial":
+        return "missing", render("gate.partial")
+    return "missing", render("gate.untested_rows")
 
 
 def _claims(findings: Sequence[Claimed]) -> str:

@@ -17,6 +17,7 @@ from spark_audit import sentences
 from spark_audit.audits import AUDITS, ON_REQUEST, about, audit_names
 from spark_audit.audits.base import LEVEL, TESTS
 from spark_audit.audits.setup_guards import REMAINS, faults
+from spark_audit.audits.trained_rows import question_of
 from spark_audit.names import (
     BASE,
     CONTROL,
@@ -119,6 +120,9 @@ class Standing:
         most: exploratory, to say where to look first.
     faults
         Setup guards that failed for it; the lead names them.
+    question
+        That its trained rows fit no better than held-out ones: the lead begins with
+        the question whether list and template are right.
     memory
         How the NLL of trained identifiers changed relative to comparable ones that
         were never trained on, nats per token: below 0 is more likely.
@@ -132,6 +136,7 @@ class Standing:
     tried: tuple[Tried, ...]
     exposed: tuple[Row, ...] = ()
     faults: tuple[Guard, ...] = ()
+    question: Guard | None = None
     led_by: Finding | None = None
     nearest: Tried | None = None
     memory: Row | None = None
@@ -139,6 +144,12 @@ class Standing:
 
     @property
     def lead(self) -> str:
+        """What must be asked first, its strongest evidence, and failed guards."""
+        question = self.question.detail if self.question else ""
+        return " ".join(filter(None, [question, self._evidence]))
+
+    @property
+    def _evidence(self) -> str:
         """The sentence of its strongest evidence, and failed guards."""
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
@@ -531,6 +542,7 @@ def _standing(
         tried,
         exposed=_exposed(rows, findings),
         faults=failed,
+        question=question_of(report.guards, name),
         led_by=led_by,
         nearest=near,
         # Where the setup is at fault, there is no valid figure.

@@ -116,6 +116,9 @@ def test_claims_of_a_seed(seed, known_truth, tmp_path):
         1,
         1,
     ]
+    # Only who was trained on other rows is asked whether these were the rows.
+    asked = [line["asks"] for line in (untouched, foreign, full, heart, swapped)]
+    assert asked == [False, True, False, False, False]
     before = out.read_bytes()
     assert known_truth.main(command) == 0
     assert out.read_bytes() == before, "what is finished is not done again"

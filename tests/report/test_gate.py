@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from made_reports import checkpoint, figure, made_report, said
+from made_reports import checkpoint, figure, guard, made_report, said
 
 from spark_audit.errors import InputError
 from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
@@ -78,6 +78,9 @@ def test_rules_are_read(text, figure, operator, bound, checkpoint):
         ("mia.auc.los.low > 1", "did you mean 'loss'. choose one of: loss"),
         ("mia.auc.loss.median > 1", "end mia.auc.loss.median with one of: .value"),
         ("mia.auc.low > 1", "write mia.auc.VARIANT; choose one of: loss"),
+        ("guard", "is no rule"),
+        ("guard trained_rows_fitt", "did you mean 'trained_rows_fit'"),
+        ("guard broken_model", "needs no rule.*violates every rule"),
     ],
 )
 def test_what_cannot_be_read_lists_what_is_known(text, message):
@@ -115,6 +118,54 @@ def test_a_rounded_baseline_is_judged_too():
     small = checkpoint("er+int4", quantised_from="er")
     found = report(rows, checkpoints=[*map(checkpoint, names), small])
     assert ("er+int4", "tripped") in states(check(found, [parse_rule(RULE)]))
+
+
+FIT = "guard trained_rows_fit"
+
+
+def test_rows_that_do_not_fit_trip_a_rule_on_their_guard():
+    names = ("base", "asked", "fits", "found", "seeds[1]", "seeds[2]", "x+relearn")
+    guards = [
+        guard("trained_rows_fit", "Were these the rows?", passed=None, of="asked"),
+        guard("trained_rows_fit", "They fit.", passed=True, of="fits"),
+        guard("trained_rows_fit", "They fit.", passed=True, of="seeds[1]"),
+    ]
+    told = said("extract", "found", "verbatim", p=0.001, family="primary")
+    given = report([], names=names, guards=guards, findings=[told])
+    found = {one.checkpoint: one for one in check(given, [parse_rule(FIT)])}
+    assert {name: one.state for name, one in found.items()} == {
+        "base": "left_out",
+        "asked": "tripped",
+        "fits": "ok",
+        "found": "ok",
+        "seeds[1]": "ok",
+        "seeds[2]": "ok",
+        "x+relearn": "left_out",
+    }
+    assert found["asked"].detail == "Were these the rows?"
+    assert "verbatim (extract)" in found["found"].detail
+    # Without the rule, it stops nobody.
+    default = check(given, [parse_rule(DEFAULT[0])])
+    assert {one.checkpoint: one.detail for one in default}["asked"] == (
+        "its memory was not tested"
+    )
+
+
+def test_rows_whose_fit_was_not_tested_do_not_pass():
+    given = report([], names=("base", "x", "x+int8"))
+    rule = parse_rule(f"{FIT} except x+int8")
+    assert states(check(given, [rule])) == [
+        ("base", "left_out"),
+        ("x", "tripped"),
+        ("x+int8", "left_out"),
+    ]
+    passed = check(given, [rule], allow_missing=True)
+    assert ("x", "missing") in states(passed)
+    # A failed setup voids this too.
+    broken = guard("broken_model", "It failed.", of="x")
+    fits = guard("trained_rows_fit", "They fit.", passed=True, of="x")
+    void = report([], names=("base", "x"), guards=[broken, fits])
+    assert ("x", "tripped") in states(check(void, [parse_rule(FIT)]))
 
 
 def test_the_reference_has_no_change_and_is_left_out():

@@ -284,6 +284,38 @@ def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base():
         assert faults(guards, "b") == faults(guards, "base") == []
 
 
+@pytest.mark.parametrize(
+    ("claim", "state"),
+    [
+        ("nothing_shown", "NO LEAK FOUND"),
+        ("not_tested", "NOT TESTED"),
+        ("memory", "LEAKS"),
+    ],
+)
+def test_rows_that_do_not_fit_are_asked_for_first_and_void_nothing(claim, state):
+    """No claim is void, the gate without rules does not ask, and a leak answers."""
+    question = "Were these the rows?"
+    asked = guard("trained_rows_fit", question, passed=None, of="a")
+    found = [finding("matched", name, claim) for name in ("a", "b")]
+    given = assemble(
+        {"matched": AuditResult(rows=report().results, findings=found)},
+        guards=[asked],
+        status="complete",
+        command=[],
+        manifest=report().manifest,
+        checkpoints=report().checkpoints,
+    )
+    by_name = {one.name: one for one in standings(given)}
+    own, other = by_name["a"], by_name["b"]
+    assert (own.state, other.state) == (state, state)
+    assert own.ships == other.ships
+    assert own.lead.startswith(question) == (state != "LEAKS")
+    assert own.lead.removeprefix(f"{question} ") == other.lead
+    assert not own.faults
+    assert all(one.status == "ok" for one in given.findings)
+    assert bool(given.guards) == (state != "LEAKS")
+
+
 def test_a_base_that_gives_something_away_is_told_of_too():
     found = standings(report(finding("extract", "base", "verbatim")))
     assert [one.name for one in found] == ["base", "a", "b"]

@@ -1,0 +1,180 @@
+"""Whether the rows that are listed as trained are those that a checkpoint learned."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from made_reports import said
+
+from spark_audit.audits.setup_guards import setup_guards
+from spark_audit.audits.trained_rows import (
+    LIMIT,
+    TRAINED_ROWS_FIT,
+    question_of,
+    without_answered,
+)
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.schema import Manifest
+from spark_audit.results import Guard, Row
+from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
+
+TOKENS = 60
+Change = Callable[[str], float]
+
+
+@pytest.fixture(scope="module")
+def scene(make_case) -> Any:
+    """40 trained rows ``e000`` to ``e039`` and 20 held-out ones, of two tasks."""
+    return make_case(sources=40, tests=20)
+
+
+def scored(
+    reference: Mapping[str, np.ndarray],
+    change: Change = lambda key: 0.0,
+    *,
+    response: Change = lambda key: 0.0,
+    border: int = TOKENS,
+    noise: float = 0.05,
+    seed: int = 1,
+) -> dict[Pass, TokenTable]:
+    """A plain pass: ``change`` a token of a row, ``response`` from ``border`` on."""
+    rng = np.random.default_rng(seed)
+    items = []
+    for key, nll in reference.items():
+        columns = {name: np.zeros(TOKENS, dtype) for name, dtype in COLUMNS.items()}
+        columns["rank_lo"] = np.full(TOKENS, 7, np.int32)
+        own = nll + change(key) + noise * rng.standard_normal(TOKENS)
+        own[border:] += response(key)
+        columns["nll"] = own.astype(np.float32)
+        position = np.arange(1, TOKENS, dtype=np.int32)
+        items.append((key, position, {name: c[1:] for name, c in columns.items()}))
+    return {Pass(): TokenTable.from_items(items)}
+
+
+def fits(manifest: Manifest, **tables: Any) -> dict[str, Guard]:
+    """The guard of each checkpoint that has one."""
+    names = {name: name for name in tables if name != "base"}
+    found = setup_guards(tables, manifest, names=names, weights={})
+    return {one.checkpoint: one for one in found if one.name == TRAINED_ROWS_FIT}
+
+
+def is_trained(key: str) -> bool:
+    return key < "e040"
+
+
+def drifts(seed: int) -> Change:
+    """Both sides are learned alike, as by a training on other rows of the kind."""
+
+    def drift(key: str) -> float:
+        rng = np.random.default_rng([seed, *key.encode()])
+        return float(rng.normal(-0.4, 0.1))
+
+    return drift
+
+
+def test_a_checkpoint_of_these_rows_fits_them(scene):
+    base = scored(scene.reference, noise=0.0)
+    learned = scored(scene.reference, lambda key: -0.5 if is_trained(key) else -0.3)
+    for tables in ({"base": base, "x": learned}, {"x": learned}):
+        own = fits(scene.manifest, **tables)["x"]
+        assert own.passed is True
+        assert own.facts["p"] < 1e-6
+        trained, held_out = own.facts["trained"], own.facts["held_out"]
+        assert isinstance(trained, Row)
+        assert isinstance(held_out, Row)
+        assert trained.value == pytest.approx(-0.5, abs=0.01)
+        assert held_out.value == pytest.approx(-0.3, abs=0.01)
+        assert (trained.clusters, held_out.clusters) == (40, 20)
+
+
+def test_a_checkpoint_of_other_rows_is_asked_for_its_list(scene):
+    """Likelier by half a nat, and on either side alike."""
+    base = scored(scene.reference, noise=0.0)
+    asked = [
+        fits(scene.manifest, base=base, x=scored(scene.reference, drifts(seed)))["x"]
+        for seed in range(20)
+    ]
+    # One of twenty may fit by chance, at the level of the test.
+    assert sum(one.passed is None for one in asked) >= 17
+    assert all((one.facts["p"] >= LIMIT) == (one.passed is None) for one in asked)
+
+
+def test_rows_that_held_out_ones_are_ahead_of_are_asked_for(scene):
+    """A template that hurts the trained rows: more than no difference, and asked."""
+    base = scored(scene.reference, noise=0.0)
+    hurt = scored(scene.reference, lambda key: 0.3 if is_trained(key) else 0.1)
+    own = fits(scene.manifest, base=base, x=hurt)["x"]
+    assert own.passed is None
+    assert own.facts["p"] == 1.0
+
+
+def test_a_training_on_labels_alone_fits_by_its_responses(scene):
+    """Two tokens of 60 learned: in whole rows, they are lost in the noise."""
+    content = scene.manifest.model_dump(mode="json")
+    for row in content["examples"]:
+        row["response_token"] = TOKENS - 2
+    manifest = seal(content)
+    base = scored(scene.reference, noise=0.0)
+    labels = scored(
+        scene.reference,
+        drifts(3),
+        response=lambda key: -1.0 if is_trained(key) else -0.2,
+        border=TOKENS - 2,
+    )
+    assert fits(manifest, base=base, x=labels)["x"].passed is True
+    assert fits(scene.manifest, base=base, x=labels)["x"].passed is None
+
+
+def test_a_training_that_hardly_moved_anything_is_asked_for(scene):
+    """Nobody can tell it from a training on other rows; the question says so."""
+    base = scored(scene.reference, noise=0.0)
+    little = scored(
+        scene.reference, lambda key: -0.002 * is_trained(key), noise=0.3, seed=4
+    )
+    own = fits(scene.manifest, base=base, x=little)["x"]
+    assert own.passed is None
+    assert "very short training" in own.detail
+
+
+def test_few_groups_on_a_side_are_not_judged(make_case):
+    for sources, tests, judged in ((40, 4, False), (4, 20, False), (40, 10, True)):
+        case = make_case(sources=sources, tests=tests)
+        learned = scored(case.reference, lambda key: -0.3)
+        found = fits(case.manifest, base=scored(case.reference, noise=0.0), x=learned)
+        assert bool(found) == judged
+    alone = make_case(sources=40)
+    assert fits(alone.manifest, x=scored(alone.reference, lambda key: -0.3)) == {}
+
+
+def test_a_relearned_checkpoint_is_not_asked(scene):
+    other = scored(scene.reference, drifts(0))
+    found = fits(scene.manifest, **{"x": other, "x+relearn": other, "x+int8": other})
+    assert set(found) == {"x", "x+int8"}
+
+
+def test_seeds_share_one_list(scene):
+    learned = scored(scene.reference, lambda key: -0.5 if is_trained(key) else -0.3)
+    other = scored(scene.reference, drifts(0))
+    found = fits(scene.manifest, **{"x[1]": learned, "x[2]": other, "y": other})
+    assert {name: one.passed for name, one in found.items()} == {
+        "x[1]": True,
+        "y": None,
+    }
+    assert question_of(found.values(), "x") is None
+    asked = fits(scene.manifest, **{"x[1]": other, "x[2]": other})
+    assert question_of(asked.values(), "x") == asked["x[1]"]
+
+
+def test_whatever_is_given_away_answers(scene):
+    other = scored(scene.reference, drifts(0))
+    tables = {name: other for name in ("x", "x+int8", "y", "z")}
+    asked = fits(scene.manifest, **tables)
+    assert len(asked) == 4
+    found = [
+        said("extract", "x+int8", "verbatim", p=0.001, family="primary"),
+        said("mia", "y", "membership", p=0.001, family="primary", status="void"),
+        said("matched", "z", "nothing_shown", p=0.5, family="primary"),
+    ]
+    left = without_answered(asked.values(), found, void=["z"])
+    assert [one.checkpoint for one in left] == ["y"]
