@@ -19,7 +19,7 @@ from spark_audit.audits.base import guard
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.results import Finding, Guard, Row
-from spark_audit.results.findings import FEWEST
+from spark_audit.results.findings import FEWEST, Fact
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.memory_contrast import Memory, Sides, memory
 
@@ -51,7 +51,7 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
             continue
         rows = by_part[PARTS[0]]
         fits_better = p < LIMIT
-        facts = {
+        facts: dict[str, Fact] = {
             "fits": fits_better,
             "trained": _change_of(checkpoint, rows, trained=True),
             "held_out": _change_of(checkpoint, rows, trained=False),
