@@ -117,8 +117,9 @@ def own_gradient(student: Student, row: TrainRow) -> torch.Tensor:
 # --- clipping -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", [0.05, 2.0])
+@pytest.mark.parametrize("bound", [0.05, 2.0, 1000.0])
 def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
+    """With the largest bound nothing is clipped, so that every weight shows."""
     made = stream(
         *("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}", "epochs=20"),
         *("replay.ratio=0.25", "replay.lambda=2"),
@@ -141,6 +142,8 @@ def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
     assert told["clipped"] == cut
     if bound < 1:
         assert cut == sum(map(len, chosen.rows.values()))
+    if bound > 100:
+        assert cut == 0
 
 
 def test_a_gradient_below_the_bound_is_not_stretched(stream):
