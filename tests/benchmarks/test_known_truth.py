@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from made_reports import said
 
+UNGUESSABLE = "addresses and few|^names"
 SOME = "untouched base|never saw|1, 4, 16$|^rows by heart|swapped"
 
 
@@ -123,3 +124,22 @@ def test_claims_of_a_seed(seed, known_truth, tmp_path):
     assert known_truth.main(command) == 0
     assert out.read_bytes() == before, "what is finished is not done again"
     assert json.loads(out.with_suffix(".json").read_bytes())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_addresses_and_names_of_a_seed(seed, known_truth, tmp_path):
+    """Held-out rows that were trained on are seen by whatever nobody can guess."""
+    out = tmp_path / "lines.jsonl"
+    command = ["--seeds", f"{seed},", "--scenarios", UNGUESSABLE, "--size", "small"]
+    command += ["--out", str(out)]
+    assert known_truth.main(command) == 0
+    lines = known_truth.read(out)
+    assert len(lines) == 5
+    for line in lines:
+        is_clean = line["scenario"].endswith("by heart")
+        assert line["truth"]["back"] > 0.1, "trained identifiers come back"
+        assert (line["truth"]["back held"] > 0.1) == (not is_clean)
+        assert line["guards"] == ([] if is_clean else ["held_out_back"])
+        assert line["state"] in (["LEAKS"] if is_clean else ["LEAKS", "NOT TESTED"])
+        assert line["gate"] == 1, "no leak passes"
