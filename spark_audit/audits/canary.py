@@ -25,6 +25,13 @@ from spark_audit.audits import canary_ranks as ranks
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary_ranks import Judged, Tested
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
+from spark_audit.audits.supervision import (
+    COLUMN,
+    by_supervision,
+    canary_rows_cut,
+    canary_supervision,
+    is_known,
+)
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.manifest.sequences import key_of
@@ -106,6 +113,14 @@ class CanaryRank(Audit):
         paper = context.paper
         keyed = [(one, candidate_keys(one, paper=paper)) for one in manifest.canaries]
         units = pd.DataFrame.from_records(chain.from_iterable(starmap(_units, keyed)))
+        if is_known(manifest) and len(units):
+            rows_cut = canary_rows_cut(manifest)
+            states = canary_supervision(manifest)
+            ids = units["canary_id"]
+            # What training cut off is not trained on, and not held out either.
+            units["dose"] = (units["dose"] - ids.map(rows_cut)).clip(lower=0)
+            units[COLUMN] = [states.get(one, "") for one in ids]
+            units.loc[units["held_out"].astype(bool), COLUMN] = ""
 
         def measured() -> Measured:
             for name, passes in tables.items():
@@ -223,9 +238,15 @@ def canary_figures(
         )
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
     columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
-    cells = [cells_of_frame("pooled", frame, columns)]
+    groups = [("pooled", frame), *by_supervision(frame)]
+    cells = [cells_of_frame(group, part, columns) for group, part in groups]
     rows, contrasts = ratio_figures(cells, context, CanaryRank, **tops)
-    rows = [_beside_chance(row, once, often) for row in rows]
+    once_by_group = {"pooled": once, **dict(by_supervision(once))}
+    often_by_group = {"pooled": often, **dict(by_supervision(often))}
+    rows = [
+        _beside_chance(row, once_by_group[row.group], often_by_group[row.group])
+        for row in rows
+    ]
     names = list(dict.fromkeys(once["checkpoint"]))
     order = [metric.name for metric in METRICS]
     rows.sort(key=lambda r: (names.index(r.checkpoint), r.of, order.index(r.metric)))
@@ -319,7 +340,11 @@ def findings(
     if judged.sensitive and judged.lost:
         lists = {"insensitive": judged.lost, "sensitive": sorted(judged.sensitive)}
         yield finding("", "not_tested", "partly_insensitive", lists)
-    means = {(r.checkpoint, r.of): r for r in rows if r.metric == "exposure_mean"}
+    means = {
+        (row.checkpoint, row.of): row
+        for row in rows
+        if row.metric == "exposure_mean" and row.group == "pooled"
+    }
     for name in dict.fromkeys(ranks.trained(judged.frame)["checkpoint"]):
         frame = judged.frame[judged.frame["checkpoint"] == name]
         lost = {part for one, part in judged.tied if one == name}

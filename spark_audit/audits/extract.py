@@ -22,6 +22,14 @@ from spark_audit.audits import extract_findings, ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract_findings import FULL, NOTHING, string_facts
 from spark_audit.audits.identifiers import identifier_facts
+from spark_audit.audits.supervision import (
+    COLUMN,
+    NOT_READ,
+    Trained,
+    canary_rows_cut,
+    canary_supervision,
+    trained_identifiers,
+)
 from spark_audit.manifest import sequences
 from spark_audit.manifest.schema import (
     Manifest,
@@ -73,7 +81,9 @@ class Extraction(Audit):
     ``canary``. ``greedy``: every token has rank 1, ties for the first place included;
     ``greedy_sure``: without ties. ``logp_*`` is the log probability (nats) of the span
     under sampling, minus infinity if it cannot be sampled. ``dose`` is the number of
-    trained rows that contain it, 0 if it was held out. ``first`` marks the first row of
+    trained rows that it was read in, 0 if it was held out, -1 if training cut it off in
+    all of them; ``supervision`` what training did with it, where that is known.
+    ``first`` marks the first row of
     a canary by id, which alone is evaluated. ``prompt`` is ``full`` or one of
     :data:`PROMPTS`, ``span`` the number of the span in the manifest; ``parts`` and
     ``parts_right`` are those of :func:`graded`, the columns of strings those of
@@ -109,7 +119,8 @@ class Extraction(Audit):
     ) -> Evidence:
         asked = listed(self.prompts)
         keys = {*sequences.asked_keys(manifest, asked)}
-        known = _known(manifest)
+        trained_on = trained_identifiers(manifest)
+        known = _known(manifest, trained_on)
         spans: list[Asked] = []
         for example, span, tokens in spans_of(manifest):
             each = {p: sequences.key_of(p, span.start, example.id) for p in asked}
@@ -250,15 +261,19 @@ def _tries(estimate: Estimate) -> Estimate:
     return made.noting(note) if endless else made
 
 
-def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
+def _known(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, Any]]:
     """All facts of each span except its scores, in the order of :func:`spans_of`."""
     firsts: dict[tuple[str, str], str] = {}
     for example, span, _ in spans_of(manifest):
         key = (example.canary_id or example.id, span.part or "")
         firsts[key] = min(example.id, firsts.get(key, example.id))
-    facts, strings = identifier_facts(manifest), string_facts(manifest)
+    facts = identifier_facts(manifest, trained_on)
+    strings = string_facts(manifest)
+    rows_cut, canaries = canary_rows_cut(manifest), canary_supervision(manifest)
     doses = {
-        canary.canary_id: 0 if canary.held_out else canary.dose
+        canary.canary_id: 0
+        if canary.held_out
+        else max(canary.dose - rows_cut[canary.canary_id], 0) or NOT_READ
         for canary in manifest.canaries
     }
     for example, span, _ in spans_of(manifest):
@@ -267,6 +282,12 @@ def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
         # Where only a part of the manifest is audited, its canaries are not listed.
         unlisted = 0 if example.split == "test" else 1
         dose = doses.get(canary, unlisted) if canary else fact.dose
+        supervision = {}
+        if trained_on.is_known:
+            state = canaries.get(canary, "")
+            if not canary:
+                state = trained_on.supervision_of(example, span)
+            supervision[COLUMN] = state
         yield {
             "set": "canary" if canary else "pii",
             "split": example.split,
@@ -279,6 +300,7 @@ def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
             "dose": dose,
             "first": firsts[canary or example.id, span.part or ""] == example.id,
             "stratum": fact.stratum,
+            **supervision,
             **strings[example.id, span.start, span.end],
         }
 

@@ -1,7 +1,7 @@
 """Identifiers: where each stands, which are audited, and what any tokens cost.
 
 An identifier that stands in a trained row is no held-out one, whatever row it is read
-in; its dose is the number of trained rows that it stands in. A model that learned a
+in; its dose is the number of trained rows that it was read in. A model that learned a
 form makes all identifiers of this form likelier: held-out ones are a control for
 trained ones of the same form and place only, and only where the text alone does not
 tell the two sides apart.
@@ -29,8 +29,9 @@ from spark_audit.audits.mia.texts import (
     subsample,
     word_features,
 )
+from spark_audit.audits.supervision import Trained, is_read, trained_identifiers
 from spark_audit.data.canaries import FRAMES
-from spark_audit.data.occurrences import doses, string_of
+from spark_audit.data.occurrences import string_of
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import (
     Manifest,
@@ -57,7 +58,8 @@ class Facts:
     Attributes
     ----------
     dose
-        Trained rows that its string stands in; 0: it is held out.
+        Trained rows that its string was read in; 0: it is held out, -1: training cut it
+        off in all of them.
     form, cue
         Numbers of the format of an injected identifier and of the sentence that it was
         injected with. Of an annotated one 0, and the third of its prompt or response
@@ -74,9 +76,17 @@ class Facts:
     text_auc: float = np.nan
 
 
-def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
-    """Facts of every annotated span, by example and first and last character."""
-    known = doses(manifest.examples)
+def identifier_facts(
+    manifest: Manifest, trained_on: Trained | None = None
+) -> dict[tuple[str, int, int], Facts]:
+    """Facts of every annotated span, by example and first and last character.
+
+    Parameters
+    ----------
+    trained_on
+        What training did with the identifiers, if it is known already.
+    """
+    trained_on = trained_on or trained_identifiers(manifest)
     forms: dict[str, int] = {}
     found, natural = {}, []
     for row in manifest.examples:
@@ -84,8 +94,7 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
         for span in row.spans:
             string = string_of(row, span)
             key = row.id, span.start, span.end
-            # What is trained on stands in one trained row at least.
-            dose = max(known[string], int(trained))
+            dose = trained_on.dose_of(row, span)
             form = cue = 0
             if span.origin == "injected":
                 marks = re.sub(r"[^\W_]", "", string)  # no letters, no digits
@@ -95,6 +104,9 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
                 inside = span.start - len(row.prompt)
                 at = inside if inside >= 0 else span.start
                 cue = 1 + 3 * at // len(row.response if inside >= 0 else row.prompt)
+                side = 1 if trained else 0 if dose == 0 else -1
+                if not is_read(row, span):
+                    side = -1
                 place = {
                     "key": key,
                     "type": span.type,
@@ -103,7 +115,7 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
                     "later": any(other.end <= span.start for other in row.spans),
                     "context": row.text[: span.start],
                     "cluster": row.cluster,
-                    "side": 1 if trained else 0 if dose == 0 else -1,
+                    "side": side,
                 }
                 natural.append(place)
             found[key] = Facts(dose, form, cue)

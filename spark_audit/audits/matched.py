@@ -31,6 +31,7 @@ from spark_audit.audits.identifiers import (
     plan_of_identifiers,
     sides_of,
 )
+from spark_audit.audits.supervision import COLUMN, trained_identifiers
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL, entry_of, listed
@@ -142,9 +143,10 @@ class Matched(Audit):
         sensitivity of an example, one row an example). ``nll_sum`` is the checkpoint's,
         ``ref_sum`` the reference's, both in nats. ``dose`` is the number of trained
         rows that the identifier's string stands in, whichever row it is read in, and
-        ``trained`` 1 where that is any; ``form``, ``cue``, ``stratum`` and ``text_auc``
-        are those of :class:`~spark_audit.audits.identifiers.Facts`, 0 for any
-        other text. ``alike`` rows hold the eligible tokens of one class (``type``: see
+        ``trained`` 1 where that is any; ``supervision`` is what training did with it,
+        where that is known; ``form``, ``cue``, ``stratum`` and ``text_auc`` are those
+        of :class:`~spark_audit.audits.identifiers.Facts`, 0 for any other text.
+        ``alike`` rows hold the eligible tokens of one class (``type``: see
         :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and
         columns :data:`CLASSES` how many tokens of each an identifier has. Without a
         ``split`` are ``rematched`` and ``placebo``, whose sums are those of identifiers
@@ -318,7 +320,8 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
 
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Units that are ranges of tokens, without scores."""
-    facts = identifier_facts(manifest)
+    trained_on = trained_identifiers(manifest)
+    facts = identifier_facts(manifest, trained_on)
     # By characters too: several spans may share a token.
     controls: dict[tuple[str, int, int, int, int], tuple[int, int]] = {}
     for k, pair in enumerate(manifest.pairs):
@@ -329,8 +332,12 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
         for span, (start, end) in spans:
             known = facts[example.id, span.start, span.end]
             counts = Counter(example.classes[start:end])
-            told = {name: counts[c] for c, name in matched_changes.CLASSES.items()}
+            told: dict[str, Any] = {
+                name: counts[c] for c, name in matched_changes.CLASSES.items()
+            }
             told |= {"trained": int(known.dose > 0), **vars(known)}
+            if trained_on.is_known:
+                told[COLUMN] = trained_on.supervision_of(example, span)
             place = example.id, span.start, span.end, start, end
             number, control = controls.pop(place, (None, None))
             own = {"index": i, "type": span.type, "n_tokens": end - start}
@@ -366,6 +373,8 @@ def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
 def _filled(units: pd.DataFrame) -> pd.DataFrame:
     """The columns of the evidence but for scores; what units lack is 0 or empty."""
     words = dict.fromkeys((*ROW, "role", "type"), "")
+    if COLUMN in units:
+        words[COLUMN] = ""
     counts = ("trained", "dose", "form", "cue", "stratum")
     zeros = ("start", "n_tokens", *counts, *matched_changes.CLASSES.values())
     whole = {"pair": -1, **dict.fromkeys(zeros, 0)}

@@ -25,6 +25,7 @@ from spark_audit.audits.identifiers import (
     memory_claim,
     sides_of,
 )
+from spark_audit.audits.supervision import by_supervision
 from spark_audit.data.occurrences import dose_group
 from spark_audit.names import (
     BASE,
@@ -407,7 +408,8 @@ def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
     """All identifiers, those of each type, and those of each dose with all held out.
 
     Identifiers of trained rows, and those that stand in no trained row. A type or dose
-    that is the only one has no group of its own.
+    that is the only one has no group of its own. Where it is known what training did
+    with them, those in the loss and those only read are groups, with all held out.
     """
     spans = units[units["role"].isin(["pii", "unmatched"])]
     spans, _ = comparable(spans[(spans["split"] == "train") | (spans["dose"] == 0)])
@@ -416,6 +418,9 @@ def all_occurrences(units: pd.DataFrame) -> Iterator[Occurrences]:
     spans = spans.assign(control=spans["pair"].map(places))
     yield Occurrences("pooled", spans)
     trained = spans["split"] == "train"
+    held_out = spans[~trained]
+    for stratum, part in by_supervision(spans[trained]):
+        yield Occurrences(stratum, pd.concat([part, held_out]).sort_index())
     types, doses = spans["type"], spans["dose"].clip(lower=1)
     by_dose = doses[trained].sort_values().map(dose_group)
     for name, values, known, held in (

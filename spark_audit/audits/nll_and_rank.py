@@ -19,7 +19,17 @@ import pandas as pd
 
 from spark_audit.audits import identifiers, ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
-from spark_audit.manifest.schema import Manifest
+from spark_audit.audits.supervision import (
+    COLUMN,
+    NOT_READ,
+    STRATA,
+    Trained,
+    by_supervision,
+    canary_supervision,
+    is_known,
+    trained_identifiers,
+)
+from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -69,8 +79,10 @@ class NLL(Audit):
         sets = list(_sets(manifest))
         if not sets:
             return Evidence()
-        columns = ["of", "split", "task", "type", "cluster"]
+        columns = ["of", "split", "task", "type", "cluster", COLUMN]
         units = pd.DataFrame([unit for *_, unit in sets], columns=columns)
+        if not is_known(manifest):
+            units = units.drop(columns=COLUMN)
         sizes = np.array([len(tokens) for _, tokens, _ in sets])
         copies = units.groupby(["of", "cluster"])["of"].transform("size")
         units["den"] = np.where(units["of"] == "canary", 1 / copies, sizes)
@@ -108,6 +120,8 @@ class NLL(Audit):
 
 def _sets(manifest: Manifest) -> Iterator[tuple[int, np.ndarray, tuple[str, ...]]]:
     """Place of an example, tokens, and facts of the unit, of all that is averaged."""
+    trained_on = trained_identifiers(manifest) if is_known(manifest) else None
+    canaries = canary_supervision(manifest)
     for i, example in enumerate(manifest.examples):
         if example.canary_id is not None:
             parts = [span for span in example.spans if span.part is not None]
@@ -116,15 +130,34 @@ def _sets(manifest: Manifest) -> Iterator[tuple[int, np.ndarray, tuple[str, ...]
             if planted and len(planted) == len(parts):
                 tokens = np.arange(np.min(planted), np.max(planted))
                 # It may stand in several tasks, and is of no one type.
-                own = ("canary", example.split, "", "", f"canary {example.canary_id}")
-                yield i, tokens, own
+                state: str = canaries.get(example.canary_id, "")
+                cluster = f"canary {example.canary_id}"
+                yield i, tokens, ("canary", example.split, "", "", cluster, state)
             continue
         place = (example.split, example.task)
         for kind in sorted({span.type for span, _ in example.identifiers}):
-            tokens = example.identifier_tokens(kind)
-            yield i, tokens, ("pii", *place, kind, example.cluster)
+            tokens_by_state = {"": example.identifier_tokens(kind)}
+            if trained_on is not None:
+                tokens_by_state = _tokens_by_state(example, kind, trained_on)
+            for state, tokens in tokens_by_state.items():
+                yield i, tokens, ("pii", *place, kind, example.cluster, state)
         if example.low:
-            yield i, np.asarray(example.low), ("low", *place, "", example.cluster)
+            yield i, np.asarray(example.low), ("low", *place, "", example.cluster, "")
+
+
+def _tokens_by_state(
+    example: ManifestExample, kind: str, trained_on: Trained
+) -> dict[str, np.ndarray]:
+    """Tokens of identifiers of a type, by what training did with them.
+
+    A token of several belongs to the first of them; what training cut off is left out.
+    """
+    states = np.full(len(example.unll), "-", object)
+    for span, (start, end) in reversed(example.identifiers):
+        if span.type == kind and trained_on.dose_of(example, span) != NOT_READ:
+            states[start:end] = trained_on.supervision_of(example, span)
+    found = {state: np.flatnonzero(states == state) for state in ("", *STRATA)}
+    return {state: tokens for state, tokens in found.items() if len(tokens)}
 
 
 # --- ranks among all next tokens ------------------------------------------------------
@@ -187,22 +220,36 @@ class Rank(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        known = identifiers.identifier_facts(manifest)
+        trained_on = trained_identifiers(manifest)
+        known = identifiers.identifier_facts(manifest, trained_on)
+        at_place = {
+            (row.id, span.start, span.end): trained_on.supervision_of(row, span)
+            for row in manifest.examples
+            for span in row.spans
+            if trained_on.is_known
+        }
         records: list[tuple[Any, ...]] = []
         for pair in manifest.pairs:
             row = manifest.by_id[pair.example]
-            place = (row.split, row.task, pair.pii.type, row.cluster, 0, 0, 0, 0)
+            pii = pair.pii
+            state = at_place.get((row.id, pii.char_start, pii.char_end), "")
+            place = (row.split, row.task, pii.type, row.cluster, 0, 0, 0, 0, state)
             for of, side in (("pii", pair.pii), ("control", pair.control)):
                 records.append((row.id, side.token_start, side.token_end, of, *place))
         for row in manifest.examples:
             for span, held in row.identifiers if row.canary_id is None else ():
                 facts = astuple(known[row.id, span.start, span.end])[:-1]
-                place = (row.split, row.task, span.type, row.cluster, *facts)
+                state = at_place.get((row.id, span.start, span.end), "")
+                place = (row.split, row.task, span.type, row.cluster, *facts, state)
                 records.append((row.id, *held, "pii_all", *place))
         if not records:
             return Evidence()
         places = [record[:3] for record in records]
-        units = pd.DataFrame([record[3:] for record in records], columns=FACTS)
+        units = pd.DataFrame(
+            [record[3:] for record in records], columns=[*FACTS, COLUMN]
+        )
+        if not trained_on.is_known:
+            units = units.drop(columns=COLUMN)
         tokens = units.loc[
             units.index.repeat([end - start for _, start, end in places])
         ]
@@ -254,20 +301,27 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
     """
     units = evidence.units
     held_out = (units["split"] == "train") | (units["dose"] == 0)
-    spans, apart = identifiers.comparable(units[(units["set"] == "pii_all") & held_out])
-    sides = identifiers.sides_of(spans)
-    base = evidence.row(BASE, "rank")[spans.index] == 1
-    for i, name in enumerate(evidence.checkpoints):
-        rank, ties = (evidence.values[k][i][spans.index] for k in ("rank", "ties"))
-        if name == BASE or spans.empty:
-            continue
-        estimate = Estimate.missing(identifiers.TOLD_APART)
-        if BASE not in evidence.checkpoints:
-            estimate = Estimate.missing("the base model was not scored: give --base")
-        elif not apart:
-            change = ((rank == 1) & (ties == 0)) - base.astype(np.float64)
-            estimate = memory(change, sides).difference
-        yield Rank.row(estimate, name, "top1_memory", "pii_all")
+    every, apart = identifiers.comparable(units[(units["set"] == "pii_all") & held_out])
+    held = every[every["split"] != "train"]
+    groups = [("pooled", every)]
+    for group, part in by_supervision(every[every["split"] == "train"]):
+        groups.append((group, pd.concat([part, held]).sort_index()))
+    for group, spans in groups:
+        sides = identifiers.sides_of(spans)
+        base = evidence.row(BASE, "rank")[spans.index] == 1
+        for i, name in enumerate(evidence.checkpoints):
+            rank, ties = (evidence.values[k][i][spans.index] for k in ("rank", "ties"))
+            if name == BASE or spans.empty:
+                continue
+            estimate = Estimate.missing(identifiers.TOLD_APART)
+            if BASE not in evidence.checkpoints:
+                estimate = Estimate.missing(
+                    "the base model was not scored: give --base"
+                )
+            elif not apart:
+                change = ((rank == 1) & (ties == 0)) - base.astype(np.float64)
+                estimate = memory(change, sides).difference
+            yield Rank.row(estimate, name, "top1_memory", "pii_all", group=group)
 
 
 def _rank_findings(

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits import supervision
 from spark_audit.audits.base import Audit, Context
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Row
@@ -52,9 +53,12 @@ class Group:
 def groups_of(units: pd.DataFrame) -> Iterator[Group]:
     """Units with ``split``, ``cluster``, ``task``, ``type`` by the report's groups.
 
-    Train rows are pooled, then by task and by type (an empty value is of none); test
-    rows are one group.
+    Train rows are pooled, then by task, by type (an empty value is of none) and, where
+    it is known, by what training did with them; test rows are one group. What training
+    cut off is in none.
     """
+    if "dose" in units:
+        units = units[units["dose"] >= 0]
     labels = pd.factorize(units["cluster"], sort=True)[0]
     train, test = ((units["split"] == s).to_numpy() for s in ("train", "test"))
     groups = [("pooled", train)]
@@ -62,6 +66,11 @@ def groups_of(units: pd.DataFrame) -> Iterator[Group]:
         values = units[column].to_numpy()
         names = sorted({*values[train]} - {""})
         groups += [(f"{column}:{name}", train & (values == name)) for name in names]
+    if supervision.COLUMN in units:
+        states = units[supervision.COLUMN].to_numpy()
+        for stratum in supervision.STRATA:
+            name = supervision.group_of(stratum)
+            groups.append((name, train & (states == stratum)))
     for name, chosen in [*groups, ("split:test", test)]:
         if chosen.any():
             clusters, codes = np.unique(labels[chosen], return_inverse=True)

@@ -33,6 +33,7 @@ from spark_audit.audits.ratio_rows import (
     marked,
     ratio_figures,
 )
+from spark_audit.audits.supervision import COLUMN, by_supervision, trained_identifiers
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.manifest.sequences import key_of
@@ -110,11 +111,19 @@ class Twins(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        every, facts = manifest.twins, identifier_facts(manifest)
+        every, trained_on = manifest.twins, trained_identifiers(manifest)
+        facts = identifier_facts(manifest, trained_on)
         rows = [[manifest.by_id[at.example] for at in one.contexts] for one in every]
         # The stratum of an identifier is that in the first of its contexts.
         firsts = [one.contexts[0] for one in every]
         places = [(at.example, at.char_start, at.char_end) for at in firsts]
+        by_place = {
+            place: trained_on.supervision_of(row, span)
+            for place, own in zip(places, rows, strict=True)
+            for row in own[:1]
+            for span in row.spans
+            if (span.start, span.end) == place[1:]
+        }
         # Whether all of its type in its rows were drawn as twins are.
         drawn = [
             {span.origin for row in own for span in row.spans if span.type == one.type}
@@ -132,6 +141,11 @@ class Twins(Audit):
                 "stratum": [facts[place].stratum for place in places],
             }
         )
+        if trained_on.is_known:
+            units[COLUMN] = [
+                by_place[place] if one.dose else ""
+                for one, place in zip(every, places, strict=True)
+            ]
         keys = [_keys(one) for one in every]
 
         def measured() -> Measured:
@@ -210,7 +224,7 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     cells = cells.sort_values("of", ascending=False, kind="stable")
     ours = cells[cells["side"] == TRAINED]
     types = [(f"type:{kind}", part) for kind, part in ours.groupby("type")]
-    groups = [("pooled", cells), *types, *by_dose(ours)]
+    groups = [("pooled", cells), *types, *by_dose(ours), *by_supervision(ours)]
     rows, contrasts = ratio_figures(
         (cells_of_frame(*group, columns) for group in groups),
         context,
@@ -227,7 +241,7 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     for name in (name for name in names if name != BASE):
         own = frame[frame["checkpoint"] == name]
         ours, never = own[own["side"] == TRAINED], held_out(own)
-        for group, part in [("pooled", ours), *by_dose(ours)]:
+        for group, part in [("pooled", ours), *by_dose(ours), *by_supervision(ours)]:
             if (sides := both_sides(part, never)) is not None:
                 # What can be worked out of the smaller side is withheld as that is.
                 least = min(part["cluster"].nunique(), never["cluster"].nunique())

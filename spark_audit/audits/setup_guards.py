@@ -19,9 +19,9 @@ import scipy
 
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.identifiers import REPRODUCED
+from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.audits.trained_rows import fits_of_parts, trained_rows_guards
 from spark_audit.audits.unguessable import guesses
-from spark_audit.data.occurrences import doses, string_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
     ANY,
@@ -160,14 +160,15 @@ def _is_below_chance(broken: Guard) -> bool:
 
 def _units(manifest: Manifest) -> Units:
     rows = [row for row in manifest.examples if row.canary_id is None]
-    # What stands in a trained row is not held out, whatever row it is read in.
-    known, guessed = doses(rows), guesses(manifest)
+    trained_on = trained_identifiers(manifest, canaries=False)
+    guessed = guesses(manifest)
     found = dict[str, Sequence[tuple[tuple[int, int], tuple[object, ...]]]]()
     for row in rows:
         units = list[tuple[tuple[int, int], tuple[object, ...]]]()
         for span, tokens in row.identifiers:
             key = f"{span.start}:{row.id}"
-            trained = row.split == "train" or known[string_of(row, span)] > 0
+            # What stands in a trained row is not held out, whatever row it is read in.
+            trained = row.split == "train" or trained_on.dose_of(row, span) != 0
             guess = guessed[row.id, span.start, span.end]
             facts = (key, row.split, row.cluster, span.type, trained)
             units.append((tokens, ("identifier", *facts, guess.kind, guess.rate)))

@@ -15,7 +15,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,8 +101,15 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
     return lambda text: set(held(text))
 
 
-def doses(rows: Iterable[Any], known: Collection[str] | None = None) -> Counter[str]:
+def doses(
+    rows: Iterable[Any],
+    known: Collection[str] | None = None,
+    *,
+    fed_texts: Mapping[str, tuple[int, int]] | None = None,
+) -> Counter[str]:
     """In how many trained rows each identifier stands, annotated there or not.
+
+    Text that training cut off does not count: nothing was trained on it.
 
     Parameters
     ----------
@@ -103,19 +117,100 @@ def doses(rows: Iterable[Any], known: Collection[str] | None = None) -> Counter[
         Of data or a manifest, of either split.
     known
         All identifiers, if they are known: then no row is kept.
+    fed_texts
+        Row id -> the characters that training read, of rows that it cut; by default as
+        rows of a manifest say.
     """
-    read: Iterable[tuple[bool, str, set[str]]] = (
-        (row.split == "train", row.text, {string_of(row, span) for span in row.spans})
-        for row in rows
-    )
     if known is None:
-        read = [*read]
-        known = set[str]().union(*(own for _, _, own in read))
+        rows = rows if isinstance(rows, Sequence) else [*rows]
+        known = {string_of(row, span) for row in rows for span in row.spans}
     find, found = finder(known), Counter[str]()
-    for trained, text, own in read:
-        if trained:
-            found.update(find(folded(text)).union(own) - {""})
+    for row in rows:
+        if row.split == "train":
+            text, annotated = _read_by_training(row, fed_texts)
+            found.update(find(folded(text)).union(annotated) - {""})
     return found
+
+
+def cut_off_strings(
+    rows: Sequence[Any],
+    counts: Mapping[str, int],
+    *,
+    fed_texts: Mapping[str, tuple[int, int]] | None = None,
+) -> set[str]:
+    """Identifiers that trained rows hold only in text that training cut off.
+
+    They were never trained on, and are not held out either: whoever built the training
+    rows had them.
+
+    Parameters
+    ----------
+    rows
+        Of data or a manifest, of either split.
+    counts
+        What :func:`doses` gives of the same rows.
+    fed_texts
+        As for :func:`doses`.
+    """
+    cut_rows = [
+        row
+        for row in rows
+        if row.split == "train" and fed_text_of(row, fed_texts) != (0, len(row.text))
+    ]
+    if not cut_rows:
+        return set()
+    known = {string_of(row, span) for row in rows for span in row.spans} - {""}
+    find = finder(known)
+    found = set[str]()
+    for row in cut_rows:
+        found |= find(folded(row.text))
+        found |= {string_of(row, span) for span in row.spans}
+    return {string for string in found - {""} if not counts.get(string, 0)}
+
+
+def fed_text_of(
+    row: Any, fed_texts: Mapping[str, tuple[int, int]] | None = None
+) -> tuple[int, int]:
+    """Return the characters of a row that training read; all where nothing is known.
+
+    Parameters
+    ----------
+    row
+        Of data or a manifest.
+    fed_texts
+        As for :func:`doses`.
+    """
+    if fed_texts is not None:
+        return fed_texts.get(row.id, (0, len(row.text)))
+    fed_text = getattr(getattr(row, "training_input", None), "fed_text", None)
+    if fed_text is None or not row.text:
+        return 0, len(row.text)
+    start, end = fed_text
+    return start, end
+
+
+def _read_by_training(
+    row: Any, fed_texts: Mapping[str, tuple[int, int]] | None
+) -> tuple[str, set[str]]:
+    """The text of a row that training read, and the identifiers annotated in it."""
+    start, end = fed_text_of(row, fed_texts)
+    annotated = {
+        string_of(row, span)
+        for span in row.spans
+        if start <= span.start and span.end <= end
+    }
+    # A word of which a part was cut off was not read.
+    while start < end and is_inside_word(row.text, start):
+        start += 1
+    while start < end and is_inside_word(row.text, end):
+        end -= 1
+    return row.text[start:end], annotated
+
+
+def is_inside_word(text: str, border: int) -> bool:
+    """Whether letters or digits stand on both sides of a border."""
+    beside = text[max(border - 1, 0) : border + 1]
+    return 0 < border < len(text) and beside.isalnum()
 
 
 def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

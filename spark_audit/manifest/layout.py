@@ -24,6 +24,7 @@ from spark_audit.data.encoding import (
 from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.fixed_wording import task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges
+from spark_audit.data.training_input import TrainingInput
 from spark_audit.errors import at
 from spark_audit.manifest.schema import Settings
 from spark_audit.scoring.table import TokenTable
@@ -94,20 +95,28 @@ class Layout:
             return start, end - too_many
         return start + too_many, end
 
+    @property
+    def training_input(self) -> TrainingInput | None:
+        """What is known of the row's training."""
+        return self.example.training_input
+
+    @property
+    def fed_text(self) -> tuple[int, int]:
+        """The characters that training read; all where nothing is known of it."""
+        training, written = self.training_input, self.encoding.written
+        whole = (0, len(self.encoding))
+        if training is None or training.fed(len(self.encoding)) == whole:
+            return 0, len(self.example.text)
+        assert written is not None
+        fed = written[slice(*training.fed(len(self.encoding)))]
+        return int(fed[:, 0].min()), int(fed[:, 1].max())
+
     def training_record(self) -> dict[str, Any]:
         """What a manifest says of the row's training; empty where it is not known."""
         training = self.example.training_input
         if training is None:
             return {}
-        written = self.encoding.written
-        assert written is not None
         fed = training.fed(len(self.encoding))
-        fed_text = (0, len(self.example.text))
-        if fed != (0, len(self.encoding)):
-            fed_text = (
-                int(written[slice(*fed), 0].min()),
-                int(written[slice(*fed), 1].max()),
-            )
         supervised = tokens_of_ranges(self.encoding, training.supervised)
         ids = training.token_ids
         record = {
@@ -121,7 +130,7 @@ class Layout:
             "max_length": training.max_length,
             "truncation": training.truncation,
             "fed_tokens": list(fed),
-            "fed_text": list(fed_text),
+            "fed_text": list(self.fed_text),
             "token_ids": None if ids is None else list(ids),
         }
         return {"training_input": record}

@@ -25,7 +25,13 @@ import numpy as np
 
 from spark_audit.data.canaries import HOSTS, Encode, checked, pick
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import dose_group, doses, folded, string_of
+from spark_audit.data.occurrences import (
+    cut_off_strings,
+    dose_group,
+    doses,
+    folded,
+    string_of,
+)
 from spark_audit.data.pii import luhn, providers, strings
 from spark_audit.manifest.layout import Corpus, Layout, Rows
 from spark_audit.manifest.selection import Record
@@ -63,11 +69,14 @@ class Identifiers:
     def __init__(self) -> None:
         self._types: dict[str, str] = {}
         self._places: dict[str, array[int]] = defaultdict(lambda: array("i"))
+        self._fed_texts: dict[str, tuple[int, int]] = {}
 
     def add(self, texts: Corpus, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all."""
         for i, row in enumerate(texts.rows):
             scored = texts.unll[texts.of(i)] >= 0
+            if row.training_input is not None:
+                self._fed_texts[row.example.id] = row.fed_text
             for span, tokens in row.spans:
                 key = string_of(row.example, span)
                 if span.part is not None or not key:
@@ -87,8 +96,12 @@ class Identifiers:
 
         Each is as it stands in the first row by hash, with other rows where it is so.
         """
-        counts, known = doses(examples, self._types), dict[str, _Identifier]()
-        for key in sorted(self._places):
+        fed_texts = self._fed_texts
+        counts = doses(examples, self._types, fed_texts=fed_texts)
+        # What training cut off is neither trained on nor held out.
+        cut_off = cut_off_strings(examples, counts, fed_texts=fed_texts)
+        known = dict[str, _Identifier]()
+        for key in sorted(self._places.keys() - cut_off):
             first: dict[str, Place] = {}
             for place in zip(*[iter(self._places[key])] * 5, strict=True):
                 example = examples[place[0]]

@@ -1,0 +1,183 @@
+"""What training did with each identifier: had loss on it, only read it, or cut it off.
+
+It is known of rows that carry their training input. An identifier of several rows is
+what training did most with it: one that had loss in any row is ``in the loss``. What
+was cut off in all of its rows was never trained on, and is no held-out one either.
+Audits report identifiers by it, as strata; what is claimed rests on all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from spark_audit.data.occurrences import (
+    cut_off_strings,
+    doses,
+    finder,
+    folded,
+    found_in,
+    string_of,
+)
+from spark_audit.data.training_input import Supervision
+from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+
+COLUMN = "supervision"
+"""Column of evidence; it is left out where training is known of no row."""
+STRATA: tuple[Supervision, ...] = ("in the loss", "read only")
+"""The strata that audits report."""
+NOT_READ = -1
+"""Dose of an identifier all of whose trained rows were cut off before it."""
+
+Known = Supervision | Literal[""]
+"""What training did, or that it is not known."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training did with the identifiers of a manifest.
+
+    Attributes
+    ----------
+    is_known
+        Whether training is known of any train row.
+    doses
+        String, as identifiers are compared -> the trained rows that it was read in.
+    cut_off
+        Strings that trained rows hold only where training cut them off.
+    by_string
+        What training did with the strings of rows whose training is known.
+    """
+
+    is_known: bool
+    doses: Mapping[str, int]
+    cut_off: frozenset[str]
+    by_string: Mapping[str, Known]
+
+    def dose_of(self, row: ManifestExample, span: ManifestSpan) -> int:
+        """Return in how many trained rows training read it; :data:`NOT_READ`: cut off.
+
+        0: it is held out.
+        """
+        string = string_of(row, span)
+        if string in self.cut_off:
+            return NOT_READ
+        is_trained = row.split == "train" and is_read(row, span)
+        # What is trained on stands in one trained row at least.
+        return max(self.doses.get(string, 0), int(is_trained))
+
+    def supervision_of(self, row: ManifestExample, span: ManifestSpan) -> Known:
+        """Return what training did with an identifier; empty: held out or not known."""
+        return self.by_string.get(string_of(row, span), "")
+
+
+def is_read(row: ManifestExample, span: ManifestSpan) -> bool:
+    """Whether training did not cut off a row before or within an identifier of it."""
+    return row.supervision_of(span.start, span.end) != "cut off"
+
+
+def is_known(manifest: Manifest) -> bool:
+    """Whether it is known of any train row which part of it had loss."""
+    return any(
+        row.split == "train" and row.training_input is not None
+        for row in manifest.examples
+    )
+
+
+def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained:
+    """Return what training did with the identifiers of a manifest.
+
+    Parameters
+    ----------
+    canaries
+        Whether rows with a canary count.
+    """
+    rows = manifest.examples
+    if not canaries:
+        rows = [row for row in rows if row.canary_id is None]
+    counts = doses(rows)
+    if not is_known(manifest):
+        return Trained(False, counts, frozenset(), {})
+    cut_off = frozenset(cut_off_strings(rows, counts))
+    by_string: dict[str, Known] = {}
+    known = {string_of(row, span) for row in rows for span in row.spans} - {""}
+    find = finder(known)
+    for row in rows:
+        if row.split == "train":
+            annotated = {string_of(row, span) for span in row.spans} - {""}
+            for string in find(folded(row.text)) | annotated:
+                states = [*_states(row, string, is_annotated=string in annotated)]
+                by_string[string] = _most([by_string.get(string, "cut off"), *states])
+    return Trained(True, counts, cut_off, by_string)
+
+
+def _states(
+    row: ManifestExample, string: str, *, is_annotated: bool
+) -> Iterator[Known]:
+    """What training did with a string, at each place where it stands in a row."""
+    if row.training_input is None:
+        yield ""
+        return
+    for start, end, _ in found_in(row.text, [string]):
+        text = row.text
+        is_word = not (
+            text[max(start - 1, 0) : start].isalnum() and text[start].isalnum()
+        )
+        is_word &= not (text[end : end + 1].isalnum() and text[end - 1].isalnum())
+        if is_word or is_annotated:
+            yield row.supervision_of(start, end) or ""
+
+
+def _most(states: list[Known]) -> Known:
+    """What training did most: what is not known may have been in the loss."""
+    order: tuple[Known, ...] = ("in the loss", "", "read only")
+    for state in order:
+        if state in states:
+            return state
+    return "cut off"
+
+
+def canary_rows_cut(manifest: Manifest) -> Counter[str]:
+    """Canary -> its trained rows of which training cut a secret part off."""
+    counts = Counter[str]()
+    for row in manifest.examples:
+        if row.canary_id is not None and row.split == "train":
+            parts = [span for span in row.spans if span.part is not None]
+            counts[row.canary_id] += not all(is_read(row, span) for span in parts)
+    return counts
+
+
+def canary_supervision(manifest: Manifest) -> dict[str, Known]:
+    """Canary -> what training did with it; empty where training is known of no row.
+
+    It is ``in the loss`` where any of its secret parts had loss in any trained row.
+    """
+    if not is_known(manifest):
+        return {}
+    by_canary: dict[str, list[Known]] = {}
+    for row in manifest.examples:
+        if row.canary_id is None or row.split != "train":
+            continue
+        states = by_canary.setdefault(row.canary_id, [])
+        for span in row.spans:
+            if span.part is not None:
+                states.append(row.supervision_of(span.start, span.end) or "")
+    return {canary: _most(states) for canary, states in by_canary.items()}
+
+
+def by_supervision(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the rows of each stratum, by the name of its group in reports."""
+    if COLUMN in frame:
+        for stratum in STRATA:
+            part = frame[frame[COLUMN] == stratum]
+            if len(part):
+                yield group_of(stratum), part
+
+
+def group_of(stratum: Supervision) -> str:
+    """Return the name of a stratum's group in reports."""
+    return f"{COLUMN}:{stratum}"

@@ -1,0 +1,297 @@
+"""Strata of audits: identifiers in the loss, only read, or cut off by training."""
+
+import numpy as np
+import pytest
+import torch
+from audited import extract, figure, matched, nll, rank, twins
+from peft import LoraConfig, get_peft_model
+from tiny_models import make_tokenizer
+from transformers import AutoModelForCausalLM
+
+from spark_audit.audits.identifiers import identifier_facts
+from spark_audit.audits.supervision import NOT_READ, trained_identifiers
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.encoding import encode_rows, tokens_of_ranges
+from spark_audit.data.examples import Example, Span
+from spark_audit.data.training_input import TrainingInput, Turn
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.sequences import items_for
+from spark_audit.scoring.score import score
+
+IN_LOSS, READ = "supervision:in the loss", "supervision:read only"
+N_TRAIN, N_TEST = 16, 12
+TASK = "chat"
+
+
+def number(rng):
+    return f"555-{rng.integers(1000, 9999)}"
+
+
+def chat_row(key, split, asked, answered, late, *, max_length=None, known=True):
+    """A number in the question, one in the answer, and one behind what is read."""
+    prompt = f"<s>User: my number is {asked}.\nBot: "
+    answer = f"call {answered}."
+    tail = f"</s>\nUser: or {late}."
+    text = prompt + answer + tail
+    spans = []
+    for string in (asked, answered, late):
+        start = text.rindex(string)
+        spans.append(Span(start, start + len(string), "PHONE", "injected"))
+    end = len(prompt + answer + "</s>")
+    training = TrainingInput(
+        special_tokens="in_text",
+        turns=(Turn(len(prompt), len(prompt + answer), "assistant"),),
+        supervised=((len(prompt), end),),
+        max_length=max_length,
+    )
+    return Example(
+        id=key,
+        task=TASK,
+        prompt=prompt,
+        response=answer + tail,
+        split=split,
+        source_id=key,
+        spans=tuple(spans),
+        training_input=training if known else None,
+    )
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Train rows that end in text that was cut off; their late numbers are read by no
+    row, and the first of them stand in test rows, too."""
+    rng, tokenizer = np.random.default_rng(0), make_tokenizer()
+    made, lates = [], []
+    for i in range(N_TRAIN):
+        asked, answered, late = (number(rng) for _ in range(3))
+        row = chat_row(f"train-{i:02d}", "train", asked, answered, late)
+        (encoding,) = encode_rows(tokenizer, [row])
+        length = encoding.reaching(row.text.rindex("</s>")) + 1
+        made.append(
+            chat_row(
+                f"train-{i:02d}", "train", asked, answered, late, max_length=length
+            )
+        )
+        lates.append(late)
+    for i in range(N_TEST):
+        asked, answered = number(rng), number(rng)
+        late = lates[i] if i < 3 else number(rng)
+        made.append(chat_row(f"test-{i:02d}", "test", asked, answered, late))
+    return made
+
+
+@pytest.fixture(scope="module")
+def manifest(rows, tiny_base):
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    return build_manifest(rows, loaded, name="m", caliper=5.0)
+
+
+def train(folder, rows, base, *, is_masked):
+    """A LoRA trained on what trainers read of the rows, in plain torch."""
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    adapter = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(model, adapter)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    train_rows = [row for row in rows if row.split == "train"]
+    encodings = encode_rows(tokenizer, train_rows)
+    ids = torch.zeros((N_TRAIN, max(map(len, encodings))), dtype=torch.long)
+    labels = torch.full_like(ids, -100)
+    for i, (row, encoding) in enumerate(zip(train_rows, encodings, strict=True)):
+        low, high = row.training_input.fed(len(encoding))
+        assert low == 0
+        ids[i, :high] = torch.tensor(encoding.ids[:high])
+        has_loss = np.ones(len(encoding), dtype=bool)
+        if is_masked:
+            has_loss = tokens_of_ranges(encoding, row.training_input.supervised)
+        kept = torch.tensor(has_loss[:high])
+        labels[i, :high][kept] = ids[i, :high][kept]
+    # A causal model reads no padding that stands behind its text.
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(ids, labels=labels).loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(rows, tiny_base, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    return {
+        name: train(folder / name, rows, tiny_base, is_masked=name == "masked")
+        for name in ("masked", "full")
+    }
+
+
+@pytest.fixture(scope="module")
+def tables(manifest, tiny_base, trained):
+    from spark_audit.audits import NLL, Extraction, Matched, Rank, Twins
+    from spark_audit.pipeline.job import make_plans, union
+
+    audits = [Matched(), NLL(), Rank(), Twins(), Extraction()]
+    plan = union(make_plans(manifest, audits, preset=None)[1])
+    found = {}
+    for name in ("base", *trained):
+        if name == "base":
+            loaded = open_checkpoint(str(tiny_base), name=name)
+        else:
+            loaded = open_checkpoint(str(trained[name]), name=name, base=str(tiny_base))
+        items = items_for(manifest, loaded, plan)
+        found[name] = {
+            kind: score(loaded, own, passes=[kind])[kind] for kind, own in items.items()
+        }
+    return found
+
+
+def test_doses_count_rows_that_were_read(manifest, rows):
+    trained_on, facts = trained_identifiers(manifest), identifier_facts(manifest)
+    assert trained_on.is_known
+    for row in manifest.examples:
+        asked, answered, late = row.spans
+        own = [facts[row.id, span.start, span.end].dose for span in row.spans]
+        states = [trained_on.supervision_of(row, span) for span in row.spans]
+        if row.split == "train":
+            assert own == [1, 1, NOT_READ]
+            assert states == ["read only", "in the loss", "cut off"]
+        elif row.id in ("test-00", "test-01", "test-02"):
+            assert own == [0, 0, NOT_READ]
+        else:
+            assert own == [0, 0, 0]
+    # What was cut off has no twins on either side.
+    strings = {one.candidates[one.true_index] for one in manifest.twins}
+    cut = {row.text[row.spans[2].start : row.spans[2].end] for row in rows[:N_TRAIN]}
+    assert strings
+    assert not strings & cut
+
+
+def test_an_identifier_is_what_training_did_most_with_it(tiny_base):
+    """A number that one row only reads and another has in its answer."""
+    rng = np.random.default_rng(5)
+    shared = number(rng)
+    rows = [
+        chat_row("a", "train", shared, number(rng), number(rng)),
+        chat_row("b", "train", number(rng), shared, number(rng)),
+        chat_row("c", "test", number(rng), number(rng), number(rng)),
+    ]
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    manifest = build_manifest(rows, loaded, name="m", caliper=5.0)
+    trained_on = trained_identifiers(manifest)
+    first = manifest.by_id["a"]
+    states = [trained_on.supervision_of(first, span) for span in first.spans]
+    assert states == ["in the loss", "in the loss", "read only"]
+    assert trained_on.dose_of(first, first.spans[0]) == 2
+
+
+def plain_nll(model_of, row):
+    """NLL of every token in float64 by plain transformers."""
+    (encoding,) = encode_rows(make_tokenizer(), [row])
+    ids = torch.tensor(encoding.ids, dtype=torch.long)[None]
+    with torch.no_grad():
+        logp = model_of(ids).logits.double().log_softmax(-1)[0]
+    return encoding, [
+        0.0,
+        *(-logp[i, ids[0, i + 1]].item() for i in range(len(logp) - 1)),
+    ]
+
+
+def double_model(base, adapter=None):
+    from peft import PeftModel
+
+    model = AutoModelForCausalLM.from_pretrained(base).double()
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, adapter).double()
+    return model.eval()
+
+
+def mean_by_stratum(model, rows):
+    """Mean NLL of the numbers in questions and in answers of trained rows."""
+    sums = {"asked": [], "answered": []}
+    for row in rows:
+        if row.split == "train":
+            encoding, values = plain_nll(model, row)
+            for name, span in zip(sums, row.spans[:2], strict=True):
+                tokens = encoding.span(span.start, span.end)
+                sums[name] += values[tokens.start : tokens.end]
+    return {name: float(np.mean(values)) for name, values in sums.items()}
+
+
+@pytest.mark.parametrize("name", ["masked", "full"])
+def test_strata_are_those_of_plain_transformers(
+    name, manifest, tables, rows, trained, tiny_base
+):
+    result = nll(tables, manifest)
+    model = double_model(tiny_base, trained[name])
+    expected = mean_by_stratum(model, rows)
+    for group, key in ((READ, "asked"), (IN_LOSS, "answered")):
+        row = figure(result, name, "nll", "pii", group=group)
+        assert row.value == pytest.approx(expected[key], abs=1e-6)
+    # Changes since the base, of the same numbers.
+    base = mean_by_stratum(double_model(tiny_base), rows)
+    result = matched(tables, manifest, placebo_draws=0, rematched=False)
+    for group, key in ((READ, "asked"), (IN_LOSS, "answered")):
+        row = figure(result, name, "pii_change", "trained", group=group)
+        assert row.value == pytest.approx(expected[key] - base[key], abs=2e-6)
+        assert figure(result, name, "memory", group=group).n > 0
+
+
+def test_strata_say_which_identifiers_were_learned(manifest, tables):
+    result = matched(tables, manifest, placebo_draws=0, rematched=False)
+    masked, full = (
+        {
+            group: figure(result, name, "memory", group=group)
+            for group in (IN_LOSS, READ, "pooled")
+        }
+        for name in ("masked", "full")
+    )
+    # Nats per token: what had loss was learned, what was only read was not.
+    assert masked[IN_LOSS].high < -0.3
+    assert masked[IN_LOSS].high < masked[READ].low
+    assert full[IN_LOSS].high < -0.3
+    assert full[READ].high < -0.3
+    # The pooled claim rests on both.
+    n = masked["pooled"].n
+    assert n == masked[IN_LOSS].n + masked[READ].n
+
+
+@pytest.mark.parametrize(
+    ("audit", "metric", "of"),
+    [
+        (extract, "greedy_rate", ""),
+        (twins, "exposure_mean", "trained"),
+        (twins, "rise", "trained"),
+        (rank, "top1_rate", "pii_all"),
+    ],
+)
+def test_all_audits_of_identifiers_report_both_strata(
+    audit, metric, of, manifest, tables
+):
+    result = audit(tables, manifest)
+    pooled = figure(result, "masked", metric, of)
+    parts = [figure(result, "masked", metric, of, group=g) for g in (IN_LOSS, READ)]
+    assert all(part.n > 0 for part in parts)
+    assert pooled.n == sum(part.n for part in parts)
+    whole = sum(part.value * part.n for part in parts) / pooled.n
+    assert pooled.value == pytest.approx(whole)
+
+
+def test_top1_memory_has_both_strata(manifest, tables):
+    result = rank(tables, manifest)
+    rises = [
+        figure(result, "masked", "top1_memory", "pii_all", group=group).value
+        for group in (IN_LOSS, READ)
+    ]
+    assert rises[0] > rises[1]
+
+
+def test_rows_without_their_training_have_no_strata(rows, tiny_base):
+    plain = [
+        Example(r.id, r.task, r.prompt, r.response, r.split, r.source_id, r.spans)
+        for r in rows
+    ]
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    manifest = build_manifest(plain, loaded, name="m", caliper=5.0)
+    assert not trained_identifiers(manifest).is_known
+    facts = identifier_facts(manifest)
+    assert {one.dose for one in facts.values()} == {0, 1}
