@@ -20,6 +20,7 @@ import scipy
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.identifiers import REPRODUCED
 from spark_audit.audits.supervision import trained_identifiers
+from spark_audit.audits.supervision_guards import supervision_guards
 from spark_audit.audits.trained_rows import fits_of_parts, trained_rows_guards
 from spark_audit.audits.unguessable import guesses
 from spark_audit.manifest.schema import Manifest
@@ -132,7 +133,7 @@ def setup_guards(
         for name, checkpoint, facts in tested
         if facts
     ]
-    return [*failed, *trained_rows_guards(fits)]
+    return [*supervision_guards(manifest), *failed, *trained_rows_guards(fits)]
 
 
 def consistent(guards: Iterable[Guard]) -> list[Guard]:

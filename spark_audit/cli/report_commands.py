@@ -207,6 +207,7 @@ def gate(
         Write an in-toto statement on the report, for you to sign; ``spark-audit
         verify`` reads it.
     """
+    from spark_audit.audits.supervision_guards import supervision_warnings
     from spark_audit.files import write_text
     from spark_audit.report import gate as rule
     from spark_audit.report.gate_lines import gate_lines
@@ -242,7 +243,8 @@ def gate(
         if json:
             tell_json([vars(one) for one in verdicts])
         else:
-            tell("\n".join(gate_lines(verdicts)))
+            warnings = supervision_warnings(content.guards)
+            tell("\n".join([*warnings, *gate_lines(verdicts)]))
     finally:
         # Whether anybody reads this is nothing to the verdict.
         if any(one.state == "tripped" for one in verdicts):

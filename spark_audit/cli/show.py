@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_audit import sentences
 from spark_audit.audits import about
+from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
 from spark_audit.names import BASE
 from spark_audit.report import states
 from spark_audit.report.disclosure import disclosed
@@ -28,6 +29,8 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
             show_line(finding.sentence, style="bold")
     # Checks of the audit itself that failed; warnings too where there is room.
     for guard in report.guards:
+        if stand and is_said_first(guard):
+            continue
         if guard.passed is False or ((verbose or single) and guard.passed is None):
             state = "warning" if guard.passed is None else "failed"
             word = sentences.render(f"page.guard_{state}")
@@ -69,7 +72,12 @@ WIDE = 120
 
 
 def _show_standings(report: Report, stand: Sequence[states.Standing]) -> None:
-    """The answer, a paragraph a checkpoint, and what to do next."""
+    """The answer, a paragraph a checkpoint, and what to do next.
+
+    In front stands what training did not see of what the user calls trained.
+    """
+    for warning in supervision_warnings(report.guards):
+        show_line(warning, style="bold")
     show_line(states.answer(stand), style="bold")
     if not any(one.name == BASE for one in report.checkpoints):
         show_line(sentences.render("terminal.no_base"), style="bold")

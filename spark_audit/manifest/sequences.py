@@ -34,6 +34,7 @@ from spark_audit.data.encoding import (
 )
 from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import folded, string_of
+from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError
 from spark_audit.manifest import schema
 from spark_audit.manifest.file import load_manifest, original
@@ -227,14 +228,39 @@ def _label_item(key: str, encodings: Encodings) -> Candidates:
         )
     if not all(label.strip() for label in labels):
         raise InputError("a row of its task has no response", where=where)
-    joint = [row.prompt + label for label in labels]
-    texts = encode(encodings.loaded.tokenizer, joint)
+    joint = [_Joint(row.prompt + label, _special_tokens_of(row)) for label in labels]
+    texts = encode_rows(encodings.loaded.tokenizer, joint)
     alike = len(commonprefix([text.ids.tolist() for text in texts]))
     start = min(alike, *(text.reaching(len(row.prompt)) for text in texts))
     ends = [text.ids[start : text.text_end] for text in texts]
     room, before = max(map(len, ends)), texts[0].ids[:start]
     prefix = _cut(before, texts[0].leading, encodings.limit, room, row.id)
     return Candidates(key, prefix, tuple(ends))
+
+
+@dataclass(frozen=True)
+class _JointInput:
+    """How a prompt with another answer is tokenised: as its row is, and not cut."""
+
+    special_tokens: SpecialTokens
+    token_ids: None = None
+
+    def fed(self, n_tokens: int) -> tuple[int, int]:
+        """Return all of the tokens."""
+        return 0, n_tokens
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """A prompt with an answer that its row does not have."""
+
+    text: str
+    training_input: _JointInput | None
+
+
+def _special_tokens_of(row: schema.ManifestExample) -> _JointInput | None:
+    training = row.training_input
+    return None if training is None else _JointInput(training.special_tokens)
 
 
 def _cut(

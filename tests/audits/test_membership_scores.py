@@ -43,7 +43,8 @@ def example(**fields: Any) -> Any:
         "response_token": 10,
     }
     known |= fields
-    return SimpleNamespace(**known, text=known["prompt"] + known["response"])
+    text = known["prompt"] + known["response"]
+    return SimpleNamespace(**known, text=text, had_loss=None)
 
 
 def manifest(*examples: Any) -> Any:

@@ -1,5 +1,7 @@
 """Strata of audits: identifiers in the loss, only read, or cut off by training."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,14 +11,25 @@ from tiny_models import make_tokenizer
 from transformers import AutoModelForCausalLM
 
 from spark_audit.audits.identifiers import identifier_facts
-from spark_audit.audits.supervision import NOT_READ, trained_identifiers
+from spark_audit.audits.mia.scores import membership_scores
+from spark_audit.audits.setup_guards import faults, setup_guards
+from spark_audit.audits.supervision import (
+    NOT_READ,
+    canary_rows_cut,
+    canary_supervision,
+    trained_identifiers,
+)
+from spark_audit.audits.supervision_guards import supervision_guards
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode_rows, tokens_of_ranges
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.training_input import TrainingInput, Turn
 from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.file import seal
 from spark_audit.manifest.sequences import items_for
+from spark_audit.results import Hits
 from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass
 
 IN_LOSS, READ = "supervision:in the loss", "supervision:read only"
 N_TRAIN, N_TEST = 16, 12
@@ -286,12 +299,85 @@ def test_top1_memory_has_both_strata(manifest, tables):
 
 
 def test_rows_without_their_training_have_no_strata(rows, tiny_base):
-    plain = [
-        Example(r.id, r.task, r.prompt, r.response, r.split, r.source_id, r.spans)
-        for r in rows
-    ]
+    plain = []
+    for row in rows:
+        # The tokenizer adds the BOS itself.
+        prompt = row.prompt.removeprefix("<s>")
+        spans = tuple(span.moved(len(prompt) - len(row.prompt)) for span in row.spans)
+        plain.append(replace(row, prompt=prompt, spans=spans, training_input=None))
     loaded = open_checkpoint(str(tiny_base), name="base")
     manifest = build_manifest(plain, loaded, name="m", caliper=5.0)
     assert not trained_identifiers(manifest).is_known
     facts = identifier_facts(manifest)
     assert {one.dose for one in facts.values()} == {0, 1}
+
+
+def test_the_setup_says_how_much_was_cut_off(manifest, tables):
+    (cut_off,) = setup_guards(tables, manifest, names={}, weights={})
+    assert (cut_off.name, cut_off.passed) == ("cut_off", False)
+    # One of three numbers of each trained row.
+    assert cut_off.facts["cut_off"] == Hits(count=N_TRAIN, of=3 * N_TRAIN)
+    assert "16 of 48" in cut_off.detail
+    assert faults([cut_off], "masked") == []
+
+
+def test_a_cut_of_under_five_percent_is_not_told(rows, tiny_base):
+    # One of 30 identifiers.
+    kept = [replace(row.training_input, max_length=None) for row in rows[1:10]]
+    whole = [
+        replace(row, training_input=training)
+        for row, training in zip(rows[1:10], kept, strict=True)
+    ]
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    manifest = build_manifest(
+        [rows[0], *whole, *rows[N_TRAIN:]], loaded, name="m", caliper=5.0
+    )
+    trained_on = trained_identifiers(manifest)
+    assert len(trained_on.cut_off) == 1
+    assert supervision_guards(manifest) == []
+
+
+def test_a_canary_without_loss_is_told(manifest):
+    """Three canaries: one in the loss, one masked, one cut off in its only row."""
+    states = {"c1": (True, None), "c2": (False, None), "c3": (True, 6)}
+    content = manifest.model_dump(mode="json")
+    record = next(one for one in content["examples"] if one["split"] == "train")
+    rows = []
+    for name, (has_loss, max_length) in states.items():
+        training = dict(record["training_input"])
+        text = record["prompt"] + record["response"]
+        training["supervised"] = [[0, len(text)]] if has_loss else []
+        training["fed_text"] = [0, len(text)] if max_length is None else [0, 3]
+        span = {**record["spans"][1], "part": "password", "type": "PASSWORD"}
+        row = {**record, "id": name, "canary_id": name, "spans": [span]}
+        rows.append({**row, "training_input": training})
+    content["examples"] += rows
+    changed = seal(content)
+    assert canary_supervision(changed) == {
+        "c1": "in the loss",
+        "c2": "read only",
+        "c3": "cut off",
+    }
+    found = {one.name: one for one in supervision_guards(changed)}
+    facts = found["canary_without_loss"].facts
+    assert facts["without_loss"] == Hits(count=2, of=3)
+    assert facts["n_cut_off"] == 1
+    assert canary_rows_cut(changed) == {"c1": 0, "c2": 0, "c3": 1}
+
+
+def test_the_score_of_the_response_is_of_tokens_with_loss(manifest, tables):
+    ids = [*manifest.by_id]
+    table = tables["masked"][Pass()]
+    scores = membership_scores(table, manifest, ids)
+    for key, response, loss in zip(
+        ids, scores["response"], scores["loss"], strict=True
+    ):
+        row, at = manifest.by_id[key], table.rows(key)
+        position = table.position[at]
+        values = -table.columns["nll"][at].astype(np.float64)
+        low, high = row.training_input.supervised_tokens[0]
+        own = (position >= low) & (position < high)
+        assert own.any()
+        assert not own.all()
+        assert response == pytest.approx(values[own].mean(), abs=1e-9)
+        assert loss == pytest.approx(values.mean(), abs=1e-9)

@@ -41,9 +41,10 @@ class Untrained:
 class Scored:
     """Texts as a checkpoint scored them, ``k`` of them with ``n`` tokens each.
 
-    ``logp`` (nats) and ``response``, whether a token is of the response, have shape
-    ``(k, n)``, as have the other ``columns`` of the plain pass; ``texts`` is what was
-    scored; ``base`` holds NaN where the untrained model was not scored.
+    ``logp`` (nats) and ``response``, whether a token is of the response (or had loss,
+    where that is known), have shape ``(k, n)``, as have the other ``columns`` of the
+    plain pass; ``texts`` is what was scored; ``base`` holds NaN where the untrained
+    model was not scored.
     """
 
     logp: np.ndarray
@@ -59,7 +60,10 @@ def loss(block: Scored) -> np.ndarray:
 
 
 def response(block: Scored) -> np.ndarray:
-    """Mean log-probability of the response's tokens; NaN without any."""
+    """Mean log-probability of the response's tokens; NaN without any.
+
+    Of rows whose training is known they are the tokens that it had loss on.
+    """
     count = block.response.sum(axis=1)
     total = np.where(block.response, block.logp, 0.0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
@@ -226,6 +230,17 @@ def scored_text(example: ManifestExample) -> str:
     return text[low:high]
 
 
+def response_tokens(example: ManifestExample, position: np.ndarray) -> np.ndarray:
+    """Which scored tokens of a text are of the response, shape of ``position``, bool.
+
+    Where it is known which tokens training had loss on, these are.
+    """
+    had_loss = example.had_loss
+    if had_loss is not None:
+        return np.asarray(had_loss[position])
+    return np.asarray(position >= example.response_token)
+
+
 def membership_scores(
     table: TokenTable,
     manifest: Manifest,
@@ -260,7 +275,9 @@ def membership_scores(
         some = np.concatenate(own)[:: max(1, count.sum() // POPULATION)]
         risen = -table.columns["nll"][some].astype(np.float64) - beside[some]
         population = np.sort(risen[np.isfinite(risen)])
-    answer = np.array([manifest.by_id[key].response_token for key in ids])
+    is_response = np.zeros(len(table), dtype=bool)
+    for key, place in zip(ids, places, strict=True):
+        is_response[place] = response_tokens(manifest.by_id[key], table.position[place])
     texts = [scored_text(manifest.by_id[key]) for key in ids]
     for at in _blocks(count):
         rows = first[at, None] + np.arange(count[at[0]])
@@ -268,7 +285,7 @@ def membership_scores(
         known = np.isfinite(logp).all(axis=1)
         block = Scored(
             logp=-table.columns["nll"][rows].astype(np.float64),
-            response=table.position[rows] >= answer[at, None],
+            response=is_response[rows],
             columns={name: each[rows] for name, each in table.columns.items()},
             texts=[texts[i] for i in at],
             base=Untrained(logp, population),

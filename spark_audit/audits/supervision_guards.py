@@ -1,0 +1,83 @@
+"""Warnings that training did not see what the user calls trained.
+
+An identifier that ``max_length`` cut off was never trained on, and a canary that had no
+loss was hardly. Neither voids a claim: what was cut off is left out of all of them, but
+a reader who takes it for tested must know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_audit.audits.base import guard
+from spark_audit.audits.supervision import (
+    canary_supervision,
+    is_known,
+    trained_identifiers,
+)
+from spark_audit.data.occurrences import string_of
+from spark_audit.manifest.schema import Manifest
+from spark_audit.results import Guard, Hits
+from spark_audit.results.findings import Fact
+
+CUT_OFF, CANARY_WITHOUT_LOSS = "cut_off", "canary_without_loss"
+"""Names of the guards."""
+WARNED_OF = 0.05
+"""Share of the identifiers of trained rows from which readers are told that they were
+cut off **[ours]**."""
+
+
+def supervision_guards(manifest: Manifest) -> list[Guard]:
+    """Return the guards that fail: identifiers cut off, and canaries without loss.
+
+    Nothing is returned where training is known of no row.
+    """
+    if not is_known(manifest):
+        return []
+    failed = list[Guard]()
+    cut_off = _cut_off(manifest)
+    if cut_off.count and cut_off.count >= WARNED_OF * cut_off.of:
+        facts = {"cut_off": cut_off}
+        failed.append(guard(CUT_OFF, CUT_OFF, facts, passed=False))
+
+    states = [state for state in canary_supervision(manifest).values() if state]
+    n_cut_off = states.count("cut off")
+    n_without_loss = states.count("read only") + n_cut_off
+    if n_without_loss:
+        without_loss = Hits(count=n_without_loss, of=len(states))
+        canary_facts: dict[str, Fact] = {
+            "without_loss": without_loss,
+            "n_cut_off": n_cut_off,
+        }
+        failed.append(
+            guard(CANARY_WITHOUT_LOSS, CANARY_WITHOUT_LOSS, canary_facts, passed=False)
+        )
+    return failed
+
+
+def _cut_off(manifest: Manifest) -> Hits:
+    """How many identifiers of trained rows no row of training held whole."""
+    trained_on = trained_identifiers(manifest, canaries=False)
+    strings = {
+        string_of(row, span)
+        for row in manifest.examples
+        if row.split == "train" and row.canary_id is None
+        for span in row.spans
+    } - {""}
+    return Hits(count=len(strings & trained_on.cut_off), of=len(strings))
+
+
+def supervision_warnings(guards: Iterable[Guard]) -> list[str]:
+    """Return the sentences of the guards that failed, for the first lines of a screen.
+
+    Parameters
+    ----------
+    guards
+        Of a report.
+    """
+    return list(dict.fromkeys(one.detail for one in guards if is_said_first(one)))
+
+
+def is_said_first(one: Guard) -> bool:
+    """Whether a guard is one of these and failed."""
+    return one.name in (CUT_OFF, CANARY_WITHOUT_LOSS) and one.passed is False
