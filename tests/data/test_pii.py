@@ -202,6 +202,7 @@ MISSES = [
     "v1.2.3.4",
     "1.2.3.4",
     "300.1.2.3",
+    "10.2.3.256",
     "account number is missing",
     "member number one",
     # streets that are none
@@ -253,6 +254,13 @@ def test_must_not_hit(text):
 def test_overlaps_have_one_winner(text, expected):
     assert found(text) == expected
     assert find_identifiers(text) == find_identifiers(text)
+
+
+def test_identifiers_stand_in_the_order_of_the_text():
+    """Whatever order the rules have: names come last there, and addresses first."""
+    spans = find_identifiers("Mr Jonas Weber, +1 212 555 0147, jonas@mill.example")
+    assert [span.type for span in spans] == ["NAME", "PHONE", "EMAIL"]
+    assert [span.start for span in spans] == [3, 16, 33]
 
 
 def test_own_patterns_win():
