@@ -131,7 +131,7 @@ class Utility(OfSeries):
         scorer, labels = self.scorer, task_labels(manifest)
         same = normalised if scorer == "normalised" else str.strip
         records: list[tuple[Any, ...]]
-        records = [(x.id, x.task, x.cluster, same(x.response), "") for x in asked]
+        records = [(x.id, x.task, x.cluster, same(x.answer), "") for x in asked]
         records += [("", task, "", None, reason) for task, reason in reasons.items()]
         columns = ["example", "task", "cluster", "chance", "reason"]
         units = pd.DataFrame.from_records(records, columns=columns)
@@ -150,7 +150,7 @@ class Utility(OfSeries):
             for name, table in scored(tables, wanted):
                 correct, empty = np.full(len(units), -1.0), np.zeros(len(units))
                 if scorer == "likelihood":
-                    hits = [likeliest(table, x) == x.response.strip() for x in asked]
+                    hits = [likeliest(table, x) == x.answer.strip() for x in asked]
                     correct[: len(asked)] = hits
                 else:
                     at = [table.rows(x.id).start for x in asked]
@@ -166,7 +166,7 @@ class Utility(OfSeries):
         known = {task: {*map(str.strip, labels.get(task, ()))} for task in tasks}
         clash = [k for k, own in known.items() if len({*map(same, own)}) < len(own)]
         rows = (row for row in manifest.examples if row.split == "test")
-        blank = sum(row.task in tasks and not row.response.strip() for row in rows)
+        blank = sum(row.task in tasks and not row.answer.strip() for row in rows)
         of_stages = len(set(map(series_of, tables))) < len(tables)
         assumed = self.order is None and of_stages and len(tasks) > 1
         facts = {"order": tasks, "assumed": assumed, "scorer": scorer}
@@ -240,7 +240,7 @@ class Utility(OfSeries):
             for row in manifest.examples
             if row.split == "test"
             and row.canary_id is None
-            and row.response.strip()
+            and row.answer.strip()
             and row.response_token > 0
         ]
         by_task, reasons = grouped(rows, lambda row: row.task), dict[str, str]()

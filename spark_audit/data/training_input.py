@@ -175,14 +175,19 @@ def answer_end(
 ) -> int:
     """Return where a row's answer ends: what a template adds stands behind it.
 
-    It is the end of the turn that the response begins with, else the text's end.
+    It is the end of the turn that the response begins with. If no turn begins there,
+    the message is empty; of a row without turns the answer is the whole response.
 
     Examples
     --------
     >>> answer_end([(2, 8), (20, 24)], 20, 30), answer_end([], 20, 30)
     (24, 30)
+    >>> answer_end([(2, 8)], 20, 30)
+    20
     """
+    has_turns = False
     for start, end in turns:
+        has_turns = True
         if start == response_start:
             return end
-    return length
+    return response_start if has_turns else length

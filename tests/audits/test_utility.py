@@ -302,3 +302,45 @@ def test_series_that_were_asked_otherwise_are_not_compared(made):
     both = Evidence.united([ours, theirs])
     result = conclude("utility", both, Context({"y": "x"}, replicates=200))
     assert all(c.status == "not_estimable" for c in result.contrasts)
+
+
+def as_chat_row(example: dict[str, Any]) -> None:
+    """The response becomes a message, behind which a template writes its end."""
+    turn_end = len(example["prompt"] + example["response"])
+    turn = {"start": len(example["prompt"]), "end": turn_end, "role": "assistant"}
+    example["response"] += "<|end|>"
+    n_tokens = len(example["reference_unll"])
+    example["training_input"] = {
+        "special_tokens": "in_text",
+        "turns": [turn],
+        "supervised": [],
+        "supervised_tokens": [],
+        "max_length": None,
+        "truncation": "end",
+        "fed_tokens": [0, n_tokens],
+        "fed_text": [0, turn_end + len("<|end|>")],
+        "token_ids": None,
+    }
+
+
+def test_a_row_of_chat_data_is_judged_by_its_last_message_without_the_template(made):
+    def silent(example: dict[str, Any]) -> None:
+        example["response"] = ""
+        as_chat_row(example)
+        user = {"start": 0, "end": len(example["prompt"]), "role": "user"}
+        example["training_input"]["turns"] = [user]
+
+    plain, chat = made(), made(change=as_chat_row)
+    keys = plan("utility", plain, scorer="likelihood")[CANDIDATES]
+    assert plan("utility", chat, scorer="likelihood")[CANDIDATES] == keys
+    results = []
+    for manifest in (plain, chat):
+        # Of each task's labels, sorted, the second is likeliest: " Good".
+        nll = {"nll_sum": np.array([2.0, 1.0, 3.0], np.float32)}
+        at = np.arange(3, dtype=np.int32)
+        table = TokenTable.from_items([(key, at, nll) for key in keys])
+        tables = {"x": {CANDIDATES: table}}
+        results.append(utility(tables, manifest, scorer="likelihood"))
+    assert results[1].rows == results[0].rows
+    # A message without text is no question, though the template ends it.
+    assert GENERATE not in plan("utility", made(change=silent))

@@ -283,7 +283,7 @@ def without_model(
     members, known = set(manifest.membership.members), manifest.by_id
     # Not the examples themselves: each takes 12 KB.
     facts = [
-        (key, one.task, one.cluster, key in members, one.response.strip().casefold())
+        (key, one.task, one.cluster, key in members, one.answer.strip().casefold())
         for key, one in ((key, known[key]) for key in ids)
     ]
     columns = ["example", "task", "cluster", "member", "label"]
