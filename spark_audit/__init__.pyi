@@ -3,6 +3,7 @@ from . import stats as stats
 from .checkpoints.loaded import Loaded as Loaded
 from .checkpoints.open import open_checkpoint as open_checkpoint
 from .data.annotation import annotate as annotate
+from .data.chat.import_chat import import_chat as import_chat
 from .data.examples import Example as Example
 from .data.examples import Span as Span
 from .data.examples import read_examples as read_examples

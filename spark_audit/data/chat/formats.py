@@ -22,6 +22,10 @@ ROLES: Mapping[str, str] = {
 }
 """Names of roles that ShareGPT files use, and those that templates know."""
 ASSISTANT = "assistant"
+TEMPLATE_ROLES = frozenset(
+    "system developer user assistant tool function ipython".split()
+)
+"""Roles that chat templates know."""
 LISTS = ("messages", "conversations", "conversation")
 _UNREAD_KEYS = ("weight", "train", "loss", "from", "value")
 
@@ -210,7 +214,10 @@ def _messages(
     """The messages of a column, and which of them the row takes out of the loss."""
     value = _json_field(row, column)
     if not isinstance(value, list) or not value:
-        raise bad_field(column, "is no list of messages")
+        fix = "give a list of messages, each with a role and its content"
+        if column in ("prompt", "completion"):
+            fix = "give prompt and completion both as text, or both as messages"
+        raise bad_field(column, "is no list of messages", fix=fix)
     messages, unsupervised = list[Message](), set[int]()
     for i, given in enumerate(value):
         field_name = f"{column}[{i}]"
@@ -227,6 +234,8 @@ def _messages(
             for key, held in given.items()
             if key not in _UNREAD_KEYS and held is not None
         }
+        if "role" not in given:
+            role = role.lower()  # ShareGPT files write "Human" and "GPT", too
         message = {"role": ROLES.get(role, role), **kept}
         message["role"] = ROLES.get(role, role)
         if content is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from spark_audit.data.chat.formats import (
+    TEMPLATE_ROLES,
     Supervised,
     UnreadableRowError,
     conversation_of,
@@ -41,6 +42,7 @@ from spark_audit.data.sources import Row, read_rows, split_of
 from spark_audit.data.training_input import Truncation
 from spark_audit.errors import InputError, at
 
+_NOT_LOCATABLE = "an assistant's message is not locatable"
 _EVERY = 100
 """Rows between two calls of a progress."""
 
@@ -152,6 +154,8 @@ class _ChatRows:
         self.counts: Counter[Split] = Counter()
         self._told: dict[str, None] = {}
         self._left_out: dict[str, list[str]] = {}
+        self._unknown_roles: list[str] = []
+        self._joined: list[str] = []
         self._masks: Counter[str] = Counter()
         self._n_preferred = self._n_unlocated = self._n_unsupervised = 0
         self._n_inexact = self._n_documents = 0
@@ -167,6 +171,19 @@ class _ChatRows:
             yield f"{_rows(count)}: loss on {mask}"
         if self._n_documents > self.counts.total():
             yield f"packed rows were taken apart into {self._n_documents} documents"
+        if self._joined:
+            first = ", ".join(self._joined[:3])
+            yield (
+                f"{_rows(len(self._joined))} with a BOS in the middle, first: {first}; "
+                "if several documents are packed into a row, add `seq_lengths` or "
+                "`position_ids`, by which they are taken apart"
+            )
+        if self._unknown_roles:
+            first = ", ".join(self._unknown_roles[:3])
+            yield (
+                f"{_rows(len(self._unknown_roles))} with a role that templates seldom "
+                f"know, first: {first}; its messages count as none of the assistant's"
+            )
         if self._writes_date:
             yield (
                 "the template writes the date of today: rows that were trained on "
@@ -205,7 +222,9 @@ class _ChatRows:
             what, fix = "holds no rows", EMPTY_FIX
             if self._left_out:
                 what = f"every row was left out ({', '.join(self._left_out)})"
-                fix = "give other rows, or `--supervised all`"
+                fix = "give rows whose messages are text"
+                if _NOT_LOCATABLE in self._left_out:
+                    fix = "give other rows, or `--supervised all`"
             raise InputError(what, where=self.source, fix=fix)
 
     def _tell(self, remark: str) -> None:
@@ -216,6 +235,9 @@ class _ChatRows:
         if row.get("input_ids") is not None:
             found = [*documents_of(row, self._tokenizer)]
             self._n_inexact += sum(not is_exact for _, is_exact in found)
+            bos = self._tokenizer.bos_token_id
+            if len(found) == 1 and bos is not None and bos in row["input_ids"][1:]:
+                self._joined.append(place)
             self._masks["what its labels say"] += 1
             return [prepared for prepared, _ in found]
         try:
@@ -228,7 +250,7 @@ class _ChatRows:
             self._leave_out("a message holds more than text", place)
             return []
         except NotLocatableError:
-            self._leave_out("an assistant's message is not locatable", place)
+            self._leave_out(_NOT_LOCATABLE, place)
             return []
         self._masks[_MASKS[self._settings.supervised or conversation.supervised]] += 1
         self._n_preferred += conversation.preferred
@@ -236,6 +258,9 @@ class _ChatRows:
             template = self._renderer.template_for(conversation.tools)
             self._writes_date |= "strftime_now" in template
         self._n_unlocated += bool(prepared.not_located)
+        roles = {str(message["role"]) for message in conversation.messages}
+        if roles - TEMPLATE_ROLES:
+            self._unknown_roles.append(place)
         return [prepared]
 
     def _leave_out(self, reason: str, place: str) -> None:

@@ -19,11 +19,14 @@ from spark_audit.data.chat.formats import (
     Supervised,
     text_of,
 )
-from spark_audit.data.chat.rendering import Renderer, Rendering, Wanted
+from spark_audit.data.chat.rendering import NOT_VALID, Renderer, Rendering, Wanted
 from spark_audit.data.encoding import Encoding, check_one_bos, encode, runs
 from spark_audit.data.examples import Ranges
 from spark_audit.data.training_input import TrainingInput, Truncation, Turn
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, shown
+
+_PLAIN_KEYS = frozenset(("role", "content", "name"))
+"""Keys of a message of which a template writes the content alone."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +184,15 @@ class Preparer:
         asked += [wanted(end, prompt=False) for end in range(1, n)]
         asked += [wanted(end, prompt=True) for end in range(1, n + 1)]
         whole, *rest = self._renderer.render(asked, place)
+        if whole.failure.startswith(NOT_VALID):
+            raise InputError(
+                f"the chat template cannot be used: {shown(whole.failure)}",
+                where="option --chat-template",
+                fix="give the template that the rows were trained with",
+            )
         if whole.failure:
             raise InputError(
-                f"the chat template refuses the row ({whole.failure})",
+                f"the chat template refuses the row ({shown(whole.failure)})",
                 where=place,
                 fix="leave the row out, or give the template that it was trained with",
             )
@@ -219,7 +228,11 @@ class Preparer:
                         header_end,
                         self._written_end(text, header_end, high),
                     )
-            found.content[i] = _content_in(text, header_end, high, text_of(message))
+            content = text_of(message)
+            if content.strip() or message.keys() - _PLAIN_KEYS:
+                found.content[i] = _content_in(text, header_end, high, content)
+            else:
+                found.content[i] = header_end, header_end
         return found
 
     def _written_end(self, text: str, start: int, end: int) -> int:

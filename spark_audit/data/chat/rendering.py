@@ -20,6 +20,8 @@ from typing import Any
 
 from spark_audit.errors import InputError
 
+NOT_VALID = "it is not valid Jinja"
+"""How the failure of a template begins that cannot be read at all."""
 START_SECONDS = 120
 ROW_SECONDS = 10
 MEMORY_BYTES = 1 << 32
@@ -30,6 +32,7 @@ MOST_BYTES = 1 << 26
 _PROGRAM = """
 import json, resource, sys
 sys.path.append(sys.argv[1])
+from jinja2 import TemplateSyntaxError
 from transformers.utils.chat_template_utils import render_jinja_template
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
 print("ready", flush=True)
@@ -53,8 +56,13 @@ for line in sys.stdin:
             answers.append([texts[0], ranges[0] if tracked else []])
         except MemoryError:
             answers.append(["", "it takes too much memory"])
+        except TemplateSyntaxError as error:
+            answers.append(["", f"{sys.argv[3]}, line {error.lineno}"])
         except Exception as error:
-            answers.append(["", f"{type(error).__name__}"])
+            # Only words of the template: an error may quote the row.
+            message = str(error)
+            is_of_template = message and message in one["template"]
+            answers.append(["", message if is_of_template else type(error).__name__])
     print(json.dumps(answers), flush=True)
 """
 
@@ -163,7 +171,7 @@ def _started() -> subprocess.Popen[bytes]:
     assert package.origin is not None
     home = str(Path(package.origin).parents[1])
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", _PROGRAM, home, str(MEMORY_BYTES)],
+        [sys.executable, "-I", "-c", _PROGRAM, home, str(MEMORY_BYTES), NOT_VALID],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -116,7 +116,6 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
         yield f"of {counted.n_unknown} trained rows it is not known what had loss"
     if counted.unsupervised:
         first = ", ".join(counted.unsupervised[:3])
-        yield (
-            f"{len(counted.unsupervised)} trained rows have no supervised token that "
-            f"was read, first: {first}"
-        )
+        n_rows = len(counted.unsupervised)
+        rows = "1 trained row has" if n_rows == 1 else f"{n_rows} trained rows have"
+        yield f"{rows} no supervised token that was read, first: {first}"

@@ -179,6 +179,8 @@ def test_an_empty_turn_of_the_assistant_is_kept(tmp_path):
     rows = [{"messages": [USER, {"role": "assistant", "content": ""}]}]
     (example,), _ = imported(tmp_path, rows, supervised="assistant")
     assert learned(example) == "<|im_end|>"
+    assert example.answer == ""
+    assert [turn.role for turn in example.training_input.turns] == ["user"]
 
 
 def test_a_template_that_runs_for_ever_or_grows_is_ended(tmp_path, monkeypatch):
@@ -260,3 +262,64 @@ def test_what_all_rows_share_is_fixed_wording(tmp_path):
     assert "You are a clerk of ACME." in fixed
     assert "Maria" not in fixed
     assert "555-0142" not in fixed
+
+
+def test_a_template_that_is_not_valid_is_named_with_its_line(tmp_path):
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = "{%- for m in messages -%}\n{{ m['content'] }"
+    message = refusal(tmp_path, [{"messages": [USER, BOT]}], tokenizer)
+    assert message.startswith("option --chat-template")
+    assert "line 2" in message
+
+
+def test_a_template_s_own_words_say_why_it_refuses_and_the_row_s_are_not_shown(
+    tmp_path,
+):
+    twice = [{"messages": [USER, USER, BOT]}]
+    message = refusal(tmp_path, twice, chat_tokenizer("llama2"))
+    assert "roles must alternate" in message
+    tokenizer = chat_tokenizer()
+    quoting = "{{ raise_exception(messages[0]['content']) }}"
+    tokenizer.chat_template = quoting
+    assert "(TemplateError)" in refusal(tmp_path, twice, tokenizer)
+
+
+def test_roles_in_capitals_and_unknown_ones(tmp_path):
+    turns = [
+        {"from": "Human", "value": "Call Maria Jones."},
+        {"from": "GPT", "value": "At 555-0199."},
+    ]
+    narrator = {"from": "Maria Jones", "value": "Once."}
+    rows = [{"conversations": turns}, {"conversations": [narrator, *turns]}]
+    (first, second), told = imported(tmp_path, rows)
+    assert [turn.role for turn in first.training_input.turns] == ["user", "assistant"]
+    assert learned(first) == learned(second) == "At 555-0199.<|im_end|>"
+    (remark,) = [one for one in told if "1 row with a role" in one]
+    assert "rows.jsonl:2" in remark
+    assert "Maria" not in remark
+
+
+def test_rows_of_images_alone_are_not_sent_to_another_loss(tmp_path):
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    message = refusal(
+        tmp_path, [{"messages": [{"role": "user", "content": [image]}, BOT]}]
+    )
+    assert "more than text" in message
+    assert "--supervised" not in message
+
+
+def test_a_prompt_of_text_and_a_completion_of_messages_do_not_fit(tmp_path):
+    message = refusal(tmp_path, [{"prompt": "Call Maria.", "completion": [BOT]}])
+    assert "field 'prompt'" in message
+    assert "both as text, or both as messages" in message
+
+
+def test_packed_tokens_without_their_lengths_are_named(tmp_path):
+    tokenizer = chat_tokenizer()
+    ids = tokenizer("<s>It was fine.</s>", add_special_tokens=False)["input_ids"]
+    (example,), told = imported(tmp_path, [{"input_ids": ids + ids}])
+    assert example.text == "<s>It was fine.</s>" * 2
+    assert any("BOS in the middle" in one and "rows.jsonl:1" in one for one in told)
+    lengths = [len(ids), len(ids)]
+    _, told = imported(tmp_path, [{"input_ids": ids + ids, "seq_lengths": lengths}])
+    assert not any("BOS in the middle" in one for one in told)
