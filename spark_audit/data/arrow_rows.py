@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spark_audit.data.data_files import check_decoded, reading
+from spark_audit.data.parquet_process import parquet_batches
 from spark_audit.errors import InputError, SparkError
 from spark_audit.files import open_regular, parse_json
 
@@ -80,11 +81,7 @@ def _parquet_batches(file: Any, size: int, place: str) -> Iterator[Any]:
         for i in range(len(metadata.schema))
         if metadata.schema.column(i).physical_type == "BYTE_ARRAY"
     ]
-    file.seek(0)
-    parquet: Iterator[Any] = pq.ParquetFile(file, read_dictionary=texts).iter_batches(
-        SLICE_ROWS
-    )
-    return parquet
+    return parquet_batches(file, size=size, place=place, texts=texts, n_rows=SLICE_ROWS)
 
 
 # --- messages of Arrow ----------------------------------------------------------------

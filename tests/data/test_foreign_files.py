@@ -350,6 +350,40 @@ def test_parquet_with_one_long_text_for_many_rows_is_refused(tmp_path):
         assert peak_of(path, tmp_path) < 500
 
 
+def varint(number, n_bytes=0):
+    """A whole number as Thrift writes it, in at least so many bytes."""
+    number *= 2
+    groups = []
+    while number or len(groups) < max(n_bytes, 1):
+        groups.append(number & 127 | 128)
+        number >>= 7
+    groups[-1] &= 127
+    return bytes(groups)
+
+
+def test_parquet_whose_index_says_less_than_its_pages_is_refused(tmp_path):
+    path = tmp_path / "x.parquet"
+    text = pa.array(["x" * 15_000_000] * 120, pa.large_string())
+    table = pa.table({"prompt": text, "response": ["a"] * 120})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    del table, text
+    raw = path.read_bytes()
+    index_start = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    index = raw[index_start:]
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    sizes = [group.column(0).total_uncompressed_size, group.total_byte_size]
+    for size in sizes:
+        assert size > 1_000_000_000
+        true = varint(size)
+        assert true in index
+        index = index.replace(true, varint(1000, len(true)))
+    path.write_bytes(raw[:index_start] + index)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    assert group.column(0).total_uncompressed_size == 1000
+    assert peak_of(path, tmp_path) < 400
+    assert "decodes to more than" in refusal(path)
+
+
 @pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
 def test_compressed_arrow_is_measured_before_it_is_decoded(make, tmp_path):
     text = pa.array(["x" * 15_000_000] * 40, pa.large_string())
