@@ -22,6 +22,7 @@ _WRAPPERS = re.compile(r"\.(?:(?:token_adapter\.)?base_layer|original_module)\."
 # Tensors of adapters of any type.
 _OF_ADAPTER = re.compile(r"\.(?:lora_|loranew_|ia3_|hada_|lokr_|vera_|osf_|oft_)")
 _SAVED_TWICE = re.compile(r"\.modules_to_save\.(?=[^.]+$)")
+_TRAINED_ROWS = ".token_adapter.trainable_tokens_delta"
 LEAST_LIKENESS = 0.5
 """Cosine of two tables, all rows together, below which training did not make one of
 the other: rows that were trained stay near 1, those of another model are near 0."""
@@ -217,6 +218,9 @@ def take(
         if once != key and once in state and _is_equal(state[once], state[key]):
             del state[key]
             continue
+        if _is_copy_of_tied_rows(peft, key, state):
+            del state[key]
+            continue
         module, name = places.get(path_of(key), (None, ""))
         own = None if module is None else weight_of(module, name)
         if own is None or own.shape != state[key].shape:
@@ -228,6 +232,21 @@ def take(
             del state[key]
             notes.append(f"{path_of(key)}: a copy of the base's, unused")
     return notes
+
+
+def _is_copy_of_tied_rows(peft: Any, key: str, state: State) -> bool:
+    """Whether rows that were trained are those of the embeddings, saved for the head.
+
+    PEFT saves them twice where head and embeddings are tied and the vocabulary grew.
+    """
+    if not key.endswith(_TRAINED_ROWS):
+        return False
+    layers = dict(peft.named_modules())
+    layer = layers.get(key.rpartition(".")[0])
+    if getattr(layer, "tied_adapter", None) is None:
+        return False
+    others = [name for name in state if name.endswith(_TRAINED_ROWS) and name != key]
+    return len(others) == 1 and _is_equal(state[others[0]], state[key])
 
 
 def _places(model: Any) -> dict[str, tuple[Any, str]]:

@@ -23,7 +23,7 @@ from typing import Any
 from spark_audit import errors, files
 from spark_audit.errors import CheckpointError, InputError, out_of_memory, shown
 
-WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 CONFIGURATIONS = ("config.json", "adapter_config.json")
 # What trainers save beside weights and what is none.
 NO_WEIGHTS = (
