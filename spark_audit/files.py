@@ -31,6 +31,14 @@ from spark_audit.errors import InputError, OutputError
 SETTINGS_BYTES = 1 << 24
 """The largest file of settings that is read; the largest real ones are 10 MB."""
 _DATA_BYTES = 1 << 31
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How the text begins that Git leaves in the place of a large file."""
+LFS_PULL = "fetch the file itself: git lfs pull"
+
+
+def is_lfs_pointer(raw: bytes) -> bool:
+    """Whether a file's first bytes are those of a pointer of Git LFS."""
+    return raw.startswith(LFS_POINTER)
 
 
 def lies_inside(path: Path, *, within: Path | None = None) -> bool:

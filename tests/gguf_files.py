@@ -78,3 +78,39 @@ def number(value: int, code: str = "Q") -> bytes:
 
 def string(text: bytes, length: int | None = None) -> bytes:
     return number(len(text) if length is None else length) + text
+
+
+def written_lora(
+    file: Path,
+    state: dict[str, Any],
+    config: Any,
+    *,
+    architecture: str = "llama",
+    alpha: float = 8.0,
+    kind: str = "F32",
+) -> Path:
+    """Write LoRA of PEFT's names as llama.cpp's ``convert_lora_to_gguf.py`` does."""
+    import gguf
+
+    writer = gguf.GGUFWriter(file, architecture)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", alpha)
+    for name, tensor in state.items():
+        value = tensor.float().numpy()
+        layer, _, part = name.removeprefix("base_model.model.").rpartition(".lora_")
+        heads = {
+            "q_proj": config.num_attention_heads,
+            "k_proj": config.num_key_value_heads,
+        }.get(layer.rpartition(".")[2])
+        if heads and part == "B.weight" and architecture == "llama":
+            value = turned(value, heads)
+        end = "lora_a" if part == "A.weight" else "lora_b"
+        own = gguf.GGMLQuantizationType[kind]
+        packed = gguf.quants.quantize(np.ascontiguousarray(value), own)
+        writer.add_tensor(f"{named(layer)}.weight.{end}", packed, raw_dtype=own)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file

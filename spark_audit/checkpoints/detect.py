@@ -77,7 +77,9 @@ def formats_of(path: Path) -> Formats:
     bare = lone or (None if model or full is None else path)
     mlx = adapter and is_mlx_adapter(path)
     gguf = None if full else weight_files.lone_file(path, (".gguf",))
-    is_folder = model and gguf is None and (full is not None or not adapter)
+    # Beside a configuration without weights may lie folders of named adapters.
+    has_own = full is not None or not (adapter or (model and _holds_adapters(path)))
+    is_folder = model and gguf is None and has_own
     table: dict[str, tuple[Path | None, Reader | None]] = {
         "bare-weights": (bare, bare_weights),
         "gguf-file": (gguf, gguf_file),
@@ -87,6 +89,16 @@ def formats_of(path: Path) -> Formats:
         "task-series": (path if specs.is_series(path) else None, None),
     }
     return {name: (place, read) for name, (place, read) in table.items() if place}
+
+
+def _holds_adapters(path: Path) -> bool:
+    return any(path.glob("*/adapter_config.json"))
+
+
+def _checkpoints_in(path: Path) -> list[Path]:
+    """The folders in a folder that hold one; of the hub's cache, its snapshots."""
+    inner = [*path.glob("*/"), *path.glob("snapshots/*/")]
+    return [folder for folder in sorted(inner) if formats_of(folder)]
 
 
 def _chosen(places: Formats, half: str) -> Formats:
@@ -116,7 +128,7 @@ def _no_checkpoint(path: Path, formats: Formats) -> CheckpointError:
         shards.refuse_shards(path)
         what = "is no checkpoint"
 
-    folders = [one.name for one in sorted(path.glob("*/")) if formats_of(one)]
+    folders = [str(one.relative_to(path)) for one in _checkpoints_in(path)]
     files = [
         one.name
         for suffixes in (untrusted.WEIGHT_SUFFIXES, (".gguf",))

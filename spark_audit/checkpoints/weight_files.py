@@ -21,9 +21,11 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import (
     DAMAGED,
+    LFS_PULL,
     check_regular,
     fault,
     intact,
+    is_lfs_pointer,
     read_regular,
     sha256_file,
 )
@@ -37,6 +39,9 @@ FULL = ("model.safetensors", "pytorch_model.bin")
 ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
 AGAIN = "copy or download the checkpoint again"
 State = dict[str, torch.Tensor]
+_POINTER_BYTES = 1024
+_SHARD = re.compile(r"\d{4,5}(?:-of-\d{5}|_\d+)\.")
+_NOT_TRANSFORMERS = "tok_embeddings.weight"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -65,6 +70,9 @@ def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
         own = sorted(file.name for file in untrusted.weights_in(folder, suffixes))
         fix = "copy the weights there, put shards of a distributed run together, or "
         fix += f"give a weights file itself ({own[0] if own else 'none is there'})"
+        if len(own) > 1 and all(map(_SHARD.search, own)):
+            fix = f"add the {names[0]}.index.json that says which of {len(own)} files "
+            fix += f"belong together, or give one that is whole, such as {own[0]}"
         what = f"has a configuration, but no whole {' or '.join(names)}"
         raise CheckpointError(what, fix=fix)
     untrusted.check_inside(path, within=folder)
@@ -126,12 +134,45 @@ def read_tensors(path: Path) -> Any:
     return _unpickled(path)
 
 
+def _refuse_pointer(path: Path) -> None:
+    """Refuse what Git leaves in the place of a large file.
+
+    Raises
+    ------
+    CheckpointError
+        With the command that fetches the file.
+    """
+    if path.stat().st_size <= _POINTER_BYTES and is_lfs_pointer(path.read_bytes()):
+        what = f"{path.name} is a pointer of Git LFS, and not the file itself"
+        raise CheckpointError(what, fix=LFS_PULL)
+
+
+def refuse_other_names(state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse weights by the names of Meta, Mistral or torchtune.
+
+    Raises
+    ------
+    CheckpointError
+        With what makes transformers' of them.
+    """
+    if _NOT_TRANSFORMERS in state:
+        what = "its tensors have the names of Meta, Mistral or torchtune "
+        what += f"({_NOT_TRANSFORMERS}), not those of transformers"
+        fix = "give the folder in Hugging Face's format: convert Meta's by python -m "
+        fix += (
+            "transformers.models.llama.convert_llama_weights_to_hf --input_dir FOLDER "
+        )
+        fix += "--output_dir OUT, save torchtune's by FullModelHFCheckpointer"
+        raise CheckpointError(what, fix=fix)
+
+
 def _unpickled(path: Path) -> Any:
     """What torch.save wrote, of tensors alone."""
     again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
     with untrusted.foreign(f"{path.name} cannot be read as weights"):
         # What the user named may be a link; in folders links were looked at before.
         check_regular(path, follow=True)
+        _refuse_pointer(path)
         if zipped := zipfile.is_zipfile(path):
             # Refuse a file that grows when it is read: torch.save stores, never packs.
             with zipfile.ZipFile(path) as archive:
@@ -155,6 +196,7 @@ def read_safetensors(path: Path) -> tuple[State, dict[str, str]]:
 
     with untrusted.foreign(f"{path.name} is damaged or no safetensors file", fix=AGAIN):
         check_regular(path, follow=True)
+        _refuse_pointer(path)
         with safe_open(path, framework="pt") as file:
             state = {key: file.get_tensor(key) for key in file.keys()}
             return state, file.metadata() or {}

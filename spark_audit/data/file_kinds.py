@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from spark_audit.errors import InputError
+from spark_audit.files import LFS_POINTER, LFS_PULL
 
 SAVE_AS_CSV = "save the sheet as CSV (UTF-8) and give that file"
 UNPACK = "unpack it and give the file in it"
@@ -29,6 +30,7 @@ KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", CONVERT),
     (b"\x93NUMPY", "a NumPy array", CONVERT),
     (b"Obj\x01", "an Avro file", CONVERT),
+    (LFS_POINTER, "a pointer of Git LFS", LFS_PULL),
 )
 """First bytes, what such a file is, and what to do with it."""
 PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))

@@ -135,6 +135,22 @@ class SpanReader:
         return "characters"
 
 
+def looks_annotated(value: Any) -> bool:
+    """Whether a column holds places in a text: records of a start and an end."""
+    if not isinstance(value, list) or not value:
+        return False
+    for record in value:
+        if isinstance(record, list | tuple) and len(record) == 3:
+            edges = tuple(record[:2])
+        elif isinstance(record, dict):
+            edges = (record.get("start"), record.get("end"))
+        else:
+            return False
+        if not all(type(edge) is int for edge in edges):
+            return False
+    return True
+
+
 def _annotated_string(record: Any) -> str | None:
     if isinstance(record, dict):
         for key in _TEXT_KEYS:

@@ -38,10 +38,15 @@ from spark_audit.data.fixed_wording import (
     task_templates,
     template_ranges,
 )
-from spark_audit.data.foreign_spans import UNITS, Offsets, SpanReader
+from spark_audit.data.foreign_spans import (
+    UNITS,
+    Offsets,
+    SpanReader,
+    looks_annotated,
+)
 from spark_audit.data.json_rows import EMPTY_FIX
 from spark_audit.data.sources import Row, read_rows, split_of
-from spark_audit.errors import InputError, at
+from spark_audit.errors import InputError, at, shown
 
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"
@@ -250,6 +255,7 @@ class _Import:
         for place, named, row in rows:
             with at(place):
                 try:
+                    self._tell_of_annotations(row)
                     example = self._example(named, row, place)
                 except _EmptyFieldError:
                     self._dropped.append(place)
@@ -268,6 +274,15 @@ class _Import:
 
     def _tell(self, remark: str) -> None:
         self._told[remark] = None
+
+    def _tell_of_annotations(self, row: Row) -> None:
+        """Say which columns hold places of identifiers and are not read."""
+        if row.get("spans") is not None:
+            return
+        for column, value in row.items():
+            if looks_annotated(value):
+                remark = f"column {shown(column)!r} holds places in a text and is not "
+                self._tell(f"{remark}read: name it 'spans' if they are identifiers")
 
     def _example(self, named: Split | None, row: Row, place: str) -> Example:
         whole = self.pieces is None and not self.columns and {*REQUIRED} <= {*row}

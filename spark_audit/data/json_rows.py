@@ -164,6 +164,10 @@ def _layout_of(value: dict[str, Any]) -> str:
             return "split"
     if _wrapper_key(value) is not None:
         return "wrapped"
+    if len(_lists_of_rows(value)) > 1 and WRAPPERS.issuperset(_lists_of_rows(value)):
+        return "several"
+    if _is_table_of_lists(value):
+        return "lists by column"
     if value and all(isinstance(held, dict) and held for held in value.values()):
         if all(key.isdecimal() for key in value):
             return "by row"
@@ -174,14 +178,34 @@ def _layout_of(value: dict[str, Any]) -> str:
 
 def _wrapper_key(value: dict[str, Any]) -> str | None:
     """The key of the only list of objects, if it is one that tools use for rows."""
-    keys = [
+    keys = _lists_of_rows(value)
+    if len(keys) == 1 and keys[0] in WRAPPERS:
+        return keys[0]
+    return None
+
+
+def _lists_of_rows(value: dict[str, Any]) -> list[str]:
+    """The keys under which an object has a list of objects."""
+    return [
         key
         for key, held in value.items()
         if isinstance(held, list) and held and all(isinstance(x, dict) for x in held)
     ]
-    if len(keys) == 1 and keys[0] in WRAPPERS:
-        return keys[0]
-    return None
+
+
+def _is_table_of_lists(value: dict[str, Any]) -> bool:
+    """Whether each key is a column, with a list of its cells, texts among them.
+
+    Token ids with their labels are lists, too, and one row: they are numbers alone.
+    """
+    columns = list(value.values())
+    if not all(isinstance(cells, list) and len(cells) > 1 for cells in columns):
+        return False
+    if len(columns) < 2 or len({len(cells) for cells in columns}) > 1:
+        return False
+    cells = [cell for column in columns for cell in column]
+    has_text = any(isinstance(cell, str) for cell in cells)
+    return has_text and not any(isinstance(cell, dict | list) for cell in cells)
 
 
 def _rows_in_object(value: dict[str, Any], path: Path, note: Note) -> list[Any]:
@@ -197,6 +221,18 @@ def _rows_in_object(value: dict[str, Any], path: Path, note: Note) -> list[Any]:
         assert key is not None
         note(f"{path}: is an object, and its rows are those under '{key}'")
         return list(value[key])
+
+    if layout == "several":
+        listed = ", ".join(_lists_of_rows(value))
+        what = f"holds several lists of rows ({listed})"
+        fix = "save each as a file of its own, such as train.json and test.json"
+        raise InputError(what, where=str(path), fix=fix)
+
+    if layout == "lists by column":
+        note(f"{path}: is a table by column, with a list of cells each")
+        columns = list(value)
+        cells_by_row = zip(*value.values(), strict=True)
+        return [dict(zip(columns, cells, strict=True)) for cells in cells_by_row]
 
     if layout == "by row":
         note(f"{path}: is an object of numbered rows")

@@ -127,6 +127,49 @@ def test_several_checkpoints_in_a_folder_are_named(
     refused(tmp_path / "files", "(these files in it are: early.pt, late.pt)")
 
 
+def test_named_adapters_beside_a_configuration_and_the_hubs_cache(
+    tiny_base, make_adapter, trained, tmp_path
+):
+    make_adapter(tmp_path / "out" / "policy")
+    shutil.copy(tiny_base / "config.json", tmp_path / "out")
+    refused(tmp_path / "out", "give one of them, such as out/policy", base=tiny_base)
+    cache = tmp_path / "models--me--mine"
+    save_model(trained, cache / "snapshots" / "abc")
+    refused(cache, "give one of them, such as models--me--mine/snapshots/abc")
+
+
+def test_lightnings_file_is_read_as_any_other(trained, tiny_base, tmp_path):
+    file = tmp_path / "last.ckpt"
+    state = {f"model.{key}": value for key, value in trained.state_dict().items()}
+    torch.save({"epoch": 1, "state_dict": state}, file)
+    loaded = opened(file, base=tiny_base)
+    assert torch.equal(said(loaded), said(trained))
+    assert not problem_of(file, base=tiny_base)
+
+
+def test_shards_without_their_index_are_told(trained, tiny_base, tmp_path):
+    folder = save_model(trained, tmp_path)
+    (folder / "model.safetensors").unlink()
+    in_two_files(trained, folder, "safetensors")
+    (folder / "model.safetensors.index.json").unlink()
+    refused(folder, "add the model.safetensors.index.json", base=tiny_base)
+
+
+def test_names_of_meta_are_told_with_the_command_that_converts(tiny_base, tmp_path):
+    file = tmp_path / "consolidated.00.pth"
+    torch.save({"tok_embeddings.weight": torch.ones(300, 32)}, file)
+    refused(file, "convert_llama_weights_to_hf", base=tiny_base)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_pointer_of_git_lfs_is_told(name, trained, tmp_path):
+    folder = save_model(trained, tmp_path)
+    (folder / "model.safetensors").unlink()
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (folder / name).write_bytes(pointer)
+    refused(folder, "git lfs pull")
+
+
 def test_a_pattern_in_quotes_is_what_a_shell_makes_of_it(
     tiny_base, make_adapter, tmp_path, monkeypatch
 ):

@@ -50,6 +50,13 @@ FORMS = {
         "pickle",
         "convert it",
     ),
+    "pointer.jsonl": (
+        lambda path: path.write_bytes(
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+        ),
+        "pointer of Git LFS",
+        "git lfs pull",
+    ),
     "rows.pdf": (lambda path: path.write_bytes(b"%PDF-1.7\n"), "PDF", "convert it"),
 }
 

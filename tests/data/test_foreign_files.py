@@ -68,6 +68,7 @@ FILES = {
     "crlf.jsonl": LINES.replace("\n", "\r\n").encode(),
     "bom.json": codecs.BOM_UTF8 + TABLE.to_json(orient="records").encode(),
     "columns.json": TABLE.to_json().encode(),
+    "lists.json": json.dumps(TABLE.to_dict(orient="list")).encode(),
     "index.json": TABLE.to_json(orient="index").encode(),
     "split.json": TABLE.to_json(orient="split").encode(),
     "table.json": TABLE.to_json(orient="table", index=False).encode(),
@@ -304,6 +305,40 @@ def test_names_and_keys_of_other_tools_are_ours(tmp_path):
         ]
     with_spans(path, {**place, "entity_type": "PERSON"})
     assert imported(path)[1] == ["1 spans of type PERSON count as NAME"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("entities", [[5, 9, "EMAIL"]]),
+        ("privacy_mask", [{"start": 5, "end": 9, "label": "EMAIL", "value": "a@b."}]),
+    ],
+)
+def test_places_under_another_name_are_told(column, value, tmp_path):
+    path = tmp_path / "x.jsonl"
+    row = {"prompt": "mail a@b.", "response": "ok", column: value}
+    path.write_text(json.dumps(row) + "\n")
+    (read,), told = imported(path)
+    assert read.spans == ()
+    assert f"column '{column}' holds places in a text and is not read" in told[0]
+    path.write_text(json.dumps({**row, column: [1, 2]}) + "\n")
+    assert imported(path)[1] == []
+
+
+def test_lists_of_several_splits_in_a_file_are_told(tmp_path):
+    path = tmp_path / "x.json"
+    rows = TABLE.to_dict(orient="records")
+    path.write_text(json.dumps({"train": rows[:2], "test": rows[2:]}))
+    assert "holds several lists of rows (train, test)" in refusal(path)
+
+
+def test_a_row_of_token_ids_is_no_table(tmp_path):
+    from spark_audit.data.json_rows import json_rows
+
+    path = tmp_path / "x.jsonl"
+    row = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}
+    path.write_text(json.dumps(row) + "\n")
+    assert [found for _, found in json_rows(path, note=print)] == [row]
 
 
 def test_decomposed_letters_are_told_and_kept(tmp_path):

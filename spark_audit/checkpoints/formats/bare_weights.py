@@ -50,6 +50,7 @@ def bare_weights(place: Path, loading: specs.Loading) -> Checkpoint:
     made = None
     if full:
         weight_files.check_filled(full)
+        weight_files.refuse_other_names(full)
         config, described, note = weight_files.config_of(place, loading)
         notes.append(note)
         made = Checkpoint(

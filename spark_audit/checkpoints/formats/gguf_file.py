@@ -17,6 +17,7 @@ import torch
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.architecture import empty, read_architecture
 from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.formats.gguf_lora import gguf_lora, is_gguf_lora
 from spark_audit.checkpoints.loaded import SIZES
 from spark_audit.checkpoints.tokenizer import vocabulary_of
 from spark_audit.checkpoints.weight_files import State
@@ -34,15 +35,11 @@ _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Number of a type in the file -> bytes of a value."""
 _STRING, _ARRAY = 8, 9
 _UNREADABLE = "is no GGUF file that can be read"
-_MERGE_LORA = (
-    "give the PEFT folder that it was converted from, or merge it: llama-export-lora "
-    "-m BASE.gguf --lora FILE.gguf -o OUT.gguf, and give OUT.gguf"
-)
 _BASE = "give the model that it was converted from by --base"
 
 
 def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
-    """Weights as the file's makers rounded them, read as plain numbers.
+    """Weights as the file's makers rounded them, read as plain numbers; or LoRA.
 
     Raises
     ------
@@ -51,7 +48,6 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         are not those of the base's configuration and tokenizer, or it is in parts.
     """
     check_regular(file, follow=True)
-    config, folder, note = weight_files.config_of(file, loading)
     install = "where spark-audit lies: pip install '.[gguf]'"
     with untrusted.foreign("a GGUF file needs the package gguf", fix=install):
         import gguf
@@ -64,8 +60,11 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         counts = [int(tensor.n_elements) for tensor in reader.tensors]
         if not all(counts):
             raise ValueError("a tensor is empty")
-        if any(str(tensor.name).endswith(".lora_a") for tensor in reader.tensors):
-            raise CheckpointError("is a LoRA adapter in GGUF", fix=_MERGE_LORA)
+        is_lora = is_gguf_lora(reader)
+    if is_lora:
+        return gguf_lora(file, reader, loading)
+    config, folder, note = weight_files.config_of(file, loading)
+    with untrusted.foreign(_UNREADABLE):
         content = _understood(file)
     if "split.count" in reader.fields:
         fix = "join its parts (llama-gguf-split --merge) and give the one file"
