@@ -33,6 +33,7 @@ from spark_audit.audits import Audit, Matched, find, metric_of
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.loaded import Loaded, live, undisturbed
 from spark_audit.errors import InputError, SparkError
+from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
 from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
@@ -131,6 +132,10 @@ class AuditCallback(_Base):  # type: ignore[misc]
     ----------
     looks
         What each look came to, in order.
+    batches
+        What the trainer's own first batches hold: which identifiers have loss, whether
+        rows are packed (:class:`~spark_audit.integrations.trainer_batches.Seen`).
+        ``None`` before training.
 
     Raises
     ------
@@ -181,6 +186,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
             raise InputError(what, where=f"manifest {whole.name!r}")
         self.looks: list[Look] = []
         self._due = 0
+        self._reader: BatchReader | None = None
 
     def _plan(self, manifest: Manifest) -> Plan:
         audits = [*self._audits.values()]
@@ -201,14 +207,22 @@ class AuditCallback(_Base):  # type: ignore[misc]
             check_fit(self._whole, loaded, base_sha256=None)
             self._items = items_for(self.manifest, loaded, self.plan)
             self._base = self._scored_base(own, tokenizer, fresh=not state.global_step)
+            self._reader = BatchReader.of(self._whole, loaded)
         if state.global_step:
             self._looked(state.global_step, started)
         else:
             self._look(state, control, started)
+        # A hook would be compiled with the model.
+        if not getattr(args, "torch_compile", False):
+            self._reader.attach(extract_model_from_parallel(model))
+        self._steps_read = 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Look, where that is due, and after the last step."""
         step = state.global_step
+        self._steps_read += 1
+        if self._steps_read >= min(STEPS, state.max_steps):
+            self._tell_batches()
         if step >= state.max_steps:
             self._look(state, control)
         elif step >= self._due:
@@ -220,9 +234,25 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Look once more where training ended before its last step."""
+        self._tell_batches()
         looked = self.looks and self.looks[-1].step == state.global_step
         if not looked and not args.load_best_model_at_end:
             self._look(state, control)
+
+    @property
+    def batches(self) -> Seen | None:
+        """What was seen in the trainer's own batches, of this process."""
+        return None if self._reader is None else self._reader.seen
+
+    def _tell_batches(self) -> None:
+        """Say once what the trainer's first batches hold; read no further ones."""
+        reader = self._reader
+        if reader is None or not reader.is_attached:
+            return
+        reader.detach()
+        if PartialState().is_main_process:
+            for sentence in reader.seen.sentences():
+                _log.warning("%s", sentence)
 
     def _looked(self, step: int, started: float) -> float:
         """Count what was just done, and say when to look again; seconds it took."""
