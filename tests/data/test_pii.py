@@ -486,6 +486,12 @@ def test_short_names_in_a_line_of_capitals(text, wanted):
     assert [text[start:end] for start, end in names(text)] == wanted
 
 
+def test_a_lone_name_behind_a_role_is_whole_whatever_word_is_next():
+    """Only a full name may go on: "Ab" is no part of the manager's."""
+    text = "Manager Walker Ab sofort"
+    assert [text[start:end] for start, end in names(text)] == ["Walker"]
+
+
 def test_no_hit_is_said_in_one_line(tmp_path, capsys):
     write_examples(tmp_path / "t.jsonl", [example("row", "nothing here")])
     arguments = ["data", "annotate", str(tmp_path / "t.jsonl")]
