@@ -63,9 +63,12 @@ TITLES = frozenset(
 )
 """Words in front of a name that are no part of it."""
 
-_DATE = re.compile(
-    r"(?<!\d)(\d{1,2}\D{1,2}\d{1,2}\D{1,2}(\d\d){1,2}|(19|20)\d\d\D\d{1,2}\D\d{1,2})(?!\d)"
+_ONE_DATE = (
+    r"(?:\d{1,2}\D{1,2}\d{1,2}\D{1,2}(?:\d\d){1,2}|(?:19|20)\d\d\D\d{1,2}\D\d{1,2})"
 )
+_CLOCK = r"(?:[ T,]{1,2}\d{1,2}:\d\d(?::\d\d)?)?"
+# A date or a range of dates, whole: a phone number in pairs holds what looks like one.
+_DATES = re.compile(rf"{_ONE_DATE}{_CLOCK}(?:\D{{1,3}}{_ONE_DATE}{_CLOCK})?")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _MIXED = re.compile(r"[^\W_]+")
 _WORD_AND_YEAR = re.compile(r"[^\W\d_]+\d{0,4}")
@@ -159,6 +162,8 @@ def kind_of(text: str, span_type: str) -> Kind | None:
     ('name', None)
     >>> kind_of("(212) 555-0142", "PHONE"), kind_of("1985-03-12", "OTHER")
     ('number', None)
+    >>> kind_of("06 12 34 56 78", "PHONE"), kind_of("12.03.85-1234", "SSN")
+    ('number', 'number')
     >>> kind_of("x7Kq02mZpe", "PASSWORD"), kind_of("Summer2024", "PASSWORD")
     ('code', None)
     """
@@ -167,7 +172,7 @@ def kind_of(text: str, span_type: str) -> Kind | None:
     if span_type == "NAME":
         has_digit = any(char.isdigit() for char in text)
         return "name" if len(_names(text)) >= 2 and not has_digit else None
-    if _DATE.search(text):
+    if span_type != "PHONE" and _DATES.fullmatch(text):
         return None
     if len(_digits(text)) >= MIN_DIGITS:
         return "number"
@@ -223,6 +228,8 @@ def _telling_part(address: str) -> str:
     address of an office is as hard to guess as the name of its domain.
     """
     local, _, domain = address.rpartition("@")
+    if len(_digits(local)) >= MIN_DIGITS:
+        return local
     words = [w for w in _LETTERS.findall(local) if len(w) >= MIN_WORD_LENGTH]
     own_words = [word for word in words if word not in OFFICES]
     is_long = any(len(word) >= MIN_LOCAL_WORD for word in own_words)

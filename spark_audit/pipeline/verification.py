@@ -504,8 +504,8 @@ def taken_on_trust(
     told = [
         "that the evidence is of these checkpoints and all that there was: whoever can "
         "write to the folder can write both (sign the statement of `gate --attest`)",
-        "checks of the setup (held_out_back, base_read_rows, broken_model): they rest "
-        "on scores of single tokens, which are no evidence",
+        "checks of the setup (held_out_back, base_read_rows, broken_model, "
+        "trained_rows_fit): they rest on scores of single tokens, no evidence",
         "status, command, versions and times, and settings that no conclusion rests on",
     ]
     missing = [one.name for one in report.checkpoints if one.name not in {*verified}]

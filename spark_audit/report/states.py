@@ -657,8 +657,9 @@ def _on(report: Report, name: str) -> str:
     if not count or not knows(key):
         return str(count or "")
     own = [f for f in report.findings if f.audit == name and f.checkpoint != BASE]
-    # The sizes of what is tested come first: a sentence may be of more.
-    own.sort(key=lambda one: one.family != "primary")
+    # The sizes of what is tested come first: a sentence may be of more, and findings
+    # on canaries count other things under the same names.
+    own.sort(key=lambda one: (one.family != "primary", one.metric != metric))
     guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
     # Sizes of the two sides stand among them.
     facts = ChainMap(*(dict(one.facts) for one in (*own, *guards)))

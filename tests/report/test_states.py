@@ -112,6 +112,21 @@ def test_what_was_tested_is_counted_as_the_sentence_counts_it():
     assert told.startswith("100 trained")
 
 
+@pytest.mark.parametrize("family", ["primary", "exploratory"])
+def test_canaries_that_come_back_do_not_hide_how_many_identifiers_were_asked(family):
+    """Findings on canaries have a plain count under the same name."""
+    canaries = finding("extract", "a", "nothing_shown")
+    canaries = canaries.model_copy(update={"facts": {"back": 1}, "family": family})
+    row = figure("a", "extract|greedy_rate", 0.5, n=100, clusters=35)
+    made = made_report("a", results=[row], findings=[canaries])
+    (tried,) = [
+        each["on"]
+        for each in attacks(made, standings(made))
+        if each["audit"] == "extract"
+    ]
+    assert tried.startswith("100 trained")
+
+
 @pytest.mark.parametrize("mde", [0.0301, 0.045, 0.0518, 0.3])
 def test_no_smaller_effect_is_shown_to_be_detectable(mde):
     row = figure("a", "matched|memory", 0.01, low=-0.016, high=0.037, mde=mde)
