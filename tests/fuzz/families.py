@@ -319,7 +319,9 @@ def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     path = scene.file("rows.jsonl", raw)
     output = path.with_name("annotated.jsonl")
     if (yield ["data", "annotate", path, "-o", output]) == 0:
-        given = [json.loads(line) for line in raw.decode().split("\n") if line]
+        # A byte order mark in front of a file is read over, as pandas does.
+        text = raw.decode("utf-8-sig")
+        given = [json.loads(line) for line in text.split("\n") if line]
         made = [json.loads(line) for line in output.read_text().split("\n") if line]
         if len({row["id"] for row in given}) < len(given):
             raise Silent("an id stands twice")
