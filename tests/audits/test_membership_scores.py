@@ -169,7 +169,7 @@ def test_lengths_of_both_sides_are_compared():
     rng = np.random.default_rng(0)
     length = [*rng.normal(0, 1, 400), *rng.normal(0.5, 1, 300)]
     facts = pd.DataFrame({"task": "t", "member": np.arange(700) < 400})
-    facts = facts.assign(length=length, zlib_bytes=1.0)
+    facts = facts.assign(length=length, zlib_bytes=1.0, cluster=np.arange(700))
     apart, flat = covariate_table(facts)
     assert apart["p"] < 1e-4
     assert apart["smd"] == pytest.approx(-0.5, abs=0.15)

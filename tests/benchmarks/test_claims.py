@@ -289,13 +289,16 @@ def test_a_study_trains_audits_and_judges(tiny_base, tmp_path, monkeypatch):
     judged = [one for one in claims() if {*one.systems} <= {"er", "spark"}]
     monkeypatch.setattr("claims.study.systems", lambda all_: few)
     monkeypatch.setattr("claims.judging.claims", lambda: judged[:3])
-    rows = [
-        replace(
-            a_train_row(task), id=f"{task}-{i}", source_id=f"{task}-{i}", split=split
-        )
-        for task in "ab"
-        for i, split in enumerate(("train", "train", "test"))
-    ]
+    rows = []
+    for task in "ab":
+        row = a_train_row(task)
+        for i, split in enumerate(("train", "train", "test")):
+            name = f"{task}-{i}"
+            # Held-out rows have texts of their own.
+            response = f"{row.response} {name}"
+            rows.append(
+                replace(row, id=name, source_id=name, split=split, response=response)
+            )
     data = tmp_path / "rows.jsonl"
     write_examples(data, rows)
     request = ClaimsRequest(

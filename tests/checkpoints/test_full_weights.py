@@ -54,12 +54,6 @@ def test_a_file_alone_takes_all_but_its_numbers_from_the_base(tiny_base, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "config", "size", "told"),
     [
-        (
-            "llama",
-            {"vocab_size": 361},
-            300,
-            "vocabulary (361 rows here, 300 rows in tiny-base)",
-        ),
         ("llama", {}, 280, "tokenizer (280 tokens, "),
         ("llama", {"vocab_size": 361}, 280, "vocabulary (361 rows here"),
         (

@@ -254,7 +254,7 @@ def test_what_cannot_be_used_is_refused_before_the_first_step(
     ):
         with pytest.raises(InputError, match=text):
             AuditCallback(manifest, **options)
-    with pytest.raises(OutputError, match="nothing.json: cannot be read"):
+    with pytest.raises(InputError, match="nothing.json: there is no such file"):
         AuditCallback(tmp_path / "nothing.json")
     other = AuditCallback(manifest, tokenizer=make_tokenizer(size=290))
     with pytest.raises(InputError, match="made for another model: tokenizer"):

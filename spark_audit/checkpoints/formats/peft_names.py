@@ -23,7 +23,13 @@ _TABLES = re.compile(r"\.(lm_head|embed_tokens|embed_out|wte)\.")
 def is_whole_model(state: State) -> bool:
     """Whether a file holds the base's own layers beside the adapter on them."""
     # LoRA of one tensor lies around the layer of another: ".base_layer.lora_A.".
-    layers = [k for k in state if ".base_layer." in k and not LORA.fullmatch(k)]
+    layers = [
+        key
+        for key in state
+        if ".base_layer." in key
+        and not key.endswith(".bias")  # an adapter may train and save these
+        and not LORA.fullmatch(key)
+    ]
     return any(not _TABLES.search(key) for key in layers)
 
 
