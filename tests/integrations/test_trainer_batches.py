@@ -31,6 +31,11 @@ ARGUMENTS = {
     "dataloader_pin_memory": False,
 }
 
+# TRL sets an option that transformers is about to rename.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.gradient_checkpointing. is deprecated:FutureWarning"
+)
+
 
 def make_rows(*, supervised):
     """A number in the prompt and one in the completion of each row."""

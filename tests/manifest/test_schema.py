@@ -224,7 +224,12 @@ def fitting(manifest) -> dict[str, Any]:
 
 def fits(manifest: Manifest, *, base_sha256: Any, vocab_size: int, **facts: Any) -> Any:
     """Notes on a checkpoint of these facts."""
-    checkpoint: Any = SimpleNamespace(usable=range(vocab_size), **facts)
+    checkpoint: Any = SimpleNamespace(
+        usable=range(vocab_size),
+        read_by=facts["tokenizer_sha256"],
+        has_rows_of=lambda *_: False,
+        **facts,
+    )
     return check_fit(manifest, checkpoint, base_sha256=base_sha256)
 
 

@@ -25,7 +25,8 @@ GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")
 
 
 def with_fields(loaded: Any, **fields: Any) -> Any:
-    return SimpleNamespace(**{**vars(loaded), **fields})
+    methods = {"has_rows_of": lambda *_: False, "read_by": loaded.tokenizer_sha256}
+    return SimpleNamespace(**{**methods, **vars(loaded), **fields})
 
 
 # --- the manifest ---------------------------------------------------------------------

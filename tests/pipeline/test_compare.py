@@ -114,7 +114,10 @@ def test_contrasts_are_those_of_one_call(make_case, write):
         tables, case.manifest, baseline="er", placebo_draws=0, rematched=False
     )
     contrasts = [row for row in report.contrasts if row.audit == "matched"]
-    assert contrasts == together.contrasts
+    # A report knows the state of its checkpoints, a result of one audit does not.
+    assert [row.model_copy(update={"state": ""}) for row in contrasts] == [
+        row.model_copy(update={"state": ""}) for row in together.contrasts
+    ]
     alone = nll(tables, case.manifest, baseline="er")
     assert [row for row in report.contrasts if row.audit == "nll"] == alone.contrasts
     assert [r for r in report.results if r.audit == "nll"] == alone.rows
@@ -304,7 +307,7 @@ def test_evidence_of_another_version_or_without_a_checksum_is_refused(make_case,
     path = two / "scores" / "spans.parquet"
     pd.read_parquet(path).to_parquet(path)
     for sums, said in (
-        ({path.name: sha256_file(path)}, "is not readable evidence; audit again"),
+        ({path.name: sha256_file(path)}, "is not readable evidence"),
         ({}, "is not the file that the report was made from"),
     ):
         told = read_report(two).model_copy(update={"evidence": sums})

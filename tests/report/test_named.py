@@ -2,6 +2,7 @@
 
 import json
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +27,34 @@ from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
 
 ROWS, HELD_OUT = 60, 80
+
+
+def membership_evidence(
+    units: pd.DataFrame, references: Iterable[tuple[str, np.ndarray]]
+) -> Evidence:
+    """Evidence of an audit whose other scores are all missing."""
+    units = units.assign(label=np.nan, length=1, zlib_bytes=1)
+    measured = []
+    for name, reference in references:
+        missing = np.full(len(units), np.nan)
+        others = dict.fromkeys(("loss", "response", "zlib"), missing)
+        measured.append((name, {**others, "reference": reference}))
+    facts = {"alone": {}, "borrowed": False, "unscored": []}
+    return Evidence.of(units, measured, facts)
+
+
+def extraction_evidence(units: pd.DataFrame, scores: dict[str, np.ndarray]) -> Evidence:
+    """Evidence of identifiers behind their true prefix."""
+    texts = dict.fromkeys(("task", "origin", "canary_id", "part"), "")
+    counts = dict.fromkeys(("dose", "string", "lead"), 0)
+    flags = dict.fromkeys(("first", "near", "given", "elsewhere"), False)
+    units = units.assign(
+        set="pii", split="train", stratum=0, home=0, **texts, **counts, **flags
+    )
+    names = ("n_tokens", "greedy", "logp_t1", "logp_top40", "parts", "parts_right")
+    missing = dict.fromkeys(names, np.full(len(units), np.nan))
+    facts = {"asked": [], "trained": [], "checkpoints": []}
+    return Evidence.of(units, [("leaky", {**missing, **scores})], facts)
 
 
 @pytest.fixture
@@ -61,7 +90,7 @@ def made(
     if later is not None:
         noise += np.random.default_rng(later).normal(0, 0.5, noise.shape)
     scores = zip(("base", "clean", "leaky"), noise, strict=True)
-    evidence = Evidence.of(units, ((name, {"reference": x}) for name, x in scores))
+    evidence = membership_evidence(units, scores)
     path = folder / "scores" / "mia.parquet"
     path.parent.mkdir(parents=True)
     evidence.write(path)
@@ -145,7 +174,7 @@ def test_strangers_with_many_rows_are_listed_no_more_often(tmp_path):
     for _ in range(worlds):
         scores = rng.normal(size=n)
         scores[:known] += 6
-        Evidence.of(units, [("leaky", {"reference": scores})]).write(path)
+        membership_evidence(units, [("leaky", scores)]).write(path)
         report = made_report("leaky", evidence={path.name: sha256_file(path)})
         for size in sizes:
             for one in persons(report, tmp_path, names[size]):
@@ -233,7 +262,7 @@ def test_what_comes_back_is_told_of_the_person_alone(folder):
     units = pd.DataFrame(said, columns=["cluster", "type", "value"])
     units = units.drop(columns="value").assign(span=range(3), prompt="full")
     scores = {"greedy_sure": np.array([1.0, 1.0, 0.0])}
-    evidence = Evidence.of(units.assign(split="train"), [("leaky", scores)])
+    evidence = extraction_evidence(units, scores)
     path = folder / "scores" / "extract.parquet"
     evidence.write(path)
     report = read_report(folder)

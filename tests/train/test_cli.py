@@ -17,6 +17,14 @@ RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]
 
 
+@pytest.fixture(autouse=True)
+def paths(tmp_path, monkeypatch):
+    """The paths of these calls are there: a missing one is refused first."""
+    for name in "bcdeft":
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
 def test_help_answers_without_importing_what_is_heavy():
     code = (
         "import sys\n"
@@ -44,7 +52,11 @@ def test_help_answers_without_importing_what_is_heavy():
         ([], 2, "no command was given"),
         (["nothing"], 2, 'Unknown command "nothing"'),
         (["run"], 2, "--method requires an argument"),
-        ([*RUN, "--method", "spak"], 2, "--method: 'spak' is unknown; did you mean 's"),
+        (
+            ["run", "--method", "spak", *RUN[3:]],
+            2,
+            "--method: 'spak' is unknown; did you mean 's",
+        ),
         ([*RUN, "--dp", "dpsg"], 2, 'Did you mean "dpsgd"?'),
         ([*RUN, "--set", "ptpc.lr=1"], 2, "'ptpc.lr' is no setting of method 'seqft"),
         ([*RUN, "--set", "lr=abc"], 2, "--set: lr is 'abc': input should be a valid"),
@@ -54,7 +66,7 @@ def test_help_answers_without_importing_what_is_heavy():
         ([*RUN, "--seed", "1", "--set", "lr=1", "seed=2"], 2, "--seed: is 1, and"),
         (["relearn", "c", "--data", "d", "-o", "x", "--device", "0"], 2, "device '0'"),
         (["score"], 2, "DATA requires an argument"),
-        (["score", "/no/such.jsonl", "--base", "b"], 4, "/no/such.jsonl"),
+        (["score", "/no/such.jsonl", "--base", "b"], 2, "/no/such.jsonl"),
         (["score", "d", "--base", "b", "--alpha", "2"], 2, "--alpha"),
         (["score", "d", "--base", "b", "--limit", "0"], 2, "--limit"),
         (["relearn", "c", "--data", "d"], 2, "--output requires an argument"),
