@@ -376,11 +376,7 @@ def _in_time(call: Callable[[], Any], texts: Sequence[str], tokenizer: Any) -> A
     thread.start()
     thread.join(SECONDS + sum(map(len, texts)) / LETTERS_A_SECOND)
     if not outcome:
-        raise InputError(
-            "the tokenizer takes too long for a text: one of its patterns does not end",
-            where=type(tokenizer).__name__,
-            fix="give the tokenizer that the model was trained with by --tokenizer",
-        )
+        raise _endless(tokenizer)
     value, error = outcome[0]
     if error is not None:
         raise error
@@ -419,11 +415,23 @@ def _tokenising(tokenizer: Any) -> Iterator[None]:
         # The library's own errors are of no narrower class.
         if type(error) is not Exception and not panicked(error):
             raise
+        # The library for patterns stops a search by itself, after a number of steps.
+        if "retry-limit" in str(error):
+            raise _endless(tokenizer) from None
         raise InputError(
             "the tokenizer fails on a text",
             where=type(tokenizer).__name__,
             fix="give the tokenizer that the model was trained with by --tokenizer",
         ) from None
+
+
+def _endless(tokenizer: Any) -> InputError:
+    """Return the error for a text on which a pattern of the tokenizer does not end."""
+    return InputError(
+        "the tokenizer takes too long for a text: one of its patterns does not end",
+        where=type(tokenizer).__name__,
+        fix="give the tokenizer that the model was trained with by --tokenizer",
+    )
 
 
 def kept_range(

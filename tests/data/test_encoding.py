@@ -190,9 +190,13 @@ def tokenizer_with(pattern):
     return PreTrainedTokenizerFast(tokenizer_object=words)
 
 
+# Either the library stops the search by itself, or the time is over before.
+@pytest.mark.parametrize("seconds", [0.01, 120.0])
 @pytest.mark.parametrize("call", [encode, token_ids])
-def test_a_pattern_that_takes_too_long_on_a_text_is_an_error(call, monkeypatch):
-    monkeypatch.setattr(encoding, "SECONDS", 0.3)
+def test_a_pattern_that_takes_too_long_on_a_text_is_an_error(
+    call, seconds, monkeypatch
+):
+    monkeypatch.setattr(encoding, "SECONDS", seconds)
     slow = tokenizer_with("[a-z]+ ([a-z ]|[a-z ])*#")
     secret = "the quick brown fox jumps over the lazy dog again"
     with pytest.raises(InputError, match="takes too long") as caught:
