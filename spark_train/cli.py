@@ -20,7 +20,12 @@ from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import InputError
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import run_command, say, show_facts, show_table, tell
-from spark_train.training_request import Base, Opening, RelearnRequest, TrainRequest
+from spark_train.training_request import (
+    Base,
+    Opening,
+    RelearnRequest,
+    TrainRequest,
+)
 
 PROGRAM = "spark-train"
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}

@@ -399,7 +399,10 @@ def train(
 
 
 def _begun(
-    request: TrainRequest, corpus: Corpus, loaded: Loaded, settings: dict[str, Any]
+    request: TrainRequest,
+    corpus: Corpus,
+    loaded: Loaded,
+    settings: dict[str, Any],
 ) -> RunRecord:
     """The record of a run that begins now."""
     start = {
@@ -486,7 +489,10 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
 
 
 def _student(
-    request: TrainRequest, loaded: Loaded, settings: Settings, targets: Sequence[str]
+    request: TrainRequest,
+    loaded: Loaded,
+    settings: Settings,
+    targets: Sequence[str],
 ) -> Student:
     """The base with a fresh adapter on it."""
     with quiet():

@@ -11,7 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.open import Opening, inspect_checkpoint, open_checkpoint
+from spark_audit.checkpoints.open import (
+    Opening,
+    inspect_checkpoint,
+    open_checkpoint,
+)
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.checkpoints.untrusted import locate, quiet

@@ -23,7 +23,7 @@ SAVED = re.compile(
 )
 EXAMPLES = dict(SAVED.findall(TEXT))
 """Where each worked example goes -> its file."""
-EDITED = "spark_audit/audits/nll_and_rank.py"
+EDITED = "spark_audit/audits/rank.py"
 SENTENCES = """
 [audit.surprise]
 title = "Surprises"

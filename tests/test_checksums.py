@@ -6,7 +6,13 @@ import pytest
 
 from spark_audit.files import BLANK, fact, fact_of, fault, intact, sealed
 
-RECORD = {"kind": "x", "lr": 0.1, "hash": "ab" * 32, "seal": BLANK, "text": '"seal"'}
+RECORD = {
+    "kind": "x",
+    "lr": 0.1,
+    "hash": "ab" * 32,
+    "seal": BLANK,
+    "text": '"seal"',
+}
 
 
 @pytest.mark.parametrize("indent", [None, 1])

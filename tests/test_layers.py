@@ -53,7 +53,7 @@ DOORS = {
 """Methods for Python's users that open what stands above, when they are called."""
 
 PATTERNS = {
-    "spark_audit.audits.extract_findings": "parts of identifiers",
+    "spark_audit.audits.extract.guessing": "parts of identifiers",
     "spark_audit.audits.unguessable": "parts of identifiers",
     "spark_audit.audits.identifiers": "forms of identifiers",
     "spark_audit.report.figures.plots": "signs of numbers",

@@ -223,11 +223,11 @@ def _part(run: str, *, exact: bool) -> str:
 def strata(spans: pd.DataFrame) -> pd.DataFrame:
     """Comparable occurrences of annotated identifiers, and the test of their texts.
 
-    Types are tested each by itself where both sides have :data:`ENOUGH` clusters, the
-    others together, and then all that were not told apart. What cannot be tested is no
-    control either. Of several types, half of :data:`LEVEL` is for all of these tests
-    together (Holm), so that many types drop out no more often than one, and half for
-    what is left.
+    Types are tested each by itself where both sides have
+    :data:`ENOUGH` clusters, the others together, and then all that
+    were not told apart. What cannot be tested is no control either. Of several types,
+    half of :data:`LEVEL` is for all of these tests together (Holm), so that many types
+    drop out no more often than one, and half for what is left.
 
     Parameters
     ----------
@@ -278,7 +278,8 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
 def counterparts(spans: pd.DataFrame) -> np.ndarray:
     """Which occurrences have some of the other side in their stratum.
 
-    A stratum needs a trained occurrence and :data:`FEWEST` held-out clusters.
+    A stratum needs a trained occurrence and :data:`FEWEST` held-out
+    clusters.
 
     Parameters
     ----------
@@ -302,11 +303,12 @@ def told_apart(
     """AUC and one-sided p of telling trained identifiers from held-out ones by text.
 
     The best of three classifiers (ridge regression), by the features of the membership
-    audit's: characters of each identifier; words and characters of :data:`CONTEXT`
-    characters in front of it, and how long its prefix is; or both. What stands behind
-    an identifier cannot change its likelihood in a causal model. Folds keep clusters
-    whole, identifiers are compared within strata, and whole clusters swap sides for the
-    p value, with all fits made anew. NaN where a side has too few clusters.
+    audit's: characters of each identifier; words and characters of
+    :data:`CONTEXT` characters in front of it, and how long its prefix is; or
+    both. What stands behind an identifier cannot change its likelihood in a causal
+    model. Folds keep clusters whole, identifiers are compared within strata, and whole
+    clusters swap sides for the p value, with all fits made anew. NaN where a side has
+    too few clusters.
     """
     codes = (pd.factorize(spans[name])[0] for name in ("cluster", "stratum"))
     sides = Design((spans["side"] == 1).to_numpy(), *codes)

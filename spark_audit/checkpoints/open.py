@@ -427,9 +427,11 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
         return item
     with at(item.where):
         if os.path.lexists(base.folder / weight_files.NOISE):
-            what = f"the base has frozen noise of its own ({weight_files.NOISE}): with "
-            what += "an adapter on it, neither says whether it holds"
-            raise CheckpointError(what, fix="give the model without it as the base")
+            raise CheckpointError(
+                f"the base has frozen noise of its own ({weight_files.NOISE}): "
+                "with an adapter on it, neither says whether it holds",
+                fix="give the model without it as the base",
+            )
         own = weight_files.check_whole(item.folder).get("base_sha256")
         if isinstance(own, str) and own != (there := base.sha256):
             what = f"was trained on another base ({own[:16]}, not {there[:16]})"

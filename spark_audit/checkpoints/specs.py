@@ -363,7 +363,11 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
     # Listed in a text file, stages may lie anywhere.
     numbered = [] if path.is_file() else _numbered(root)
     folders = [folder for _, folder in numbered]
-    for place in (root, *folders, *(f / name for f in folders for name in _PARTS)):
+    for place in (
+        root,
+        *folders,
+        *(f / name for f in folders for name in _PARTS),
+    ):
         if place != path and os.path.lexists(place):
             untrusted.check_inside(place, within=path)
     for (number, folder), (after, other) in pairwise(numbered):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -356,7 +356,7 @@ def _say_rows(path: Path, train: int, test: int) -> None:
     say(f"{path}: {train} train and {test} test rows")
 
 
-COMMANDS = {
+COMMANDS: Mapping[str, Callable[..., None]] = {
     "import": import_,
     "annotate": annotate,
     "inject": inject,

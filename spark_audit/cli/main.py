@@ -6,9 +6,8 @@ Only what is called gets imported, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,10 +65,27 @@ def run(arguments: Sequence[str]) -> int:
     return run_command(arguments, program=PROGRAM, app=_app)
 
 
+def _commands_of(group: str) -> Mapping[str, Callable[..., None]]:
+    """Return the commands of a group, which are imported when one is called."""
+    if group == "data":
+        from spark_audit.cli import data_commands
+
+        return data_commands.COMMANDS
+
+    from spark_audit.cli import manifest_commands
+
+    return manifest_commands.COMMANDS
+
+
 def _app(argv: Sequence[str]) -> App:
     """The application, with only the called modules imported."""
     if "--install-completion" in argv:
-        argv = [*argv, *AUDITS, *GROUPS, ALL]  # what it writes names every option
+        argv = [
+            *argv,
+            *AUDITS,
+            *GROUPS,
+            ALL,
+        ]  # what it writes names every option
     app = flags.program(
         PROGRAM,
         argv,
@@ -83,8 +99,7 @@ def _app(argv: Sequence[str]) -> App:
         place = len([*app])
         group = App(name=name, help=text, group_parameters=flags.HOW, sort_key=place)
         if name in argv:
-            commands = import_module(f"spark_audit.cli.{name}_commands").COMMANDS
-            for one, function in commands.items():
+            for one, function in _commands_of(name).items():
                 _add(group, one, function, within=f"{name} ")
         app.command(group)
     put("inspect", inspect)

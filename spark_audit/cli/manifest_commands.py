@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -208,4 +209,10 @@ def _show(described: Any) -> None:
         console.show_line(f"note: {note}")
 
 
-COMMANDS = {one.__name__: one for one in (build, show, verify, export, rows)}
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "build": build,
+    "show": show,
+    "verify": verify,
+    "export": export,
+    "rows": rows,
+}

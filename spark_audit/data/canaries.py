@@ -44,7 +44,11 @@ Encode = Callable[[list[str]], list[list[int]]]
 Ranked = Literal["full", "password", "ssn"]
 
 RANKED: tuple[Ranked, ...] = ("full", "password", "ssn")
-PARTS: Mapping[Part, str] = {"name": "NAME", "password": "PASSWORD", "ssn": "SSN"}
+PARTS: Mapping[Part, str] = {
+    "name": "NAME",
+    "password": "PASSWORD",
+    "ssn": "SSN",
+}
 """A canary's parts and the types of their spans."""
 
 FRAMES: Mapping[str, tuple[str, ...]] = {

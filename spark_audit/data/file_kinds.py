@@ -20,7 +20,11 @@ HEAD_BYTES = 64
 """How much of a file :func:`check_kind` is given at least."""
 
 KINDS: tuple[tuple[bytes, str, str], ...] = (
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file (.xls, .doc)", CONVERT),
+    (
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        "an old Office file (.xls, .doc)",
+        CONVERT,
+    ),
     *((b"BZh%d1AY&SY" % level, "a bzip2 archive", UNPACK) for level in range(1, 10)),
     (b"\xfd7zXZ\x00", "an xz archive", UNPACK),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", UNPACK),

@@ -74,7 +74,16 @@ def parquet_batches(
     limit = str(most_decoded(size) + LIBRARY_BYTES)
     file.seek(0)
     process = subprocess.Popen(
-        [sys.executable, "-I", "-c", _PROGRAM, home, limit, str(n_rows), *texts],
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            _PROGRAM,
+            home,
+            limit,
+            str(n_rows),
+            *texts,
+        ],
         stdin=file,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

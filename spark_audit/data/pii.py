@@ -171,9 +171,8 @@ _PATTERNS: Mapping[str, str] = {
         (?:[ ](?:[NS]\.[EW]\.|[NS][EW]\b|[NSEW]\b\.?)
         |[ ](?:North|South|East|West)\b(?![ ]of\b))?
         (?:,?[ ](?:(?:Apt|Apartment|Suite|Ste|Unit)\b\.?[ ]?|\#)\w{{1,6}})?
-        (?:,[ ]{_CAPITAL}(?:[ ]{_CAPITAL}){{0,2}},?[ ][A-Z]{{2}}\b(?:[ ]\d{{5}}(?!\d))?
-        (?:-\d{{4}}(?!\d))?)?)
-        # A box at a post office.
+        (?:,[ ]{_CAPITAL}(?:[ ]{_CAPITAL}){{0,2}},?[ ][A-Z]{{2}}\b(?:[
+        ]\d{{5}}(?!\d))? (?:-\d{{4}}(?!\d))?)?) # A box at a post office.
         (?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{{1,6}})(?![\w]|-\w)""",
     "NAME": rf"""
         # Behind a title.
@@ -334,7 +333,12 @@ _RECOGNISERS = (
     ("IpRecognizer", "ID"),
     ("PhoneRecognizer", "PHONE"),
 )
-_MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
+_MODELS = (
+    "en_core_web_trf",
+    "en_core_web_lg",
+    "en_core_web_md",
+    "en_core_web_sm",
+)
 
 
 @lru_cache(maxsize=1)
@@ -388,7 +392,8 @@ _NAME = rf"{_PART}(?:-{_PART})*"
 _RUN = re.compile(
     rf"(?<![\w@/.#&-])(?:[A-Z]\.|{_NAME})"
     rf"(?:[ ](?:(?:van|von|de|da|di|del|della|der|den|dos|bin|ibn|al|el|la|le)[ ])*"
-    rf"(?:[A-Z]\.?(?=[ ])|{_NAME})){{0,11}}(?![\w@]|['\u2019](?:t|m|ll|re|ve)\b)"
+    rf"(?:[A-Z]\.?(?=[ ])|{_NAME})){{0,11}}"
+    rf"(?![\w@]|['\u2019](?:t|m|ll|re|ve)\b)"
 )
 """Capitalised words, initials and the particles between them."""
 _REVERSED = re.compile(rf"(?<![\w@/.#&-])({_NAME}),[ ]({_NAME})(?![\w@]|[ ][A-Z])")
@@ -399,7 +404,11 @@ _WORDS = {
         Path(__file__).with_name("person_names.toml").read_text("utf-8")
     ).items()
 }
-_ROLES, _FIRMS, _NOT_NAMES = _WORDS["roles"], _WORDS["firms"], _WORDS["not_names"]
+_ROLES, _FIRMS, _NOT_NAMES = (
+    _WORDS["roles"],
+    _WORDS["firms"],
+    _WORDS["not_names"],
+)
 _BEFORE_PLACES, _PLACES = _WORDS["before_places"], _WORDS["places"]
 
 

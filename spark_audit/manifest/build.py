@@ -26,7 +26,13 @@ from spark_audit.data.fixed_wording import lack_notes
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.file import BATCH, as_batch, seal, tables_of
-from spark_audit.manifest.layout import SLICE_ROWS, Corpus, Layout, Rows, token_classes
+from spark_audit.manifest.layout import (
+    SLICE_ROWS,
+    Corpus,
+    Layout,
+    Rows,
+    token_classes,
+)
 from spark_audit.manifest.overlap import check_splits
 from spark_audit.manifest.packed_lists import packed
 from spark_audit.manifest.schema import BuildSettings, Manifest, Settings

@@ -232,7 +232,13 @@ class Rows:
 
 SCORES = ("nll", "mean_logp", "rank_lo")
 """What is asked of the reference model per token."""
-AVERAGED = ("entropy", "log2_rank", "log_frequency", "word_start", "in_prompt")
+AVERAGED = (
+    "entropy",
+    "log2_rank",
+    "log_frequency",
+    "word_start",
+    "in_prompt",
+)
 
 
 class Corpus:

@@ -104,7 +104,11 @@ def match(texts: layout.Corpus, eligible: np.ndarray, settings: Settings) -> Pai
 
 
 def _pair(
-    row: layout.Layout, span: Span, tokens: TokenSpan, control: int, unll: np.ndarray
+    row: layout.Layout,
+    span: Span,
+    tokens: TokenSpan,
+    control: int,
+    unll: np.ndarray,
 ) -> Record:
     """The record of a span and its control, which begins at a token."""
     start, end, _ = tokens
@@ -200,7 +204,10 @@ class Balance:
 
 
 def low_sensitivity(
-    texts: layout.Corpus, settings: Settings, *, counts: Mapping[str, np.ndarray]
+    texts: layout.Corpus,
+    settings: Settings,
+    *,
+    counts: Mapping[str, np.ndarray],
 ) -> np.ndarray:
     """Scored tokens of plain text with a sensitivity Score of at most ``settings.tau``.
 

@@ -50,7 +50,8 @@ HELP = "from spark_audit.pipeline import local_engine as local; local.help_out()
 def processes(job: Job, lacking: Lacking) -> int:
     """How many processes score what a job lacks on this machine's CPU.
 
-    Unasked one per core, :data:`MOST` at most, as far as each has memory of its own.
+    Unasked one per core, :data:`MOST` at most, as far as each has memory of
+    its own.
 
     Raises
     ------

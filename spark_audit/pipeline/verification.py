@@ -29,7 +29,12 @@ from spark_audit.report import gate
 from spark_audit.report.assemble import MATCHING, assemble, matching, results_of
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures import drawing
-from spark_audit.report.folder import ENGLISH, SCORES, WRITERS, read_report
+from spark_audit.report.folder import (
+    ENGLISH,
+    SCORES,
+    WRITERS,
+    read_report,
+)
 from spark_audit.report.tables import Rendering
 from spark_audit.results import AuditResult, Finding, Guard, Report, Row
 from spark_audit.results.evidence import Evidence

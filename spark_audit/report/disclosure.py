@@ -23,7 +23,12 @@ from spark_audit.audits import about
 from spark_audit.audits.base import LEVEL
 from spark_audit.report.places import command_line, shareable, shareable_settings
 from spark_audit.results import Finding, Hits, ManifestFacts, Report, Row, grouped
-from spark_audit.results.findings import BESIDE, FEWEST, WITHHELD, Fact
+from spark_audit.results.findings import (
+    BESIDE,
+    FEWEST,
+    WITHHELD,
+    Fact,
+)
 from spark_audit.stats.estimate import Power
 
 R = TypeVar("R", bound=Row)
@@ -112,12 +117,12 @@ def disclosed(report: Report) -> Report:
 def step_of(row: Row) -> float | None:
     """The rounding step of a row's figures; none where nothing asks for one.
 
-    It is at least what ``APART`` asks for, in other units the figure itself over the
-    clusters, and at least what a cluster of one standard deviation, as the interval
-    tells it, adds. Of a share, n clusters of equal weight have a standard error ``se``
-    of 0.5 / sqrt(n) at the most, so that one weighs 4 se^2 or less; where each row or
-    span is in or out (all but tokens), a count would follow from one step: two are
-    taken. Of ranks few may be as large as all others together.
+    It is at least what ``APART`` asks for, in other units the figure
+    itself over the clusters, and at least what a cluster of one standard deviation, as
+    the interval tells it, adds. Of a share, n clusters of equal weight have a standard
+    error ``se`` of 0.5 / sqrt(n) at the most, so that one weighs 4 se^2 or less; where
+    each row or span is in or out (all but tokens), a count would follow from one step:
+    two are taken. Of ranks few may be as large as all others together.
     """
     if row.unit == "log10 tries":
         return 0.5

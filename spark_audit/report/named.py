@@ -274,8 +274,8 @@ def _groups(
 
 def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
     """The identifiers that were asked for, by their numbers in the evidence."""
-    from spark_audit.audits.extract import spans_of
-    from spark_audit.audits.extract_findings import FULL
+    from spark_audit.audits.extract.findings import FULL
+    from spark_audit.audits.extract.prompts import spans_of
 
     units = extracted.units[extracted.units["prompt"] == FULL].sort_values("span")
     spans = [(row, span) for row, span, _ in spans_of(manifest)]

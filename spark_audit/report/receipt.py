@@ -222,7 +222,8 @@ def canaries_needed(
 
     Returns
     -------
-    The smallest number; ``None`` where it is above :data:`MOST`, or there is none.
+    The smallest number; ``None`` where it is above :data:`MOST`, or
+    there is none.
     """
     group = (rows if claim.unit == "row" else 1) * (1 + (claim.relation != "replace"))
     epsilon = group * claim.epsilon

@@ -145,7 +145,8 @@ class Table:
 def records_table(records: Iterable[Mapping[str, Any]], **facts: Any) -> Table:
     """Records as a table, a column a key.
 
-    ``facts`` are the other fields of :class:`Table`, of which ``title`` is needed.
+    ``facts`` are the other fields of :class:`Table`, of which ``title`` is
+    needed.
     """
     records = list(records)
     names = list(dict.fromkeys(name for record in records for name in record))

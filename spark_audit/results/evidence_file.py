@@ -21,7 +21,12 @@ import pyarrow.parquet as pq
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import SETTINGS_BYTES, check_regular, data_bytes, parse_json
-from spark_audit.results.evidence_columns import FREE_OR_NONE, LAYOUTS, Layout, Range
+from spark_audit.results.evidence_columns import (
+    FREE_OR_NONE,
+    LAYOUTS,
+    Layout,
+    Range,
+)
 
 Scored: TypeAlias = tuple[str, Mapping[str, Any]]
 """A checkpoint and its scores by name."""
@@ -184,7 +189,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _units(
-    file: pq.ParquetFile, about: _About, texts: Sequence[str], layout: Layout | None
+    file: pq.ParquetFile,
+    about: _About,
+    texts: Sequence[str],
+    layout: Layout | None,
 ) -> pd.DataFrame:
     """Return the units, each column of its type and range."""
     columns: dict[str, pa.ChunkedArray] = {}

@@ -288,7 +288,10 @@ class Columns:
 
 
 def _largest(z: torch.Tensor) -> torch.Tensor:
-    """The ``TOP`` largest of each row, largest first: ``(n, min(TOP, width))``."""
+    """Return the ``TOP`` largest of each row, largest first.
+
+    Shape ``(n, min(TOP_TOKENS, width))``.
+    """
     if z.device.type != "cpu" or z.shape[1] <= TOP:
         return z.topk(min(TOP, z.shape[1]), 1)[0]
     # Faster than topk, which takes places along.

@@ -73,8 +73,8 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     Raises
     ------
     CheckpointError
-        If a text's scores differ by more than :data:`APART` nats per token in the mean,
-        or all scores are one number, as of a server that has none.
+        If a text's scores differ by more than :data:`APART` nats per
+        token in the mean, or all scores are one number, as of a server that has none.
     """
     from spark_audit.scoring.passes.plain import Scorer
 

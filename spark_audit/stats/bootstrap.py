@@ -375,8 +375,8 @@ def correlated(
     """Family-wise p values of correlated tests, and how many tests they are worth.
 
     Single-step max-T: how often the largest of K normal statistics that correlate so
-    exceeds each one's, from :data:`DRAWS` draws of a fixed seed; never above Holm's p,
-    which bounds it too and has no draws to run out of.
+    exceeds each one's, from :data:`DRAWS` draws of a fixed seed; never above
+    Holm's p, which bounds it too and has no draws to run out of.
 
     Parameters
     ----------

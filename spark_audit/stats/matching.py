@@ -19,7 +19,8 @@ lowest), then the earliest starts, span by span. That order leaves no ties.
 * **Pruning.** A window of ``a`` tokens touches ``a + b - 1`` windows of ``b`` tokens.
   Of a span only as many of its cheapest windows are looked at as all others of its
   group can touch together, and one more: that one is free.
-* **Dynamic programme** over window ends and masks, exact for up to ``MOST`` spans that
+* **Dynamic programme** over window ends and masks, exact for up to ``MOST``
+spans that
   clash. Groups that would hold more are not merged: the window that stands first stays,
   and the other group does without its tokens, which can cost a span its window,
   or a closer one.
@@ -633,9 +634,10 @@ def unlike_drift(
 
     True where the drift of low-sensitivity text differs between them by more than a
     tenth of the contrast (:data:`UNLIKE`), and its paired interval excludes 0 (or it
-    has none), or where that interval reaches half of the contrast (:data:`UNKNOWN`):
-    too little text to tell. Text that nobody meant to change moves in ordinary
-    fine-tuning; where it moves unequally, identifiers and equally hard text do too.
+    has none), or where that interval reaches half of the contrast
+    (:data:`UNKNOWN`): too little text to tell. Text that nobody meant
+    to change moves in ordinary fine-tuning; where it moves unequally, identifiers and
+    equally hard text do too.
 
     Parameters
     ----------

@@ -127,9 +127,9 @@ def memory(
 ) -> Memory:
     """Trained minus never trained, and both means, with intervals over clusters.
 
-    A coarse stratum is divided as finely as leaves each part with :data:`FEWEST`
-    clusters never trained on; one that has fewer by itself is left out, on both sides,
-    and the note says so.
+    A coarse stratum is divided as finely as leaves each part with
+    :data:`FEWEST` clusters never trained on; one that has fewer by itself
+    is left out, on both sides, and the note says so.
 
     Parameters
     ----------

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from audited import canary, claims, evidence, plan, said, the_one
 
-from spark_audit.audits.canary_ranks import TIED, Judged, one_run_table, ranked
+from spark_audit.audits.canary.epsilon import one_run_table
+from spark_audit.audits.canary.ranks import TIED, Judged, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest

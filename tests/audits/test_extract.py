@@ -20,12 +20,8 @@ from audited import (
 from scipy.stats import fisher_exact
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.extract import VALUES
-from spark_audit.audits.extract_findings import (
-    by_checkpoint,
-    comparable,
-    splits_apart,
-)
+from spark_audit.audits.extract.prompts import VALUES
+from spark_audit.audits.extract.rates import by_checkpoint, comparable, splits_apart
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from spark_audit.audits.extract_findings import (
+from spark_audit.audits.extract.findings import dose_p
+from spark_audit.audits.extract.guessing import (
     beyond_guessing,
-    by_checkpoint,
     counted,
-    dose_p,
     guess_rates,
     string_facts,
 )
+from spark_audit.audits.extract.rates import by_checkpoint
 from spark_audit.results import Hits
 
 

@@ -20,7 +20,7 @@ from audited import (
 from synthetic import Case
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.matched import VARIANTS, other_pairs
+from spark_audit.audits.matched.sensitivity import VARIANTS, other_pairs
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.results import AuditResult, number

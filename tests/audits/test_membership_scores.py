@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
-from spark_audit.audits.mia.membership import covariate_table
+from spark_audit.audits.mia.guards import covariate_table
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     DECLARED,

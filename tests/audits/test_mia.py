@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 from audited import change, figure, mia, the_one
 
-from spark_audit.audits.mia import membership
+from spark_audit.audits.mia import audit as mia_audit
+from spark_audit.audits.mia import guards as mia_guards
 from spark_audit.audits.mia import texts as mia_texts
-from spark_audit.audits.mia.membership import APART, TEXTS, UNGUARDED
+from spark_audit.audits.mia.guards import APART, TEXTS, UNGUARDED
 from spark_audit.audits.mia.referee import peer_rows
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
@@ -259,7 +260,7 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
         member = np.array([key in world.members for key in sorted(world.logp)])
         return np.asarray(rng.normal(size=len(texts)) - 0.8 * member)
 
-    monkeypatch.setattr(membership, "best_guess", worse)
+    monkeypatch.setattr(mia_audit, "best_guess", worse)
     result = run(world, ours=gain)
     finding = finding_of(result, "ours")
     texts, score = finding.facts["texts"], finding.facts["score"]
@@ -368,7 +369,7 @@ def test_perfect_separation_is_tested_and_the_declared_score_is_told(make_world)
 def test_labels_void_the_response_score_below_one_per_cent(
     p, passed, make_world, monkeypatch
 ):
-    monkeypatch.setattr(membership, "label_test", lambda *_, **__: p)
+    monkeypatch.setattr(mia_guards, "label_test", lambda *_, **__: p)
     result = run(make_world(members=40, others=40, seed=4), ours=0.3)
     assert guard(result, "label balance").passed is passed
     status = row_of(result, "ours", "response").status

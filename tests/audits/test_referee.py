@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from spark_audit.audits.base import Context
+from spark_audit.audits.mia.audit import judged_scores
 from spark_audit.audits.mia.estimates import Group
-from spark_audit.audits.mia.membership import Findings, judged_scores
+from spark_audit.audits.mia.guards import Findings
 from spark_audit.audits.mia.referee import given_files, read_scores
 from spark_audit.audits.mia.scores import FPRS
 from spark_audit.errors import InputError

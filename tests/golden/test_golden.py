@@ -112,7 +112,9 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
         patch.setattr(scoring, "_runner", lambda one, _: partial(planted, one, None))
         # A rounded copy of each would show nothing more, and take twice the time.
         patch.setattr(
-            Opening, "_kinds", lambda _, one: ("", *["int8"] * (one.name == "leak"))
+            Opening,
+            "_kinds",
+            lambda _, one: ("", *["int8"] * (one.name == "leak")),
         )
         patch.chdir(folder)
         patch.setenv("COLUMNS", "200")

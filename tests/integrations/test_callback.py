@@ -29,7 +29,12 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.integrations import transformers as callback
-from spark_audit.integrations.transformers import PREFIX, AuditCallback, Pace, chosen
+from spark_audit.integrations.transformers import (
+    PREFIX,
+    AuditCallback,
+    Pace,
+    chosen,
+)
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.schema import Manifest

@@ -11,7 +11,7 @@ from decoding import lines_of
 from made_reports import figure, made_report
 from shared_digits import digits, long_numbers
 
-from spark_audit.audits.mia.membership import covariate_table
+from spark_audit.audits.mia.guards import covariate_table
 from spark_audit.report.disclosure import FEWEST, disclosed
 from spark_audit.report.folder import ON_REQUEST, WRITERS, write_report
 from spark_audit.results import Finding, Report

@@ -10,12 +10,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from spark_audit.audits.extract_findings import (
-    exact_p,
-    hits_power,
-    limits_p,
-    splits_apart,
-)
+from spark_audit.audits.extract.rates import exact_p, hits_power, limits_p, splits_apart
 from spark_audit.stats.bootstrap import correlated, sign_flip
 from spark_audit.stats.estimate import Power
 from spark_audit.stats.memorisation import exposure_bits, null_mean

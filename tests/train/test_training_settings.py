@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from spark_audit.errors import InputError
-from spark_train.training_settings import GROUPS, Settings, describe, names, parse
+from spark_train.training_settings import (
+    GROUPS,
+    Settings,
+    describe,
+    names,
+    parse,
+)
 
 DEFAULTS = (
     "epochs=3 lr=5e-4 batch_size=32 clip=1 loss.scope=response lora.r=16 lora.alpha=32 "

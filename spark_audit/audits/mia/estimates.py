@@ -13,7 +13,12 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.scores import BESIDE, FEWEST, LIMIT, RELATIVE
+from spark_audit.audits.mia.scores import (
+    BESIDE,
+    FEWEST,
+    LIMIT,
+    RELATIVE,
+)
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
@@ -252,7 +257,11 @@ class Group:
     def resampled(self, name: str, attack: str, drawn: Drawn) -> dict[str, np.ndarray]:
         """AUC and rates in every resample, shape ``(B,)`` each, by metric."""
         # The blind scores are the same for every checkpoint.
-        key = ("" if attack in BESIDE else name, attack, drawn.rows.tobytes())
+        key = (
+            "" if attack in BESIDE else name,
+            attack,
+            drawn.rows.tobytes(),
+        )
         if key not in self._resampled:
             values = self.scores[name][attack][drawn.rows]
             given, fprs = (drawn.design, values), self.fprs

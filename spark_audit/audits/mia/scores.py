@@ -333,7 +333,10 @@ def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
-    """Examples with as many tokens each, none without, some :data:`BLOCK` at a time."""
+    """Yield examples of equally many tokens, :data:`BLOCK` at a time.
+
+    Examples without tokens are left out.
+    """
     order = np.argsort(count, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(count[order])) + 1):
         if len(part) and (n := int(count[part[0]])):
@@ -374,7 +377,11 @@ FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
 _scored = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=OFS)
 METRICS = (
     _scored(
-        "auc", missing=ATTACKS, null=0.5, glance=(ANY,), headline=("loss", "reference")
+        "auc",
+        missing=ATTACKS,
+        null=0.5,
+        glance=(ANY,),
+        headline=("loss", "reference"),
     ),
     *map(_scored, FPRS),
 )

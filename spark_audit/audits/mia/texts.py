@@ -134,9 +134,10 @@ def blind_classifier(
     fitted), the text's length and its label. Folds keep clusters whole and are
     stratified by task and side; sides weigh alike in every task. The p value is from
     sides permuted by cluster, the whole procedure repeated (Mann-Whitney's standard
-    error is too small for a cross-validated AUC). Once :data:`ENOUGH` permutations
-    reach the observed AUC, no more are drawn and p is their share, which is valid
-    (Besag and Clifford 1991, "Sequential Monte Carlo p-values").
+    error is too small for a cross-validated AUC). Once
+    :data:`ENOUGH` permutations reach the observed AUC, no more are
+    drawn and p is their share, which is valid (Besag and Clifford 1991, "Sequential
+    Monte Carlo p-values").
 
     Parameters
     ----------

@@ -75,7 +75,13 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     }
     note = f"MLX: {kind} of rank {rank}, scale {scale:g}, on {len(modules)} layers"
     return Checkpoint(
-        config, (path / FILE,), read, path, folder=path, adapter=True, notes=(note,)
+        config,
+        (path / FILE,),
+        read,
+        path,
+        folder=path,
+        adapter=True,
+        notes=(note,),
     )
 
 
@@ -116,8 +122,10 @@ def _peft_tensors(file: Path) -> State:
         n_dims = 1 if match and match["part"] == "m" else 2
         is_table = key.startswith(("model.embed_tokens.", "model.wte."))
         if match is None or tensor.ndim != n_dims or is_table:
-            what = f"{FILE} holds {shown(key)}, which is no LoRA of a linear layer"
-            raise CheckpointError(what, fix=_FUSE)
+            raise CheckpointError(
+                f"{FILE} holds {shown(key)}, which is no LoRA of a linear layer",
+                fix=_FUSE,
+            )
         place = f"{PREFIX}{match['module']}."
         if match["part"] == "m":
             state[f"{place}lora_magnitude_vector"] = tensor

@@ -19,7 +19,12 @@ from spark_audit.data.chat.formats import (
     Supervised,
     text_of,
 )
-from spark_audit.data.chat.rendering import NOT_VALID, Renderer, Rendering, Wanted
+from spark_audit.data.chat.rendering import (
+    NOT_VALID,
+    Renderer,
+    Rendering,
+    Wanted,
+)
 from spark_audit.data.encoding import Encoding, check_one_bos, encode, runs
 from spark_audit.data.examples import Ranges
 from spark_audit.data.training_input import TrainingInput, Truncation, Turn

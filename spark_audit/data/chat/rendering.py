@@ -171,7 +171,15 @@ def _started() -> subprocess.Popen[bytes]:
     assert package.origin is not None
     home = str(Path(package.origin).parents[1])
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", _PROGRAM, home, str(MEMORY_BYTES), NOT_VALID],
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            _PROGRAM,
+            home,
+            str(MEMORY_BYTES),
+            NOT_VALID,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -289,7 +289,10 @@ def _line(one: Standing, *, alike: bool) -> Line:
     text = render("figure.memory.figure", row=row, sides=sides, missed=one.missed)
     colours = {"FOUND": drawing.ALARM}
     below = [
-        (f"{SIGNS[k.outcome]} {k.attack}", colours.get(k.outcome, drawing.MUTED))
+        (
+            f"{SIGNS[k.outcome]} {k.attack}",
+            colours.get(k.outcome, drawing.MUTED),
+        )
         for k in one.attacks
     ]
     mark, band = None, None

@@ -1,9 +1,4 @@
-"""How noise on input embeddings changes identifiers' probability.
-
-SPARK's table of embedding perturbation: the relative change of the mean probability of
-identifier tokens and of low-sensitivity tokens, and the gap between the two, here with
-its sign (SPARK prints the absolute value).
-"""
+"""How noise on the embeddings changes what identifiers cost."""
 
 from __future__ import annotations
 
@@ -30,12 +25,14 @@ from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, left_out
 
 SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
+
 WIPED_OUT = -99.0
 """Below this change of both groups, in percent, no gap can show."""
+
 INSENSITIVE = "both groups lose nearly all probability, so no gap could be detected"
+
 SAME_SIZE = 1.1
 """Ratio of relative noise above which checkpoints were not disturbed alike."""
-
 
 NOT_SCORED = "the texts were not scored both with and without noise"
 

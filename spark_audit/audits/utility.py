@@ -1,9 +1,4 @@
-"""Task accuracy after every stage: Last, Avg, BWT, forgetting.
-
-Greedy answers to the prompts of test rows, without canaries, compared with the rows'
-responses. A series arrives as one checkpoint a stage, ``NAME@1``, ``NAME@2`` ...;
-stage ``t`` was trained on the ``t``-th task of the order.
-"""
+"""How well a checkpoint solves its tasks, stage by stage."""
 
 from __future__ import annotations
 
@@ -35,13 +30,18 @@ from spark_audit.terminal.flags import one_of
 
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
+
 UNORDERED = (
     "it is not known which task each stage was trained on: give --order with one task "
     "per stage"
 )
+
 NO_ROWS = "has no test row without a canary"
+
 NO_LABELS = "has no set of labels for the scorer `likelihood`"
+
 SCORERS = ("normalised", "strict", "likelihood")
+
 _share = partial(Metric, bounds=(0.0, 1.0))
 
 
@@ -277,13 +277,12 @@ def listed(order: str | None) -> list[str]:
     return [] if order is None else [task.strip() for task in order.split(",")]
 
 
-# --- accuracies of series of checkpoints, contrasts, findings -------------------------
-
-
 COMPARED = ("last", "avg", "bwt")
+
 ASKED_OTHERWISE = (
     "the two differ in their tasks, in the order of tasks, or in the scorer"
 )
+
 BIASED = (
     "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
     "forgotten"

@@ -1,14 +1,4 @@
-"""Unplanted identifiers, ranked among fresh strings of their kind.
-
-A natural identifier may be likelier than its twins to any model, so that its rank alone
-is no evidence. What is tested is its rise since the base, and that of identifiers
-that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
-(arXiv:2606.24408).
-
-Frames hold one row a checkpoint and identifier with ``mid``, ``exposure`` and ``top1``
-(ties count as on average over random orders), ``side`` and, where the base was scored,
-``rise``: exposure minus that on the base, bits.
-"""
+"""Rank identifiers among fresh strings of their kind."""
 
 from __future__ import annotations
 
@@ -25,7 +15,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
-from spark_audit.audits.canary_ranks import TIED, resolved
+from spark_audit.audits.canary.ranks import TIED, resolved
 from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.ratio_rows import (
     beside_base,
@@ -51,9 +41,11 @@ from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memorisation import candidate_rank, exposure_bits, top_k_credit
 
 CANDIDATES = Pass("candidates")
+
 NO_BASE = (
     "the base model was not scored: give --base, because a rise is since the base model"
 )
+
 NO_TRAINED = "no identifier of trained rows has twins"
 
 _of_sides = partial(Metric, learned=1, variants=(TRAINED, NEVER), missing=(TRAINED,))
@@ -264,12 +256,11 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     return rows, contrasts
 
 
-# --- what is claimed ------------------------------------------------------------------
-
-
 CONTROL = 5
 """Clusters never trained on that a comparison needs; fewer show nothing."""
+
 LEVEL = 0.05
+
 FINEST = 1e-4
 """The smallest p of a test by 9,999 random draws."""
 

@@ -1,11 +1,4 @@
-"""Canaries with their ranks: tests of them, and tables of doses and of epsilon.
-
-Frames here hold one row a canary of one checkpoint and part, with the columns ``rank``
-(ties counted behind), ``ties``, ``mid`` (mid-rank), ``exposure`` and ``lower_tail``
-(bits), ``nll``, ``dose``, ``held_out``, ``n_candidates``. Figures and p values give a
-tie what it would get on average if it were broken at random; bounds of epsilon count it
-against the attacker.
-"""
+"""Ranks of canaries, and tests against chance."""
 
 from __future__ import annotations
 
@@ -14,13 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, product
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit import sentences
 from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
@@ -32,6 +24,7 @@ from spark_audit.stats.intervals import ratio_estimate
 Record = dict[str, Any]
 
 MOST_TIED = 0.9
+
 TIED = (
     "nearly all candidates are tied: the model collapsed, or its logits have too "
     "little precision"
@@ -290,8 +283,6 @@ class Judged:
         return not self.base and not drawn
 
 
-# --- tables ---------------------------------------------------------------------------
-
 KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
 
@@ -323,166 +314,3 @@ def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
                 "p_suppressed": p_by_chance(chosen, "lower_tail") if able else None,
                 "status": "ok" if able else "not_resolvable",
             }
-
-
-# --- bounds of epsilon ----------------------------------------------------------------
-#
-# From two kinds of guesses: which of its candidates a planted canary is, and which of a
-# pair of canaries was planted. The second is a game of one run (Steinke, Nasr and
-# Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2025, of two alternatives), and says
-# something of (epsilon, delta), too. Its guess: of a pair, the one that ranks further
-# ahead among its candidates. Ranks are compared, not likelihoods: the rank of a canary
-# that is not in the data is uniform, whichever rows it stands in.
-
-DELTA = 1e-5
-"""Of a record: the other delta that bounds of one run are given for."""
-BOUNDS = (
-    *("epsilon_per_canary", "epsilon_per_record"),
-    *("add_remove_per_canary", "add_remove_per_record"),
-)
-"""Columns of the bounds of one :class:`~spark_audit.stats.memorisation.GuessBound`."""
-DECLARED = ("full", "all", 1)
-"""Part, dose and k of the bound declared before any result: all canaries at once."""
-
-
-def _drawn(judged: Judged) -> pd.DataFrame:
-    """Synthetic canaries: theirs is the uniform draw that bounds rest on.
-
-    None where the base's ranks speak against it.
-    """
-    frame = judged.frame
-    drawn = frame["format"].isin(list(FORMATS)) & judged.uniform
-    return frame[drawn & (frame["checkpoint"] != BASE)]
-
-
-def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """All canaries, and those of each dose where there are several."""
-    doses = [(str(dose), part) for dose, part in frame.groupby("dose")]
-    if doses:
-        yield DECLARED[1], frame
-    if len(doses) > 1:
-        yield from doses
-
-
-def epsilon_table(judged: Judged) -> list[Record]:
-    """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
-
-    A canary that is tied across the k-th place is no hit, whatever share of a hit it is
-    on average: hits are then never more than those of a guess that breaks ties at
-    random, which is what the bound holds for.
-    """
-    size = size_of(judged.frame)
-    found = [
-        {
-            "checkpoint": name,
-            "part": part,
-            "dose": dose,
-            "k": k,
-            "declared": (part, dose, k) == DECLARED,
-            "canaries": len(chosen),
-            "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
-            "rows": int(chosen["dose"].max()),
-        }
-        for name, part, whole in by_part(trained(_drawn(judged)))
-        for (dose, chosen), k in product(_by_dose(whole), KS)
-        if k < size
-    ]
-
-    def bounds(record: Record, share: float) -> Record:
-        count = record["hits"], record["canaries"]
-        options = {"k": record["k"], "rows": record["rows"], "significance": share}
-        bound = memorisation.candidate_guess_bound(*count, n_candidates=size, **options)
-        return dict(zip(BOUNDS, bound, strict=True))
-
-    return _bounded(found, bounds, judged, assumed="drawn")
-
-
-def one_run_table(judged: Judged) -> list[Record]:
-    """Lower bounds of epsilon from the coins that chose between two canaries each.
-
-    Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
-    fixed beforehand. All bounds of a row are thresholds of one count, and hold
-    together. ``*_at_delta`` are at :data:`DELTA` a record, ``gaussian_mu`` is what a
-    Gaussian mechanism would have.
-    """
-    found: list[Record] = []
-    tossed = _drawn(judged)
-    for name, part, whole in by_part(tossed[tossed["pair"] != ""]):
-        for dose, pairs in _by_dose(_pairs(whole)):
-            guesses = memorisation.declared_guesses(len(pairs))
-            surest = pairs.sort_values("gap", ascending=False, kind="stable")[:guesses]
-            record = {
-                "checkpoint": name,
-                "part": part,
-                "dose": dose,
-                "declared": (part, dose) == DECLARED[:2],
-                "pairs": len(pairs),
-                "guesses": guesses,
-                # A guess at a tie is one that is wrong.
-                "right": int((surest["at"] < surest["at_never"]).sum()),
-                "rows": int(pairs["dose"].max()),
-            }
-            found.append(record)
-    return _bounded(found, coin_figures, judged, assumed="tossed")
-
-
-def coin_figures(record: Record, share: float) -> Record:
-    """Bounds from so many ``right`` of ``guesses`` at ``pairs``, one-sided at a level.
-
-    A canary stands in ``rows`` at most.
-    """
-    count = record["right"], record["guesses"], record["pairs"]
-    options: dict[str, Any] = {"rows": record["rows"], "significance": share}
-    pure = memorisation.one_run_bound(*count, **options)
-    at_delta = memorisation.one_run_bound(*count, delta=DELTA, **options)
-    return {
-        **dict(zip(BOUNDS, pure, strict=True)),
-        "epsilon_per_record_at_delta": at_delta.record,
-        "gaussian_mu_per_record": memorisation.one_run_mu(*count, **options),
-    }
-
-
-Bounds: TypeAlias = Callable[[Record, float], Record]
-"""Columns of bounds from a record, one-sided at a level."""
-
-
-def _bounded(
-    found: list[Record], bounds: Bounds, judged: Judged, *, assumed: str
-) -> list[Record]:
-    """The records with their bounds of epsilon, by a one-sided significance.
-
-    The declared bounds hold together at 95 % over checkpoints, all others together
-    too (Bonferroni). Of a part without its positive control none is given, nor of a
-    checkpoint whose held-out canaries rank above chance.
-    """
-    # How many bounds there are is known before any result, sensitive parts or not.
-    declared = sum(record["declared"] for record in found)
-    for record in found:
-        family = declared if record["declared"] else len(found) - declared
-        share = (1 - LEVEL) / family
-        figures = bounds(record, share)
-        epsilon = figures["epsilon_per_record"]
-        key = "bounded" if epsilon > 0 else "bound_of_0"
-        if record["part"] not in judged.sensitive:
-            key, figures = "uncontrolled", dict.fromkeys(figures)
-        elif "ahead" in judged.kinds[record["checkpoint"]]:
-            key, figures = "ungrounded", dict.fromkeys(figures)
-        record |= {"significance": share, **figures}
-        facts = {**record, "epsilon": epsilon, "assumed": assumed}
-        record["says"] = sentences.render(f"canary.{key}", **facts)
-    return found
-
-
-def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Ranks of both canaries of each pair that has both, in the order of the pairs.
-
-    ``at`` is the planted one's, ``at_never`` the other's. Ties are broken at random, so
-    that a rank without memory is exactly uniform.
-    """
-    order = frame.sort_values("canary_id", kind="stable")
-    jitter = np.random.default_rng(0).random(len(order))
-    order = order.assign(at=order["rank"] + np.floor(jitter * (order["ties"] + 1)))
-    ours, never = (side(order)[["pair", "dose", "at"]] for side in (trained, held_out))
-    options: Any = {"on": "pair", "suffixes": ("", "_never"), "validate": "1:1"}
-    both = ours.merge(never, **options).sort_values("pair")
-    return both.assign(gap=np.abs(np.log(both["at"] / both["at_never"])))

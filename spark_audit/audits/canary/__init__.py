@@ -1,0 +1,1 @@
+"""Canaries: their ranks among candidates, and bounds of epsilon."""

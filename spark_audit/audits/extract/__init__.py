@@ -1,0 +1,1 @@
+"""Extraction: whether trained identifiers come back from prompts."""

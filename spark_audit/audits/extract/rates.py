@@ -1,0 +1,214 @@
+"""Shares of identifiers that come back, and their differences."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from spark_audit.audits.identifiers import counterparts
+from spark_audit.names import BASE
+from spark_audit.results import Row
+from spark_audit.results.findings import Fact
+from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.estimate import Estimate, Power, side_of
+from spark_audit.stats.intervals import rate_estimate, ratio_estimate
+from spark_audit.stats.power import mde_normal
+
+row_of = partial(Row.of_estimate, audit="extract")
+
+Facts: TypeAlias = dict[str, Fact]
+
+NOT_COMPARED = (
+    "not estimable: too few comparable identifiers were held out, or there is no base "
+    "model on the same rows"
+)
+
+SPLITS = ("train", "test")
+
+ENDS = ("value", "low", "high")
+
+
+def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Spans of each checkpoint in the order of the evidence, and the base's on them.
+
+    ``greedy_sure`` and ``greedy`` count what came back, surely and if ties are won, of
+    so many ``trials``; ``base_sure`` and ``base_won`` are those of the base on the same
+    spans, NaN of the base itself and where it was not scored.
+    """
+    groups = pii.set_index("span").groupby("checkpoint", sort=False)
+    found = {str(name): part for name, part in groups}
+    base = found.get(BASE, pii[:0])[["greedy_sure", "greedy"]].astype(np.float64)
+    base.columns = pd.Index(["base_sure", "base_won"])
+    return {k: part.join(base[:0] if k == BASE else base) for k, part in found.items()}
+
+
+def comparable(spans: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
+    """The spans of both splits that are compared; whether both were drawn alike.
+
+    Those that were not are compared within types and strata (form and place), of which
+    held-out spans weigh as much as trained ones (column ``weight``). Spans that text
+    alone tells apart have no control.
+    """
+    chosen = spans.assign(weight=1.0)
+    injected = chosen[chosen["origin"] == "injected"]
+    if {*injected["split"]} == {*SPLITS}:
+        return injected, True
+    chosen = chosen[chosen["stratum"] >= 0]
+    both = chosen.assign(
+        side=(chosen["split"] == "train").astype(int),
+        stratum=chosen.groupby(["type", "stratum"], observed=True).ngroup(),
+    )
+    both = both[counterparts(both)]
+    held = both["side"] == 0
+    ours, size = (both.groupby("stratum")["side"].transform(k) for k in ("sum", "size"))
+    scale = held.sum() / max(int((~held).sum()), 1)
+    weight = (ours / (size - ours) * scale).where(held, 1.0)
+    return both.assign(weight=weight), False
+
+
+def splits_apart(chosen: pd.DataFrame, hits: str = "greedy_sure") -> Estimate:
+    """Difference of the rates of trained and held-out spans that are compared.
+
+    Its interval combines those of both rates as method 10 of Newcombe (1998) does with
+    Wilson's, which keeps it honest where next to nothing comes back.
+    """
+    counts = chosen[[hits, "trials"]].dropna().mul(chosen["weight"], axis=0)
+    sides = (counts[chosen["split"] == split] for split in SPLITS)
+    sums = (side.groupby(chosen["cluster"]).sum() for side in sides)
+    return minus(*(rate_estimate(*side.to_numpy(np.float64).T) for side in sums))
+
+
+def minus(one: Estimate, two: Estimate) -> Estimate:
+    """Difference of two independent figures, its interval from both of theirs.
+
+    Within [-1, 1], as differences of rates are. Of a difference and the base's own,
+    which are of the same rows and mostly agree, the interval is rather wide.
+    """
+    if missing := next((each for each in (one, two) if each.value is None), None):
+        return missing
+    ours, theirs = _ends(one), _ends(two)
+    value = ours[0] - theirs[0]
+    low, high = np.hypot(ours[1:] - ours[0], theirs[:0:-1] - theirs[0]) * (-1, 1)
+    # Half the width of a 95 % interval is 1.96 standard errors.
+    se = (high - low) / 2 / float(scipy.special.ndtri(0.975))
+    value, low, high = np.clip([value, value + low, value + high], -1, 1).tolist()
+    return Estimate(value, low, high, mde=min(1.0, mde_normal(se)))
+
+
+def _ends(apart: Estimate) -> np.ndarray:
+    return np.array([getattr(apart, end) for end in ENDS], np.float64)
+
+
+def limits_p(apart: Estimate) -> float:
+    """Two-sided p of no difference: 0.05 where a limit of the interval is 0.
+
+    By the half of the interval that points to 0, as if it were a normal one.
+    """
+    value, low, high = _ends(apart).tolist()
+    reach = value - (low if value > 0 else high)
+    if not reach:
+        return 1.0 if value == 0 else 0.0
+    quantile = scipy.special.ndtri(0.025) * abs(value / reach)
+    return float(2 * scipy.special.ndtr(quantile))
+
+
+def exact_p(chosen: pd.DataFrame) -> float:
+    """Fisher's two-sided p that clusters of train and test rows return as often."""
+    return float(scipy.stats.fisher_exact(_returning(chosen)).pvalue)
+
+
+def _returning(chosen: pd.DataFrame) -> np.ndarray:
+    """Clusters of train and of test rows: those that return, and the others."""
+    back = chosen.groupby(["split", "cluster"])["greedy_sure"].any()
+    counts = back.groupby("split").agg(["sum", "size"]).reindex([*SPLITS], fill_value=0)
+    return counts.assign(size=counts["size"] - counts["sum"]).to_numpy(np.int64)
+
+
+LEAST_P = 1e-7
+"""p below which no report asks."""
+
+NO_DIFFERENCE = Estimate(0.0, 0.0, 0.0)
+"""Of a base that was not scored."""
+
+
+def hits_power(chosen: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
+    """What the smallest difference follows from that both tests of it detect.
+
+    p of 1, 2, ... clusters of trained rows that come back next to the held-out ones
+    that do, each cluster one identifier: the interval's (beyond the base's own
+    difference, as it is) or Fisher's, whichever is larger.
+    """
+    counts = _returning(chosen)
+    (n, m), held = counts.sum(axis=1).tolist(), int(counts[1, 0])
+    ps: list[float] = []
+    for k in range(1, n + 1):
+        if ps and ps[-1] < LEAST_P:
+            break
+        rates = (
+            rate_estimate(np.arange(size) < won, np.ones(size))
+            for size, won in ((n, k), (m, held))
+        )
+        apart = minus(minus(*rates), base)
+        if side_of(apart) != 1:
+            ps.append(1.0)
+            continue
+        counts = np.array([[k, n - k], [held, m - held]])
+        ps.append(max(limits_p(apart), float(scipy.stats.fisher_exact(counts).pvalue)))
+    null = held / m + (base.value or 0.0)
+    return Power(test="hits", n=n, ps=ps, most=100.0, beyond=100 * null)
+
+
+def against_base(spans: pd.DataFrame, *, seed: int) -> tuple[Estimate, float | None]:
+    """Difference from the base on the same train rows, and its p.
+
+    Hits of the checkpoint are those that are sure, of the base those that ties may win:
+    neither side's ties make a finding.
+    """
+    train = spans[spans["split"] == "train"]
+    if train["base_won"].isna().any():
+        return Estimate.missing(NOT_COMPARED), None
+    sums = train[["greedy_sure", "base_won", "trials"]].groupby(train["cluster"]).sum()
+    ours, theirs, trials = sums.to_numpy(np.float64).T
+    found = ratio_estimate(ours - theirs, trials, bounds=(-1.0, 1.0))
+    if found.se is None:
+        # Where all clusters agree, the exact limits of both rates stand in for it.
+        apart = minus(rate_estimate(ours, trials), rate_estimate(theirs, trials))
+    else:
+        least = min(1.0, mde_normal(found.se))
+        apart = Estimate(found.value, found.low, found.high, mde=least)
+    if apart.value is None:
+        return apart, None
+    # An interval of few events is too narrow by itself: the exact test must agree.
+    several = np.count_nonzero(ours - theirs) > 1
+    p = sign_flip(ours - theirs, seed=seed) if several else 1.0
+    return apart, max(p, limits_p(apart))
+
+
+def beyond(
+    spans: pd.DataFrame, *, seed: int, whole: bool
+) -> tuple[Estimate, float | None]:
+    """Difference from held-out rows, beyond the base's own, and its p.
+
+    Without held-out rows from the base, without either none.
+    """
+    if "test" not in {*spans["split"]}:
+        return against_base(spans, seed=seed)
+    chosen, _ = comparable(spans)
+    apart = minus(splits_apart(chosen), base_apart(chosen))
+    if apart.value is None:
+        return apart, None
+    return apart, max(limits_p(apart), exact_p(chosen) if whole else 0.0)
+
+
+def has_base(spans: pd.DataFrame) -> bool:
+    """Whether the base was scored on some of a checkpoint's spans, not its own."""
+    return bool(spans["base_won"].notna().any())
+
+
+def base_apart(chosen: pd.DataFrame) -> Estimate:
+    """How far both splits lie apart at the base: without training, by themselves."""
+    return splits_apart(chosen, "base_sure") if has_base(chosen) else NO_DIFFERENCE

@@ -1,0 +1,1 @@
+"""Difficulty-matched pairs: memory, selectivity and drift."""

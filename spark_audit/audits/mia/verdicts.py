@@ -1,0 +1,281 @@
+"""Tests of membership scores, and what they are taken to mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from spark_audit.audits.mia import estimates, scores
+from spark_audit.audits.mia.guards import (
+    ALL,
+    Findings,
+    Record,
+    _blind_guard,
+    _covariates,
+    _duplicates,
+    _labels,
+    _rows,
+    _untrained,
+)
+from spark_audit.audits.setup_guards import ALARM, BASE_READ
+from spark_audit.names import BASE
+from spark_audit.results import (
+    Claim,
+    Contrast,
+    Finding,
+    Row,
+)
+from spark_audit.results.findings import Fact
+from spark_audit.stats.bootstrap import correlated, holm
+from spark_audit.stats.estimate import Power
+from spark_audit.stats.power import mde
+
+PRIMARY = "combined"
+"""The score that is told where several detect."""
+
+USABLE = ("ok", "insensitive")
+
+
+def verdicts(
+    names: Sequence[str], rows: Sequence[Row], judged: Findings
+) -> tuple[list[Finding], list[Record]]:
+    """What is said of each checkpoint but the untrained model, and on what.
+
+    The table compares each score with the best guess from the texts alone; rates of the
+    score that the sentence rests on. ``rows`` are all of the report, contrasts last.
+    """
+    found: list[Finding] = []
+    table: list[Record] = []
+    for name in names:
+        if name == BASE:
+            continue
+        # Of each score its change since the untrained model, or where there is none
+        # its AUC.
+        aucs = {
+            row.of: row
+            for row in rows
+            if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
+            and getattr(row, "baseline", BASE) == BASE
+            and row.value is not None
+            and row.of in scores.DECLARED
+        }
+        concluded, tests = _concluded(name, aucs, judged)
+        found.append(concluded)
+        for attack, test in tests.items():
+            if (above := test.above) is not None:
+                record = {"checkpoint": name, "of": attack, "metric": "auc"}
+                table.append({**record, **above.record, "says": test.state})
+        on = tests.get(concluded.of)
+        if on is not None and on.above is not None and on.more:
+            table += _rates(on, on.above, judged.pooled)
+    return found, table
+
+
+def _rates(
+    test: Tested, auc: estimates.AboveTexts, pooled: estimates.Group
+) -> Iterator[Record]:
+    """TPR of a score, compared with that of the texts alone and of chance."""
+    name, attack = test.row.checkpoint, test.row.of
+    for metric, over_texts, _ in pooled.differences((name, attack), (name, "texts")):
+        if metric == "auc":
+            continue
+        rate = pooled.estimate(name, attack, metric)
+        alone = pooled.estimate(name, "texts", metric).value
+        if over_texts.value is None or rate.value is None or alone is None:
+            continue
+
+        budget = scores.FPRS[metric]
+        chance = pooled.chance(name, attack, budget).get("null", budget)
+        over_chance = estimates.less_chance(rate, chance)
+        beyond = estimates.beyond_both(over_texts, over_chance)
+        above = replace(
+            auc,
+            difference=beyond,
+            score=alone + over_texts.value,
+            texts=alone,
+            chance=chance,
+        )
+        says = test.state if (beyond.low or 0.0) > 0 else "not shown"
+        record = {"checkpoint": name, "of": attack, "metric": metric}
+        yield {**record, **above.record, "says": says}
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One score's test: of its change since the untrained model, or of its AUC.
+
+    ``above`` is what it has beyond the texts alone: a weak difference in topic passes
+    the guard and still moves every score. Where the texts were not tried, a score that
+    a guard doubts claims nothing, and the sentence of any other says so. Only where
+    the sides are ``told`` apart without training can a change be confounded with that.
+    ``beyond_p`` is the p value of what a claim needs in addition to the change.
+    """
+
+    row: Row
+    p: float
+    above: estimates.AboveTexts | None
+    told: bool
+    beyond_p: float
+
+    @property
+    def more(self) -> bool:
+        """Whether members look more familiar; else less."""
+        return effect_of(self.row) > 0
+
+    @property
+    def state(self) -> str:
+        """What it is by itself."""
+        if self.p < 0.05 and self.beyond_p < 0.05:
+            return "detected"
+        return "confounded" if self.p < 0.05 and self.told else "not shown"
+
+    def figures(self, over: tuple[float, float]) -> dict[str, Any]:
+        """What is claimed: by how much a score exceeds the texts alone.
+
+        ``over`` is how many tests the families of changes and of what is beyond the
+        texts are worth: a claim needs both.
+        """
+        row, power = self.row, []
+        if row.mde:
+            se = row.mde / mde(1.0, clusters=row.clusters, level=row.level)
+            df = row.clusters - 1
+            power.append(Power(test="t", se=se, df=df, most=0.5, over=over[0]))
+        if self.above is None:
+            return {"unit": "AUC", "power": power}
+        beyond = self.above.figures(over=over[1])
+        return {**beyond, "power": [*power, *beyond["power"]]}
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """The score, compared with the texts alone where they were tested."""
+        facts: dict[str, Fact] = {"attack": self.row.of, "turned": not self.more}
+        if self.above is None:
+            return facts | {"auc": self.row}
+        return facts | self.above.facts(self.row.checkpoint, self.row.of)
+
+
+def effect_of(row: Row) -> float:
+    """How far a figure is from its null."""
+    return (row.value or 0.0) - (row.null or 0.0)
+
+
+def _concluded(
+    name: str, aucs: Mapping[str, Row], judged: Findings
+) -> tuple[Finding, dict[str, Tested]]:
+    """What is said of a checkpoint, and the tests of its usable scores."""
+    not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
+    pooled, tests = judged.pooled, dict[str, Tested]()
+    if not aucs:
+        reason = scores.NO_ROWS if len(pooled.rows) else estimates.TOO_FEW
+        return not_tested("mia.missing", reason=reason), {}
+    for attack, row in aucs.items():
+        p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
+        if row.status in USABLE and p is not None:
+            more = effect_of(row) > 0
+            above = pooled.above_texts(name, attack, more=more, told=judged.before)
+            # The sides differ in what is no training: nothing is clean then.
+            doubted = judged.texts or attack in judged.apart
+            beyond = doubted, 1.0 if doubted else p
+            if above is not None:
+                beyond = above.told, above.p
+            tests[attack] = Tested(row, p, above, *beyond)
+    void = sorted(a for a, row in aucs.items() if row.status not in USABLE)
+    untested = sorted({*aucs} - {*tests, *void})
+    facts: dict[str, Any] = {"void": void, "untested": untested}
+    if not tests:
+        return not_tested("mia.no_score", **facts), {}
+
+    moved, needed, over = _corrected(name, tests, pooled)
+    members = int(judged.facts["member"].sum())
+    facts |= {"scores": len(tests), "members": members}
+    facts["others"] = len(judged.facts) - members
+    claim: Claim = "nothing_shown"
+    if detected := [attack for attack in tests if needed[attack] < 0.05]:
+        claim, best = "membership", _shown_of(detected, tests)
+    elif apart := [a for a in tests if moved[a] < 0.05 and tests[a].told]:
+        claim, best = "confounded", _shown_of(apart, tests)
+        facts["differ_before"] = best in judged.apart
+    else:
+        best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
+        facts |= {"p": needed[best], "duplicates": ALL in judged.void}
+    test = tests[best]
+    facts |= test.facts
+    primary = {"p": min(needed.values()), **test.figures(over)}
+    return Finding.on(test.row, claim, f"mia.{claim}", facts=facts, **primary), tests
+
+
+def _corrected(
+    name: str, tests: Mapping[str, Tested], pooled: estimates.Group
+) -> tuple[dict[str, float], dict[str, float], tuple[float, float]]:
+    """P values of each score's change, and of its claim, over the whole panel.
+
+    And how many independent tests the two families are worth.
+
+    A claim needs the change and what is beyond the texts: each is one family of
+    correlated tests, and the larger of a score's two p values is its own. Where the
+    sides are told apart without training what a score shows beyond that is no sample
+    of noise alone: nothing is gained there from how scores vary together.
+    """
+    change = {
+        attack: (BASE, attack) if isinstance(test.row, Contrast) else None
+        for attack, test in tests.items()
+    }
+    together = pooled.correlation(name, change)
+    moved, worth = correlated([test.p for test in tests.values()], together)
+    further = [test.beyond_p for test in tests.values()]
+    excess, worth_excess = holm(further), float(len(tests))
+    if not any(test.told for test in tests.values()):
+        bars: dict[str, tuple[str, str] | None] = {}
+        for attack, test in tests.items():
+            bars[attack] = change[attack]
+            if test.above is not None:
+                # Chance does not vary with a score.
+                is_chance = test.above.is_bar_chance
+                bars[attack] = None if is_chance else (name, "texts")
+        excess, worth_excess = correlated(further, pooled.correlation(name, bars))
+    both = np.maximum(moved, excess)
+    changed, claimed = (dict(zip(tests, ps, strict=True)) for ps in (moved, both))
+    return changed, claimed, (worth, worth_excess)
+
+
+def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
+    """The score that is told: the one declared beforehand, where it may.
+
+    The best of many looks better than it is.
+    """
+    if PRIMARY in found:
+        return PRIMARY
+    return max(found, key=lambda attack: abs(effect_of(tests[attack].row)))
+
+
+def findings(
+    pooled: estimates.Group, told: Mapping[str, Any], *, seed: int
+) -> Findings:
+    """Judge the sets and the untrained model.
+
+    Parameters
+    ----------
+    told
+        Whether the untrained model's figures are ``borrowed``, and what the texts
+        ``alone`` tell.
+    """
+    found = Findings(pooled, told["alone"] if len(pooled.rows) else {})
+    facts, of_base = found.facts, {"checkpoint": BASE}
+    if told["borrowed"]:
+        found.add("untrained model", "untrained_borrowed", {}, **of_base)
+    # The base tells trained rows from others better than their texts do.
+    above = pooled.above_texts(BASE, "loss", texts="blind")
+    if above is not None and above.p < ALARM:
+        read = above.facts(BASE, "loss")
+        found.add(BASE_READ, "base_read", read, passed=False, **of_base)
+    _rows(found, facts)
+    _blind_guard(found, facts)
+    _duplicates(found, len(facts))
+    _labels(found, facts, seed)
+    _covariates(found, facts)
+    _untrained(found)
+    return found

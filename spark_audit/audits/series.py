@@ -1,0 +1,328 @@
+"""Membership inference that reads all stages of a series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from spark_audit import sentences
+from spark_audit.audits import identifiers
+from spark_audit.audits.base import Context, Metric, Plan, Tables
+from spark_audit.audits.canary.epsilon import coin_figures
+from spark_audit.audits.mia.estimates import Group
+from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
+from spark_audit.audits.mia.texts import best_guess, labelled, without_model
+from spark_audit.audits.utility import UNORDERED, OfSeries, tasks_in_order
+from spark_audit.data.canaries import FORMATS
+from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.manifest.sequences import key_of, parts_of
+from spark_audit.names import BASE, CheckpointName, series_of
+from spark_audit.provenance import seed_for
+from spark_audit.results import AuditResult, Claim, Finding, Row
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact, grouped
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.memorisation import declared_guesses
+from spark_audit.stats.roc import Design, auc_estimate
+
+SERIES, LAST, STEP = "series", "last", "step"
+
+FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
+
+OFS = (SERIES, LAST, STEP)
+
+_rate = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=OFS)
+
+FEWEST = 10
+"""A task needs this many members and as many non-members to be estimated."""
+
+TOO_FEW = f"each task has fewer than {FEWEST} trained or {FEWEST} held-out rows"
+
+NO_TEXTS = "the texts alone could not be tested: too few groups of rows"
+
+CANDIDATES = Pass("candidates")
+
+Figures: TypeAlias = dict[tuple[str, str], Row]
+"""Rows of one group by metric and variant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesAttack(OfSeries):
+    """Membership by all stages of a series, beside its last checkpoint.
+
+    The evidence is one row per stage and text: its mean NLL, and as ``place`` the stage
+    that trained on its task, 0 if the order of tasks is not known. ``texts`` is the
+    cross-validated score of the best guess without any audited checkpoint. Two rows
+    with a ``dose`` are a canary and what could have been planted in its place.
+    """
+
+    name = "series"
+    metrics = (
+        _rate("auc", null=0.5, glance=(SERIES,)),
+        *map(_rate, FPRS),
+        *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in ("auc", *FPRS)),
+    )
+    nothing = NO_ROWS
+    unscored = ""
+    alone = "no series of several stages was given"
+    over = "trained rows compared with held-out rows"
+    chance = True
+    covers = ("auc", "n")
+    unit = "of AUC"
+
+    all_rows: Annotated[
+        bool, "score every row at every stage, not only rows with an identifier"
+    ] = False
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Rows of both sides, and canaries, each with one of its candidates.
+
+        ``stages`` scores the rows with an identifier; no other audit the canaries.
+        """
+        tasks_in_order(manifest, self.order)
+        sides = manifest.membership
+        rows = {*sides.members, *sides.non_members}
+        if not self.all_rows:
+            rows &= {*identifiers.plan_of_identifiers(manifest).get(Pass(), ())}
+        passes = {Pass(): sorted(rows), CANDIDATES: sorted(coins_of(manifest))}
+        return {wanted: keys for wanted, keys in passes.items() if keys and rows}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Evidence:
+        places = self.places(tables, manifest)
+        ids = self.plan(manifest).get(Pass(), [])
+        if not ids or not places:
+            return Evidence()
+        texts = [scored_text(manifest.by_id[key]) for key in ids]
+        units, *_ = without_model(
+            manifest, texts, ids, seed=context.seed, permutations=0
+        )
+        coins = coins_of(manifest)
+        rows = units[["example", "task", "cluster", "member"]].assign(dose=0)
+        # Two units a coin: the planted string, and the one that could have been.
+        planted = [
+            (row.id, row.task, one.canary_id, member, one.dose)
+            for key, one in coins.items()
+            for row in [manifest.by_id[parts_of(key)[-1]]]
+            for member in (True, False)
+        ]
+        pairs = pd.DataFrame(planted, columns=[*rows])
+        every = pd.concat([rows, pairs], ignore_index=True) if planted else rows
+
+        def nll_of(scores: Mapping[Pass, TokenTable]) -> np.ndarray:
+            """Mean NLL, nats per token; NaN where a unit was not scored."""
+            found = np.full(len(every), np.nan)
+            table, drawn = scores[Pass()], scores.get(CANDIDATES)
+            for i, key in enumerate(ids):
+                if key in table:
+                    nll = table.columns["nll"][table.rows(key)]
+                    found[i] = nll.mean(dtype=np.float64) if len(nll) else np.nan
+            for i, (key, one) in enumerate(coins.items()):
+                if drawn is not None and key in drawn and one.coin:
+                    both = drawn.columns["nll_mean"][drawn.rows(key)]
+                    at = len(ids) + 2 * i
+                    found[at : at + 2] = both[::-1] if one.coin[1] else both
+            return found
+
+        untrained = dict(tables.get(BASE, {}))
+        if Pass() not in untrained:
+            untrained[Pass()] = reference_table(manifest, ids)
+        base, unknown = nll_of(untrained), np.full(len(every), np.nan)
+        seed, loss = seed_for(context.seed, "series", "texts"), -base[: len(ids)]
+        guess = best_guess(texts, *labelled(units), {"loss": loss}, seed=seed)
+        guessed = np.concatenate([guess, unknown[len(ids) :]])
+
+        def measured() -> Measured:
+            yield BASE, {"nll": base, "place": unknown, "texts": guessed}
+            for name, own in places.items():
+                place, nll = every["task"].map(own).fillna(0), nll_of(tables[name])
+                yield name, {"nll": nll, "place": place, "texts": unknown}
+
+        return Evidence.of(every, measured())
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        """Rows, findings, and membership by what there was after each stage."""
+        rows, table, findings = list[Row](), list[dict[str, Any]](), list[Finding]()
+        pooled, gains = dict[str, tuple[Group, Figures]](), dict[str, float]()
+        coins: dict[str, StagedRows] = {}
+        for name, stages, coins[name] in staged_series(evidence):
+            if isinstance(stages, str):
+                missing = "series", "series.missing"
+                lost = Finding.not_tested(*missing, checkpoint=name, reason=stages)
+                findings.append(lost)
+                rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
+                continue
+            scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
+            known = stages.rows, scores, context, FPRS, context.seed
+            parts = {"pooled": np.arange(len(stages.rows))}
+            tasks = stages.rows.groupby("task").indices
+            parts |= {f"task:{task}": np.asarray(at) for task, at in tasks.items()}
+            for where, at in parts.items():
+                group = Group(*known, where, at, seed_for(context.seed, "series"))
+                row, made = partial(self.row, group=where), Figures()
+                for of, metric in product(OFS, ("auc", *FPRS)):
+                    found = group.estimate(name, of, metric)
+                    rate = metric != "auc"
+                    null = group.chance(name, of, FPRS[metric]) if rate else {}
+                    made[metric, of] = row(found, name, metric, of, **null)
+                for metric, found, p in group.differences((name, SERIES), (name, LAST)):
+                    more = f"{metric}_gain"
+                    made[more, ""] = row(found, name, more, null=0.0)
+                    if (where, metric) == ("pooled", "auc"):
+                        pooled[name] = group, made
+                        gains[name] = 1.0 if p is None else p
+                rows += made.values()
+            table += _by_stage(name, stages)
+        for name, p in holm_by_key(gains).items():
+            findings.append(_finding(name, *pooled[name], p, len(pooled)))
+        tables = {"series_stages": table}
+        if bounds := [*epsilon_table(coins)]:
+            tables["series_epsilon"] = bounds
+        return AuditResult(rows=rows, findings=findings, tables=tables)
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """The rows of one series that have a place, and their NLL by stage.
+
+    ``rows`` have their ``place`` from 1, and in ``texts`` the best guess without a
+    model; ``fall`` is the fall of the NLL since the untrained model, nats per token,
+    shape ``(stages, rows)``.
+    """
+
+    rows: pd.DataFrame
+    fall: np.ndarray
+
+    def take(self, kept: np.ndarray, stages: int | None = None) -> StagedRows:
+        """Some of the rows, and the first stages."""
+        return StagedRows(self.rows[kept], self.fall[:stages, kept])
+
+    @property
+    def scores(self) -> Mapping[str, np.ndarray]:
+        """The three scores by name, shape ``(rows,)`` each."""
+        stage, place = np.arange(len(self.fall))[:, None], self.rows["place"].to_numpy()
+        known = np.where(stage >= place - 1, self.fall, -np.inf)
+        own = np.diff(self.fall, axis=0, prepend=0.0)[place - 1, np.arange(len(place))]
+        return {SERIES: known.max(axis=0), LAST: self.fall[-1], STEP: own}
+
+
+def staged_series(
+    evidence: Evidence,
+) -> Iterator[tuple[str, StagedRows | str, StagedRows]]:
+    """The series by name; of one that cannot be tested, why; its coins (dose > 0)."""
+    names = (name for name in evidence.checkpoints if name != BASE)
+    base, texts = (evidence.row(BASE, column) for column in ("nll", "texts"))
+    coin = evidence.units["dose"].to_numpy() > 0
+    for name, stages in grouped(names, series_of).items():
+        stages = sorted(stages, key=lambda one: CheckpointName.parse(one).stage or 0)
+        fall = np.stack([base - evidence.row(stage, "nll") for stage in stages])
+        place = evidence.row(stages[0], "place").astype(int)
+        whole = StagedRows(evidence.units.assign(place=place, texts=texts), fall)
+        known = (place > 0) & np.isfinite(fall).all(axis=0)
+        coins = whole.take(known & coin)
+        sides = evidence.units[known & ~coin].groupby(["task", "member"]).size()
+        sides = sides.unstack().reindex(columns=[True, False])
+        enough = sides.index[sides.ge(FEWEST).all(axis=1)]
+        known &= ~coin & evidence.units["task"].isin(enough).to_numpy()
+        reason = TOO_FEW if (place > 0).any() else UNORDERED
+        yield name, whole.take(known) if known.any() else reason, coins
+
+
+def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
+    """AUC of the last checkpoint and of the series, had the run ended at a stage."""
+    for stage in range(1, len(stages.fall) + 1):
+        then = stages.take((stages.rows["place"] <= stage).to_numpy(), stage)
+        if not len(then.rows):
+            continue
+        tasks = then.rows["place"].nunique()
+        record = {"checkpoint": name, "stage": stage, "tasks": tasks}
+        labels = (then.rows[column] for column in ("member", "cluster", "task"))
+        design = Design.of(*labels)
+        for of in (LAST, SERIES):
+            auc, _ = auc_estimate(design, then.scores[of])
+            ends = ("value", "low", "high")
+            record |= {f"{of}_{end}": getattr(auc, end) for end in ends}
+        yield record
+
+
+def _finding(
+    name: str, group: Group, rows: Figures, gain_p: float, series: int
+) -> Finding:
+    """Whether the series gives rows away, and whether it adds to its last stage."""
+    row, above = rows["auc", SERIES], group.above_texts(name, SERIES)
+    moved = group.p(name, SERIES)
+    if above is None or moved is None:
+        reason = row.note if row.value is None else NO_TEXTS
+        missing = "series", "series.missing"
+        return Finding.not_tested(*missing, checkpoint=name, reason=reason)
+    needed = max(moved, above.p)
+    claim: Claim = "nothing_shown"
+    if needed < 0.05:
+        claim = "membership"
+    elif moved < 0.05 and above.told:
+        claim = "confounded"
+    gain = rows["auc_gain", ""]
+    member = group.facts["member"]
+    facts: dict[str, Fact] = {
+        **above.facts(name, SERIES, audit="series"),
+        "last": rows["auc", LAST],
+        "gain": gain,
+        "gain_p": gain_p,
+        "adds": gain_p < 0.05 and (gain.value or 0.0) > 0,
+        "series": series,
+        "members": int(member.sum()),
+        "others": int((~member.astype(bool)).sum()),
+    }
+    primary = {"p": needed, **above.figures()}
+    return Finding.on(row, claim, f"series.{claim}", facts=facts, **primary)
+
+
+def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
+    """Planted canaries that a coin can be told of, by the key of their pair.
+
+    They are ours by their format: the bound rests on the draw.
+    """
+    return {
+        key_of("coin", one.canary_id, min(at.example for at in one.contexts)): one
+        for one in manifest.canaries
+        if one.part == "full" and one.format in FORMATS
+        if one.dose and not one.held_out and one.coin
+    }
+
+
+def epsilon_table(series: Mapping[str, StagedRows]) -> Iterator[dict[str, Any]]:
+    """Lower bounds of each series' epsilon: by all its stages, and by the last one.
+
+    Half of the coins are guessed, those whose two scores lie furthest apart; a tie is a
+    wrong guess. All bounds of a report hold together at 95 % (Bonferroni).
+    """
+    known = {name: coins for name, coins in series.items() if len(coins.rows)}
+    share = 0.05 / (2 * max(len(known), 1))
+    for (name, coins), of in product(known.items(), (SERIES, LAST)):
+        planted, other = coins.scores[of].reshape(-1, 2).T
+        gap = planted - other
+        guesses = declared_guesses(len(gap))
+        surest = np.argsort(-np.abs(gap), kind="stable")[:guesses]
+        record: dict[str, Any] = {
+            "checkpoint": name,
+            "of": of,
+            "pairs": len(gap),
+            "guesses": guesses,
+            "right": int((gap[surest] > 0).sum()),
+            "rows": int(coins.rows["dose"].max()),
+            "significance": share,
+        }
+        record |= coin_figures(record, share)
+        epsilon = record["epsilon_per_record"]
+        key = "canary.bounded" if epsilon > 0 else "canary.bound_of_0"
+        told = {**record, "epsilon": epsilon, "declared": True, "assumed": "drawn"}
+        yield {**record, "says": sentences.render(key, **told)}
