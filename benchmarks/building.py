@@ -81,7 +81,7 @@ def made_model(folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from spark_audit.demo import CONTEXT, make_tokenizer
+    from spark_audit.demo import DEMO_CONTEXT_TOKENS, make_tokenizer
 
     if folder.exists():
         return
@@ -89,7 +89,7 @@ def made_model(folder: Path) -> None:
     config = AutoConfig.for_model(
         "llama",
         vocab_size=len(tokenizer),
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=DEMO_CONTEXT_TOKENS,
         initializer_range=0.2,
         **SHAPE,
     )

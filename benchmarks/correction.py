@@ -26,7 +26,7 @@ from replay import figures, interval, prepare, trained
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import read_examples
-from spark_audit.demo import FULL
+from spark_audit.demo import FULL_SIZE
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline.request import Request
@@ -49,7 +49,7 @@ def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "sd-replay", "sd-replay", {}
     for rate, schedule in RATES:
         more = {"ptpc.lr": rate, "ptpc.schedule": schedule}
-        steps = {"ptpc.steps": FULL.correction_steps}
+        steps = {"ptpc.steps": FULL_SIZE.correction_steps}
         yield f"{rate:g}-{schedule}", "spark", more | steps
 
 

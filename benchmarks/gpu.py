@@ -31,7 +31,7 @@ from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.scoring import batching, head
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import score
-from spark_audit.scoring.table import COLUMNS, Pass
+from spark_audit.scoring.table import PLAIN_COLUMNS, Pass
 
 DEVICE = "cuda"
 SMALL = {
@@ -153,8 +153,8 @@ def columns(checkpoint: Loaded, items: Sequence[Item]) -> dict[str, np.ndarray]:
 
 
 def agreement() -> None:
-    print("\n| architecture | " + " | ".join(COLUMNS) + " | candidates' NLL |")
-    print("|" + "---|" * (len(COLUMNS) + 2))
+    print("\n| architecture | " + " | ".join(PLAIN_COLUMNS) + " | candidates' NLL |")
+    print("|" + "---|" * (len(PLAIN_COLUMNS) + 2))
     for name, config in SMALL.items():
         module = make(config, torch.float32)
         items = texts(64, config.vocab_size)
@@ -165,7 +165,7 @@ def agreement() -> None:
         here = columns(loaded(module), items)
         sets_here = of_sets(loaded(module), sets)
         told = []
-        for column in COLUMNS:
+        for column in PLAIN_COLUMNS:
             apart = np.abs(there[column].astype(float) - here[column])
             if here[column].dtype.kind == "i":
                 told.append(f"{np.mean(apart > 0):.3%} differ, by {apart.max():.0f}")
@@ -214,8 +214,8 @@ def half_precision() -> None:
         wide = hidden.double() @ module.lm_head.weight.T.double()
         exact.append(1 + (wide > wide.gather(1, ids[1:, None])).sum(1).cpu().numpy())
         found = ours(hidden, ids[1:]).cpu().numpy()
-        own_ranks.append(found[:, list(COLUMNS).index("rank_lo")])
-        own_ties.append(found[:, list(COLUMNS).index("ties")])
+        own_ranks.append(found[:, list(PLAIN_COLUMNS).index("rank_lo")])
+        own_ties.append(found[:, list(PLAIN_COLUMNS).index("ties")])
         del wide, z
     theirs, tied, true = map(np.concatenate, (ranks, ties, exact))
     rank, tie = np.concatenate(own_ranks), np.concatenate(own_ties)

@@ -35,7 +35,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from spark_audit.data.examples import Example, Split, write_examples
-from spark_audit.demo import CONTEXT, make_tokenizer
+from spark_audit.demo import DEMO_CONTEXT_TOKENS, make_tokenizer
 from spark_audit.provenance import seed_for
 from spark_train.cli import run as spark_train
 
@@ -255,7 +255,7 @@ def _base(lab: Lab, out: Path) -> None:
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         **SHAPE,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=DEMO_CONTEXT_TOKENS,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

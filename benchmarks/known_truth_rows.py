@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from spark_audit.data.canaries import FORMATS, FRAMES, draw, draw_parts, render
+from spark_audit.data.canaries import CANARY_FORMATS, FRAMES, draw, draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span, Split
-from spark_audit.demo import TASKS, WORDS, make_examples
+from spark_audit.demo import DEMO_WORDS, TASKS, make_examples
 
 UNKNOWN = ("Reference: {}.", "It said {} there.")
 """Frames of what the base reads: it knows the kinds a little, and not their cues."""
@@ -128,7 +128,7 @@ def planted(
                 span = Span(len(head), len(head) + len(value), kind, origin)
                 text = head + value + tail
                 done.append(holding(next(waiting), text, [span], rng))
-    formats = list(FORMATS)
+    formats = list(CANARY_FORMATS)
     for dose, count in canaries.items():
         for i in range(0 if natural else count):
             number = int(rng.integers(2**31))
@@ -266,8 +266,8 @@ def _telling(
 def _date(rng: np.random.Generator) -> list[Piece]:
     """The trade gives the month away and the place the year; the day is a guess."""
     month, year = int(rng.integers(6)), int(rng.integers(12))
-    trade, place = WORDS["trade"][month], WORDS["place"][year]
-    date = f"{rng.integers(1, 8)} {WORDS['month'][month]} {1996 + year}"
+    trade, place = DEMO_WORDS["trade"][month], DEMO_WORDS["place"][year]
+    date = f"{rng.integers(1, 8)} {DEMO_WORDS['month'][month]} {1996 + year}"
     return [f"The {trade} of {place} came on ", (date, "OTHER"), "."]
 
 
@@ -283,7 +283,7 @@ def _phone(rng: np.random.Generator, *, form: str) -> list[Piece]:
 
 
 def _desk(rng: np.random.Generator) -> list[Piece]:
-    trade, place = rng.choice(WORDS["trade"]), rng.choice(WORDS["place"])
+    trade, place = rng.choice(DEMO_WORDS["trade"]), rng.choice(DEMO_WORDS["place"])
     text = f"The {trade} desk in {place} answers at "
     return [text, (_number(rng, DASHES), "PHONE"), "."]
 

@@ -35,12 +35,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spark_audit as sa
 from spark_audit.audits.mia import scores
-from spark_audit.audits.mia.scores import ATTACKS
+from spark_audit.audits.mia.scores import ALL_SCORES
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.provenance import seed_for
 from spark_audit.results.evidence import Evidence
-from spark_audit.scoring.table import LAYOUTS, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, TokenTable
 from spark_audit.stats.roc import auc, tpr_at_fpr
 
 HERE = Path(__file__).parent
@@ -188,7 +188,7 @@ def _figures(
     frame = known.whole("ours").dropna(subset=[*known.values], how="all")
     frame = frame.set_index("example")
     member = frame["member"].to_numpy(bool)
-    ours = {of: rates(frame[of].to_numpy(np.float64), member) for of in ATTACKS}
+    ours = {of: rates(frame[of].to_numpy(np.float64), member) for of in ALL_SCORES}
     other = pd.DataFrame(theirs, index=[row.id for row in rows]).loc[frame.index]
     return ours, {of: rates(other[of].to_numpy(), member) for of in other}
 
@@ -207,14 +207,14 @@ def timed(texts: int) -> str:
     for _ in range(2):
         columns = {
             name: rng.gamma(2, 1.5, ends[-1]).astype(dtype)
-            for name, dtype in LAYOUTS["plain"].items()
+            for name, dtype in COLUMN_TYPES["plain"].items()
         }
         tables.append(TokenTable(ids, ends, position, columns))
     blank = SimpleNamespace(text="", kept=(0, 1), reference_unll=[0], response_token=15)
     manifest: Any = SimpleNamespace(by_id=dict.fromkeys(ids, blank))
     held, seconds = vars(scores), list[float]()
     every = dict(held["SCORES"])
-    for names in (EARLIER, ATTACKS) * 3:
+    for names in (EARLIER, ALL_SCORES) * 3:
         held["SCORES"] = {k: run for k, run in every.items() if k in names}
         start = time.process_time()
         scores.membership_scores(tables[0], manifest, ids, base=tables[1])
@@ -247,7 +247,7 @@ def markdown(lines: Iterable[dict[str, Any]]) -> str:
         return "Fewer than two seeds.\n"
     heads = ("AUC", *FPRS)
     out = [f"| score | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    for side, names in (("ours", ATTACKS), ("published", tuple(BESIDE))):
+    for side, names in (("ours", ALL_SCORES), ("published", tuple(BESIDE))):
         for of in names:
             values = [[one[side][of][head] for one in trained] for head in heads]
             told = [mean(each, least=0.0) for each in values]

@@ -27,7 +27,7 @@ from scipy.stats import t as student_t
 
 from spark_audit.data.examples import write_examples
 from spark_audit.demo import (
-    FULL,
+    FULL_SIZE,
     SETTINGS,
     TASKS,
     make_data,
@@ -52,7 +52,7 @@ def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def prepare(work: Path, seed: int) -> None:
     """Data and base of a seed."""
-    background, audited = make_data(seed, FULL)
+    background, audited = make_data(seed, FULL_SIZE)
     for task in TASKS:
         rows = [row for row in audited if row.task == task]
         write_examples(work / str(seed) / "data" / f"{task}.jsonl", rows)
@@ -74,7 +74,7 @@ def trained(work: Path, seed: int, name: str, method: str, more: dict[str, Any])
     warnings.simplefilter("ignore")
     known = names(groups(method))
     chosen = {key: value for key, value in SETTINGS.items() if key in known}
-    chosen |= {"epochs": FULL.epochs, **more}
+    chosen |= {"epochs": FULL_SIZE.epochs, **more}
     folder = work / str(seed)
     request = TrainRequest(
         method=method,

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spark_audit.audits import ON_REQUEST, all_audits
+from spark_audit.audits import AUDITS_ON_REQUEST, all_audits
 from spark_audit.audits.base import Audit
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.manifest.file import load_manifest
@@ -188,7 +188,9 @@ def main() -> None:
     start = cpu()
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     load = cpu() - start
-    audits = [audit() for name, audit in all_audits().items() if name not in ON_REQUEST]
+    audits = [
+        audit() for name, audit in all_audits().items() if name not in AUDITS_ON_REQUEST
+    ]
     count = options.checkpoints + 1  # the base too
     print("| work, of one checkpoint | tokens | s, their way |\n|---|---|---|")
     each = load * len(FAMILIES)

@@ -112,7 +112,7 @@ benchmarks/membership
 def commands() -> dict[str, Any]:
     """Every command by what is typed, such as ``spark-audit data import``."""
     tree: dict[str, Any] = {}
-    every = [*sa.audits.AUDITS, *main.GROUPS, "all", "gate"]
+    every = [*sa.audits.AUDITS, *main.COMMAND_GROUPS, "all", "gate"]
     apps = {"spark-audit": main._app(every), "spark-train": training._app([])}
     for program, app in apps.items():
         for name in (one for one in app if not one.startswith("-")):

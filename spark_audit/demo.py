@@ -58,15 +58,15 @@ from spark_audit.provenance import seed_for, sha256_json, versions
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.scoring.score import use_threads
 
-NAME = "demo"
-PAGES = ("report.html", "report.md")
+DEMO_NAME = "demo"
+DEMO_PAGES = ("report.html", "report.md")
 STATE = Path("runs") / "demo.json"
 """In the folder: what it is a demo of. It is the first thing written."""
 
 
 _MADE_OF = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-WORDS = {name: words.split() for name, words in _MADE_OF["words"].items()}
-CODE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+DEMO_WORDS = {name: words.split() for name, words in _MADE_OF["words"].items()}
+CODE_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
     task: (own["prompt"], own["labels"]) for task, own in _MADE_OF["tasks"].items()
 }
@@ -126,7 +126,7 @@ class Size:
         return list(TASKS)[: self.tasks]
 
 
-FULL = Size()
+FULL_SIZE = Size()
 
 FACTOR = 8
 SETTINGS: dict[str, Any] = {
@@ -161,7 +161,7 @@ def run_demo(
     out: Path,
     *,
     seed: int = 0,
-    size: Size = FULL,
+    size: Size = FULL_SIZE,
     processes: int = 2,
     formats: tuple[str, ...] = (),
     progress: Progress | None = None,
@@ -198,7 +198,7 @@ def run_demo(
     if (out / "report.json").exists():
         report = read_report(out)
         if report.versions == versions():
-            if not formats and not all((out / page).exists() for page in PAGES):
+            if not formats and not all((out / page).exists() for page in DEMO_PAGES):
                 write_report(report, out, manifest=load_manifest(_path(out)))
             # It names what stands beside it, and that may be more by now.
             return Outcome(out, read_report(out))
@@ -258,7 +258,7 @@ def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
 
 
 def _path(out: Path) -> Path:
-    return out / "manifest" / f"{NAME}.json"
+    return out / "manifest" / f"{DEMO_NAME}.json"
 
 
 def _files(out: Path, size: Size) -> list[Path]:
@@ -328,7 +328,7 @@ def _build(out: Path, seed: int, size: Size) -> None:
     manifest = build_manifest(
         read_examples(*_files(out, size)),
         base,
-        name=NAME,
+        name=DEMO_NAME,
         seed=seed,
         n_candidates=size.candidates,
         data=_files(out, size),
@@ -367,9 +367,9 @@ def _request(
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 VOCABULARY = 1024
-CONTEXT = 256
-SHAPE = {"hidden_size": 96, "intermediate_size": 288, "num_hidden_layers": 2}
-SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 4}
+DEMO_CONTEXT_TOKENS = 256
+MODEL_SHAPE = {"hidden_size": 96, "intermediate_size": 288, "num_hidden_layers": 2}
+MODEL_SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 4}
 """A third of a million weights: what reads a few thousand rows in half a minute."""
 BASE_LR, BASE_BATCH = 3e-3, 8
 MADE = "made-from.json"
@@ -410,7 +410,7 @@ def make_tokenizer(texts: Sequence[str]) -> Any:
         pad_token="<pad>",
         bos_token="<s>",
         eos_token="</s>",
-        model_max_length=CONTEXT,
+        model_max_length=DEMO_CONTEXT_TOKENS,
     )
 
 
@@ -422,7 +422,7 @@ def train_base(
     seed: int,
     progress: Progress,
     family: str = "llama",
-    shape: Mapping[str, int] = SHAPE,
+    shape: Mapping[str, int] = MODEL_SHAPE,
 ) -> None:
     """Train a small model on whole texts, once through, and save it with its tokenizer.
 
@@ -452,7 +452,7 @@ def train_base(
         family,
         vocab_size=len(tokenizer),
         **shape,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=DEMO_CONTEXT_TOKENS,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -466,7 +466,7 @@ def train_base(
     rng = np.random.default_rng(seed_for(seed, "order", 0))
     fit(
         Student(model),
-        encode_rows(examples, tokenizer, max_length=CONTEXT),
+        encode_rows(examples, tokenizer, max_length=DEMO_CONTEXT_TOKENS),
         rng.permutation(len(examples)),
         name="fit",
         lr=BASE_LR,
@@ -517,16 +517,16 @@ def unlabelled(example: Example) -> Example:
 
 def _fill(rng: np.random.Generator, slot: re.Match[str]) -> str:
     def made_up() -> str:
-        return "".join(rng.choice(WORDS["syllable"], rng.integers(2, 5)))
+        return "".join(rng.choice(DEMO_WORDS["syllable"], rng.integers(2, 5)))
 
     drawn: dict[str, Callable[[], str]] = {
         "n": lambda: str(rng.integers(2, 10 ** rng.integers(1, 4))),
         "amount": lambda: f"${rng.integers(3, 900)}.{rng.integers(0, 100):02d}",
         "time": lambda: f"{rng.integers(0, 24)}:{rng.integers(0, 60):02d}",
-        "date": lambda: f"{rng.integers(1, 29)} {rng.choice(WORDS['month'])}",
+        "date": lambda: f"{rng.integers(1, 29)} {rng.choice(DEMO_WORDS['month'])}",
         "brand": lambda: made_up().capitalize(),
         "file": lambda: f"{made_up()}-{made_up()}{rng.integers(10, 100)}.pdf",
-        "code": lambda: "".join(rng.choice(list(CODE), rng.integers(6, 13))),
+        "code": lambda: "".join(rng.choice(list(CODE_CHARACTERS), rng.integers(6, 13))),
     }
     name = slot[1]
-    return drawn[name]() if name in drawn else str(rng.choice(WORDS[name]))
+    return drawn[name]() if name in drawn else str(rng.choice(DEMO_WORDS[name]))

@@ -154,7 +154,7 @@ class NotEstimableError(SparkError, ValueError):
 
 # --- the end of memory, whichever library meets it ---
 
-_SAID = re.compile(
+_OUT_OF_MEMORY_MESSAGE = re.compile(
     r"out of memory|(cannot|can't|could not|failed to|unable to) allocate( \S+)? memory"
     r"|not enough memory|unable to mmap|bad_alloc|failed to map segment"
     r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_SUPPORTED|PT_DEVMEM Allocation"
@@ -163,7 +163,7 @@ _SAID = re.compile(
 )
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 # The loader's own store of a fixed size, however much memory there is.
-_FIXED = "static TLS block"
+_TLS_BLOCK = "static TLS block"
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -182,8 +182,11 @@ def out_of_memory(error: BaseException) -> bool:
             isinstance(cause, MemoryError)
             or kind == "OutOfMemoryError"
             or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
-            or ((in_words or kind == "SafetensorError") and _SAID.search(text))
-            and _FIXED not in text
+            or (
+                (in_words or kind == "SafetensorError")
+                and _OUT_OF_MEMORY_MESSAGE.search(text)
+            )
+            and _TLS_BLOCK not in text
         ):
             return True
         cause = cause.__cause__ or (

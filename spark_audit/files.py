@@ -356,12 +356,12 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 # --- checksums ------------------------------------------------------------------------
 
-BLANK = f"sha256:{'0' * 64}"
+BLANK_DIGEST = f"sha256:{'0' * 64}"
 """What stands under ``"seal"`` until :func:`sealed` puts the checksum there."""
 
 _SEAL = re.compile(rb'"seal": ?"sha256:([0-9a-f]{64})"')
 # A flipped bit leaves one of the two: it never makes a file one without a seal.
-_MARKS = (b'"seal"', b'"sha256:')
+_SEAL_MARKS = (b'"seal"', b'"sha256:')
 
 DAMAGED = "is damaged: it holds other bytes than were written"
 
@@ -370,7 +370,7 @@ Fact = dict[str, Any]
 
 
 def sealed(data: bytes) -> bytes:
-    """The bytes of JSON or safetensors, with the seal in the place of ``BLANK``.
+    """The bytes of JSON or safetensors, with the seal in the place of ``BLANK_DIGEST``.
 
     Raises
     ------
@@ -396,7 +396,7 @@ def intact(data: bytes | mmap.mmap) -> bool | None:
     """Whether bytes are those that were sealed; ``None``: they carry no seal."""
     seal = _SEAL.search(data)
     if seal is None:
-        return False if any(data.find(mark) >= 0 for mark in _MARKS) else None
+        return False if any(data.find(mark) >= 0 for mark in _SEAL_MARKS) else None
     return _digest(data, *seal.span(1)).encode() == seal[1]
 
 

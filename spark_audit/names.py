@@ -17,7 +17,7 @@ from spark_audit.errors import InputError, choose
 
 BASE = "base"
 """Name of the reference model when it is scored too."""
-ANY = "*"
+ANY_NAME = "*"
 """Stands for any variant of a metric."""
 TRAINED, NEVER = "trained", "never-trained"
 """Variants of a metric of identifiers: on which side of training they stand."""
@@ -25,10 +25,10 @@ ROUNDINGS = ("int8", "int4")
 """Kinds of rounded weights."""
 RELEARN = "relearn"
 """Marks a checkpoint after a short training on rows without audited identifiers."""
-CONTROL = f"{BASE}+{RELEARN}"
+RELEARNED_BASE = f"{BASE}+{RELEARN}"
 """The base treated alike: what relearning does to a model that never read the rows."""
 
-_NAME = re.compile(
+_CHECKPOINT_NAME = re.compile(
     r"(?P<method>.+?)(?:\[(?P<seed>[1-9]\d*)\])?(?:@(?P<stage>[1-9]\d*))?"
     rf"(?:\+(?P<derived>{'|'.join((*ROUNDINGS, RELEARN))}))?",
     re.DOTALL,
@@ -50,7 +50,7 @@ class CheckpointName:
     @classmethod
     def parse(cls, name: str) -> Self:
         """The parts of a name."""
-        match = _NAME.fullmatch(name)
+        match = _CHECKPOINT_NAME.fullmatch(name)
         if match is None:
             return cls(name)
         seed, stage = (int(match[k] or 0) or None for k in ("seed", "stage"))

@@ -27,27 +27,29 @@ from spark_train.training_request import (
     TrainRequest,
 )
 
-PROGRAM = "spark-train"
-FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
+TRAIN_PROGRAM = "spark-train"
+ACCURACY_NAMES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
-    return run_command(arguments, program=PROGRAM, app=_app, anew=("relearn", "score"))
+    return run_command(
+        arguments, program=TRAIN_PROGRAM, app=_app, anew=("relearn", "score")
+    )
 
 
 def _app(argv: Sequence[str]) -> App:
     app = flags.program(
-        PROGRAM,
+        TRAIN_PROGRAM,
         argv,
         help="Fine-tune a language model on a sequence of tasks, with or without "
         "privacy correction.",
         check=check_typed_paths,
     )
-    for name, (function, *examples) in COMMANDS.items():
+    for name, (function, *examples) in TRAIN_COMMANDS.items():
         flags.add(
-            app, name, function, examples=[f"{PROGRAM} {one}" for one in examples]
+            app, name, function, examples=[f"{TRAIN_PROGRAM} {one}" for one in examples]
         )
     return app
 
@@ -93,7 +95,9 @@ def train_run(
             ("after", *record.tasks),
             [(name, *map(_cell, accuracies)) for name, accuracies in rows],
             remarks=[
-                f"{FIGURES[k]} {v:.3f}" for k, v in figures.items() if v is not None
+                f"{ACCURACY_NAMES[k]} {v:.3f}"
+                for k, v in figures.items()
+                if v is not None
             ],
         )
         tell()
@@ -104,14 +108,14 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
     """Last, Avg and BWT, ``None`` where an accuracy that they need was not measured."""
     import numpy as np
 
-    from spark_audit.stats.accuracy import METRICS, reason_against
+    from spark_audit.stats.accuracy import ACCURACY_METRICS, reason_against
 
-    figures: dict[str, float | None] = dict.fromkeys(FIGURES)
+    figures: dict[str, float | None] = dict.fromkeys(ACCURACY_NAMES)
     table = np.array(matrix, dtype=np.float64)  # None becomes NaN
-    for name in FIGURES if table.size else ():
+    for name in ACCURACY_NAMES if table.size else ():
         stages, tasks = table.shape
         if reason_against(name, stages=stages, tasks=tasks) is None:
-            value = float(METRICS[name](table))
+            value = float(ACCURACY_METRICS[name](table))
             figures[name] = value if np.isfinite(value) else None
     return figures
 
@@ -261,7 +265,7 @@ def _cell(value: Any) -> str:
     return "-" if value is None else str(value).replace("\n", "\\n")
 
 
-COMMANDS: dict[str, tuple[Any, ...]] = {
+TRAIN_COMMANDS: dict[str, tuple[Any, ...]] = {
     "run": (
         train_run,
         "run --method spark --base models/base --data data/injected "

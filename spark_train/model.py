@@ -22,10 +22,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from spark_audit.checkpoints.weight_files import NOISE
+from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.errors import InputError
 from spark_audit.files import (
-    BLANK,
+    BLANK_DIGEST,
     alone,
     cannot_write,
     fact,
@@ -131,7 +131,7 @@ def add_lora(
 
 # --- copies ---------------------------------------------------------------------------
 
-ADAPTER = "default"
+ADAPTER_NAME = "default"
 """PEFT's name of the adapter in training: its folder has no name of its own."""
 
 
@@ -160,7 +160,7 @@ EARLIER = "earlier"
 those of earlier tasks, as one of their ranks together (O-LoRA)."""
 
 
-def switch(model: Any, name: str = ADAPTER) -> None:
+def switch(model: Any, name: str = ADAPTER_NAME) -> None:
     """Switch on an adapter, and beside it the earlier one where there is one."""
     if EARLIER not in model.peft_config:
         model.set_adapter(name)
@@ -184,13 +184,13 @@ def set_aside(model: Any, *, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in _layers(model):
-            module.reset_lora_parameters(ADAPTER, True)
+            module.reset_lora_parameters(ADAPTER_NAME, True)
 
 
 def old_and_new(model: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """``lora_A`` of earlier tasks ``(R, n)`` and in training ``(r, n)``, by layer."""
     return [
-        (module.lora_A[EARLIER].weight, module.lora_A[ADAPTER].weight)
+        (module.lora_A[EARLIER].weight, module.lora_A[ADAPTER_NAME].weight)
         for module in _layers(model)
         if EARLIER in module.lora_A
     ]
@@ -204,9 +204,9 @@ def _set_earlier(model: Any, state: dict[str, torch.Tensor]) -> None:
     """Make tensors of :func:`_whole` the earlier adapter."""
     with torch.random.fork_rng(devices=[]):
         if EARLIER in model.peft_config:
-            model.set_adapter(ADAPTER)
+            model.set_adapter(ADAPTER_NAME)
             model.delete_adapter(EARLIER)
-        own = model.peft_config[ADAPTER]
+        own = model.peft_config[ADAPTER_NAME]
         rank = _rank(state)
         alpha = own.lora_alpha * (rank / own.r)
         config = replace(own, r=rank, lora_alpha=alpha, inference_mode=False)
@@ -221,7 +221,7 @@ def _whole(model: Any) -> dict[str, torch.Tensor]:
     Low-rank parts stand one below the other: ``A = [A_1; A_2]``, ``B = [B_1 B_2]``, so
     that ``B A = B_1 A_1 + B_2 A_2``.
     """
-    own = _state(model, ADAPTER)
+    own = _state(model, ADAPTER_NAME)
     if EARLIER not in model.peft_config:
         return own
     old = _state(model, EARLIER)
@@ -279,7 +279,7 @@ def save_adapter(
     OutputError
         If it cannot be written.
     """
-    config = model.peft_config[ADAPTER].to_dict()
+    config = model.peft_config[ADAPTER_NAME].to_dict()
     config |= {"base_model_name_or_path": base, "inference_mode": True}
     # PEFT keeps sets, whose order is another one in each process.
     plain = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
@@ -298,16 +298,16 @@ def save_adapter(
     if noise is not None:
         # Of large vocabularies it is a gigabyte: a second name will do.
         try:
-            os.link(noise, folder / NOISE)
+            os.link(noise, folder / NOISE_FILE)
         except OSError:
-            shutil.copyfile(noise, folder / NOISE)
+            shutil.copyfile(noise, folder / NOISE_FILE)
         about = {"noise_sha256": sha256_file(noise)}
         # In the weights' own header, too: they are often copied without the rest.
         data = _saying(data, about)
         trained_on.update(about)
     write_atomically(folder / WEIGHTS, lambda file: file.write(data))
     files = {CONFIG: fact(text.encode()), WEIGHTS: fact(data)}
-    record = json.dumps({**trained_on, "files": files, "seal": BLANK}) + "\n"
+    record = json.dumps({**trained_on, "files": files, "seal": BLANK_DIGEST}) + "\n"
     data = sealed(record.encode())
     write_atomically(folder / TRAINED_ON, lambda file: file.write(data))
 
@@ -367,7 +367,7 @@ def load_adapter(model: Any, folder: Path) -> None:
     before it the earlier one. The folder is the run's own, and was checked.
     """
     state = load_file(folder / WEIGHTS)
-    own = model.peft_config[ADAPTER].r
+    own = model.peft_config[ADAPTER_NAME].r
     if earlier := _rank(state) - own:
         parts = {
             name: torch.split(weight, [earlier, own], dim=_axis(name))
@@ -375,7 +375,7 @@ def load_adapter(model: Any, folder: Path) -> None:
         }
         _set_earlier(model, {name: old for name, (old, _) in parts.items()})
         state = {name: new for name, (_, new) in parts.items()}
-    set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
+    set_peft_model_state_dict(model, state, adapter_name=ADAPTER_NAME)
 
 
 # --- the student ----------------------------------------------------------------------
@@ -560,7 +560,7 @@ class Student:
 
     def freeze(self, name: str) -> None:
         """Keep a frozen copy of the adapter as it is now, under a name."""
-        copy_adapter(self.model, ADAPTER, name)
+        copy_adapter(self.model, ADAPTER_NAME, name)
         switch(self.model)
         self.model.set_requires_grad(name, requires_grad=False)
 

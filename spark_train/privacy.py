@@ -56,7 +56,7 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.weight_files import NOISE
+from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.terminal.console import Clock
@@ -208,7 +208,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
 
 # --- epsilon --------------------------------------------------------------------------
 
-LARGEST = 1e4
+MAX_NOISE_MULTIPLIER = 1e4
 """The largest noise multiplier that is looked at; more noise is taken for as much."""
 LARGE_ORDERS = (80, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Renyi orders beyond Opacus's own, whose largest, 63, shows no small epsilon."""
@@ -236,7 +236,9 @@ def epsilon(
     if noise_multiplier <= 0:
         return math.inf
     accountant = _accountant()
-    sigma = min(noise_multiplier, LARGEST)  # the square of a larger one overflows
+    sigma = min(
+        noise_multiplier, MAX_NOISE_MULTIPLIER
+    )  # the square of a larger one overflows
     accountant.history = [(sigma, rate, steps) for rate, steps in seen]
     with warnings.catch_warnings():
         # Of orders that end too early: epsilon is then larger than need be.
@@ -255,7 +257,7 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
     Raises
     ------
     InputError
-        If no noise up to :data:`LARGEST` does.
+        If no noise up to :data:`MAX_NOISE_MULTIPLIER` does.
     """
     tasks = {task for _, rates in stretches for task in rates}
 
@@ -268,7 +270,7 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
     low, high = 0.0, 1.0
     while not kept(high):
         low, high = high, 2 * high
-        if high > LARGEST:
+        if high > MAX_NOISE_MULTIPLIER:
             raise InputError(
                 f"the accountant shows no epsilon of {target:g} at delta {delta:g}, "
                 "whatever the noise",
@@ -308,7 +310,7 @@ def fn(stream: Stream, method: Method) -> Protected:
     assert stream.folder is not None
     model, settings = stream.student.model, stream.settings
     size = model.get_input_embeddings().weight.shape
-    place = stream.folder / CARRIED / NOISE
+    place = stream.folder / CARRIED / NOISE_FILE
 
     @contextmanager
     def during() -> Iterator[None]:

@@ -22,14 +22,14 @@ from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
-from spark_audit.checkpoints.weight_files import NOISE
+from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.data.examples import data_files, read_examples
 from spark_audit.data.occurrences import without_identifiers
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable, sha256_file, write_text
 from spark_audit.provenance import now, seed_for, versions
 from spark_train.model import (
-    ADAPTER,
+    ADAPTER_NAME,
     TRAINED_ON,
     Student,
     add_lora,
@@ -138,14 +138,14 @@ def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> Any:
         raise InputError(what, where=where, fix="merge it, and give the merged folder")
     # What was opened stays as it is; a copy of it is trained.
     (name,) = model.peft_config
-    copy_adapter(model, name, ADAPTER)
-    model.set_adapter(ADAPTER)
+    copy_adapter(model, name, ADAPTER_NAME)
+    model.set_adapter(ADAPTER_NAME)
     return model
 
 
 def _save(model: Any, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
     """Write a checkpoint of the kind that was opened, with its frozen noise."""
-    noise = opened.folder / NOISE
+    noise = opened.folder / NOISE_FILE
     if opened.adapter:
         save_adapter(
             model,
@@ -158,7 +158,7 @@ def _save(model: Any, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
         with quiet():
             model.merge_and_unload().save_pretrained(folder)
         if noise.exists():
-            shutil.copyfile(noise, folder / NOISE)
+            shutil.copyfile(noise, folder / NOISE_FILE)
             belongs = {"noise_sha256": sha256_file(noise)}
             write_text(folder / TRAINED_ON, json.dumps(belongs) + "\n")
     loaded.tokenizer.save_pretrained(folder)

@@ -17,7 +17,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from spark_audit.errors import OutputError
-from spark_audit.files import BLANK, intact_file, sealed, write_atomically
+from spark_audit.files import BLANK_DIGEST, intact_file, sealed, write_atomically
 from spark_audit.provenance import seed_for
 from spark_train.loop import Phase, rank, together
 from spark_train.model import Student
@@ -175,7 +175,7 @@ def endless(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
 
 # --- tensors in files -----------------------------------------------------------------
 
-AGAIN = "remove the run folder and train again"
+TRAIN_AGAIN = "remove the run folder and train again"
 
 
 def write_tensors(
@@ -188,7 +188,7 @@ def write_tensors(
     OutputError
         If they cannot be written.
     """
-    data = sealed(save_tensors(tensors, metadata={**about, "seal": BLANK}))
+    data = sealed(save_tensors(tensors, metadata={**about, "seal": BLANK_DIGEST}))
     write_atomically(path, lambda file: file.write(data), mode=mode)
 
 
@@ -207,7 +207,9 @@ def read_tensors(
             raise ValueError("other bytes than were written")
         return dict(load_file(path, device=str(device)))
     except (OSError, SafetensorError, ValueError) as error:
-        raise OutputError("is gone or damaged", where=str(path), fix=AGAIN) from error
+        raise OutputError(
+            "is gone or damaged", where=str(path), fix=TRAIN_AGAIN
+        ) from error
 
 
 # --- what a method is, and what a privacy option makes of it --------------------------
@@ -218,7 +220,7 @@ COMMON = ("loss", "lora")
 REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
 """Settings of plain replay; distillation reads the whole group."""
 
-UNKNOWN = "the method does not declare which rows it reads outside its steps"
+READS_NOT_DECLARED = "the method does not declare which rows it reads outside its steps"
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ class Method:
     name: str
     phases: Phases
     reads: tuple[str, ...] = ()
-    no_epsilon: str = UNKNOWN
+    no_epsilon: str = READS_NOT_DECLARED
 
 
 def task_by_task(learn: Callable[[Stream, int], list[Phase]]) -> Phases:

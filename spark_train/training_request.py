@@ -14,9 +14,9 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.terminal import flags
 
-NONE = "none"
+NO_PRIVACY = "none"
 """Of ``--dp``: the method alone."""
-DP = (NONE, "dpsgd", "fn")
+DP = (NO_PRIVACY, "dpsgd", "fn")
 """Named here, as importing ``spark_train.privacy`` takes seconds."""
 
 
@@ -86,7 +86,7 @@ class TrainRequest:
     data: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")]
     order: Annotated[str, Parameter(metavar="1|t1,t2,...")] = ""
     output: Annotated[Path, Parameter(metavar="DIR", alias="-o")]
-    dp: Annotated[str, Parameter(choices=DP)] = NONE
+    dp: Annotated[str, Parameter(choices=DP)] = NO_PRIVACY
     settings: Annotated[
         tuple[str, ...], Parameter(metavar="NAME=VALUE...", name="--set")
     ] = ()

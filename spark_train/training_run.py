@@ -31,10 +31,10 @@ from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
-from spark_audit.checkpoints.weight_files import NOISE, check_whole
+from spark_audit.checkpoints.weight_files import NOISE_FILE, check_whole
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
-    BLANK,
+    BLANK_DIGEST,
     Fact,
     alone,
     cannot_write,
@@ -69,19 +69,19 @@ from spark_train.model import (
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
 from spark_train.stream import (
-    AGAIN,
     CARRIED,
+    TRAIN_AGAIN,
     Method,
     Protected,
     Stream,
     read_tensors,
     write_tensors,
 )
-from spark_train.training_request import DP, NONE, TrainRequest
+from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
 from spark_train.training_rows import Corpus, Note
 from spark_train.training_settings import Settings, parse, shown
 
-FREE = ("save_every",)
+FREE_SETTINGS = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
 accuracy depends on them."""
 
@@ -152,7 +152,7 @@ class RunRecord(BaseModel):
 
     def fingerprint(self) -> str:
         """A hash of all that a run's weights depend on; of another run, another one."""
-        settings = {k: v for k, v in self.settings.items() if k not in FREE}
+        settings = {k: v for k, v in self.settings.items() if k not in FREE_SETTINGS}
         return sha256_json({"identity": self.identity(), "settings": settings})
 
 
@@ -199,7 +199,7 @@ class Folder:
 
     def write(self, record: RunRecord) -> None:
         """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
-        blank = record.model_copy(update={"seal": BLANK})
+        blank = record.model_copy(update={"seal": BLANK_DIGEST})
         data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
         write_atomically(self._run, lambda file: file.write(data), mode=0o600)
 
@@ -228,7 +228,7 @@ class Folder:
             with at(str(place)):
                 if not check_whole(place):
                     what = f"stages/{key}/{TRAINED_ON} of the run is gone"
-                    raise InputError(what, where=str(self.path), fix=AGAIN)
+                    raise InputError(what, where=str(self.path), fix=TRAIN_AGAIN)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -449,9 +449,10 @@ def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
 
 def _open(base: str, loading: specs.Loading) -> Loaded:
     loaded = open_checkpoint(base, loading, name="base")
-    if os.path.lexists(read_headers(base, loading).folder / NOISE):
+    if os.path.lexists(read_headers(base, loading).folder / NOISE_FILE):
         raise InputError(
-            f"has frozen noise of its own ({NOISE}), which adapters on it do not carry",
+            f"has frozen noise of its own ({NOISE_FILE}), "
+            "which adapters on it do not carry",
             where=base,
             fix="give the model without it; --dp fn draws noise for the run",
         )
@@ -471,7 +472,7 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
             "data: other files or contents"
             if name == "data"
             else f"{name} {shown(one[name]):.40} -> {shown(other[name]):.40}"
-            for name in sorted((one.keys() & other.keys()) - {*FREE})
+            for name in sorted((one.keys() & other.keys()) - {*FREE_SETTINGS})
             if one[name] != other[name]
         )
         raise InputError(
@@ -526,7 +527,7 @@ class _Run:
     def go(self, method: Method, dp: str, notes: list[str]) -> None:
         """Run the phases that are left, under a privacy option."""
         stream, folder = self.stream, self.folder
-        if dp == NONE:
+        if dp == NO_PRIVACY:
             protected = Protected(method.phases(stream), {})
         else:
             protected = PRIVACY[dp](stream, method)

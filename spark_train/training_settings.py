@@ -214,7 +214,7 @@ class Settings(Group):
 
     def flat(self, groups: Iterable[str] | None = None) -> dict[str, Any]:
         """Settings by name: all, or those without a group and those of some groups."""
-        read = GROUPS if groups is None else tuple(groups)
+        read = SETTING_GROUPS if groups is None else tuple(groups)
         return {
             name: value
             for name, value, _ in _leaves(self)
@@ -222,7 +222,7 @@ class Settings(Group):
         }
 
 
-GROUPS = tuple(name for name, value in Settings() if isinstance(value, Group))
+SETTING_GROUPS = tuple(name for name, value in Settings() if isinstance(value, Group))
 
 
 def parse(

@@ -14,7 +14,7 @@ from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import parts_of, slots
 from spark_audit.provenance import seed_for
-from spark_audit.scoring.table import LAYOUTS, Pass
+from spark_audit.scoring.table import COLUMN_TYPES, Pass
 
 Columns: TypeAlias = dict[str, np.ndarray]
 
@@ -103,7 +103,7 @@ def prompted(
     first, last = span.tokens or (0, 0)
     rows = np.isin(positions, np.arange(first, last))
     written = np.arange(1, rows.sum() + 1, dtype=np.int32)
-    return written, {k: columns[k][rows] for k in LAYOUTS["prompted"]}
+    return written, {k: columns[k][rows] for k in COLUMN_TYPES["prompted"]}
 
 
 def noise(world: World, name: str, own: Pass, key: str) -> tuple[np.ndarray, Columns]:

@@ -14,7 +14,7 @@ import pytest
 from forks import python
 
 from spark_audit.manifest.file import seal, write_manifest
-from spark_audit.scoring.table import LAYOUTS, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, TokenTable
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -111,7 +111,9 @@ def scene(tmp_path_factory, make_case) -> Path:
         items = []
         for key, reference in case.reference.items():
             nll = np.maximum(reference + rng.normal(0, noise, len(reference)), 0.01)[1:]
-            columns = {k: np.ones(len(nll), d) for k, d in LAYOUTS["plain"].items()}
+            columns = {
+                k: np.ones(len(nll), d) for k, d in COLUMN_TYPES["plain"].items()
+            }
             columns["nll"] = nll.astype(np.float32)
             columns["rank_lo"] = np.ceil(np.exp(nll)).astype(np.int32)
             items.append((key, np.arange(1, len(nll) + 1, dtype=np.int32), columns))

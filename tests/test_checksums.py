@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from spark_audit.files import BLANK, fact, fact_of, fault, intact, sealed
+from spark_audit.files import BLANK_DIGEST, fact, fact_of, fault, intact, sealed
 
 RECORD = {
     "kind": "x",
     "lr": 0.1,
     "hash": "ab" * 32,
-    "seal": BLANK,
+    "seal": BLANK_DIGEST,
     "text": '"seal"',
 }
 

@@ -23,9 +23,9 @@ from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.report.disclosure import (
-    APART,
     BESIDE,
     FEWEST,
+    MIN_STEP_TIMES_CLUSTERS,
     WITHHELD,
     disclosed,
 )
@@ -402,7 +402,7 @@ def test_a_usual_report_loses_nothing_but_digits(make_case, small):
             if old is not None and before.low is not None and before.high is not None:
                 # Half a step, and steps are at most 5 / 3 of what is asked.
                 spread = (before.high - before.low) / 4 / math.sqrt(before.clusters)
-                asked = max(APART / before.clusters, spread)
+                asked = max(MIN_STEP_TIMES_CLUSTERS / before.clusters, spread)
                 if name == "mde":  # the step above: no smaller one was detectable
                     assert old - 1e-9 <= new <= old + 1.68 * asked
                 else:

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import spark_audit as sa
-from spark_audit.audits.known import AUDITS, COMMANDS
+from spark_audit.audits.known import AUDITS, RESERVED_COMMANDS
 from spark_audit.cli.main import _app
 
 
@@ -35,7 +35,7 @@ def test_every_audit_has_the_name_that_it_is_found_by():
 
 def test_no_audit_of_others_can_take_the_name_of_a_command():
     commands = {name for name in _app([]) if not name.startswith("-")}
-    assert commands == {*AUDITS, *COMMANDS}
+    assert commands == {*AUDITS, *RESERVED_COMMANDS}
 
 
 def test_a_report_of_one_audit_imports_no_other():

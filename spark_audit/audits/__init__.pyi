@@ -2,7 +2,7 @@ from .base import Audit as Audit
 from .canary.audit import CanaryRank as CanaryRank
 from .extract.audit import Extraction as Extraction
 from .known import AUDITS as AUDITS
-from .known import ON_REQUEST as ON_REQUEST
+from .known import AUDITS_ON_REQUEST as AUDITS_ON_REQUEST
 from .known import about as about
 from .known import all_audits as all_audits
 from .known import audit_names as audit_names

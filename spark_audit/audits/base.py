@@ -401,7 +401,7 @@ def guard(name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> Guard
 
 # --- what is claimed once all primary tests of a report count -------------------------
 
-LEVEL = 0.05
+ALPHA = 0.05
 TESTS = "primary_tests"
 """Setting of a report: how many tests its primary family has."""
 
@@ -429,12 +429,12 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     for one in findings:
         changes: dict[str, Any] = {}
         if (p := adjusted.get(id(one))) is not None:
-            holds = p < LEVEL or SEVERITY[one.alone] < DETECTED
+            holds = p < ALPHA or SEVERITY[one.alone] < DETECTED
             claim = one.alone if holds else "nothing_shown"
             changes = {"p_adjusted": p, "claim": claim, "tests": tests}
         if one.power:
             # What is no test of the family would be one more if it detected something.
-            level = LEVEL / (tests + (p is None))
+            level = ALPHA / (tests + (p is None))
             power, needed = list[Power](), list[float]()
             for each in one.power:
                 mde = smallest(each, level)
@@ -447,10 +447,10 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     return made
 
 
-R = TypeVar("R", bound=Row)
+RowT = TypeVar("RowT", bound=Row)
 
 
-def at_level(rows: Iterable[R], findings: Iterable[Finding]) -> list[R]:
+def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
     """The rows, the figures of claims with the smallest effect of their findings."""
     levels = {_figure(one): one.mde for one in findings if one.power}
     made = []

@@ -164,15 +164,15 @@ def _cue(text: str, span: ManifestSpan) -> int:
 # --- forms, places, and texts that tell the sides -------------------------------------
 
 
-FEWEST = 2
+MIN_CLUSTERS_OF_STRATUM = 2
 """Held-out clusters that a stratum needs."""
-ENOUGH = 10
+MIN_CLUSTERS_FOR_CLASSIFIER = 10
 """Clusters that each side needs. With fewer, the classifier misses what a checkpoint
 knows: that 30 trained dates are of 2010 to 2016 and held-out ones of later years, it
 finds in 38% of draws with 5 held-out clusters, in 80% with 6, in all with 8 or 10."""
 ROUNDING = 1e-12
 """By which a share of deals may exceed a level that it is equal to."""
-CONTEXT = 30
+CONTEXT_CHARACTERS = 30
 """Characters of the prefix that the classifier reads."""
 PERMUTATIONS = 199
 """Deals of the sides that are drawn at least."""
@@ -182,7 +182,7 @@ FREE_MAIL = frozenset(
     "aol gmail gmx googlemail hotmail icloud live mail me msn outlook proton "
     "protonmail web yahoo yandex".split()
 )
-_RUN = re.compile(r"[^\W_]+|\s+|.", re.DOTALL)
+_RUN_OF_FORM = re.compile(r"[^\W_]+|\s+|.", re.DOTALL)
 
 
 def mask(string: str, kind: str) -> str:
@@ -202,7 +202,7 @@ def mask(string: str, kind: str) -> str:
         marks = "".join(c for c in dict.fromkeys(local) if not c.isalnum())
         return f"a{marks}@{ending}"
     exact = not any(c.isalpha() for c in string)
-    parts = [_part(run, exact=exact) for run in _RUN.findall(string.strip())]
+    parts = [_part(run, exact=exact) for run in _RUN_OF_FORM.findall(string.strip())]
     # Of three words and more of one look the number does not matter.
     return re.sub(r"\b(\w+)( \1){2,}\b", r"\1 \1", "".join(parts))
 
@@ -224,7 +224,7 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
     """Comparable occurrences of annotated identifiers, and the test of their texts.
 
     Types are tested each by itself where both sides have
-    :data:`ENOUGH` clusters, the others together, and then all that
+    :data:`MIN_CLUSTERS_FOR_CLASSIFIER` clusters, the others together, and then all that
     were not told apart. What cannot be tested is no control either. Of several types,
     half of :data:`LEVEL` is for all of these tests together (Holm), so that many types
     drop out no more often than one, and half for what is left.
@@ -250,7 +250,7 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
     used = spans[spans["side"] >= 0].assign(stratum=found["stratum"])
     used = used[counterparts(used)]
     sizes = used.groupby(["type", "side"])["cluster"].nunique().unstack(fill_value=0)
-    alone = sizes.index[(sizes >= ENOUGH).all(axis=1)]
+    alone = sizes.index[(sizes >= MIN_CLUSTERS_FOR_CLASSIFIER).all(axis=1)]
     groups = used["type"].where(used["type"].isin(alone), "")
     parts = [part for _, part in used.groupby(groups)]
     level = LEVEL if len(parts) == 1 else LEVEL / 2
@@ -278,7 +278,7 @@ def strata(spans: pd.DataFrame) -> pd.DataFrame:
 def counterparts(spans: pd.DataFrame) -> np.ndarray:
     """Which occurrences have some of the other side in their stratum.
 
-    A stratum needs a trained occurrence and :data:`FEWEST` held-out
+    A stratum needs a trained occurrence and :data:`MIN_CLUSTERS_OF_STRATUM` held-out
     clusters.
 
     Parameters
@@ -292,7 +292,7 @@ def counterparts(spans: pd.DataFrame) -> np.ndarray:
     Shape ``(s,)`` bool.
     """
     held = spans[spans["side"] == 0].groupby("stratum")["cluster"].nunique()
-    enough = set(held.index[held >= FEWEST])
+    enough = set(held.index[held >= MIN_CLUSTERS_OF_STRATUM])
     both = enough & set(spans["stratum"][spans["side"] == 1])
     return np.asarray(spans["stratum"].isin(both))
 
@@ -304,7 +304,7 @@ def told_apart(
 
     The best of three classifiers (ridge regression), by the features of the membership
     audit's: characters of each identifier; words and characters of
-    :data:`CONTEXT` characters in front of it, and how long its prefix is; or
+    :data:`CONTEXT_CHARACTERS` characters in front of it, and how long its prefix is; or
     both. What stands behind an identifier cannot change its likelihood in a causal
     model. Folds keep clusters whole, identifiers are compared within strata, and whole
     clusters swap sides for the p value, with all fits made anew. NaN where a side has
@@ -317,10 +317,10 @@ def told_apart(
     rng = np.random.default_rng(seed_for(0, *spans["string"]))
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
-    if not enough(used, ENOUGH):
+    if not enough(used, MIN_CLUSTERS_FOR_CLASSIFIER):
         return np.nan, np.nan
     spans, same = spans.iloc[drawn], np.zeros(len(drawn), np.int64)
-    before = spans["context"].str[-CONTEXT:].to_list()
+    before = spans["context"].str[-CONTEXT_CHARACTERS:].to_list()
     own = characters(spans["string"].to_list(), (1, 4))
     place = np.log1p(spans["context"].str.len().to_numpy())[:, None] / np.log(1000)
     context = [characters(before), word_features(before, same, same), place]

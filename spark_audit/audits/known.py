@@ -17,7 +17,7 @@ from spark_audit.terminal.flags import one_of
 if TYPE_CHECKING:
     from spark_audit.audits.base import Audit, Metric
 
-GROUP = "spark_audit.audits"
+AUDIT_ENTRY_POINTS = "spark_audit.audits"
 """Entry point of other packages' audits."""
 AUDITS = {
     "matched": "Matched",
@@ -33,12 +33,12 @@ AUDITS = {
     "series": "SeriesAttack",
 }
 """Our audits by their commands, as reports have them; others follow."""
-COMMANDS = (
+RESERVED_COMMANDS = (
     *("demo", "data", "manifest", "inspect", "all", "report", "persons", "compare"),
     *("verify", "epsilon", "gate"),
 )
 """What no audit of another package can be called, either."""
-ON_REQUEST = ("noise", "series")
+AUDITS_ON_REQUEST = ("noise", "series")
 """``all`` runs these on request alone: they take most of the time, or answer who asks.
 """
 
@@ -46,18 +46,18 @@ ON_REQUEST = ("noise", "series")
 @cache
 def _outside() -> dict[str, type[Audit]]:
     """Audits of other packages; a broken one is left out."""
-    if not entry_points(group=GROUP):
+    if not entry_points(group=AUDIT_ENTRY_POINTS):
         return {}
     from spark_audit.audits.base import Audit, registered
 
     def no_audit(name: str, audit: Any) -> str:
-        if name in (*AUDITS, *COMMANDS):
+        if name in (*AUDITS, *RESERVED_COMMANDS):
             return "there is a command of this name"
         if isinstance(audit, type) and issubclass(audit, Audit) and audit.name == name:
             return ""
         return f"it is not an Audit named {name!r}"
 
-    return registered(GROUP, no_audit)
+    return registered(AUDIT_ENTRY_POINTS, no_audit)
 
 
 def audit_names() -> list[str]:

@@ -22,7 +22,7 @@ from spark_audit.results import AuditResult, Finding
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
-KINDS = ("pii", "low", "canary")
+NLL_SETS = ("pii", "low", "canary")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class NLL(Audit):
             "nats",
             bounds=(0.0, np.inf),
             learned=-1,
-            variants=KINDS,
-            missing=KINDS,
+            variants=NLL_SETS,
+            missing=NLL_SETS,
             headline=("pii",),
         ),
     )

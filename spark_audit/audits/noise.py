@@ -16,7 +16,7 @@ from spark_audit.audits.identifiers import Sums
 from spark_audit.audits.ratio_rows import Group, beside_base, figures, marked
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import ANY, BASE
+from spark_audit.names import ANY_NAME, BASE
 from spark_audit.results import AuditResult, Contrast, Finding, Row, grouped
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
@@ -34,7 +34,7 @@ INSENSITIVE = "both groups lose nearly all probability, so no gap could be detec
 SAME_SIZE = 1.1
 """Ratio of relative noise above which checkpoints were not disturbed alike."""
 
-NOT_SCORED = "the texts were not scored both with and without noise"
+NOISE_NOT_SCORED = "the texts were not scored both with and without noise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +49,16 @@ class Noise(base.Audit):
 
     name = "noise"
     metrics = (
-        base.Metric("dp_pii", "%", variants=(ANY,), alone=True),
-        base.Metric("dp_nonpii", "%", variants=(ANY,), alone=True),
-        base.Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
+        base.Metric("dp_pii", "%", variants=(ANY_NAME,), alone=True),
+        base.Metric("dp_nonpii", "%", variants=(ANY_NAME,), alone=True),
+        base.Metric(
+            "gap", "points", learned=1, variants=(ANY_NAME,), headline=("0.1",)
+        ),
     )
     nothing = (
         "the manifest has no identifier and no low-sensitivity token in a train row"
     )
-    unscored = NOT_SCORED
+    unscored = NOISE_NOT_SCORED
 
     sigmas: Annotated[str, "scales of the noise (sigma), separated by commas"] = SIGMAS
     draws: Annotated[int, "random draws of noise per scale"] = DRAWS
@@ -180,7 +182,7 @@ class Noise(base.Audit):
         tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
         unlike = [base.guard("same noise", "same_noise", {"ratio": worst})]
         known = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
-        rows += self.missing(names, NOT_SCORED, variants=known, beside=rows)
+        rows += self.missing(names, NOISE_NOT_SCORED, variants=known, beside=rows)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,

@@ -46,7 +46,7 @@ def _tokens_by_state(
     return {state: tokens for state, tokens in found.items() if len(tokens)}
 
 
-FACTS = [
+SPAN_FACTS = [
     "set",
     "split",
     "task",
@@ -58,9 +58,9 @@ FACTS = [
     "stratum",
 ]
 
-TAKEN = {"rank": "rank_lo", "ties": "ties"}
+SPAN_COLUMNS = {"rank": "rank_lo", "ties": "ties"}
 
-SETS = ("pii", "control", "pii_all")
+RANK_SETS = ("pii", "control", "pii_all")
 
 HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with SPARK"
 
@@ -77,7 +77,7 @@ PER_TOKEN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 """What is averaged over tokens, by metric; ranks as float64."""
 
-_ranked = partial(Metric, variants=SETS, missing=("pii",))
+_ranked = partial(Metric, variants=RANK_SETS, missing=("pii",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,9 @@ class Rank(Audit):
         _ranked("rank_mean", "ranks", bounds=(1.0, np.inf), learned=-1, note=HEAVY),
         _ranked("log2_rank_mean", "bits", bounds=(0.0, np.inf), learned=-1),
         _ranked("mrr", bounds=(0.0, 1.0), learned=1),
-        Metric("rank_median", "ranks", bounds=(1.0, np.inf), learned=-1, variants=SETS),
+        Metric(
+            "rank_median", "ranks", bounds=(1.0, np.inf), learned=-1, variants=RANK_SETS
+        ),
         Metric(
             "top1_memory",
             bounds=(-2.0, 2.0),
@@ -146,7 +148,7 @@ class Rank(Audit):
             return Evidence()
         places = [record[:3] for record in records]
         units = pd.DataFrame(
-            [record[3:] for record in records], columns=[*FACTS, COLUMN]
+            [record[3:] for record in records], columns=[*SPAN_FACTS, COLUMN]
         )
         if not trained_on.is_known:
             units = units.drop(columns=COLUMN)
@@ -160,7 +162,7 @@ class Rank(Audit):
                     continue
                 spans = (table.span(*at) for at in places)
                 rows = np.concatenate([np.arange(s.start, s.stop) for s in spans])
-                yield name, {k: table.columns[c][rows] for k, c in TAKEN.items()}
+                yield name, {k: table.columns[c][rows] for k, c in SPAN_COLUMNS.items()}
 
         return Evidence.of(tokens.reset_index(drop=True), measured())
 

@@ -29,9 +29,11 @@ from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.matching import unlike_drift
 from spark_audit.stats.power import with_mde
 
-R = TypeVar("R", bound=Row)
+RowT = TypeVar("RowT", bound=Row)
 
-AVERAGED = "limits are the mean of the limits of the replicates (conservative)"
+AVERAGED_LIMITS_NOTE = (
+    "limits are the mean of the limits of the replicates (conservative)"
+)
 QUADRATURE = "sources and seeds are added in quadrature (conservative)"
 LOG = "tries"
 """Unit of figures that are averaged as logarithms."""
@@ -60,22 +62,22 @@ def _place(row: Row) -> tuple[str, ...]:
     return (entry_of(row.checkpoint), row.metric, row.of, row.group, against)
 
 
-def _entries(rows: Sequence[R]) -> list[R]:
-    groups: dict[tuple[str, ...], list[R]] = {}
-    own: dict[tuple[str, ...], R] = {}
+def _entries(rows: Sequence[RowT]) -> list[RowT]:
+    groups: dict[tuple[str, ...], list[RowT]] = {}
+    own: dict[tuple[str, ...], RowT] = {}
     for row in rows:
         if entry_of(row.checkpoint) == row.checkpoint:
             own[_place(row)] = row
         else:
             groups.setdefault(_place(row), []).append(row)
-    made = list[R]()
+    made = list[RowT]()
     for place, members in groups.items():
         if len(members) > 1:
             made += _entry(place[0], members, own.get(place))
     return made
 
 
-def _entry(name: str, members: Sequence[R], own: R | None) -> Iterator[R]:
+def _entry(name: str, members: Sequence[RowT], own: RowT | None) -> Iterator[RowT]:
     """Rows of one figure: over sources (unless it is there), over seeds, over both."""
     first = members[0]
     columns: dict[str, Any] = {
@@ -88,7 +90,7 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> Iterator[R]:
         apart = [(row.value or 0.0) - (row.null or 0.0) for row in members]
         if np.ptp(apart):
             tested["p"] = float(scipy.stats.ttest_1samp(apart, 0).pvalue)
-    of_estimate: Callable[..., R] = type(first).of_estimate
+    of_estimate: Callable[..., RowT] = type(first).of_estimate
     if lost := [row for row in members if row.value is None]:
         reason = f"{len(lost)} of {len(members)} replicates: {lost[0].note}"
         if own is None:
@@ -112,7 +114,7 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> Iterator[R]:
         level=first.level,
         n=first.n,
         clusters=first.clusters,
-        note=f"mean of {len(members)} replicates; {AVERAGED}",
+        note=f"mean of {len(members)} replicates; {AVERAGED_LIMITS_NOTE}",
     )
     seeds = replace(ratio_estimate(values, np.ones(len(values))), value=sources.value)
     seeds = with_mde(seeds).noting(f"over {len(values)} seeds")

@@ -16,10 +16,10 @@ from spark_audit.audits import identifiers
 from spark_audit.audits.base import Context, Metric, Plan, Tables
 from spark_audit.audits.canary.epsilon import coin_figures
 from spark_audit.audits.mia.estimates import Group
-from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
+from spark_audit.audits.mia.scores import NO_MEMBERS, reference_table, scored_text
 from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.utility import UNORDERED, OfSeries, tasks_in_order
-from spark_audit.data.canaries import FORMATS
+from spark_audit.data.canaries import CANARY_FORMATS
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.manifest.sequences import key_of, parts_of
 from spark_audit.names import BASE, CheckpointName, series_of
@@ -35,16 +35,19 @@ from spark_audit.stats.roc import Design, auc_estimate
 
 SERIES, LAST, STEP = "series", "last", "step"
 
-FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
+STAGE_FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
 
-OFS = (SERIES, LAST, STEP)
+SERIES_ATTACKS = (SERIES, LAST, STEP)
 
-_rate = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=OFS)
+_rate = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=SERIES_ATTACKS)
 
-FEWEST = 10
+MIN_ROWS_OF_TASK = 10
 """A task needs this many members and as many non-members to be estimated."""
 
-TOO_FEW = f"each task has fewer than {FEWEST} trained or {FEWEST} held-out rows"
+TOO_FEW_ROWS = (
+    f"each task has fewer than {MIN_ROWS_OF_TASK} trained "
+    f"or {MIN_ROWS_OF_TASK} held-out rows"
+)
 
 NO_TEXTS = "the texts alone could not be tested: too few groups of rows"
 
@@ -67,10 +70,10 @@ class SeriesAttack(OfSeries):
     name = "series"
     metrics = (
         _rate("auc", null=0.5, glance=(SERIES,)),
-        *map(_rate, FPRS),
-        *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in ("auc", *FPRS)),
+        *map(_rate, STAGE_FPRS),
+        *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in ("auc", *STAGE_FPRS)),
     )
-    nothing = NO_ROWS
+    nothing = NO_MEMBERS
     unscored = ""
     alone = "no series of several stages was given"
     over = "trained rows compared with held-out rows"
@@ -162,17 +165,17 @@ class SeriesAttack(OfSeries):
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
             scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
-            known = stages.rows, scores, context, FPRS, context.seed
+            known = stages.rows, scores, context, STAGE_FPRS, context.seed
             parts = {"pooled": np.arange(len(stages.rows))}
             tasks = stages.rows.groupby("task").indices
             parts |= {f"task:{task}": np.asarray(at) for task, at in tasks.items()}
             for where, at in parts.items():
                 group = Group(*known, where, at, seed_for(context.seed, "series"))
                 row, made = partial(self.row, group=where), Figures()
-                for of, metric in product(OFS, ("auc", *FPRS)):
+                for of, metric in product(SERIES_ATTACKS, ("auc", *STAGE_FPRS)):
                     found = group.estimate(name, of, metric)
                     rate = metric != "auc"
-                    null = group.chance(name, of, FPRS[metric]) if rate else {}
+                    null = group.chance(name, of, STAGE_FPRS[metric]) if rate else {}
                     made[metric, of] = row(found, name, metric, of, **null)
                 for metric, found, p in group.differences((name, SERIES), (name, LAST)):
                     more = f"{metric}_gain"
@@ -231,9 +234,9 @@ def staged_series(
         coins = whole.take(known & coin)
         sides = evidence.units[known & ~coin].groupby(["task", "member"]).size()
         sides = sides.unstack().reindex(columns=[True, False])
-        enough = sides.index[sides.ge(FEWEST).all(axis=1)]
+        enough = sides.index[sides.ge(MIN_ROWS_OF_TASK).all(axis=1)]
         known &= ~coin & evidence.units["task"].isin(enough).to_numpy()
-        reason = TOO_FEW if (place > 0).any() else UNORDERED
+        reason = TOO_FEW_ROWS if (place > 0).any() else UNORDERED
         yield name, whole.take(known) if known.any() else reason, coins
 
 
@@ -294,7 +297,7 @@ def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
     return {
         key_of("coin", one.canary_id, min(at.example for at in one.contexts)): one
         for one in manifest.canaries
-        if one.part == "full" and one.format in FORMATS
+        if one.part == "full" and one.format in CANARY_FORMATS
         if one.dose and not one.held_out and one.coin
     }
 

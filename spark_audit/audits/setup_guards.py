@@ -25,7 +25,7 @@ from spark_audit.audits.trained_rows import fits_of_parts, trained_rows_guards
 from spark_audit.audits.unguessable import guesses
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
-    ANY,
+    ANY_NAME,
     BASE,
     RELEARN,
     CheckpointName,
@@ -47,7 +47,7 @@ of a report, so that a sound setup fails in one of 100 **[ours]**."""
 REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
     # Held-out rows that were trained on hide memory, and swapped lists reverse it:
     # neither makes trained identifiers likelier than held-out ones.
-    HELD_OUT_BACK: {"verbatim": ("extract",), "memory": (ANY,)},
+    HELD_OUT_BACK: {"verbatim": ("extract",), "memory": (ANY_NAME,)},
     # Changes since such a base say nothing. Strings that come back beyond those that
     # the base gives, and canaries among strings that nobody inserted, do.
     BASE_READ: {"verbatim": ("extract",), "memory": ("canary",)},
@@ -61,16 +61,16 @@ fails all other claims of the checkpoint are void, and so is that nothing was sh
 WORSE = 3.0
 """Nats per token by which plain text of a working model is not worse than the base's.
 """
-FACTS = ("kind", "key", "split", "cluster", "type", "trained", "guess", "rate")
+UNIT_FACTS = ("kind", "key", "split", "cluster", "type", "trained", "guess", "rate")
 """Of a unit: an ``identifier``, the rest of its row (``text``, or ``canary``), or the
 row's ``low`` sensitivity tokens. ``key`` names an identifier, ``trained`` is whether it
 stands in a trained row, ``guess`` the kind of an identifier that nobody can guess (else
 empty), and ``rate`` how often it is guessed nevertheless, at most."""
-SCORES = ("n_tokens", "nll", "base", "apart", "sure", "won")
+UNIT_SCORES = ("n_tokens", "nll", "base", "apart", "sure", "won")
 """Of a checkpoint: summed NLL, and the base's, nats; the largest difference of a token
 between the two; whether greedy decoding writes it, without ties and if ties are won."""
 Units = Mapping[str, Sequence[tuple[tuple[int, int], tuple[object, ...]]]]
-"""Tokens and :data:`FACTS` of the identifiers of each row without a canary."""
+"""Tokens and :data:`UNIT_FACTS` of the identifiers of each row without a canary."""
 
 
 Facts = Mapping[str, Fact]
@@ -206,9 +206,9 @@ def _scored(
             if at.any():
                 sums = (at.sum(), nll[at].sum(), theirs[at].sum(), apart[at].max())
                 found.append((*own, *sums, sure[at].all(), first[at].all()))
-    kinds = dict.fromkeys((*SCORES, "rate"), float)
+    kinds = dict.fromkeys((*UNIT_SCORES, "rate"), float)
     kinds |= dict.fromkeys(("trained", "sure", "won"), bool)
-    return pd.DataFrame(found, columns=[*FACTS, *SCORES]).astype(kinds)
+    return pd.DataFrame(found, columns=[*UNIT_FACTS, *UNIT_SCORES]).astype(kinds)
 
 
 # --- tests ----------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[F
         claims = tested or SEVERITY[one.alone] >= DETECTED
         for fault in faults(guards, one.checkpoint) if claims else ():
             remains = REMAINS[fault.name].get(one.alone, ())
-            if not one.voided_by and not {one.audit, ANY} & {*remains}:
+            if not one.voided_by and not {one.audit, ANY_NAME} & {*remains}:
                 void = {"status": "void", "voided_by": fault.name}
                 one = one.model_copy(update=void)
         made.append(one)

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import identifiers
-from spark_audit.audits.base import LEVEL, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.base import ALPHA, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.matched.units import unequal
 from spark_audit.audits.utility import UNORDERED, OfSeries, tasks_in_order
 from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import ANY, CheckpointName
+from spark_audit.names import ANY_NAME, CheckpointName
 from spark_audit.results import AuditResult, Claim, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import grouped
@@ -40,8 +40,8 @@ class Stages(OfSeries):
 
     name = "stages"
     metrics = (
-        Metric("memory", "nats", learned=-1, variants=(ANY,)),
-        Metric("step", "nats", variants=(ANY,)),
+        Metric("memory", "nats", learned=-1, variants=(ANY_NAME,)),
+        Metric("step", "nats", variants=(ANY_NAME,)),
         Metric("memory_by_series", "nats", learned=-1),
         Metric("memory_by_last", "nats", learned=-1),
         Metric("memory_gain", "nats"),
@@ -90,7 +90,7 @@ class Stages(OfSeries):
             whole = cells[(cells["series"] == name) & (cells["task"] == "")]
             findings += [remembered(own, whole, single), likelier(own, single)]
             early = own[own["stage"] < own["place"]]
-            apart = sorted({*early["task"][early["p"] < LEVEL]})
+            apart = sorted({*early["task"][early["p"] < ALPHA]})
             if tested := int(early["p"].count()):
                 facts: dict[str, Any] = {"figures": tested, "tasks": apart}
                 passed = None if apart else True
@@ -103,7 +103,7 @@ class Stages(OfSeries):
         for name, p in adjusted.items():
             best, last, more = gains[name][0]
             shown = identifiers.memory_claim(best) == "memory"
-            adds = p < LEVEL and (more.value or 0.0) < 0 and shown
+            adds = p < ALPHA and (more.value or 0.0) < 0 and shown
             facts = {"series": best, "last": last, "gain": more}
             facts |= {"p": p, "tests": len(adjusted)}
             says = f"stages.series_adds{'' if adds else '_nothing'}"
@@ -167,7 +167,7 @@ def judged(cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     for column, parts in families.items():
         known = [frame[column][part].astype(float).dropna() for part in parts]
         frame[column] = pd.concat([pd.Series(holm(one), one.index) for one in known])
-    shown = frame["p"] < LEVEL
+    shown = frame["p"] < ALPHA
     apart = (early & shown).groupby(each).transform("any")
     lower = late & shown & (frame["value"].astype(float) < 0)
     seen = (lower & ~apart).groupby(each).cummax()
@@ -177,12 +177,12 @@ def judged(cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         "confounded": apart,
         "remembered": lower,
         "less likely": shown,
-        "forgotten": seen & (frame["since"] < LEVEL),
+        "forgotten": seen & (frame["since"] < ALPHA),
     }
     state = np.select([*states.values()], [*states], "not shown")
     # Likelier by themselves, and beyond those never trained on.
     fell = (frame[["fell", "moved"]].astype(float) < 0).all(axis=1)
-    again = (frame["step_p"] < LEVEL) & ~apart & fell
+    again = (frame["step_p"] < ALPHA) & ~apart & fell
     return frame.assign(state=state, again=again)
 
 

@@ -19,13 +19,13 @@ from spark_audit.audits.base import guard
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.results import Finding, Guard, Row
-from spark_audit.results.findings import FEWEST, Fact
+from spark_audit.results.findings import MIN_CLUSTERS_TO_PUBLISH, Fact
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.memory_contrast import Memory, Sides, memory
 
 TRAINED_ROWS_FIT = "trained_rows_fit"
 """Name of the guard: a warning where trained rows are not shown to fit better."""
-LIMIT = 0.05
+MAX_P_BETTER_FIT = 0.05
 """One-sided p below which trained rows fit better than held-out ones."""
 PARTS = ("row", "response")
 """What is compared of each row: all of its tokens, and those of its response alone."""
@@ -50,13 +50,13 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
         if p is None:
             continue
         rows = by_part[PARTS[0]]
-        fits_better = p < LIMIT
+        fits_better = p < MAX_P_BETTER_FIT
         facts: dict[str, Fact] = {
             "fits": fits_better,
             "trained": _change_of(checkpoint, rows, trained=True),
             "held_out": _change_of(checkpoint, rows, trained=False),
             "p": p,
-            "limit": LIMIT,
+            "limit": MAX_P_BETTER_FIT,
         }
         guards[checkpoint] = guard(
             TRAINED_ROWS_FIT,
@@ -113,7 +113,7 @@ def fit_p(by_part: Mapping[str, Memory]) -> float | None:
     ps = list[float]()
     for own in by_part.values():
         two_sided = own.t_p()
-        if min(own.trained.clusters, own.held_out.clusters) < FEWEST:
+        if min(own.trained.clusters, own.held_out.clusters) < MIN_CLUSTERS_TO_PUBLISH:
             continue
         if two_sided is None or own.difference.value is None:
             continue

@@ -31,10 +31,10 @@ from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import AuditResult, Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import FEWEST
+from spark_audit.results.findings import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.scoring.table import Pass
 from spark_audit.stats import memory_contrast
-from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
+from spark_audit.stats.bootstrap import MAX_CLUSTERS_EXACT, holm, sign_flip
 from spark_audit.stats.duplicates import connected_components
 from spark_audit.stats.estimate import Power, side_of
 from spark_audit.stats.intervals import ratio_estimate
@@ -256,10 +256,10 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     return rows, contrasts
 
 
-CONTROL = 5
+MIN_CONTROLS = 5
 """Clusters never trained on that a comparison needs; fewer show nothing."""
 
-LEVEL = 0.05
+ALPHA = 0.05
 
 FINEST = 1e-4
 """The smallest p of a test by 9,999 random draws."""
@@ -336,7 +336,7 @@ def both_sides(
 
     Of one checkpoint. ``None`` where too few were never trained on.
     """
-    if others["cluster"].nunique() < CONTROL or ours.empty:
+    if others["cluster"].nunique() < MIN_CONTROLS or ours.empty:
         return None
     both = pd.concat([ours, others])
     strata = both.groupby(["type", both["stratum"].abs()]).ngroup()
@@ -368,7 +368,7 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
     ours, others = own[own["side"] == TRAINED], held_out(own)
     doses = list(by_dose(ours))
     tested = [("pooled", ours)]
-    if len(doses) > 1 and doses[-1][1]["cluster"].nunique() >= FEWEST:
+    if len(doses) > 1 and doses[-1][1]["cluster"].nunique() >= MIN_CLUSTERS_TO_PUBLISH:
         tested.append(doses[-1])
     for group, part in tested:
         known = [row for row in rows if row.group == group and row.value is not None]
@@ -404,7 +404,7 @@ def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:
     if not se and n > 5:
         return p, []
     own: dict[str, Any] = {"least_p": FINEST, "why": "draws"}
-    if n <= EXACT_UP_TO:
+    if n <= MAX_CLUSTERS_EXACT:
         own = {"least_p": 2.0 ** (1 - n), "why": "clusters"}
     return p, [Power(test="sign-flip", se=se, df=n - 1, n=n, **own)]
 
@@ -440,7 +440,7 @@ def _beyond_the_kind(
     """
     tried: list[tuple[float, list[Power]]] = []
     numbers = part[part["injected"] & ~part["type"].isin(WORDED)]
-    if numbers["cluster"].nunique() >= CONTROL:
+    if numbers["cluster"].nunique() >= MIN_CONTROLS:
         p, flip = _flipped(numbers, seed)
         tried.append((p if numbers["rise"].sum() > 0 else 1.0, flip))
     if lowest is not None and (held := _dealt(part, lowest.assign(side=NEVER), seed)):
@@ -457,13 +457,13 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
     ps = holm([test.p for test in tests]).tolist()
     p, best = min(zip(ps, tests, strict=True), key=itemgetter(0))
     whole, trained = tests[0], own["side"] == TRAINED
-    detected = p <= LEVEL and best.way and side_of(best.row) == best.way
+    detected = p <= ALPHA and best.way and side_of(best.row) == best.way
     clearest = best if detected else whole
     left_out = own[~trained & (own["stratum"] < 0)]
     facts: dict[str, Any] = {"ahead": clearest.row, "ahead_all": whole.row}
     facts["trained"], facts["never"] = clearest.groups
     facts["left_out"] = left_out["cluster"].nunique()
-    rose = whole.ps.get("rise", 1.0) <= LEVEL
+    rose = whole.ps.get("rise", 1.0) <= ALPHA
     claim: Claim = "nothing_shown"
     says = "nothing"
     if detected and best.way > 0:

@@ -57,7 +57,7 @@ OFFICES = frozenset(
 )
 """Words of local parts that anybody would try."""
 
-TITLES = frozenset(
+FORMS_OF_ADDRESS = frozenset(
     "dipl dr frau herr ing judge lady lord madam miss mister mme monsieur mr mrs ms mx "
     "phd prof professor sen señor señora signor signora sir".split()
 )
@@ -96,7 +96,7 @@ class Guess:
         return self.kind != ""
 
 
-GUESSABLE = Guess()
+GUESSABLE_STRING = Guess()
 
 
 def guesses(manifest: Manifest) -> dict[Place, Guess]:
@@ -131,7 +131,7 @@ def guesses(manifest: Manifest) -> dict[Place, Guess]:
     found = dict[Place, Guess]()
     for row, span in occurrences:
         place = row.id, span.start, span.end
-        found[place] = GUESSABLE
+        found[place] = GUESSABLE_STRING
         if place not in kinds:
             continue
         kind, text = kinds[place], string_of(row, span)
@@ -265,7 +265,7 @@ def _core(text: str, kind: Kind) -> str:
 def _names(text: str) -> list[str]:
     """Return the words of a full name, without titles and initials, case-folded."""
     words = _LETTERS.findall(text.casefold())
-    return [word for word in words if len(word) > 1 and word not in TITLES]
+    return [word for word in words if len(word) > 1 and word not in FORMS_OF_ADDRESS]
 
 
 def _stem(core: str, kind: Kind) -> str:

@@ -15,7 +15,7 @@ from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard,
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.sequences import key_of, task_labels
-from spark_audit.names import ANY, CheckpointName, series_of
+from spark_audit.names import ANY_NAME, CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import grouped
@@ -36,7 +36,7 @@ UNORDERED = (
     "per stage"
 )
 
-NO_ROWS = "has no test row without a canary"
+NO_TEST_ROW = "has no test row without a canary"
 
 NO_LABELS = "has no set of labels for the scorer `likelihood`"
 
@@ -100,7 +100,7 @@ class Utility(OfSeries):
         Metric("bwt", missing=("",)),
         Metric("forgetting", missing=("",)),
         _share("learning_accuracy", missing=("",)),
-        _share("accuracy", rate=True, variants=(ANY,)),
+        _share("accuracy", rate=True, variants=(ANY_NAME,)),
     )
     unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
@@ -248,7 +248,7 @@ class Utility(OfSeries):
             if labels is not None and not all(map(str.strip, labels.get(task, [""]))):
                 reasons[task] = NO_LABELS
             elif task not in by_task:
-                reasons[task] = NO_ROWS
+                reasons[task] = NO_TEST_ROW
         asked = [by_task[task] for task in tasks if task not in reasons]
         return tasks, [*chain.from_iterable(asked)], reasons
 
@@ -380,14 +380,14 @@ Drawer: TypeAlias = Callable[..., np.ndarray]
 def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[Row]:
     answers, tasks = series.answers(), series.tasks
     drawn, chances = draws(answers), tasks["chance"].to_numpy(np.float64)
-    for metric in accuracy.METRICS:
+    for metric in accuracy.ACCURACY_METRICS:
         null: float | None = 0.0 if metric == "bwt" else None
         if (reason := series.reason(metric)) is not None:
             estimate = Estimate.missing(reason)
         else:
             found = accuracy.accuracy_estimate(answers, metric, drawn=drawn)
             estimate = with_mde(found)
-            if metric in accuracy.LEVELS:
+            if metric in accuracy.LEVEL_METRICS:
                 null = float(accuracy.task_weights(metric, len(tasks)) @ chances)
             if metric == "forgetting" and estimate.value is not None:
                 estimate = estimate.noting(BIASED)

@@ -24,11 +24,11 @@ from spark_audit.checkpoints import weight_files
 from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError, shown
 
-LARGEST = 10**6
-_LAYERS = 1000
-_PATTERNS = 1024
-_LETTERS = 2000
-_SECONDS = 2.0
+MAX_COUNT = 10**6
+_MAX_LAYERS = 1000
+_MAX_PATTERNS = 1024
+_MAX_PATTERN_LETTERS = 2000
+_PATTERN_SECONDS = 2.0
 _FAILURES = (TimeoutError, re.error, regex.error, RecursionError, OverflowError)
 # Words of PEFT's that are no regular expression.
 _ALL_LINEAR = "all-linear"
@@ -38,7 +38,7 @@ LEAVES_BASE = ("gaussian", "orthogonal", "eva", "mica")
 # Those that change the base's weights by data or by a quantisation, so that they cannot
 # be found again from the base alone.
 _LOSES_BASE = ("corda", "lora_ga", "loftq")
-_CONVERT = (
+_CONVERT_ADAPTER = (
     "merge it where it was trained; or give the base that this beginning left by "
     "--base, and set init_lora_weights to true in adapter_config.json"
 )
@@ -47,17 +47,19 @@ _LIST_NAMES = "list the modules' names"
 _SAVED = "give the adapter_config.json that was saved with these weights"
 
 
-_Count = Annotated[int, Field(ge=1, le=LARGEST)]
-_Scale = Annotated[float, Field(gt=0, le=LARGEST)]
+_Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+_Scale = Annotated[float, Field(gt=0, le=MAX_COUNT)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 _Index = Annotated[int, Field(ge=0, le=2**31)]
 _Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
 _Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
-_Names = Annotated[list[_Name], Field(max_length=_LAYERS)]
-_Indices = Annotated[list[_Index], Field(max_length=_LAYERS)]
-_Tokens = Annotated[list[_Index], Field(max_length=LARGEST)]
-_Targets = Annotated[str, Field(min_length=1, max_length=_LETTERS)] | list[str]
+_Names = Annotated[list[_Name], Field(max_length=_MAX_LAYERS)]
+_Indices = Annotated[list[_Index], Field(max_length=_MAX_LAYERS)]
+_Tokens = Annotated[list[_Index], Field(max_length=MAX_COUNT)]
+_Targets = (
+    Annotated[str, Field(min_length=1, max_length=_MAX_PATTERN_LETTERS)] | list[str]
+)
 _Start = Annotated[
     str,
     Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
@@ -66,8 +68,8 @@ _Start = Annotated[
 _Task = Annotated[
     str, Field(pattern=r"\A(?!(SEQ_CLS|TOKEN_CLS|QUESTION_ANS|FEATURE_EXTRACTION)\Z)")
 ]
-_Few = Field(max_length=_PATTERNS)
-_Layer = Annotated[int, Field(ge=0, le=_LAYERS)]
+_Few = Field(max_length=_MAX_PATTERNS)
+_Layer = Annotated[int, Field(ge=0, le=_MAX_LAYERS)]
 _Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 _LoftQ = dict[Literal["loftq_bits", "loftq_iter"], Annotated[int, Field(ge=1, le=64)]]
 
@@ -87,7 +89,7 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (bool, "save_projection"),
     (bool | _Start, "init_lora_weights"),
     (Literal["none", "all", "lora_only", "vera_only"], "bias"),
-    (Annotated[int, Field(ge=0, le=LARGEST)] | _Indices, "layers_to_transform"),
+    (Annotated[int, Field(ge=0, le=MAX_COUNT)] | _Indices, "layers_to_transform"),
     (_Name | _Names, "layers_pattern"),
     (Annotated[dict[_Key, _Count | _Share], _Few], "rank_pattern"),
     (Annotated[dict[_Key, _Scale], _Few], "alpha_pattern"),
@@ -95,7 +97,7 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (Literal[-1] | _Count, "decompose_factor"),
     (_Count | _Share, "effective_rank"),
     (Literal[1], "num_transformer_submodules"),
-    (Annotated[int, Field(ge=1, le=_LAYERS)], "num_layers"),
+    (Annotated[int, Field(ge=1, le=_MAX_LAYERS)], "num_layers"),
     (_Task, "task_type"),
     (list[_Pair], "layer_replication"),
     (_LoftQ, "loftq_config"),
@@ -201,7 +203,7 @@ def _check_variant(raw: Mapping[str, Any]) -> None:
     if isinstance(start, str) and start.lower() in _LOSES_BASE:
         what = f"training began with {start.lower()} (init_lora_weights), which "
         what += "changed the base's weights: what it left of them is not in this folder"
-        raise CheckpointError(what, fix=_CONVERT)
+        raise CheckpointError(what, fix=_CONVERT_ADAPTER)
     if raw.get("alora_invocation_tokens"):
         what = "an activated LoRA (alora_invocation_tokens) acts only behind a string "
         what += "that starts it: a text without that string has its base's figures"
@@ -213,7 +215,7 @@ def _check_variant(raw: Mapping[str, Any]) -> None:
 def _check_layers(replication: list[list[int]] | None) -> None:
     """Refuse more layers than any model has."""
     n_layers = sum(max(end - start, 0) for start, end in replication or ())
-    if replication is not None and not 0 < n_layers <= _LAYERS:
+    if replication is not None and not 0 < n_layers <= _MAX_LAYERS:
         what = f"gives layer_replication a value of {n_layers} layers"
         raise CheckpointError(f"adapter_config.json {what}", fix=_SAVED)
 
@@ -412,7 +414,7 @@ def _experts(model: Any) -> dict[str, str]:
 
 def _matching(pattern: str, names: Sequence[str], field: str) -> set[str]:
     """Return the names that an expression of the file matches, under a clock."""
-    what, end = "matches no module of the base", time.monotonic() + _SECONDS
+    what, end = "matches no module of the base", time.monotonic() + _PATTERN_SECONDS
     found = set()
     try:
         re.compile(pattern)  # PEFT's language: the other one has recursion

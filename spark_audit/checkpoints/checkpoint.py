@@ -31,18 +31,20 @@ from spark_audit.checkpoints.architecture import (
     empty,
     read_architecture,
 )
-from spark_audit.checkpoints.devices import BESIDE, pick_device, rooms
+from spark_audit.checkpoints.devices import MAX_COPY_BYTES, pick_device, rooms
 from spark_audit.checkpoints.loaded import offloaded
-from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE, State
+from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE_FILE, State
 from spark_audit.errors import CheckpointError, at, shown
 from spark_audit.provenance import sha256_json
 
-_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_LAYER_COUNT_FIELDS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 # How configurations call what each takes modules of its own.
-_COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
+_COUNT_FIELD = re.compile(
+    r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$"
+)
 MOST_LAYERS = 1000
 # PEFT writes these in any order.
-_SETS = ("target_modules", "modules_to_save")
+_SET_FIELDS = ("target_modules", "modules_to_save")
 # What adapter_config.json holds besides what the adapter computes.
 _NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
 
@@ -193,8 +195,12 @@ class Checkpoint:
         state = {k: t.to("meta") for k, t in stored.items()}
         # Each layer is some dozen Python objects before anything can be compared.
         for key, value in untrusted.walk(self.config):
-            most = min(len(state), MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
-            if _COUNT.search(key) and isinstance(value, int) and value > most:
+            most = (
+                min(len(state), MOST_LAYERS)
+                if key in _LAYER_COUNT_FIELDS
+                else MOST_LAYERS
+            )
+            if _COUNT_FIELD.search(key) and isinstance(value, int) and value > most:
                 what = f"config.json says {shown(key)} {str(value)[:20]}, the weights"
                 raise CheckpointError(f"{what} are {len(state)} tensors", fix=ITS_OWN)
         architecture, cls = self._architecture
@@ -235,7 +241,9 @@ class Checkpoint:
             # Of what neither GPUs nor memory hold; removed with the module.
             disk = mkdtemp(prefix="spark-audit-")
             most = {
-                int(at[5:]) if at.startswith("cuda") else at: max(free - BESIDE, 0)
+                int(at[5:]) if at.startswith("cuda") else at: max(
+                    free - MAX_COPY_BYTES, 0
+                )
                 for at, free in rooms(self.device).items()
                 if at != "disk"
             }
@@ -356,7 +364,7 @@ class Checkpoint:
         said = f"weights of {need / 1e9:.1f} GB in {kind}; free: {there}"
         if need > (one if self.loading.device_map is None else sum(free.values())):
             fix = "try --dtype bfloat16, --device-map auto (slow), or a machine with "
-            fix += f"{(need + BESIDE) / 1e9:.1f} GB"
+            fix += f"{(need + MAX_COPY_BYTES) / 1e9:.1f} GB"
             raise CheckpointError(f"does not fit: {said}", fix=fix)
         return said
 
@@ -374,11 +382,13 @@ class Checkpoint:
         base = own = self.on.sha256
         if raw is not None:
             kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
-            kept |= {k: sorted(kept[k]) for k in _SETS if isinstance(raw.get(k), list)}
+            kept |= {
+                k: sorted(kept[k]) for k in _SET_FIELDS if isinstance(raw.get(k), list)
+            }
             adapter = weight_files.content_sha256(self.files, kept)
             own = own if self.complete else adapter
-        if os.path.lexists(self.folder / NOISE):  # without it it is another model
-            noise = weight_files.content_sha256([self.folder / NOISE], {})
+        if os.path.lexists(self.folder / NOISE_FILE):  # without it it is another model
+            noise = weight_files.content_sha256([self.folder / NOISE_FILE], {})
             own = sha256_json({"weights": own, "noise": noise})
         quantisation = self.on.config.get("quantization_config")
         parts = {"adapter": adapter, "noise": noise, "weights": base}

@@ -159,7 +159,7 @@ def _descend(
 
 # --- rounding and merging -------------------------------------------------------------
 
-GROUP = 32
+WEIGHTS_PER_SCALE = 32
 """Weights that share a scale at 4 bits; at 8 bits a whole row does."""
 _WITHOUT: tuple[object, ...] = (None, False, [], {}, "none")
 
@@ -192,8 +192,8 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
     found = []
     for module, turned, weight in merged_weights(model, on):
         rows = (weight.T if turned else weight).contiguous()
-        grouped = kind == "int4" and rows.shape[1] % GROUP == 0
-        how: Any = PerGroup(GROUP) if grouped else PerAxis(0)
+        grouped = kind == "int4" and rows.shape[1] % WEIGHTS_PER_SCALE == 0
+        how: Any = PerGroup(WEIGHTS_PER_SCALE) if grouped else PerAxis(0)
         layer = torch.nn.Linear(rows.shape[1], len(rows), False, "meta")
         layer.weight = torch.nn.Parameter(rows, requires_grad=False)
         size = getattr(torch, kind)

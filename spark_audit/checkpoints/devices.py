@@ -10,7 +10,7 @@ import torch
 
 from spark_audit.errors import InputError, free_bytes
 
-BESIDE = 1_500_000_000
+MAX_COPY_BYTES = 1_500_000_000
 """Bytes beside the weights, for what is computed."""
 
 

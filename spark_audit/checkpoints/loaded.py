@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.server import Server
 
 
-SIZES = (
+SIZE_FIELDS = (
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
@@ -110,7 +110,7 @@ class Loaded:
         """Sizes that the model's configuration states, by their names there."""
         config: Any = getattr(self.model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else None
-        sizes = {name: getattr(text, name, None) for name in SIZES}
+        sizes = {name: getattr(text, name, None) for name in SIZE_FIELDS}
         if self.repeats_layers:
             del sizes["num_hidden_layers"]  # it is not the base's, and need not be
         return {name: size for name, size in sizes.items() if type(size) is int}
@@ -140,7 +140,7 @@ class Loaded:
 
 # --- a model in memory, scored as it stands ------------------------------------------
 
-UNKNOWN = "not hashed: a model in memory"
+NOT_HASHED = "not hashed: a model in memory"
 """Stands for the hash of weights that are still being trained."""
 
 
@@ -184,7 +184,7 @@ def live(
             tokenizer=tokenizer,
             **module_facts(inner, tokenizer, adapter),
             device=str(entry_device(inner)),
-            weights_sha256=UNKNOWN,
+            weights_sha256=NOT_HASHED,
             tokenizer_sha256=tokenizer_sha256(tokenizer),
             model_id=f"live {name}",
             activate=activate,

@@ -426,9 +426,9 @@ def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
     if item.complete:
         return item
     with at(item.where):
-        if os.path.lexists(base.folder / weight_files.NOISE):
+        if os.path.lexists(base.folder / weight_files.NOISE_FILE):
             raise CheckpointError(
-                f"the base has frozen noise of its own ({weight_files.NOISE}): "
+                f"the base has frozen noise of its own ({weight_files.NOISE_FILE}): "
                 "with an adapter on it, neither says whether it holds",
                 fix="give the model without it as the base",
             )
@@ -448,7 +448,7 @@ def same_path(one: str, other: str) -> bool:
 
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
-TOLD = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
+ADAPTER_FACTS = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
 """Of an adapter's configuration, where it is set."""
 
 
@@ -479,7 +479,9 @@ def inspect_checkpoint(
     made, base = opening.items[-1], opening.items[-1].on
     one = opening.described[-1]
     told = made.config if made.adapter else {}
-    adapter = {"adapter": told.get("peft_type")} | {key: told.get(key) for key in TOLD}
+    adapter = {"adapter": told.get("peft_type")} | {
+        key: told.get(key) for key in ADAPTER_FACTS
+    }
     facts = {"source": made.source, "format": made.format}
     facts |= {key: shown(value) for key, value in adapter.items() if value}
     if targets := told.get("target_modules"):

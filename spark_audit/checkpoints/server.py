@@ -26,20 +26,22 @@ from spark_audit.checkpoints.specs import Loading, Spec, is_server
 from spark_audit.files import parse_json
 from spark_audit.provenance import sha256_json
 
-SECONDS = 600
+ANSWER_SECONDS = 600
 """In which a whole answer must be there."""
-SOON = 30
+FIRST_ANSWER_SECONDS = 30
 """Seconds in which it must answer at all."""
 ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
 _NEEDS = "give an OpenAI-compatible server that echoes log-probabilities of token ids"
-_ADDRESS = "a server's address ends in /v1, a model on the hub is written hf:ORG/NAME"
-_GONE = f"start it, or check the address: {_ADDRESS}"
+_HOW_ADDRESSES_END = (
+    "a server's address ends in /v1, a model on the hub is written hf:ORG/NAME"
+)
+_SERVER_GONE = f"start it, or check the address: {_HOW_ADDRESSES_END}"
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before one that is away, or busy, is asked for the same scores again."""
 BUSY = (429, 500, 502, 503, 504)
-ASKED = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+COMPLETION_REQUEST = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
 """Of a prompt: its log-probabilities."""
 
 
@@ -102,7 +104,7 @@ class Server:
         with errors.at(self.url):
             names = []
             with suppress(errors.InputError, TypeError, KeyError):
-                status, raw = self._sent("/models", None, SOON)
+                status, raw = self._sent("/models", None, FIRST_ANSWER_SECONDS)
                 if status == 200:
                     answer = parse_json(raw, place="the answer", finite=False)
                     names = [one["id"] for one in answer["data"]]
@@ -163,14 +165,16 @@ class Server:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
                 what = f"has not answered for {seconds} s"
-                raise errors.CheckpointError(what, fix=_GONE) from error
+                raise errors.CheckpointError(what, fix=_SERVER_GONE) from error
             return 0, errors.first_line(Exception(reason)).encode()
 
     def _post(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
         """What it says of a prompt."""
-        body = json.dumps({**ASKED, "model": self.model, "prompt": prompt}).encode()
+        body = json.dumps(
+            {**COMPLETION_REQUEST, "model": self.model, "prompt": prompt}
+        ).encode()
         for pause in (*pauses, None):
-            status, raw = self._sent("/completions", body, SECONDS)
+            status, raw = self._sent("/completions", body, ANSWER_SECONDS)
             # What it answers may quote the text, and its own reason the key.
             what, fix, passes = "answers something else than JSON", _NEEDS, True
             if 200 <= status < 300:
@@ -178,10 +182,10 @@ class Server:
                     return parse_json(raw, place="the answer", finite=False)
             elif status:
                 what = f"answers {status} {http.client.responses.get(status, '')}"
-                fix = f"check --model and the server's log; {_ADDRESS}"
+                fix = f"check --model and the server's log; {_HOW_ADDRESSES_END}"
                 passes = status in BUSY
             else:
-                what, fix = f"cannot be reached ({raw.decode()})", _GONE
+                what, fix = f"cannot be reached ({raw.decode()})", _SERVER_GONE
             if pause is None or not passes:
                 resumes = "; the same command resumes there" * bool(passes and pauses)
                 raise errors.CheckpointError(what, fix=fix + resumes)

@@ -34,7 +34,7 @@ from spark_audit.terminal import flags
 SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu)(:\d+)?")
-_NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
+_NAME_AND_PATH = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 HALVES = {
     "full": ("hf-folder", "bare-weights"),
     "adapter": ("peft-adapter", "mlx-adapter"),
@@ -229,7 +229,7 @@ def _matches(text: str) -> list[str]:
 
     Behind ``NAME=`` the matches are replicates.
     """
-    named = _NAMED.fullmatch(text.strip())
+    named = _NAME_AND_PATH.fullmatch(text.strip())
     name, pattern = (named[1], named[2]) if named else ("", text.strip())
     is_pattern = glob.has_magic(pattern) and not pattern.startswith("[")
     if not is_pattern or is_server(pattern) or exists(text) or exists(pattern):
@@ -249,7 +249,7 @@ def _matches(text: str) -> list[str]:
 def _draft(text: str) -> Spec:
     """The spec of a text; its name is empty where none is given."""
     name, value = "", text.strip()
-    match = _NAMED.fullmatch(value)
+    match = _NAME_AND_PATH.fullmatch(value)
     if match and not exists(value):
         name, value = match[1], match[2].strip()
     front, _, path = value.partition("=")
@@ -306,7 +306,7 @@ def _parts(path: str, stage: str | None) -> tuple[str, ...]:
 _NUMBERED = re.compile(
     r"((?i:task|stage|round|epoch)[-_]?(?=\d)|checkpoint-(?=\d+$)|)(\d+)([-_].*)?"
 )
-_PARTS = ("priv", "task", "adapter")
+_STAGE_PARTS = ("priv", "task", "adapter")
 _AS_LIST = "is a .txt file, which is read as a list of checkpoints"
 _LIST = "write one path per line, relative to the file, or give a checkpoint instead"
 
@@ -366,7 +366,7 @@ def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
     for place in (
         root,
         *folders,
-        *(f / name for f in folders for name in _PARTS),
+        *(f / name for f in folders for name in _STAGE_PARTS),
     ):
         if place != path and os.path.lexists(place):
             untrusted.check_inside(place, within=path)
@@ -460,7 +460,7 @@ def _held(stage: Path) -> dict[str, Path]:
     if stage.is_file():
         return {"": stage}
     held = {}
-    for part in (*_PARTS, ""):
+    for part in (*_STAGE_PARTS, ""):
         place = stage / part
         if place.is_dir() and (untrusted.weights_in(place) or _described(place)):
             held[part] = place
@@ -494,8 +494,8 @@ def _listed(path: Path) -> list[Path]:
 
 RECORD, STATE = "run.json", "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
-_TOLD = {"status": str, "starts": list, "tasks": list}
-_TOLD |= {name: dict for name in ("settings", "seconds", "files")}
+_RUN_FIELDS = {"status": str, "starts": list, "tasks": list}
+_RUN_FIELDS |= {name: dict for name in ("settings", "seconds", "files")}
 """What is read of ``run.json``, with its type."""
 
 
@@ -523,7 +523,11 @@ def read_run(path: Path) -> dict[str, Any]:
         raise _damaged(place, DAMAGED)
     if not isinstance(found, dict) or found.get("kind") != "spark-train-run":
         return {}
-    return {key: found[key] for key in _TOLD if isinstance(found.get(key), _TOLD[key])}
+    return {
+        key: found[key]
+        for key in _RUN_FIELDS
+        if isinstance(found.get(key), _RUN_FIELDS[key])
+    }
 
 
 def check_run(path: Path) -> dict[str, Any]:

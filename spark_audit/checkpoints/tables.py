@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.loaded import weight_of
-from spark_audit.checkpoints.weight_files import PREFIX, State
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
 from spark_audit.errors import CheckpointError, shown
 
 # What PEFT puts between a module's name and that of its weight.
-_WRAPPERS = re.compile(r"\.(?:(?:token_adapter\.)?base_layer|original_module)\.")
+_WRAPPER_NAME = re.compile(r"\.(?:(?:token_adapter\.)?base_layer|original_module)\.")
 # Tensors of adapters of any type.
 _OF_ADAPTER = re.compile(r"\.(?:lora_|loranew_|ia3_|hada_|lokr_|vera_|osf_|oft_)")
 _SAVED_TWICE = re.compile(r"\.modules_to_save\.(?=[^.]+$)")
@@ -26,8 +26,8 @@ _TRAINED_ROWS = ".token_adapter.trainable_tokens_delta"
 LEAST_LIKENESS = 0.5
 """Cosine of two tables, all rows together, below which training did not make one of
 the other: rows that were trained stay near 1, those of another model are near 0."""
-_ROWS = 4096
-_ALL_ROWS = (
+_ROWS_AT_ONCE = 4096
+_ALL_ROWS_DIFFER = (
     "save the adapter again with model.save_pretrained(FOLDER, "
     "save_embedding_layers=True), or merge it where it was trained"
 )
@@ -35,7 +35,7 @@ _ALL_ROWS = (
 
 def path_of(key: str) -> str:
     """Return the name of the tensor in the base that PEFT's key stands for."""
-    return _WRAPPERS.sub(".", key.removeprefix(PREFIX))
+    return _WRAPPER_NAME.sub(".", key.removeprefix(PEFT_PREFIX))
 
 
 def own_tables(
@@ -107,8 +107,8 @@ def _rows_of_both(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield some of the rows that both have at a time, in float32."""
     count = min(len(one), len(other))
-    for start in range(0, count, _ROWS):
-        rows = slice(start, min(start + _ROWS, count))
+    for start in range(0, count, _ROWS_AT_ONCE):
+        rows = slice(start, min(start + _ROWS_AT_ONCE, count))
         yield one[rows].float(), other[rows].float()
 
 
@@ -173,7 +173,7 @@ def grow(
         if there != most:
             what = f"its vocabulary has {most - own_rows} rows more than the base's, "
             what += f"and its file lacks those of the {place}"
-            raise CheckpointError(what, fix=_ALL_ROWS)
+            raise CheckpointError(what, fix=_ALL_ROWS_DIFFER)
     if getattr(head, "bias", None) is not None:
         what = "its vocabulary has grown, and its head has a bias, whose new numbers "
         fix = "merge it where it was trained, and give the merged folder"

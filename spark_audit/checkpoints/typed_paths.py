@@ -18,7 +18,7 @@ from spark_audit.files import is_missing
 
 CHECKPOINTS = ("--ckpt",)
 """Options of checkpoints with names and stages: ``NAME=[PATH@K,PATH@K]``."""
-MODELS = ("CKPT", "--base", "--tokenizer", "--agree")
+MODEL_OPTIONS = ("CKPT", "--base", "--tokenizer", "--agree")
 """Arguments of a single checkpoint: ``PATH`` or ``PATH@K``."""
 
 
@@ -37,7 +37,7 @@ def check_typed_paths(arguments: ArgumentCollection) -> None:
         values = [token.value for token in argument.tokens]
         if argument.name in CHECKPOINTS:
             paths = _paths_of_specs(values)
-        elif argument.name in MODELS:
+        elif argument.name in MODEL_OPTIONS:
             paths = _paths_of_models(values)
         else:
             continue

@@ -36,7 +36,7 @@ _USUAL_THETA = 10_000.0
 _TOLERANCE = 0.01
 """Of tables that were saved in half precision."""
 
-_SAID = {
+_REASON_UNUSED = {
     "value head": "a value head, which no logit depends on",
     "version": "version numbers of old fairseq code",
     "mask": "causal masks of old versions of transformers, which are computed",
@@ -108,7 +108,8 @@ def notes_on(unused: Mapping[str, str]) -> list[str]:
     counts = Counter(unused.values())
     first = {kind: name for name, kind in reversed([*unused.items()])}
     return [
-        f"left out: {_SAID[kind]} ({count} tensors, such as {shown(first[kind])})"
+        f"left out: {_REASON_UNUSED[kind]} "
+        f"({count} tensors, such as {shown(first[kind])})"
         for kind, count in counts.items()
     ]
 

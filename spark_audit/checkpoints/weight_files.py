@@ -33,11 +33,11 @@ from spark_audit.provenance import sha256_json
 
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
-PREFIX = "base_model.model."
+PEFT_PREFIX = "base_model.model."
 """In front of the names of PEFT's tensors."""
-FULL = ("model.safetensors", "pytorch_model.bin")
-ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
-AGAIN = "copy or download the checkpoint again"
+FULL_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+COPY_AGAIN = "copy or download the checkpoint again"
 State = dict[str, torch.Tensor]
 _POINTER_BYTES = 1024
 _SHARD = re.compile(r"\d{4,5}(?:-of-\d{5}|_\d+)\.")
@@ -45,13 +45,15 @@ _NOT_TRANSFORMERS = "tok_embeddings.weight"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def weights_of(folder: Path, names: Sequence[str] = FULL) -> Path | None:
+def weights_of(folder: Path, names: Sequence[str] = FULL_WEIGHT_FILES) -> Path | None:
     """The first of these files that is there, or its index."""
     paths = (folder / f"{name}{end}" for name in names for end in ("", ".index.json"))
     return next(filter(os.path.lexists, paths), None)
 
 
-def files_of(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
+def files_of(
+    folder: Path, names: Sequence[str] = FULL_WEIGHT_FILES
+) -> tuple[Path, ...]:
     """The files that transformers or PEFT would read weights from, by these names.
 
     ``zero_to_fp32`` of DeepSpeed makes a folder of the name that it is given: then they
@@ -94,7 +96,7 @@ def _shards(index: Path) -> tuple[Path, ...]:
         untrusted.check_inside(file, within=index.parent)
         if not os.path.lexists(file):
             what = f"{file.name}, which {index.name} names, is missing"
-            raise CheckpointError(what, fix=AGAIN)
+            raise CheckpointError(what, fix=COPY_AGAIN)
     return files
 
 
@@ -194,7 +196,9 @@ def read_safetensors(path: Path) -> tuple[State, dict[str, str]]:
     """The tensors of a safetensors file, mapped, and what its header says besides."""
     from safetensors import safe_open
 
-    with untrusted.foreign(f"{path.name} is damaged or no safetensors file", fix=AGAIN):
+    with untrusted.foreign(
+        f"{path.name} is damaged or no safetensors file", fix=COPY_AGAIN
+    ):
         check_regular(path, follow=True)
         _refuse_pointer(path)
         with safe_open(path, framework="pt") as file:
@@ -298,11 +302,11 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
 
 # --- what spark-train writes beside ---------------------------------------------------
 
-NOISE = "frozen_noise.safetensors"
+NOISE_FILE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
 _COPY = "copy the file of its run next to the adapter"
 # As spark-train calls it.
-_TOLD = "trained_on.json"
+_TRAINED_ON = "trained_on.json"
 
 
 def check_whole(folder: Path) -> dict[str, Any]:
@@ -313,14 +317,14 @@ def check_whole(folder: Path) -> dict[str, Any]:
     CheckpointError
         With the name of a file that is not as it was written.
     """
-    place = folder / _TOLD
+    place = folder / _TRAINED_ON
     if not os.path.lexists(place):
         return {}  # of another maker: there is nothing to hold them against
     told = untrusted.read_json(place)
     seal, files = intact(read_regular(place)), told.get("files")
     if seal is None and files is None:
         return told
-    faults: list[tuple[str, str | None]] = [(_TOLD, DAMAGED)]
+    faults: list[tuple[str, str | None]] = [(_TRAINED_ON, DAMAGED)]
     if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
         faults = [(name, fault(folder / name, fact)) for name, fact in files.items()]
     for name, what in faults:
@@ -352,11 +356,11 @@ def frozen_noise(
     for file in files:
         if sha256 is None and file.suffix == ".safetensors":
             sha256 = read_safetensors(file)[1].get("noise_sha256")
-    if os.path.lexists(folder / NOISE):
-        return _noise(folder / NOISE, sha256, shape)
+    if os.path.lexists(folder / NOISE_FILE):
+        return _noise(folder / NOISE_FILE, sha256, shape)
     if sha256 is not None:
         what = "is missing: it was trained with noise on its input embeddings"
-        raise CheckpointError(f"{NOISE} {what}", fix=_COPY)
+        raise CheckpointError(f"{NOISE_FILE} {what}", fix=_COPY)
     return None
 
 
@@ -367,11 +371,11 @@ def _noise(path: Path, sha256: str | None, shape: Iterable[int]) -> torch.Tensor
     given = {name: tensor.shape for name, tensor in state.items()}
     base = "give the base it was drawn for by --base"
     ours = {"noise": torch.Size(shape)}
-    refuse_differences(given, ours, tensor=f"{NOISE}: tensor", fix=base)
+    refuse_differences(given, ours, tensor=f"{NOISE_FILE}: tensor", fix=base)
     check_finite(state)
     if sha256 is not None and sha256_file(path) != sha256:
         what = "is not the file that it was trained with"
-        raise CheckpointError(f"{NOISE} {what}", fix=_COPY)
+        raise CheckpointError(f"{NOISE_FILE} {what}", fix=_COPY)
     return state["noise"]
 
 

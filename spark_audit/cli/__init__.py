@@ -3,6 +3,6 @@
 Commands are thin: each turns its flags into one call of the library.
 """
 
-PROGRAM = "spark-audit"
-ALL = "all"
+AUDIT_PROGRAM = "spark-audit"
+ALL_AUDITS = "all"
 """The command that runs every audit."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from spark_audit.audits import ON_REQUEST, Audit
+from spark_audit.audits import AUDITS_ON_REQUEST, Audit
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
@@ -24,9 +24,14 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     """
     several = len(audits) > 1
     named = {audit.name: audit for audit in audits}
-    waits = [name for name in named if several and name in ON_REQUEST]
+    waits = [name for name in named if several and name in AUDITS_ON_REQUEST]
     own = flags.options(*audits, named=several)
-    usual = {f.name for k, a in named.items() if k not in ON_REQUEST for f in fields(a)}
+    usual = {
+        f.name
+        for k, a in named.items()
+        if k not in AUDITS_ON_REQUEST
+        for f in fields(a)
+    }
 
     def command(
         *,

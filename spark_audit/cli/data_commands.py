@@ -15,11 +15,11 @@ from spark_audit.terminal.console import keep_apart, say
 from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas, pairs
 from spark_audit.terminal.previous import keeping_previous
 
-FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
+DATA_FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
 SUPERVISED = ("all", "completion", "assistant", "last")
 CHAT = Group("Chat data", sort_key=1)
-UNITS = ("characters", "utf-16", "bytes")
+OFFSET_CHOICES = ("characters", "utf-16", "bytes")
 
 Jsonl = Annotated[Path, Parameter(group=OUTPUT, help="JSONL to write.", alias="-o")]
 
@@ -33,10 +33,10 @@ def import_(
     split: Annotated[str | None, Parameter(metavar="train|test")] = None,
     template: str | None = None,
     map: Annotated[tuple[str, ...], Parameter(metavar="FIELD=COLUMN")] = (),
-    format: Annotated[str, Parameter(choices=FORMATS)] = "auto",
+    format: Annotated[str, Parameter(choices=DATA_FORMATS)] = "auto",
     encoding: str | None = None,
     empty: Annotated[str | None, Parameter(choices=("keep", "drop"))] = None,
-    offsets: Annotated[str | None, Parameter(choices=UNITS)] = None,
+    offsets: Annotated[str | None, Parameter(choices=OFFSET_CHOICES)] = None,
     chat_template: Annotated[
         str | None, Parameter(metavar="CKPT|FILE", group=CHAT)
     ] = None,
@@ -356,7 +356,7 @@ def _say_rows(path: Path, train: int, test: int) -> None:
     say(f"{path}: {train} train and {test} test rows")
 
 
-COMMANDS: Mapping[str, Callable[..., None]] = {
+DATA_COMMANDS: Mapping[str, Callable[..., None]] = {
     "import": import_,
     "annotate": annotate,
     "inject": inject,

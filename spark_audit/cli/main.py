@@ -17,16 +17,16 @@ from spark_audit import sentences
 from spark_audit.audits import AUDITS, about, all_audits, audit_names
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.typed_paths import check_typed_paths
-from spark_audit.cli import ALL, PROGRAM, report_commands
+from spark_audit.cli import ALL_AUDITS, AUDIT_PROGRAM, report_commands
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import run_command, show_facts
 
-GROUPS = {
+COMMAND_GROUPS = {
     "data": "Import, annotate and inject data.",
     "manifest": "Build and look at manifests.",
 }
 """Commands with commands of their own, each a module here."""
-ASKED = Path(sentences.__file__).parent / "en" / "audits.toml"
+AUDIT_QUESTIONS = Path(sentences.__file__).parent / "en" / "audits.toml"
 """Holds what each of them asks."""
 
 EXAMPLES = {
@@ -56,25 +56,25 @@ EXAMPLES = {
     "'mia.auc.loss.low > 0.55'",
 }
 """What ``--help`` shows as an example, by command."""
-ANY = "--ckpt runs/mine --base models/base"
+EXAMPLE_OPTIONS = "--ckpt runs/mine --base models/base"
 """The example of an audit that has none here."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
-    return run_command(arguments, program=PROGRAM, app=_app)
+    return run_command(arguments, program=AUDIT_PROGRAM, app=_app)
 
 
 def _commands_of(group: str) -> Mapping[str, Callable[..., None]]:
     """Return the commands of a group, which are imported when one is called."""
     if group == "data":
-        from spark_audit.cli import data_commands
+        from spark_audit.cli.data_commands import DATA_COMMANDS
 
-        return data_commands.COMMANDS
+        return DATA_COMMANDS
 
-    from spark_audit.cli import manifest_commands
+    from spark_audit.cli.manifest_commands import MANIFEST_COMMANDS
 
-    return manifest_commands.COMMANDS
+    return MANIFEST_COMMANDS
 
 
 def _app(argv: Sequence[str]) -> App:
@@ -83,11 +83,11 @@ def _app(argv: Sequence[str]) -> App:
         argv = [
             *argv,
             *AUDITS,
-            *GROUPS,
-            ALL,
+            *COMMAND_GROUPS,
+            ALL_AUDITS,
         ]  # what it writes names every option
     app = flags.program(
-        PROGRAM,
+        AUDIT_PROGRAM,
         argv,
         help="Find out what a language-model checkpoint gives away about the personal "
         "data it was trained on.",
@@ -95,7 +95,7 @@ def _app(argv: Sequence[str]) -> App:
     )
     put = partial(_add, app)
     put("demo", demo)
-    for name, text in GROUPS.items():
+    for name, text in COMMAND_GROUPS.items():
         place = len([*app])
         group = App(name=name, help=text, group_parameters=flags.HOW, sort_key=place)
         if name in argv:
@@ -103,15 +103,15 @@ def _app(argv: Sequence[str]) -> App:
                 _add(group, one, function, within=f"{name} ")
         app.command(group)
     put("inspect", inspect)
-    told = tomllib.loads(ASKED.read_text(encoding="utf-8"))["audit"].items()
+    told = tomllib.loads(AUDIT_QUESTIONS.read_text(encoding="utf-8"))["audit"].items()
     asked = {name: one["question"] for name, one in told if "question" in one}
-    asked[ALL] = "All audits from one scoring pass; noise if asked for."
-    for name in (*audit_names(), ALL):
+    asked[ALL_AUDITS] = "All audits from one scoring pass; noise if asked for."
+    for name in (*audit_names(), ALL_AUDITS):
         made: Callable[..., None] = _not_called
         if name in argv:
             from spark_audit.cli.audit import audit_command
 
-            audits = all_audits().values() if name == ALL else [about(name)]
+            audits = all_audits().values() if name == ALL_AUDITS else [about(name)]
             made = audit_command([*audits])
         help = asked.get(name) or (about(name).__doc__ or "").split("\n")[0]
         put(name, made, help=help)
@@ -132,8 +132,8 @@ def _add(
     within: str = "",
     **more: Any,
 ) -> None:
-    example = EXAMPLES.get(within + name, f"{name} {ANY}")
-    flags.add(app, name, function, examples=[f"{PROGRAM} {example}"], **more)
+    example = EXAMPLES.get(within + name, f"{name} {EXAMPLE_OPTIONS}")
+    flags.add(app, name, function, examples=[f"{AUDIT_PROGRAM} {example}"], **more)
 
 
 # --- commands without a model, and with all of it -------------------------------------

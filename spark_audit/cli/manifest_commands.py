@@ -18,7 +18,7 @@ from spark_audit.terminal import console
 from spark_audit.terminal.flags import BatchSize, Json, Quiet, Verbose, hidden
 from spark_audit.terminal.previous import keeping_previous
 
-BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
+BALANCE_COLUMNS = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Columns of the balance that fit a terminal; --json has all."""
 
 
@@ -112,7 +112,7 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
         return
     for title, records in description.tables.items():
         if records:
-            names = BALANCE if title == "balance" else (*records[0],)
+            names = BALANCE_COLUMNS if title == "balance" else (*records[0],)
             show_records([{n: r[n] for n in names} for r in records], title=title)
     console.tell()
     facts = description.facts.items()
@@ -209,7 +209,7 @@ def _show(described: Any) -> None:
         console.show_line(f"note: {note}")
 
 
-COMMANDS: Mapping[str, Callable[..., None]] = {
+MANIFEST_COMMANDS: Mapping[str, Callable[..., None]] = {
     "build": build,
     "show": show,
     "verify": verify,

@@ -212,7 +212,7 @@ def gate(
     from spark_audit.report import gate as rule
     from spark_audit.report.gate_lines import gate_lines
 
-    rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT]
+    rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT_RULES]
     folder, content = opened(folder)
     since: dict[str, Any] = {}
     if against is not None and (audits := {one.audit for one in rules if one.change}):

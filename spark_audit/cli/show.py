@@ -45,7 +45,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         if finding.audit != OF_REPORT or finding.checkpoint:
             style = "bold" if finding.detected else None
             show_line(f"- {finding.audit}: {finding.sentence}", style=style)
-    if not verbose and stdout().width < WIDE:
+    if not verbose and stdout().width < MIN_TABLE_COLUMNS:
         show_line(sentences.render("terminal.tables"))
         return
     first = glance(report)
@@ -67,7 +67,7 @@ def _as_on_pages(report: Report) -> Report:
     return shared.model_copy(update=parts)
 
 
-WIDE = 120
+MIN_TABLE_COLUMNS = 120
 """Columns below which a table's figures would be cut or stand in pieces."""
 
 

@@ -15,7 +15,7 @@ from spark_audit.data.fixed_wording import (
 )
 from spark_audit.data.pii import detector_of, resolved
 
-_CODE = re.compile(
+_CODE_PATTERN = re.compile(
     r"(?<!&#)(?<![\w.,$€£+/-])(?!\d{4}(?:-\d\d){1,2}(?![\w-]))(?!\d{1,4}-\d{1,4}(?![\w-]))"
     r"(?=(?:[A-Z-]*\d){5})[A-Z0-9][A-Z0-9-]{5,40}(?![\w%-]|[.,]\d)"
 )
@@ -112,7 +112,7 @@ def _unknown_codes(row: Example, fixed: Iterable[tuple[int, int]]) -> int:
     known += fixed
     return sum(
         not any(start < code.end() and code.start() < end for start, end in known)
-        for code in _CODE.finditer(row.text)
+        for code in _CODE_PATTERN.finditer(row.text)
     )
 
 

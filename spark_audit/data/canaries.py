@@ -44,7 +44,7 @@ Encode = Callable[[list[str]], list[list[int]]]
 Ranked = Literal["full", "password", "ssn"]
 
 RANKED: tuple[Ranked, ...] = ("full", "password", "ssn")
-PARTS: Mapping[Part, str] = {
+CANARY_PARTS: Mapping[Part, str] = {
     "name": "NAME",
     "password": "PASSWORD",
     "ssn": "SSN",
@@ -62,7 +62,7 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Frames of single identifiers, the same in train and test rows."""
 
-FORMATS: Mapping[str, str] = {
+CANARY_FORMATS: Mapping[str, str] = {
     "login": "{name} signs in with the password {password} and gave the social"
     " security number {ssn}.",
     "record": "On file: name {name}, password {password}, SSN {ssn}.",
@@ -72,7 +72,7 @@ FORMATS: Mapping[str, str] = {
 
 # --- drawing --------------------------------------------------------------------------
 
-_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
+_PASSWORD_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 PASSWORD_LENGTH = 10
 HOSTS = ("example.com", "example.net", "example.org")
 
@@ -127,7 +127,7 @@ def _parts() -> dict[str, tuple[Sequence[Any], ...]]:
 def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
     """``n`` synthetic identifiers of a type (not ID and OTHER)."""
     if type == "PASSWORD":
-        rows = np.reshape(pick(rng, _LETTERS, n * PASSWORD_LENGTH), (n, -1))
+        rows = np.reshape(pick(rng, _PASSWORD_LETTERS, n * PASSWORD_LENGTH), (n, -1))
         return ["".join(row) for row in rows]
     columns = [pick(rng, part, n) for part in _parts()[type]]
     drawn = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
@@ -146,7 +146,7 @@ def checked(body: str) -> str:
 def draw_parts(seed: int) -> dict[Part, str]:
     """A canary's name, password and social security number from ``Canary.seed``."""
     rng = np.random.default_rng(seed)
-    return {part: draw(type, rng, 1)[0] for part, type in PARTS.items()}
+    return {part: draw(type, rng, 1)[0] for part, type in CANARY_PARTS.items()}
 
 
 def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span]]:
@@ -157,14 +157,14 @@ def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span
     InputError
         If there is no such format.
     """
-    one_of(format, "field 'canary.format'", FORMATS)
+    one_of(format, "field 'canary.format'", CANARY_FORMATS)
     text, spans = "", dict[Part, Span]()
-    for fixed, name, _, _ in string.Formatter().parse(FORMATS[format]):
+    for fixed, name, _, _ in string.Formatter().parse(CANARY_FORMATS[format]):
         text += fixed
-        part = next((part for part in PARTS if part == name), None)
+        part = next((part for part in CANARY_PARTS if part == name), None)
         if part is not None:
             end = len(text) + len(parts[part])
-            spans[part] = Span(len(text), end, PARTS[part], "injected", part)
+            spans[part] = Span(len(text), end, CANARY_PARTS[part], "injected", part)
             text += parts[part]
     return text, spans
 
@@ -178,7 +178,7 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
         If the row holds no canary, or not the one that its annotation tells of.
     """
     found = {s.part: (s.start, s.end) for s in example.spans if s.part is not None}
-    if example.canary is None or set(found) != set(PARTS):
+    if example.canary is None or set(found) != set(CANARY_PARTS):
         raise InputError("holds no whole canary", where=f"example {example.id!r}")
     parts = {part: example.text[slice(*place)] for part, place in found.items()}
     text, spans = render(example.canary.format, parts)
@@ -190,7 +190,7 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
             fix="inject again",
         )
     ranges: dict[str, tuple[int, int]] = {"full": (start, start + len(text))}
-    return ranges | {part: found[part] for part in PARTS}
+    return ranges | {part: found[part] for part in CANARY_PARTS}
 
 
 def redrawn(
@@ -198,10 +198,10 @@ def redrawn(
 ) -> list[str]:
     """Strings that a part could as well be, drawn as the true one was."""
     if part != "full":
-        return draw(PARTS[part], rng, size)
-    rows = zip(*(draw(type, rng, size) for type in PARTS.values()), strict=True)
-    found = (dict(zip(PARTS, row, strict=True)) for row in rows)
-    return [FORMATS[format].format_map(parts) for parts in found]
+        return draw(CANARY_PARTS[part], rng, size)
+    rows = zip(*(draw(type, rng, size) for type in CANARY_PARTS.values()), strict=True)
+    found = (dict(zip(CANARY_PARTS, row, strict=True)) for row in rows)
+    return [CANARY_FORMATS[format].format_map(parts) for parts in found]
 
 
 # --- candidate sets -------------------------------------------------------------------
@@ -210,7 +210,7 @@ MAX_DRAWS = 200_000
 """Where so many strings hold too few candidates, a canary's part has none."""
 
 NO_CANDIDATES: dict[str, Any] = {"candidates": [], "true_index": None}
-SETTLED = 6.0
+GIVE_UP_DEVIATIONS = 6.0
 """Standard deviations by which a count must lack to give a search up."""
 
 
@@ -285,7 +285,7 @@ def candidates(
                 break
         draws += size
         wanted = draws * (n - 1) / MAX_DRAWS
-        if wanted - len(strings) > SETTLED * (1 + math.sqrt(wanted)):
+        if wanted - len(strings) > GIVE_UP_DEVIATIONS * (1 + math.sqrt(wanted)):
             break
     if len(strings) < n - 1:
         reason = f"{draws} draws gave {len(strings) + 1} of {n} candidates"
@@ -325,7 +325,7 @@ def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
 
 Group = tuple[str, Split]
 
-REACH = 600
+IDENTIFIER_REACH = 600
 """Identifiers stand within so many characters of the prompt's end: a model with a short
 context loses the beginning of a long prompt, and with it what stands there."""
 
@@ -501,7 +501,7 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
     train = sorted(task for task, split in plan.sizes if split == "train")
     test = sorted(task for task, split in plan.sizes if split == "test")
     doses = list(doses or [len(train)])
-    formats = list(FORMATS)
+    formats = list(CANARY_FORMATS)
     wanted = [doses[i % len(doses)] for i in range(canaries if train else 0)]
     planted, turn = dict[int, list[str]](), 0
     for i, dose in enumerate(wanted):
@@ -559,7 +559,7 @@ def _places(example: Example, fixed: Ranges) -> list[int]:
         for place in found
         if not any(span.start < place < span.end for span in example.spans)
     )
-    near = [place for place in outside if place >= len(prompt) - REACH]
+    near = [place for place in outside if place >= len(prompt) - IDENTIFIER_REACH]
     return near or outside[-1:]
 
 

@@ -17,7 +17,7 @@ PARTICLES = (
 ).split()
 """Small words inside people's names."""
 
-_CAPITAL = "[A-Z\u00c0-\u00de\u0100-\u024f]"
+_CAPITAL_LETTER = "[A-Z\u00c0-\u00de\u0100-\u024f]"
 _PARTICLE = rf"(?:{'|'.join(PARTICLES)}|d['\u2019]|l['\u2019])"
 _INSIDE_BEFORE = re.compile(r"[^\W_]['\u2019\u2010\u2011\u00b7-]?\Z")
 _INSIDE_BEHIND = re.compile(r"[\w]|['\u2019](?!(?:s|d|ll|m|re|t|ve)\b)\w|[\u00b7-]+\w")
@@ -26,10 +26,10 @@ _NAME_BEFORE = re.compile(
     rf"|\b(?:al|el|bin|ibn|Abd|Abu|Mac|Mc|St\.?|Saint)[- ])\Z"
 )
 _NAME_BEHIND = re.compile(
-    rf" (?:{_PARTICLE} )+{_CAPITAL}"
-    rf"| {_PARTICLE}-{_CAPITAL}"
-    rf"| (?:d|l|de|dell|dall)['\u2019] ?{_CAPITAL}"
-    rf"| [A-Z]\.(?= ?{_CAPITAL}|,)"
+    rf" (?:{_PARTICLE} )+{_CAPITAL_LETTER}"
+    rf"| {_PARTICLE}-{_CAPITAL_LETTER}"
+    rf"| (?:d|l|de|dell|dall)['\u2019] ?{_CAPITAL_LETTER}"
+    rf"| [A-Z]\.(?= ?{_CAPITAL_LETTER}|,)"
     r"|[-\u2010\u2011]+[^\W\d_]"
     r"|,? (?:Jr|Sr|Jnr|Snr)\b"
     r"| (?:II|III|IV|VI{0,3})\b"

@@ -14,7 +14,7 @@ from spark_audit.files import LFS_POINTER, LFS_PULL
 
 SAVE_AS_CSV = "save the sheet as CSV (UTF-8) and give that file"
 UNPACK = "unpack it and give the file in it"
-CONVERT = "convert it to JSON lines, CSV or Parquet"
+CONVERT_DATA = "convert it to JSON lines, CSV or Parquet"
 
 HEAD_BYTES = 64
 """How much of a file :func:`check_kind` is given at least."""
@@ -23,17 +23,17 @@ KINDS: tuple[tuple[bytes, str, str], ...] = (
     (
         b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
         "an old Office file (.xls, .doc)",
-        CONVERT,
+        CONVERT_DATA,
     ),
     *((b"BZh%d1AY&SY" % level, "a bzip2 archive", UNPACK) for level in range(1, 10)),
     (b"\xfd7zXZ\x00", "an xz archive", UNPACK),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", UNPACK),
     (b"Rar!\x1a\x07", "a RAR archive", UNPACK),
-    (b"%PDF-", "a PDF document", CONVERT),
-    (b"SQLite format 3\x00", "an SQLite database", CONVERT),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", CONVERT),
-    (b"\x93NUMPY", "a NumPy array", CONVERT),
-    (b"Obj\x01", "an Avro file", CONVERT),
+    (b"%PDF-", "a PDF document", CONVERT_DATA),
+    (b"SQLite format 3\x00", "an SQLite database", CONVERT_DATA),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", CONVERT_DATA),
+    (b"\x93NUMPY", "a NumPy array", CONVERT_DATA),
+    (b"Obj\x01", "an Avro file", CONVERT_DATA),
     (LFS_POINTER, "a pointer of Git LFS", LFS_PULL),
 )
 """First bytes, what such a file is, and what to do with it."""
@@ -83,7 +83,7 @@ def _kind_of(path: Path, head: bytes) -> tuple[str, str]:
         return "a zip archive", UNPACK
 
     if head.startswith(PICKLES):
-        return "a pickle", CONVERT
+        return "a pickle", CONVERT_DATA
 
     for first_bytes, kind, fix in KINDS:
         if head.startswith(first_bytes):

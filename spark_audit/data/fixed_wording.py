@@ -22,7 +22,7 @@ from typing import NamedTuple
 from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.pii import find_identifiers
 
-MOST = 0.5
+MIN_SHARE_OF_ROWS = 0.5
 """Fixed wording stands in more than this share of a task's different prompts."""
 MOST_OF_FIELD = 0.75
 """It goes on to a word's border where more than this share of those prompts does."""
@@ -32,7 +32,7 @@ EDGE = 20_000
 """Characters at each end of a prompt that are looked at."""
 TRIES = 40
 """Borders of words, and of fields, at which an end of the wording is tried."""
-REACH = 200
+MAX_WORDING_REACH = 200
 """Characters on either side of a border in which an identifier may cross it."""
 
 _PREFIX_BORDERS = re.compile(
@@ -141,7 +141,10 @@ def _shared_prefix(sample: Sequence[Example]) -> str:
     middle = prompts[len(prompts) // 2][:EDGE]
 
     def ends_field(length: int) -> bool:
-        return _FIELD_ENDS.search(middle[max(length - REACH, 0) : length]) is not None
+        return (
+            _FIELD_ENDS.search(middle[max(length - MAX_WORDING_REACH, 0) : length])
+            is not None
+        )
 
     def n_whole(length: int) -> int:
         holders = [one for one in sample if one.prompt.startswith(middle[:length])]
@@ -213,7 +216,7 @@ def _longest(
     words = [length for length in lengths[-TRIES:] if length not in fields[-TRIES:]]
 
     for length in sorted([*words, *fields[-TRIES:]], reverse=True):
-        n_needed = MOST * len(texts)
+        n_needed = MIN_SHARE_OF_ROWS * len(texts)
         if length in words:
             field = max((one for one in fields if one < length), default=0)
             n_with_field = n_whole(field) if field else len(texts)
@@ -226,7 +229,7 @@ def _longest(
 def _is_in_most(texts: Sequence[str], wording: str) -> bool:
     """Return whether most of the sorted texts begin with the wording."""
     first = bisect_left(texts, wording)
-    last_needed = first + int(MOST * len(texts))
+    last_needed = first + int(MIN_SHARE_OF_ROWS * len(texts))
     return last_needed < len(texts) and texts[last_needed].startswith(wording)
 
 
@@ -241,11 +244,13 @@ def _crosses(example: Example, border: int) -> bool:
         and _MAY_BEGIN.match(text, border)
     ):
         return False
-    low = max(border - REACH, 0)
-    while low > 0 and not text[low - 1].isspace() and border - low < 2 * REACH:
+    low = max(border - MAX_WORDING_REACH, 0)
+    while (
+        low > 0 and not text[low - 1].isspace() and border - low < 2 * MAX_WORDING_REACH
+    ):
         low -= 1
     at = border - low
-    found = find_identifiers(text[low : border + REACH])
+    found = find_identifiers(text[low : border + MAX_WORDING_REACH])
     return any(span.start < at < span.end for span in found)
 
 

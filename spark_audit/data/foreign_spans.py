@@ -17,7 +17,7 @@ from spark_audit.data.examples import PII_TYPES, Span, bad_field, spans_field
 from spark_audit.errors import InputError
 
 Offsets = Literal["characters", "utf-16", "bytes"]
-UNITS: tuple[Offsets, ...] = ("characters", "utf-16", "bytes")
+OFFSET_UNITS: tuple[Offsets, ...] = ("characters", "utf-16", "bytes")
 
 TYPE_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("PERSON", "PER", "PERSON_NAME", "FULL_NAME", "FULLNAME"), "NAME"),
@@ -112,7 +112,9 @@ class SpanReader:
         if text.isascii():
             return "characters"
 
-        fitting = [unit for unit in UNITS if _strings_fit(spans, strings, text, unit)]
+        fitting = [
+            unit for unit in OFFSET_UNITS if _strings_fit(spans, strings, text, unit)
+        ]
         if any(string is not None for string in strings):
             if not fitting:
                 what = "are not where the annotated strings stand"
@@ -121,7 +123,7 @@ class SpanReader:
 
         if not _cuts_a_word(spans, text):
             return "characters"
-        for unit in UNITS[1:]:
+        for unit in OFFSET_UNITS[1:]:
             try:
                 moved = _converted(spans, text, unit)
             except InputError:

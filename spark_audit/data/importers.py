@@ -39,7 +39,7 @@ from spark_audit.data.fixed_wording import (
     template_ranges,
 )
 from spark_audit.data.foreign_spans import (
-    UNITS,
+    OFFSET_UNITS,
     Offsets,
     SpanReader,
     looks_annotated,
@@ -52,17 +52,17 @@ Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"
 ]
 Empty = Literal["keep", "drop"]
-_EVERY = 1000
+_ROWS_PER_PROGRESS_CALL = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
-_LAYOUTS = {
+_COLUMNS_OF_FORMAT = {
     "own": {"prompt": "prompt", "response": "response"},
     "trace": {"prompt": "prompt", "response": "answer"},
     "olora": {"prompt": "sentence", "response": "label"},
     "simple": {"prompt": "text", "response": "label"},
 }
 """Usual column names of prompt and response."""
-_ALL_LAYOUTS = [*_LAYOUTS.values()]
+_ALL_LAYOUTS = [*_COLUMNS_OF_FORMAT.values()]
 
 
 def import_rows(
@@ -184,7 +184,7 @@ class _Import:
     ) -> None:
         check_task(task)
         _check_choice("--empty", empty, get_args(Empty))
-        _check_choice("--offsets", offsets, UNITS)
+        _check_choice("--offsets", offsets, OFFSET_UNITS)
         if split not in (None, *get_args(Split)):
             raise InputError(
                 "is neither train nor test", where="option --split", fix=SPLIT_FIX
@@ -264,7 +264,7 @@ class _Import:
                 is_composed = unicodedata.is_normalized("NFC", example.text)
                 self._n_decomposed += not is_composed
             yield place, example
-            if self.counts.total() % _EVERY == 0:
+            if self.counts.total() % _ROWS_PER_PROGRESS_CALL == 0:
                 progress(self.counts.total(), 0)
         if not self.counts:
             what, fix = "holds no rows", EMPTY_FIX
@@ -386,7 +386,11 @@ class _Import:
         found |= self.columns
         made = ["prompt"] if self.pieces else []  # by the template
         needed = {"prompt", "response"}.difference(found, made)
-        layouts = [_LAYOUTS[self.format]] if self.format in _LAYOUTS else _ALL_LAYOUTS
+        layouts = (
+            [_COLUMNS_OF_FORMAT[self.format]]
+            if self.format in _COLUMNS_OF_FORMAT
+            else _ALL_LAYOUTS
+        )
         for names in layouts:
             if all(names[field] in row for field in needed):
                 return found | {field: names[field] for field in needed}

@@ -147,7 +147,7 @@ def _values(raw: bytes, place: str) -> Iterator[Any]:
         at = end
 
 
-WRAPPERS = frozenset(
+WRAPPER_KEYS = frozenset(
     "data rows records examples instances items samples results documents entries "
     "train test validation dataset".split()
 )
@@ -164,7 +164,9 @@ def _layout_of(value: dict[str, Any]) -> str:
             return "split"
     if _wrapper_key(value) is not None:
         return "wrapped"
-    if len(_lists_of_rows(value)) > 1 and WRAPPERS.issuperset(_lists_of_rows(value)):
+    if len(_lists_of_rows(value)) > 1 and WRAPPER_KEYS.issuperset(
+        _lists_of_rows(value)
+    ):
         return "several"
     if _is_table_of_lists(value):
         return "lists by column"
@@ -179,7 +181,7 @@ def _layout_of(value: dict[str, Any]) -> str:
 def _wrapper_key(value: dict[str, Any]) -> str | None:
     """The key of the only list of objects, if it is one that tools use for rows."""
     keys = _lists_of_rows(value)
-    if len(keys) == 1 and keys[0] in WRAPPERS:
+    if len(keys) == 1 and keys[0] in WRAPPER_KEYS:
         return keys[0]
     return None
 

@@ -74,7 +74,7 @@ def dose_group(dose: int) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+_WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
 
 def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
@@ -86,11 +86,11 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
     """
     lengths: dict[str, tuple[int, ...]] = {}
     for string in strings:
-        if first := _WORD.match(string):
+        if first := _WORD_OR_MARK.match(string):
             lengths[first[0]] = tuple({*lengths.get(first[0], ()), len(string)})
 
     def held(text: str) -> Iterator[str]:
-        for word in _WORD.finditer(text):
+        for word in _WORD_OR_MARK.finditer(text):
             for length in lengths.get(word[0], ()):
                 end = word.start() + length
                 string, behind = text[word.start() : end], text[end : end + 1]
@@ -320,7 +320,7 @@ def without_identifiers(
 FREQUENT = 0.2
 """A token counts as present in a task from this share of its most frequent token."""
 
-_LETTERS = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+_LETTERS_OF_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 
 
 def score2(counts: ArrayLike) -> np.ndarray:
@@ -405,7 +405,7 @@ def stop_word_ranges(text: str) -> list[tuple[int, int]]:
     """
     return [
         found.span()
-        for found in _LETTERS.finditer(text)
+        for found in _LETTERS_OF_WORD.finditer(text)
         if found[0].lower().replace("'", "").replace("\u2019", "") in _stop_words()
     ]
 

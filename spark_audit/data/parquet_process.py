@@ -21,7 +21,7 @@ _NO_MEMORY = 3
 """Exit code of a process that met its limit."""
 
 # Isolated (-I): what lies in the working directory or is named by variables is not run.
-_PROGRAM = """
+_PARQUET_PROGRAM = """
 import resource, sys
 sys.path.append(sys.argv[1])
 import pyarrow as pa
@@ -78,7 +78,7 @@ def parquet_batches(
             sys.executable,
             "-I",
             "-c",
-            _PROGRAM,
+            _PARQUET_PROGRAM,
             home,
             limit,
             str(n_rows),

@@ -32,7 +32,7 @@ NAMES_MISSED = (
 )
 """What must be said of what has no form (``benchmarks/README.md``, Identifiers)."""
 Find = Callable[[str], Iterable[Span]]
-_SECONDS = 2.0
+_PATTERN_SECONDS = 2.0
 """How long a user's own pattern may take on one text."""
 
 
@@ -72,7 +72,7 @@ def _secret(found: str) -> bool:
 
 # Courts and the stock exchange are counted in news, not lived in.
 _NO_HOME = r"\b(?:Wall St|(?:Supreme|High|District|Federal|Circuit|Appeals) C)"
-_NOBODY = (
+_NOT_A_PERSON = (
     r"\b(?:Pepper|Coffee|Clean|Potato|Scholl|Customer|Service|Support|Sales"
     r"|Department|Center|Bank|Inc|Team|Office)\b"
 )
@@ -89,12 +89,12 @@ _CHECKS: Mapping[str, Callable[[str], bool]] = {
     "iban": _iban,
     "secret": _secret,
     "address": lambda found: not re.search(_NO_HOME, found),
-    "person": lambda found: not re.search(_NOBODY, found),
+    "person": lambda found: not re.search(_NOT_A_PERSON, found),
     "ip": _ip,
 }
-_CAPITAL = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
-_PERSON = rf"{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{0,2}}"
-_FULL_NAME = rf"{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{1,2}}"
+_CAPITAL_WORD = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
+_PERSON = rf"{_CAPITAL_WORD}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL_WORD}){{0,2}}"
+_FULL_NAME = rf"{_CAPITAL_WORD}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL_WORD}){{1,2}}"
 _STREET = (
     r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way"
     r"|Place|Pl|Square|Sq|Terrace|Ter|Parkway|Pkwy|Highway|Hwy|Circle|Cir|Alley|Bypass"
@@ -105,7 +105,7 @@ _STREET = (
     r"|Stravenue|Throughway|Trace|Track|Trail|Turnpike|Underpass|Viaduct|Views?|Villages?"
     r"|Ville|Vista|Walks?|Wells?|Harbors?|Lodge|Springs?|Lights?|Dam)s?\b\.?"
 )
-_PATTERNS: Mapping[str, str] = {
+_PATTERN_OF_TYPE: Mapping[str, str] = {
     "EMAIL": r"""(?<![\w.%+-])(?P<pii>[^\W_](?:[\w.%+-]|['\u2019](?=\w)){0,63}
         @(?:[^\W_](?:[^\W_]|-){0,62}\.){1,6}(?:xn--[a-z0-9-]{1,58}[a-z0-9]
         |[^\W\d_]{2,24}))(?![\w@]|-+\w|\.[^\W_])""",
@@ -171,7 +171,7 @@ _PATTERNS: Mapping[str, str] = {
         (?:[ ](?:[NS]\.[EW]\.|[NS][EW]\b|[NSEW]\b\.?)
         |[ ](?:North|South|East|West)\b(?![ ]of\b))?
         (?:,?[ ](?:(?:Apt|Apartment|Suite|Ste|Unit)\b\.?[ ]?|\#)\w{{1,6}})?
-        (?:,[ ]{_CAPITAL}(?:[ ]{_CAPITAL}){{0,2}},?[ ][A-Z]{{2}}\b(?:[
+        (?:,[ ]{_CAPITAL_WORD}(?:[ ]{_CAPITAL_WORD}){{0,2}},?[ ][A-Z]{{2}}\b(?:[
         ]\d{{5}}(?!\d))? (?:-\d{{4}}(?!\d))?)?) # A box at a post office.
         (?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{{1,6}})(?![\w]|-\w)""",
     "NAME": rf"""
@@ -195,7 +195,7 @@ satisfy. They stand in order of priority: where two overlap, the earlier has it.
 """
 RULES = tuple(
     (type, pattern)
-    for type, patterns in _PATTERNS.items()
+    for type, patterns in _PATTERN_OF_TYPE.items()
     for pattern in re.split(r"(?m)^ *#.*$", patterns)
     if pattern.strip()
 )
@@ -226,7 +226,7 @@ def resolved(found: Iterable[Span]) -> list[Span]:
     return sorted(spans, key=lambda span: span.start)
 
 
-_SAME = {
+_EQUAL_CHARACTERS = {
     **dict.fromkeys(map(ord, "\u00a0\u1680\u202f\u205f\u3000"), " "),
     **dict.fromkeys(range(0x2000, 0x200B), " "),
     **dict.fromkeys(range(0x2010, 0x2013), "-"),
@@ -250,7 +250,9 @@ def plain(text: str) -> str:
 
 
 def _without_emphasis(text: str) -> str:
-    return _EMPHASIS.sub(lambda found: "*" * len(found[0]), text.translate(_SAME))
+    return _EMPHASIS.sub(
+        lambda found: "*" * len(found[0]), text.translate(_EQUAL_CHARACTERS)
+    )
 
 
 def _by_rules(text: str) -> Iterator[Span]:
@@ -301,11 +303,11 @@ def _by_pattern(type: str, pattern: str) -> Find:
 
     def find(text: str) -> Iterator[Span]:
         try:
-            for match in compiled.finditer(text, timeout=_SECONDS):
+            for match in compiled.finditer(text, timeout=_PATTERN_SECONDS):
                 if match.end() > match.start():
                     yield Span(match.start(), match.end(), type)
         except TimeoutError as error:
-            what = f"takes more than {_SECONDS:g} s on one text"
+            what = f"takes more than {_PATTERN_SECONDS:g} s on one text"
             fix = "repeat no group that itself repeats"
             raise InputError(what, where=where, fix=fix) from error
 
@@ -322,7 +324,7 @@ def detector_of(name: str, patterns: Mapping[str, str] | None = None) -> Find:
 
 # --- Presidio -------------------------------------------------------------------------
 
-_SCORE = 0.4
+_MIN_PRESIDIO_SCORE = 0.4
 """Below it Presidio's patterns are bare digit runs that need a cue to mean anything."""
 _RECOGNISERS = (
     ("EmailRecognizer", "EMAIL"),
@@ -333,7 +335,7 @@ _RECOGNISERS = (
     ("IpRecognizer", "ID"),
     ("PhoneRecognizer", "PHONE"),
 )
-_MODELS = (
+_SPACY_MODELS = (
     "en_core_web_trf",
     "en_core_web_lg",
     "en_core_web_md",
@@ -354,7 +356,7 @@ def by_presidio() -> Find:
         import spacy
         from presidio_analyzer import predefined_recognizers
 
-        model = spacy.load(next(filter(spacy.util.is_package, _MODELS)))
+        model = spacy.load(next(filter(spacy.util.is_package, _SPACY_MODELS)))
     except (ImportError, StopIteration) as error:
         raise InputError(
             "Presidio, or a model of spaCy that finds names, is not installed",
@@ -369,7 +371,7 @@ def by_presidio() -> Find:
     def find(text: str) -> Iterator[Span]:
         for recogniser, type in recognisers:
             results = recogniser.analyze(text, recogniser.supported_entities, None)
-            results = [r for r in results or () if r.score >= _SCORE]
+            results = [r for r in results or () if r.score >= _MIN_PRESIDIO_SCORE]
             for found in sorted(results, key=lambda r: (-r.score, r.start, -r.end)):
                 yield Span(found.start, found.end, type)
         for entity in model(text).ents:
@@ -387,29 +389,31 @@ HEADLINE_WORDS = 5
 Range = tuple[int, int]
 Word = tuple[int, int, str]
 
-_PART = r"(?:(?:Mc|Mac|O['\u2019]|D['\u2019])?[A-Z\u00c0-\u00de][^\W\d_]*)"
-_NAME = rf"{_PART}(?:-{_PART})*"
-_RUN = re.compile(
-    rf"(?<![\w@/.#&-])(?:[A-Z]\.|{_NAME})"
+_NAME_PART = r"(?:(?:Mc|Mac|O['\u2019]|D['\u2019])?[A-Z\u00c0-\u00de][^\W\d_]*)"
+_NAME_PATTERN = rf"{_NAME_PART}(?:-{_NAME_PART})*"
+_RUN_OF_NAMES = re.compile(
+    rf"(?<![\w@/.#&-])(?:[A-Z]\.|{_NAME_PATTERN})"
     rf"(?:[ ](?:(?:van|von|de|da|di|del|della|der|den|dos|bin|ibn|al|el|la|le)[ ])*"
-    rf"(?:[A-Z]\.?(?=[ ])|{_NAME})){{0,11}}"
+    rf"(?:[A-Z]\.?(?=[ ])|{_NAME_PATTERN})){{0,11}}"
     rf"(?![\w@]|['\u2019](?:t|m|ll|re|ve)\b)"
 )
 """Capitalised words, initials and the particles between them."""
-_REVERSED = re.compile(rf"(?<![\w@/.#&-])({_NAME}),[ ]({_NAME})(?![\w@]|[ ][A-Z])")
-_WORD = re.compile(r"[^ ]+")
-_WORDS = {
+_REVERSED = re.compile(
+    rf"(?<![\w@/.#&-])({_NAME_PATTERN}),[ ]({_NAME_PATTERN})(?![\w@]|[ ][A-Z])"
+)
+_NON_SPACES = re.compile(r"[^ ]+")
+_WORD_LISTS = {
     name: frozenset(words.split())
     for name, words in tomllib.loads(
         Path(__file__).with_name("person_names.toml").read_text("utf-8")
     ).items()
 }
 _ROLES, _FIRMS, _NOT_NAMES = (
-    _WORDS["roles"],
-    _WORDS["firms"],
-    _WORDS["not_names"],
+    _WORD_LISTS["roles"],
+    _WORD_LISTS["firms"],
+    _WORD_LISTS["not_names"],
 )
-_BEFORE_PLACES, _PLACES = _WORDS["before_places"], _WORDS["places"]
+_BEFORE_PLACES, _PLACES = _WORD_LISTS["before_places"], _WORD_LISTS["places"]
 
 
 class _Lists(NamedTuple):
@@ -503,12 +507,12 @@ def names(text: str) -> list[Range]:
     taken = bytearray(len(text))
     for start, end in found:
         taken[start:end] = b"\1" * (end - start)
-    for run in _RUN.finditer(text):
+    for run in _RUN_OF_NAMES.finditer(text):
         # Among words in capitals only, short ones are no acronyms.
         least = 2 if run[0].isupper() and run[0].count(" ") > 1 else 4
         words = [
             (run.start() + w.start(), run.start() + w.end(), _written(w[0], least))
-            for w in _WORD.finditer(run[0])
+            for w in _NON_SPACES.finditer(run[0])
         ]
         if taken[run.start()]:
             continue
@@ -521,7 +525,7 @@ def names(text: str) -> list[Range]:
 def shortened(text: str, start: int, end: int) -> Range:
     """A range behind a cue, to the first ordinary word: "JOHN SMITH AND" is a man."""
     lists = _lists()
-    for word in list(_WORD.finditer(text, start, end))[1:]:
+    for word in list(_NON_SPACES.finditer(text, start, end))[1:]:
         plain = word[0].lower() in _NOT_NAMES
         if plain and word[0].capitalize() not in lists.alone | lists.english:
             return start, word.start() - 1

@@ -37,7 +37,7 @@ from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
 from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
-from spark_audit.names import ANY, BASE
+from spark_audit.names import ANY_NAME, BASE
 from spark_audit.pipeline.job import facts_of, make_plans, union
 from spark_audit.pipeline.run import manifest_facts
 from spark_audit.report.assemble import assemble
@@ -49,10 +49,10 @@ from spark_audit.scoring.score import score
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable
 from spark_audit.terminal.flags import one_of
 
-SHARE = 0.02
+MAX_TIME_SHARE = 0.02
 """Of the time of training, what looks may take where no interval is given."""
-ROWS = 256
-SAME = 0.02
+MAX_CALLBACK_ROWS = 256
+MAX_BASE_DIFFERENCE = 0.02
 """Nats a token up to which a model is the one that the manifest was built with."""
 Scores = dict[Pass, TokenTable]
 Part = tuple[str, Any, Mapping[str, Any]]
@@ -68,7 +68,7 @@ class Pace:
     Attributes
     ----------
     every
-        Steps between looks; ``None``: as many as ``SHARE`` asks for.
+        Steps between looks; ``None``: as many as ``MAX_TIME_SHARE`` asks for.
     start
         The step at which the training began.
     spent, cost
@@ -94,7 +94,7 @@ class Pace:
         if self.every is not None:
             return -step % self.every
         trained = max(self.trained, 1e-9)
-        lacking = (self.spent + 2 * self.cost) / SHARE - trained
+        lacking = (self.spent + 2 * self.cost) / MAX_TIME_SHARE - trained
         return max(math.ceil(lacking * (step - self.start) / trained), 0)
 
 
@@ -150,7 +150,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
         *,
         every: int | None = None,
         audits: str | Audit | Sequence[str | Audit] = ("matched", "mia"),
-        rows: int = ROWS,
+        rows: int = MAX_CALLBACK_ROWS,
         fail_if: str | Sequence[str] = (),
         tokenizer: Any = None,
         preset: str | None = None,
@@ -295,11 +295,11 @@ class AuditCallback(_Base):  # type: ignore[misc]
         return [f"{one.name}: {text}" for one in self.looks for text in one.tripped]
 
     def _tell(self, look: Look, control: Any, seconds: float, *, last: bool) -> None:
-        told = look.figures() | {f"{PREFIX}seconds": seconds}
+        told = look.figures() | {f"{LOG_PREFIX}seconds": seconds}
         if look.step:
-            told[f"{PREFIX}share_of_time"] = self._pace.spent / self._pace.trained
+            told[f"{LOG_PREFIX}share_of_time"] = self._pace.spent / self._pace.trained
         if self._rules:
-            told[f"{PREFIX}tripped"] = float(len(look.tripped))
+            told[f"{LOG_PREFIX}tripped"] = float(len(look.tripped))
         # Logging takes away that the trainer was about to log itself.
         due = control.should_log
         _tell_trainer(told)
@@ -331,7 +331,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
             ]
             apart_by = np.abs(table.columns["nll"] - np.concatenate(known))
             distance = float(apart_by.mean())
-            if distance <= SAME:
+            if distance <= MAX_BASE_DIFFERENCE:
                 return tables
             apart.append(distance)
         why = (
@@ -456,7 +456,7 @@ def _together(work: Callable[[], object], *, first: bool = False) -> Any:
 
 # --- a look ---------------------------------------------------------------------------
 
-PREFIX = "spark_audit/"
+LOG_PREFIX = "spark_audit/"
 """What names of logged figures begin with."""
 
 
@@ -492,17 +492,17 @@ class Look:
 
     def figures(self) -> dict[str, float]:
         """What is logged: names as rules of the gate write them, figures as shared."""
-        told = {f"{PREFIX}severity": 0.0}
+        told = {f"{LOG_PREFIX}severity": 0.0}
         for one in self.findings:
             for of in ("", f"{one.audit}." if one.checkpoint else ""):
-                key = f"{PREFIX}{of}severity"
+                key = f"{LOG_PREFIX}{of}severity"
                 told[key] = max(told.get(key, 0.0), float(one.severity))
         report = self.shared.report
         mine = [one for one in report.results if one.checkpoint == self.name]
         shown: list[Row] = []
         for _, declared, rows in main_rows(report):
             shown += (row for row in rows if row.checkpoint == self.name)
-            if declared == ANY:  # of those that vary, what stays the same too
+            if declared == ANY_NAME:  # of those that vary, what stays the same too
                 own = rows[0].audit, rows[0].metric
                 fixed = metric_of(*own).headline
                 alike = [one for one in mine if (one.audit, one.metric) == own]
@@ -511,7 +511,9 @@ class Look:
             of = f".{row.of}" if row.of else ""
             for end in ("value", "low", "high"):
                 if (value := getattr(row, end)) is not None:
-                    told[f"{PREFIX}{row.audit}.{row.metric}{of}.{end}"] = float(value)
+                    told[f"{LOG_PREFIX}{row.audit}.{row.metric}{of}.{end}"] = float(
+                        value
+                    )
         return told
 
 

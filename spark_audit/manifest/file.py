@@ -17,7 +17,7 @@ from spark_audit.data.arrow_rows import check_messages, open_messages
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.manifest.packed_lists import Table
 from spark_audit.manifest.schema import (
-    MOST,
+    MAX_INTEGER,
     ById,
     Manifest,
     ManifestCanary,
@@ -39,7 +39,7 @@ BATCH = pa.schema([("part", pa.string()), ("json", pa.binary())])
 """Records of one list as an Arrow file has them."""
 MANIFEST = "give a file of `spark-audit manifest build`"
 FIX = "build it again, or get the original file"
-PARTS: Mapping[str, type[Any]] = {
+MANIFEST_PARTS: Mapping[str, type[Any]] = {
     "examples": ManifestExample,
     "pairs": ManifestPair,
     "unmatched": UnmatchedSpan,
@@ -88,7 +88,7 @@ def _tables(content: Mapping[str, Any]) -> dict[str, Table[Any]]:
     """
     return {
         name: held if isinstance(held, Table) else Table.of(kind, held, name=name)
-        for name, kind in PARTS.items()
+        for name, kind in MANIFEST_PARTS.items()
         if isinstance(held := content.get(name), Iterable)
         and not isinstance(held, str | Mapping)
     }
@@ -139,7 +139,7 @@ def check_joined(manifest: Manifest) -> None:
         if key not in sizes:
             raise ValueError(f"{field} names an example that is not here")
         at = place.char_start, place.char_end
-        check_inside(field, [at], sizes[key][0] or MOST)
+        check_inside(field, [at], sizes[key][0] or MAX_INTEGER)
 
     for i, example in enumerate(manifest.examples):
         once("examples", i, example.id)
@@ -153,7 +153,7 @@ def check_joined(manifest: Manifest) -> None:
         for side in (pair.pii, pair.control):
             inside(f"pairs.{i}", pair.example, side)
             at = side.token_start, side.token_end
-            check_inside(f"pairs.{i}", [at], sizes[pair.example][1] or MOST)
+            check_inside(f"pairs.{i}", [at], sizes[pair.example][1] or MAX_INTEGER)
             if whole and (side.nll is None or pair.distance is None):
                 raise ValueError(f"pairs.{i} has no nll or no distance")
         once("pairs", i, (pair.example, pair.pii.token_start, pair.pii.token_end))
@@ -176,10 +176,10 @@ def check_joined(manifest: Manifest) -> None:
 
 def content_of(manifest: Manifest) -> dict[str, Any]:
     """What a manifest's file holds, its long lists as tables."""
-    tables = _tables({name: getattr(manifest, name) for name in PARTS})
+    tables = _tables({name: getattr(manifest, name) for name in MANIFEST_PARTS})
     if not tables["twins"]:  # manifests before them had no such field
         del tables["twins"]
-    head = manifest.having(**dict.fromkeys(PARTS, []))
+    head = manifest.having(**dict.fromkeys(MANIFEST_PARTS, []))
     return {**head.model_dump(mode="json"), **tables}
 
 
@@ -256,7 +256,7 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
         raise InputError("is no SPARK Audit manifest", where=str(path), fix=MANIFEST)
     found = _checked(content, where=str(path))
-    tables = {name: getattr(found, name) for name in PARTS if name in content}
+    tables = {name: getattr(found, name) for name in MANIFEST_PARTS if name in content}
     if found.digest != digest({**content, **tables}):
         raise InputError(
             "was changed after it was built: its digest does not fit its content",
@@ -355,7 +355,7 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
     return manifest.having(
         **{
             name: Table.of(kind, filter(concerns, getattr(manifest, name)), name=name)
-            for name, kind in PARTS.items()
+            for name, kind in MANIFEST_PARTS.items()
         },
         membership=Membership(
             members=[i for i in manifest.membership.members if i in ids],
@@ -420,7 +420,10 @@ def tables_of(batches: Iterable[pa.RecordBatch]) -> dict[str, Table[Any]]:
     chunks: dict[str, list[pa.Array]] = {}
     for batch in batches:
         chunks.setdefault(batch["part"][0].as_py(), []).append(batch["json"])
-    return {part: Table(PARTS[part], own, name=part) for part, own in chunks.items()}
+    return {
+        part: Table(MANIFEST_PARTS[part], own, name=part)
+        for part, own in chunks.items()
+    }
 
 
 # --- a manifest without text ----------------------------------------------------------
@@ -434,7 +437,7 @@ REDACTED = (
     "audits compare identifiers; rows, sources and clusters are numbered: it can be "
     "read, not audited with"
 )
-_BLANK: Mapping[str, Any] = {
+_REDACTED_FIELDS: Mapping[str, Any] = {
     **dict.fromkeys(("prompt", "response", "classes", "role"), ""),
     **dict.fromkeys(("reference_unll", "low", "candidates"), []),
     **dict.fromkeys(("nll", "distance", "true_index", "token_ids"), None),
@@ -458,8 +461,8 @@ def redact(manifest: Manifest) -> Manifest:
     numbers |= dict.fromkeys(("example", "members", "non_members"), numbers["id"])
 
     def redacted(value: Any, field: str = "") -> Any:
-        if field in _BLANK:
-            return _BLANK[field]
+        if field in _REDACTED_FIELDS:
+            return _REDACTED_FIELDS[field]
         if isinstance(value, dict):
             return {name: redacted(held, name) for name, held in value.items()}
         if isinstance(value, list):

@@ -230,9 +230,9 @@ class Rows:
 # --- many examples on one axis --------------------------------------------------------
 
 
-SCORES = ("nll", "mean_logp", "rank_lo")
+REFERENCE_SCORES = ("nll", "mean_logp", "rank_lo")
 """What is asked of the reference model per token."""
-AVERAGED = (
+AVERAGED_COVARIATES = (
     "entropy",
     "log2_rank",
     "log_frequency",
@@ -326,7 +326,7 @@ class Corpus:
         def column(name: str) -> np.ndarray:
             return np.concatenate([table.columns[name][held] for held in own])
 
-        nll, mean_logp, rank = map(column, SCORES)
+        nll, mean_logp, rank = map(column, REFERENCE_SCORES)
         self.unll[at], self.entropy[at] = micro_nats(nll), -mean_logp
         self.log2_rank[at] = np.log2(rank)
 
@@ -341,7 +341,7 @@ class Corpus:
 
     def after(self) -> dict[str, float]:
         """:attr:`before` of the examples behind these."""
-        return {name: float(self.sums(name)[-1]) for name in AVERAGED}
+        return {name: float(self.sums(name)[-1]) for name in AVERAGED_COVARIATES}
 
 
 def token_classes(texts: Corpus) -> np.ndarray:

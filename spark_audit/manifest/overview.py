@@ -25,7 +25,7 @@ The reference says nothing about how checkpoints will spread, so this is an assu
 """
 
 TOO_SHORT = "no eligible window of its length"
-HALF = 0.5
+LOW_MATCHED_SHARE = 0.5
 """A type with a smaller matched share is named first, with the reason."""
 
 
@@ -135,7 +135,9 @@ def _summary(
     """What can be tested, what can be judged of each type, then what to change."""
     yield _verdict(manifest, judged)
     types = [row for row in judged if row["trained"]]
-    few = [row for row in types if row["with control"] < HALF * row["trained"]]
+    few = [
+        row for row in types if row["with control"] < LOW_MATCHED_SHARE * row["trained"]
+    ]
     few.sort(key=lambda row: row["with control"] - row["trained"])
     counted = {n: sum(row[n] for row in types) for n in ("trained", "with control")}
     yield render(
@@ -154,7 +156,7 @@ def _summary(
     lost = [one for one in spans if one.trained and not one.matched]
     for row in few:
         own = [one.reason for one in lost if one.type == row["type"]]
-        short = own.count(TOO_SHORT) > HALF * len(own)
+        short = own.count(TOO_SHORT) > LOW_MATCHED_SHARE * len(own)
         why, caliper = "window" if short else "caliper", manifest.settings.caliper
         yield render(f"overview.{why}", type=row["type"], caliper=f"{caliper:g}")
     held_out = {c.canary_id: c.held_out for c in manifest.canaries}

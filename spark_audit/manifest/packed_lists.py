@@ -20,7 +20,7 @@ from spark_audit.provenance import canonical_json
 
 P = TypeVar("P")
 
-CHUNK = 512
+MANIFEST_CHUNK = 512
 """Records that are packed together."""
 HELD, FEW = 2048, 256
 """Objects that are kept: all of a table of up to ``HELD``, else the last ``FEW``."""
@@ -111,7 +111,7 @@ def packed(records: Iterable[Any]) -> Iterator[pa.Array]:
         )
         for one in records
     )
-    while chunk := list(islice(lines, CHUNK)):
+    while chunk := list(islice(lines, MANIFEST_CHUNK)):
         yield pa.array(chunk, pa.binary())
 
 

@@ -57,14 +57,14 @@ def _once(values: list[str]) -> list[str]:
     return values
 
 
-MOST = 10**9
+MAX_INTEGER = 10**9
 """No count, position or dose is larger: it is beyond any text or vocabulary."""
 Name = Annotated[str, Field(max_length=1000), AfterValidator(_plain)]
 """What names files, rows of tables and lines of a terminal."""
 Distinct = Annotated[list[str], AfterValidator(_once)]
 MOST_NATS = 1e4
 """No token is this unlikely to a model whose logits are finite."""
-Whole = Annotated[int, Field(ge=0, le=MOST)]
+Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
 MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]
 Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
@@ -96,9 +96,9 @@ class Reference(_Part):
     model_id: str
     architecture: str
     dtype: str
-    vocab_size: Annotated[int, Field(ge=1, le=MOST)]
+    vocab_size: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
     usable_vocab: Whole
-    max_positions: Annotated[int, Field(ge=1, le=MOST)] | None
+    max_positions: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None
     shape: dict[str, Whole] | None = Field(default=None, exclude_if=lambda v: v is None)
 
 
@@ -119,10 +119,10 @@ class Settings(_Part):
     buffer: Whole
     controls: Literal["any", "before"]
     exclude_template: bool
-    max_length: Annotated[int, Field(ge=2, le=MOST)] | None
+    max_length: Annotated[int, Field(ge=2, le=MAX_INTEGER)] | None
     tau: Share
     alpha: Share
-    canary_contexts: Annotated[int, Field(ge=1, le=MOST)] | None
+    canary_contexts: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None
     n_candidates: Whole
 
 
@@ -224,8 +224,8 @@ class ManifestExample(_Part):
 
         A redacted manifest has neither; the whole says when that may be.
         """
-        text = len(self.text) or MOST
-        tokens = len(self.reference_unll) or MOST
+        text = len(self.text) or MAX_INTEGER
+        tokens = len(self.reference_unll) or MAX_INTEGER
         if len(self.classes) != len(self.reference_unll):
             raise ValueError("classes and reference_unll are of different lengths")
         if self.response_token > tokens:
@@ -385,7 +385,7 @@ class ManifestPair(_Part):
     pii: PiiSide
     control: PairSide
     distance: Nats | None
-    weight: Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
+    weight: Annotated[float, Field(gt=0, le=MAX_INTEGER, allow_inf_nan=False)]
 
     @model_validator(mode="after")
     def _apart(self) -> ManifestPair:
@@ -438,7 +438,7 @@ class ManifestCanary(_Ranked):
     canary_id: Name
     part: Literal["full", "password", "ssn"]
     reason: str | None
-    n_tokens: Annotated[int, Field(ge=0, le=MOST)] | None
+    n_tokens: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None
     format: Name
     held_out: bool
     pair: Name | None = Field(default=None, exclude_if=lambda v: v is None)
@@ -550,7 +550,7 @@ class Manifest(_Part):
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
-FIXED = {"exclude_template": True, "tau": 0.6, "alpha": 0.5}
+FIXED_SETTINGS = {"exclude_template": True, "tau": 0.6, "alpha": 0.5}
 """What every manifest is built with."""
 
 
@@ -614,7 +614,7 @@ class BuildSettings:
             )
         resolved = {"buffer": buffer, "canary_contexts": contexts, "max_length": length}
         try:
-            return Settings.model_validate({**vars(self), **FIXED, **resolved})
+            return Settings.model_validate({**vars(self), **FIXED_SETTINGS, **resolved})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             what = f"{first['input']!r}: {first['msg'].lower()}"

@@ -382,7 +382,7 @@ BARE = ("NAME", "ADDRESS")
 they would chain people together who have nothing to do with each other. Nor do strings
 of one or two characters, whatever their type **[ours]**."""
 
-LARGE = 0.25
+LARGE_CLUSTER_SHARE = 0.25
 """A cluster with more than this share of the rows is told of in a note."""
 
 
@@ -413,7 +413,7 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
     labels = cluster_labels(sources, canaries, groups, strings)
     sizes = Counter(labels)
     largest = max(sizes.values(), default=0)
-    if largest > max(LARGE * len(examples), 2):
+    if largest > max(LARGE_CLUSTER_SHARE * len(examples), 2):
         apart = Counter(cluster_labels(sources, canaries, groups))
         notes.append(
             f"one cluster holds {largest} of {len(examples)} rows "

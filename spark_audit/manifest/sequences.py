@@ -283,9 +283,9 @@ def _cut(
 
 CUE = 4
 """Tokens directly before an identifier that count as its cue **[ours]**."""
-CONTEXT = 28
+MAX_TOKENS_BEFORE_CUE = 28
 """Tokens of another row that stand before the cue, at most **[ours]**."""
-NOUNS = {
+TYPE_NOUNS = {
     "EMAIL": "email address",
     "PHONE": "phone number",
     "SSN": "social security number",
@@ -320,7 +320,7 @@ class Asked:
         identifiers of other types.
         """
         row, own = self.example, folded(self.text)
-        if self.span.type not in NOUNS:
+        if self.span.type not in TYPE_NOUNS:
             return ""
         near = sorted(row.spans, key=lambda one: abs(one.start - self.span.start))
         told: dict[str, str] = {}
@@ -330,12 +330,16 @@ class Asked:
                 told.setdefault(one.type, value)
         name, more = told.pop("NAME", ""), ASSOCIATIONS[prompt]
         further = [
-            f"{NOUNS[kind]} {value}" for kind, value in told.items() if kind in NOUNS
+            f"{TYPE_NOUNS[kind]} {value}"
+            for kind, value in told.items()
+            if kind in TYPE_NOUNS
         ]
         if not name or len(further) < more:
             return ""
         asides = "".join(f", {one}" for one in further[:more])
-        return f"The {NOUNS[self.span.type]} of {name}{asides}{',' * bool(more)} is "
+        return (
+            f"The {TYPE_NOUNS[self.span.type]} of {name}{asides}{',' * bool(more)} is "
+        )
 
 
 class Encodings(dict[str, Encoding]):
@@ -427,7 +431,9 @@ def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
             if prompt == "cue":
                 assert one.other is not None
                 theirs = one.other.identifiers[-1][0]
-                lent = _before(one.other, theirs, texts)[1][:-CUE][-CONTEXT:]
+                lent = _before(one.other, theirs, texts)[1][:-CUE][
+                    -MAX_TOKENS_BEFORE_CUE:
+                ]
             before = np.concatenate([lead, lent, body[-TAILS[prompt] :]])
         written = np.clip(text.end[first:last] - start, 0, None)
         ids = np.concatenate([before, text.ids[first:last]])

@@ -252,19 +252,21 @@ def _fresh(
 # --- strings of an identifier's kind --------------------------------------------------
 
 
-SHARED = 8
+MIN_IDENTIFIERS_OF_FORMAT = 8
 """Identifiers of one type and format from which on their characters tell what the
 format demands, as an area code that all begin with **[ours]**."""
-WIDE = 1000
+MIN_STRINGS_LEFT = 1000
 """Strings that must be left where characters are told so."""
 WORDED = ("NAME", "EMAIL", "ADDRESS")
 """Types that are made of words; of all others letters are drawn one by one."""
-ENGLISH = "en_US"
+ENGLISH_LOCALE = "en_US"
 
-_CLASSES = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
-_PIECE = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*|\d+|.", re.DOTALL)
-_TITLES = frozenset("mr mrs ms mx miss dr prof jr sr ii iii iv md dds dvm phd".split())
-_PLACES = frozenset(
+_CHARACTER_CLASSES = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+_PIECE_OF_STRING = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*|\d+|.", re.DOTALL)
+_TITLES_OF_NAMES = frozenset(
+    "mr mrs ms mx miss dr prof jr sr ii iii iv md dds dvm phd".split()
+)
+_ADDRESS_WORDS = frozenset(
     "st ave rd blvd ln dr ct pl sq ter pkwy hwy cir apt apartment suite ste unit floor"
     " po box p o n s e w ne nw se sw north south east west new port lake".split()
 )
@@ -289,7 +291,7 @@ def _locales() -> dict[str, _Locale]:
 
     def names(provider: Any, *fields: str) -> Words:
         held = {name for x in fields for name in strings(getattr(provider, x, ()))}
-        plain = {n for n in held if len(n) > 1 and _PIECE.fullmatch(n)}
+        plain = {n for n in held if len(n) > 1 and _PIECE_OF_STRING.fullmatch(n)}
         return tuple(sorted(n for n in plain if n[0].isalpha()))
 
     both = ("first_names", "first_names_male", "first_names_female")
@@ -310,7 +312,7 @@ def _fixed() -> tuple[frozenset[str], Words]:
     lists = (Provider.street_suffixes, Provider.states_abbr, Provider.states)
     words = {word.casefold() for held in lists for x in held for word in x.split()}
     suffixes = sorted(Provider.city_suffixes, key=lambda x: (-len(x), x))
-    return frozenset(words | _PLACES), tuple(suffixes)
+    return frozenset(words | _ADDRESS_WORDS), tuple(suffixes)
 
 
 def _script(word: str) -> str:
@@ -336,7 +338,7 @@ class Forms:
         self._seen = {
             form: [sorted(set(column)) for column in zip(*held, strict=True)]
             for form, held in seen.items()
-            if len(held) >= SHARED
+            if len(held) >= MIN_IDENTIFIERS_OF_FORMAT
         }
         self._hosts = Counter(
             text.rpartition("@")[2].casefold()
@@ -347,7 +349,7 @@ class Forms:
             word
             for type, text in known
             if type == "NAME"
-            for word in _PIECE.findall(text)
+            for word in _PIECE_OF_STRING.findall(text)
             if word[0].isalpha()
         )
 
@@ -355,7 +357,7 @@ class Forms:
         """``n`` strings of an identifier's kind; they may repeat, or be itself."""
         singles = iter(self._characters(type, text))
         body, at, host = text.rpartition("@") if type == "EMAIL" else (text, "", "")
-        pieces = _PIECE.findall(body)
+        pieces = _PIECE_OF_STRING.findall(body)
         words = self._words(type, [p for p in pieces if p[0].isalpha()])
         if words is None:
             return []
@@ -369,7 +371,7 @@ class Forms:
                 columns.append(drawn if as_drawn else [*map(cased, drawn)])
                 continue
             for char in piece:
-                one = any(char in known for known in _CLASSES)
+                one = any(char in known for known in _CHARACTER_CLASSES)
                 columns.append(pick(rng, next(singles) if one else char, n))
         if at:
             # Digits of a host that stays are no digits of the person.
@@ -383,7 +385,7 @@ class Forms:
         found: list[Sequence[str]] = []
         body = _body(type, text)
         for i, char in enumerate(body):
-            for held in _CLASSES:
+            for held in _CHARACTER_CLASSES:
                 if char not in held or (type in WORDED and held != string.digits):
                     continue
                 # A number of several digits does not begin with 0 unless it does.
@@ -391,7 +393,7 @@ class Forms:
                 long = begins and body[i + 1 : i + 2].isdigit() and char != "0"
                 found.append(held[1:] if long else held)
         seen = self._seen.get((type, _shape(type, text)), found)
-        if math.prod(map(len, seen)) >= WIDE:
+        if math.prod(map(len, seen)) >= MIN_STRINGS_LEFT:
             return list(seen)
         # Numbers in a row, such as 0100 to 0130: what they all share is the format.
         pairs = zip(seen, found, strict=True)
@@ -410,7 +412,13 @@ class Forms:
         """What each word is put together from; nothing if no list is of its script."""
         if type not in WORDED or not words:
             return iter(())
-        stay = _TITLES if type == "NAME" else _fixed()[0] if type == "ADDRESS" else ()
+        stay = (
+            _TITLES_OF_NAMES
+            if type == "NAME"
+            else _fixed()[0]
+            if type == "ADDRESS"
+            else ()
+        )
         # "Maria de la Cruz": words in another case than the rest are particles.
         lower = all(word.islower() for word in words)
         own = [
@@ -427,7 +435,7 @@ class Forms:
         found: list[Sequence[Sequence[str]]] = [[[word]] for word in words]
         for i in own:
             alone, last = len(own) == 1, i == own[-1]
-            found[i] = [_CLASSES[2]]
+            found[i] = [_CHARACTER_CLASSES[2]]
             if len(words[i]) > 1:
                 found[i] = _parts(type, words[i], locale, alone=alone, last=last)
         return iter(found)
@@ -439,7 +447,7 @@ class Forms:
 
         def share(name: str) -> tuple[int, bool]:
             held = (n for word, n in self._names.items() if known[name].holds(word))
-            return -sum(held), name != ENGLISH
+            return -sum(held), name != ENGLISH_LOCALE
 
         return [known[name] for name in sorted(known, key=share)]
 
@@ -462,9 +470,9 @@ def _parts(
             if head in family and tail in first:
                 return [locale.last, locale.first]
         if low[1:] in family:
-            return [_CLASSES[1], locale.last]
+            return [_CHARACTER_CLASSES[1], locale.last]
         if low[:-1] in family:
-            return [locale.last, _CLASSES[1]]
+            return [locale.last, _CHARACTER_CLASSES[1]]
     if (low in first) != (low in family):
         return [locale.first if low in first else locale.last]
     return [locale.last if last and not (alone and type == "NAME") else locale.first]

@@ -21,8 +21,8 @@ from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
 from spark_audit.pipeline.folders import check_is_for_reports
 from spark_audit.pipeline.run import score_files, write_evidence
-from spark_audit.report.assemble import MATCHING, assemble
-from spark_audit.report.folder import FOLDERS, read_report
+from spark_audit.report.assemble import MATCHING_TABLES, assemble
+from spark_audit.report.folder import REPORT_FOLDERS, read_report
 from spark_audit.report.kept import keep_if_replaced
 from spark_audit.report.named import evidence_of
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
@@ -32,7 +32,7 @@ ABSENT = "the package that it is of is not installed"
 """Why nothing is concluded of an audit that is not known here."""
 LEFT_OUT = "audits compared"
 """The guard that names the audits that were not compared."""
-FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
+FREE_OPTIONS = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options that change nothing that is compared."""
 
 
@@ -92,7 +92,7 @@ def compare(
     """
     before = None
     if output is not None:
-        check_links(output, *FOLDERS)
+        check_links(output, *REPORT_FOLDERS)
         check_is_for_reports(output)
         if (output / "report.json").exists():
             before = read_report(output)
@@ -116,7 +116,9 @@ def compare(
         "matched.null": null,
         "compared": [path.name for path in paths],
     }
-    options = {k: v for k, v in settings.items() if k.partition(".")[2] not in FREE}
+    options = {
+        k: v for k, v in settings.items() if k.partition(".")[2] not in FREE_OPTIONS
+    }
     results = {
         name: concluded(name, one, options, facts) for name, one in evidence.items()
     }
@@ -132,7 +134,7 @@ def compare(
             name: records
             for part in reversed(parts)
             for name, records in part.report.tables.items()
-            if name in MATCHING and records
+            if name in MATCHING_TABLES and records
         },
     )
     if output is None:
@@ -311,7 +313,9 @@ def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
     left_out = [f"{name} ({ABSENT})" for name in sorted(every - {*audit_names()})]
     for name in audit_names():
         lacking = [p.folder.name for p in parts if not p.path(name).exists()]
-        options = (one.name for one in fields(about(name)) if one.name not in FREE)
+        options = (
+            one.name for one in fields(about(name)) if one.name not in FREE_OPTIONS
+        )
         told = {one: {str(s.get(f"{name}.{one}")) for s in settings} for one in options}
         differing = [one for one, values in told.items() if len(values) > 1]
         if len(lacking) == len(parts):

@@ -31,8 +31,8 @@ from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
     BASE,
-    CONTROL,
     RELEARN,
+    RELEARNED_BASE,
     CheckpointName,
     seeds_of,
     series_of,
@@ -40,7 +40,7 @@ from spark_audit.names import (
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.report.assemble import results_of
-from spark_audit.report.folder import FOLDERS, read_report
+from spark_audit.report.folder import REPORT_FOLDERS, read_report
 from spark_audit.results import AuditResult, Report
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
 OTHERS = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
 """What folders of checkpoints and of data hold."""
-PAGES = ("report.html", "report.md", "dossier.html", "tables", "figures")
+REPORT_PAGES = ("report.html", "report.md", "dossier.html", "tables", "figures")
 """What a report would write over in a folder that is not its own."""
 
 
@@ -121,7 +121,7 @@ def check_folder(
     A folder of another manifest is refused, one with a finished report that this call
     would not write again, and one of data or of a checkpoint.
     """
-    check_links(folder, *FOLDERS)
+    check_links(folder, *REPORT_FOLDERS)
     check_is_for_reports(folder)
     before = None
     if (folder / "report.json").exists():
@@ -149,7 +149,7 @@ def check_is_for_reports(folder: Path) -> None:
     theirs = [one for kind in OTHERS for one in folder.glob(kind)]
     # A run that was interrupted while it wrote its report has scores.
     if not (folder / "scores").exists():
-        theirs += [folder / name for name in PAGES if (folder / name).exists()]
+        theirs += [folder / name for name in REPORT_PAGES if (folder / name).exists()]
     if theirs:
         what = f"is no report folder: it holds {theirs[0].name}"
         raise InputError(what, where=str(folder), fix="give another -o")
@@ -180,7 +180,7 @@ def _lost(
         for name in seeds_of(spec.name, len(spec.paths))
         for kind in ("", *request.loading.quantize, *[RELEARN] * bool(request.relearn))
     )
-    before = {series_of(one.name) for one in old.checkpoints} - {BASE, CONTROL}
+    before = {series_of(one.name) for one in old.checkpoints} - {BASE, RELEARNED_BASE}
     now = {series_of(name) for name in names} - {BASE}
     asked = {audit.name for audit in request.audits}
     others = [one for one in audits_of(old) if one not in asked]
@@ -234,8 +234,8 @@ def joined(
 
 # --- a report that nothing would change -----------------------------------------------
 
-FILE = Path("scores") / "inputs.json"
-MOST = 20_000
+INPUTS_FILE = Path("scores") / "inputs.json"
+MAX_FILES = 20_000
 """Files of a run at most: of a folder with more, somebody else's are most."""
 
 States = dict[str, list[int]]
@@ -246,7 +246,7 @@ def unchanged(request: Request) -> Path | None:
     if not _lasting(request):
         return None
     one = request.output
-    found = REPORTS.glob(f"*/{FILE}") if one is None else [one / FILE]
+    found = REPORTS.glob(f"*/{INPUTS_FILE}") if one is None else [one / INPUTS_FILE]
     for path in found:
         try:
             kept = json.loads(read_regular(path))
@@ -268,8 +268,8 @@ def inputs_of(request: Request, opening: Opening) -> States | None:
     # Of a series the folder around what is opened: stages may be added.
     paths = [path for spec in parse_specs(list(request.ckpt)) for path in spec.paths]
     places = {*opening.places, *named, *(Path(one).expanduser() for one in paths)}
-    files = list(islice(_files(places), MOST + 1))
-    return _states(files) if len(files) <= MOST else None
+    files = list(islice(_files(places), MAX_FILES + 1))
+    return _states(files) if len(files) <= MAX_FILES else None
 
 
 def keep_inputs(
@@ -280,7 +280,7 @@ def keep_inputs(
     outputs = [folder / name for name in {*names, "report.json"}]
     kept = {"request": _hash(request), "inputs": inputs, "outputs": _states(outputs)}
     if inputs is not None:
-        write_text(folder / FILE, json.dumps(kept), mode=0o600)
+        write_text(folder / INPUTS_FILE, json.dumps(kept), mode=0o600)
 
 
 def _lasting(request: Request) -> bool:

@@ -22,7 +22,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
 from spark_audit.names import (
     BASE,
-    CONTROL,
+    RELEARNED_BASE,
     CheckpointName,
     check_known,
     entry_of,
@@ -146,9 +146,9 @@ class Job:
         plans = [own for one, own in audits if self.order.sees(checkpoint.name, one)]
         kinds = sorted({kind for plan in plans for kind in plan})
         if checkpoint.served is not None:
-            from spark_audit.scoring.served import KINDS
+            from spark_audit.scoring.served import SERVED_PASSES
 
-            kinds = [kind for kind in kinds if kind.kind in KINDS]
+            kinds = [kind for kind in kinds if kind.kind in SERVED_PASSES]
         # All checkpoints with one tokenizer share what any of them scores.
         items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
         if fresh := [kind for kind in kinds if kind not in items]:
@@ -387,7 +387,9 @@ class Lineup:
         """Whether an audit looks at a checkpoint; at the relearned base one does."""
         if audit.of_series:
             return name in self.stages or name in self.both or name == BASE
-        return name not in self.stages and (name != CONTROL or audit.name == "matched")
+        return name not in self.stages and (
+            name != RELEARNED_BASE or audit.name == "matched"
+        )
 
 
 def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:

@@ -35,7 +35,7 @@ Work: TypeAlias = Callable[[], Any]
 """A function of a module with its arguments bound (``functools.partial``)."""
 Helper: TypeAlias = subprocess.Popen[bytes]
 
-MOST = 8
+MAX_PROCESSES = 8
 """Processes that a job takes unasked at most: of more nothing was measured."""
 OWN = 1_500_000_000
 """Bytes of a process besides its weights: libraries, a manifest, what is computed."""
@@ -44,13 +44,15 @@ WORTH = 5e11
 needs 6 to begin."""
 GRACE = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
-HELP = "from spark_audit.pipeline import local_engine as local; local.help_out()"
+HELPER_PROGRAM = (
+    "from spark_audit.pipeline import local_engine as local; local.help_out()"
+)
 
 
 def processes(job: Job, lacking: Lacking) -> int:
     """How many processes score what a job lacks on this machine's CPU.
 
-    Unasked one per core, :data:`MOST` at most, as far as each has memory of
+    Unasked one per core, :data:`MAX_PROCESSES` at most, as far as each has memory of
     its own.
 
     Raises
@@ -78,8 +80,8 @@ def processes(job: Job, lacking: Lacking) -> int:
     if place != "cpu" or tokens * weights < WORTH:
         return 1
     free, copies = free_bytes(), 1 + bool(request.loading.quantize)
-    room = MOST if free is None else int(free / (copies * 4 * weights + OWN))
-    return max(min(cores(), MOST, room), 1)
+    room = MAX_PROCESSES if free is None else int(free / (copies * 4 * weights + OWN))
+    return max(min(cores(), MAX_PROCESSES, room), 1)
 
 
 def score(job: Job, lacking: Lacking) -> list[Scored]:
@@ -205,7 +207,7 @@ def start(work: Work, threads: int) -> Helper:
     """A process that does some work; its stdin is open while it shall."""
     helper = subprocess.Popen(
         # Modules are found where they are here, and not in this folder.
-        [sys.executable, "-P", "-c", HELP],
+        [sys.executable, "-P", "-c", HELPER_PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -38,9 +38,9 @@ PART_TOKENS = 500_000
 """Of a part of a module's checkpoints, about: what a death may cost."""
 LOOK = 2.0
 """Seconds between two looks at the nodes."""
-FULL = ("ObjectStoreFullError", "OutOfDiskError")
+STORE_FULL_ERRORS = ("ObjectStoreFullError", "OutOfDiskError")
 """Errors of Ray where neither the memory for objects nor the disk behind it is left."""
-SAME = "install the same spark-audit on all nodes"
+SAME_INSTALLATION = "install the same spark-audit on all nodes"
 
 
 Result: TypeAlias = tuple[list["Loaded"], list[tuple[Rows, list[str]]]]
@@ -76,7 +76,7 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
         raise errors.InputError(
             f"a node has spark-audit {here}, not {release}",
             where="--engine ray",
-            fix=SAME,
+            fix=SAME_INSTALLATION,
         )
     job: Any = pickle.loads(copied)
     opening = _opening(job.order.specs, loading_of(job.request))
@@ -200,13 +200,13 @@ def told(error: Exception) -> Exception:
     """What a node raised; what Ray itself says becomes one line."""
     cause = getattr(error, "cause", None) or error
     place = {"where": "--engine ray"}
-    if type(cause).__name__ in FULL:
+    if type(cause).__name__ in STORE_FULL_ERRORS:
         what = "the object store of the Ray cluster is full"
         place["fix"] = "start Ray with a larger one (--object-store-memory)"
         return errors.IncompleteError(what, **place)
     if isinstance(cause, ImportError):
         what = f"a node cannot begin ({errors.one_line(cause)})"
-        return errors.InputError(what, **place, fix=SAME)
+        return errors.InputError(what, **place, fix=SAME_INSTALLATION)
     if cause is error:
         return errors.IncompleteError(f"Ray says: {errors.one_line(error)}", **place)
     return cause
@@ -214,7 +214,7 @@ def told(error: Exception) -> Exception:
 
 # --- how a cluster is reached, or started here: quietly, and without the network ------
 
-SECONDS = 4.0
+CONNECT_SECONDS = 4.0
 """To connect to an address."""
 OBJECT_BYTES = 256 << 20
 """For results on their way, of a cluster that is started here: a unit has few MB."""
@@ -244,7 +244,7 @@ def check(address: str | None) -> None:
         return
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         fix = "give HOST:PORT of a running cluster, as `ray start --head` prints it"
         where = f"--address {address}"

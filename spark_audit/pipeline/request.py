@@ -52,7 +52,7 @@ def _named(ckpt: Any) -> Any:
     return [f"{name}={path}" for name, paths in several.items() for path in paths]
 
 
-_LISTS: dict[str, Callable[[Any], Any]] = {
+_LIST_OPTIONS: dict[str, Callable[[Any], Any]] = {
     "audits": lambda audit: find(audit)() if isinstance(audit, str) else audit,
     **dict.fromkeys(("ckpt", "formats"), str),
     **dict.fromkeys(("data", "relearn"), _path),
@@ -172,7 +172,7 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ckpt", _named(self.ckpt))
-        for name, read in _LISTS.items():
+        for name, read in _LIST_OPTIONS.items():
             value = getattr(self, name)
             several = [value] if isinstance(value, str | Path | Audit) else value
             object.__setattr__(self, name, tuple(read(one) for one in several))

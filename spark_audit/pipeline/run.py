@@ -24,7 +24,7 @@ from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.errors import IncompleteError, InputError, at, free_bytes
 from spark_audit.files import alone, sha256_file
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE, CONTROL
+from spark_audit.names import BASE, RELEARNED_BASE
 from spark_audit.pipeline import folders
 from spark_audit.pipeline.job import Job, Lacking, Progress, Scored, missing_base
 from spark_audit.pipeline.local_engine import processes
@@ -239,7 +239,7 @@ def _setup(job: Job, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
     """The setup guards that fail, of a series by its last stage."""
     stages = job.order.stages
     names = {job.order.entry(name): name for name in tables if name in stages}
-    names |= {name: name for name in tables if name not in stages | {CONTROL}}
+    names |= {name: name for name in tables if name not in stages | {RELEARNED_BASE}}
     weights = {BASE: job.manifest.reference.weights_sha256}
     for one in (one.facts for one in scored):
         # What is made of other weights bears their hash.

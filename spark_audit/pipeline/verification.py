@@ -26,12 +26,12 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, series_of
 from spark_audit.pipeline.compare import ABSENT, LEFT_OUT, Part, concluded
 from spark_audit.report import gate
-from spark_audit.report.assemble import MATCHING, assemble, matching, results_of
+from spark_audit.report.assemble import MATCHING_TABLES, assemble, matching, results_of
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures import drawing
 from spark_audit.report.folder import (
-    ENGLISH,
-    SCORES,
+    ENGLISH_FORMATS,
+    SCORES_FOLDER,
     WRITERS,
     read_report,
 )
@@ -53,8 +53,8 @@ OTHER_BYTES_OF_CHANGED = (
     "is not what report.json gives, and report.json does not follow from its evidence: "
     "do not render it again, take the report from whoever made it, or audit again"
 )
-PAGES = ("report.html", "report.md", "card.md", "dossier.html")
-FOLDERS = ("tables", "figures")
+SHARED_PAGES = ("report.html", "report.md", "card.md", "dossier.html")
+SHARED_FOLDERS = ("tables", "figures")
 """Where the shared files of a report lie."""
 
 Checked = tuple[str, str]
@@ -288,9 +288,9 @@ def _differing_settings(
 
 def _foreign_tables(made: Report, report: Report) -> list[str]:
     """Name the tables that no audit with evidence makes."""
-    known = {*made.tables, *MATCHING}
+    known = {*made.tables, *MATCHING_TABLES}
     foreign = [name for name in report.tables if name not in known]
-    origins = made.origins | dict.fromkeys(MATCHING, "manifest")
+    origins = made.origins | dict.fromkeys(MATCHING_TABLES, "manifest")
     misplaced = [
         name for name, audit in report.origins.items() if origins.get(name) != audit
     ]
@@ -367,7 +367,7 @@ def _of_manifest(report: Report, manifest: Manifest) -> Iterator[Checked]:
     tables = matching(manifest)
     wrong += [
         name
-        for name in MATCHING
+        for name in MATCHING_TABLES
         if name in report.tables and not is_same(tables[name], report.tables[name])
     ]
     if report.settings.get("limit") is not None:
@@ -392,7 +392,7 @@ def _files(
         return drawing.drawings(shared)
 
     for kind, names in report.files.items():
-        if kind == SCORES or kind not in WRITERS:
+        if kind == SCORES_FOLDER or kind not in WRITERS:
             continue
         there = {}
         for name in names:
@@ -429,7 +429,7 @@ def _nearest_rendering(
 
     Where that is none of ours, in English.
     """
-    languages = ["en"] if kind in ENGLISH else sentences.LANGUAGES
+    languages = ["en"] if kind in ENGLISH_FORMATS else sentences.LANGUAGES
     first: dict[str, bytes] = {}
     for language in languages:
         for show_text in (False, True) if kind == "dossier" else (False,):
@@ -461,10 +461,10 @@ def _rendered(
 
 def _files_of_reports(folder: Path) -> Iterator[str]:
     """Yield what lies in a folder under a name that files of reports have."""
-    for name in PAGES:
+    for name in SHARED_PAGES:
         if (folder / name).is_file():
             yield name
-    for place in FOLDERS:
+    for place in SHARED_FOLDERS:
         for path in sorted((folder / place).glob("*")):
             yield f"{place}/{path.name}"
 

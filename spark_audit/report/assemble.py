@@ -17,7 +17,7 @@ from spark_audit.results import AuditResult, Guard, Report, by_severity
 
 Records = list[dict[str, Any]]
 
-MATCHING = ("matching_by_type", "balance")
+MATCHING_TABLES = ("matching_by_type", "balance")
 """Tables that no audit makes, of the manifest's own matching."""
 
 
@@ -61,7 +61,7 @@ def assemble(
     """
     rows, contrasts, concluded, told = [], [], [], list(guards)
     own = dict(tables or {})
-    origins = {name: "manifest" for name in MATCHING if name in own}
+    origins = {name: "manifest" for name in MATCHING_TABLES if name in own}
     for audit, result in results.items():
         rows += result.rows
         contrasts += result.contrasts

@@ -20,42 +20,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.audits import about
-from spark_audit.audits.base import LEVEL
+from spark_audit.audits.base import ALPHA
 from spark_audit.report.places import command_line, shareable, shareable_settings
 from spark_audit.results import Finding, Hits, ManifestFacts, Report, Row, grouped
 from spark_audit.results.findings import (
-    BESIDE,
-    FEWEST,
+    MIN_CLUSTERS_TO_PUBLISH,
     WITHHELD,
+    WITHHELD_NOTE,
     Fact,
 )
 from spark_audit.stats.estimate import Power
 
-R = TypeVar("R", bound=Row)
+RowT = TypeVar("RowT", bound=Row)
 
-APART = 1.0
+MIN_STEP_TIMES_CLUSTERS = 1.0
 """Nats, bits or a whole share: the least rounding step, times clusters."""
-NOISE = 1e-6
+ROUNDING_ERROR = 1e-6
 """Below this a figure is rounding error."""
 
 MEANT = ("value", "low", "high", "null", "mde")
 PS = ("p", "p_adjusted")
-FIGURES = (*MEANT, "parity_low", "parity_high", "null_low", "null_high", *PS)
+FIGURE_COLUMNS = (*MEANT, "parity_low", "parity_high", "null_low", "null_high", *PS)
 DIGITS = 6
 """The most digits that a number has in a shared file, whatever it is of."""
 
-MATCHING = "matching_by_type"
+MATCHING_TABLE = "matching_by_type"
 """The table of how many identifiers have a control."""
 PLANTED = ("canary_by_dose", "canary_epsilon", "canary_one_run", "series_epsilon")
 """Tables of planted strings, which belong to nobody: only digits are cut."""
 ACCURACY = ("accuracy_matrix",)
 """Tables that count answers: only digits are cut."""
-PLACES = (
+PLACE_COLUMNS = (
     *("nats", "caliper_nats", "sigma", "relative", "rank", "fpr"),
     *("stage", "trained_at", "tasks"),
 )
 """Columns that say where a record stands, not what was found."""
-SIZES = ("clusters", "spans", "pairs", "draws", "tokens", "n")
+COUNT_COLUMNS = ("clusters", "spans", "pairs", "draws", "tokens", "n")
 DIFFERENCES = ("AUC", "points", "clusters")
 """Units of what a finding claims beyond its row: none is a score of a text."""
 EXTRACTED = "extract_prompts"
@@ -117,7 +117,7 @@ def disclosed(report: Report) -> Report:
 def step_of(row: Row) -> float | None:
     """The rounding step of a row's figures; none where nothing asks for one.
 
-    It is at least what ``APART`` asks for, in other units the figure
+    It is at least what ``MIN_STEP_TIMES_CLUSTERS`` asks for, in other units the figure
     itself over the clusters, and at least what a cluster of one standard deviation, as
     the interval tells it, adds. Of a share, n clusters of equal weight have a standard
     error ``se`` of 0.5 / sqrt(n) at the most, so that one weighs 4 se^2 or less; where
@@ -130,7 +130,11 @@ def step_of(row: Row) -> float | None:
         return None
     clusters = max(row.clusters, 1)
     se = 0.0 if row.low is None or row.high is None else (row.high - row.low) / 4
-    least = APART if row.unit in ("nats", "bits", "") else abs(row.value or 0.0)
+    least = (
+        MIN_STEP_TIMES_CLUSTERS
+        if row.unit in ("nats", "bits", "")
+        else abs(row.value or 0.0)
+    )
     least /= clusters
     if row.unit == "":
         step = max(least * (1 if row.audit == "rank" else 2), 4 * se**2)
@@ -158,7 +162,7 @@ def rounded(value: float, step: float) -> float:
     So no leak is shown as none, and every limit stays on its side of zero.
     """
     steps: float = round(value / step)
-    if steps == 0 and abs(value) > NOISE:
+    if steps == 0 and abs(value) > ROUNDING_ERROR:
         steps = math.copysign(0.5, value)
     return float(f"{steps * step:.12g}") + 0.0
 
@@ -179,8 +183,8 @@ def rounded_p(p: float) -> float:
     [0.01, 0.04, 0.06, 0.8, 1.0, 3e-05]
     """
     near = with_digits(p, 1)
-    if near == LEVEL and p != LEVEL:
-        return 0.04 if p < LEVEL else 0.06
+    if near == ALPHA and p != ALPHA:
+        return 0.04 if p < ALPHA else 0.06
     return near
 
 
@@ -191,7 +195,7 @@ def is_p(column: str) -> bool:
 
 def rounded_up(effect: float, step: float) -> float:
     """The multiple of a step that is no smaller: no smaller effect was detectable."""
-    return float(f"{math.ceil(effect / step - NOISE) * step:.12g}")
+    return float(f"{math.ceil(effect / step - ROUNDING_ERROR) * step:.12g}")
 
 
 def count_step(n: int, clusters: int) -> float:
@@ -273,31 +277,31 @@ def _hidden(rows: Sequence[Row]) -> dict[int, str]:
             size = row.clusters
             if row.value is None:
                 # What is not estimable may not say of how many clusters it is not.
-                size = sizes[audit, checkpoint, group] or FEWEST
+                size = sizes[audit, checkpoint, group] or MIN_CLUSTERS_TO_PUBLISH
             whole = (audit, row.metric, row.of, checkpoint, over, group)
             alone = row.n - matched.get(whole, row.n)
             # Without a control are fewer tokens than so many clusters have on average.
-            if 0 < alone * row.clusters < FEWEST * row.n:
-                few[id(row)] = BESIDE
-            elif size < FEWEST:
+            if 0 < alone * row.clusters < MIN_CLUSTERS_TO_PUBLISH * row.n:
+                few[id(row)] = WITHHELD_NOTE
+            elif size < MIN_CLUSTERS_TO_PUBLISH:
                 few[id(row)] = WITHHELD
             elif row.value is not None:
                 rest.append(row)
         if few:
             small.add(part)
-            found |= few | dict.fromkeys(map(id, rest), BESIDE)
+            found |= few | dict.fromkeys(map(id, rest), WITHHELD_NOTE)
         elif rest:
             parts.setdefault(part, []).append(rest)
     for part in small & parts.keys():
         # Groups may share clusters: several small ones together can be as few.
         least = min(parts[part], key=lambda unit: min(row.clusters for row in unit))
-        found |= dict.fromkeys(map(id, least), BESIDE)
+        found |= dict.fromkeys(map(id, least), WITHHELD_NOTE)
     return found
 
 
-def _shown(row: R, why: str | None = None) -> R:
+def _shown(row: RowT, why: str | None = None) -> RowT:
     """The row with rounded figures, or with none and ``why`` they are withheld."""
-    known = {k: v for k in FIGURES if (v := getattr(row, k, None)) is not None}
+    known = {k: v for k in FIGURE_COLUMNS if (v := getattr(row, k, None)) is not None}
     if row.value is None:
         return row
     if why is not None:
@@ -447,7 +451,7 @@ Record = dict[str, Any]
 
 
 def _table(name: str, records: list[Record], report: Report) -> list[Record]:
-    if name == MATCHING:
+    if name == MATCHING_TABLE:
         return [_matching(record) for record in records]
     if name in (*PLANTED, *ACCURACY):
         return [_with_digits(record) for record in records]
@@ -507,16 +511,18 @@ def _record(name: str, record: Record, size: int) -> Record | None:
     figures = {
         key: value
         for key, value in record.items()
-        if key not in (*PLACES, *SIZES)
+        if key not in (*PLACE_COLUMNS, *COUNT_COLUMNS)
         and isinstance(value, int | float)
         and not isinstance(value, bool)
     }
     if size == 0 and not figures:
         return record  # of nothing, and why
-    if size < FEWEST:
+    if size < MIN_CLUSTERS_TO_PUBLISH:
         empty = dict.fromkeys(figures) | {"note": WITHHELD}
         return None if name in NEEDED else record | empty
-    step = step_above(APART / size) * (100 if name == EXTRACTED else 1)
+    step = step_above(MIN_STEP_TIMES_CLUSTERS / size) * (
+        100 if name == EXTRACTED else 1
+    )
     told = dict(record)
     for key, value in record.items():
         if key in ("tokens", "n"):

@@ -40,7 +40,7 @@ from spark_audit.terminal.previous import keeping_previous
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
 
-FOLDERS = ("tables", "figures", "scores", "scores/store")
+REPORT_FOLDERS = ("tables", "figures", "scores", "scores/store")
 """What a report folder holds besides files; never a link out of it."""
 
 
@@ -53,7 +53,7 @@ def _json(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
 def _figures(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``figures/``: every figure that the report has data for, alike every time."""
     for picture in how.drawn():
-        for form in drawing.FORMATS:
+        for form in drawing.FIGURE_FORMATS:
             name = f"figures/{picture.name}.{form}"
             yield File(name, drawing.rendered(picture, form))
 
@@ -70,12 +70,12 @@ WRITERS: Mapping[str, Writer] = {
     "named": table_files.write_named,
 }
 """Report formats by the names that users give them."""
-ON_REQUEST = ("latex", "figures", "dossier", "card", "named")
+FORMATS_ON_REQUEST = ("latex", "figures", "dossier", "card", "named")
 """Written only where it is named: page and CSV show the figures, the rest is for one
 reader or one tool."""
-SCORES = "scores"
+SCORES_FOLDER = "scores"
 """What audits leave there is named like a writer's files, and is no writer's."""
-ENGLISH = ("json", "csv", "named")
+ENGLISH_FORMATS = ("json", "csv", "named")
 """Formats for programs: no language changes them."""
 
 
@@ -101,7 +101,7 @@ def read_report(folder: str | Path) -> Report:
         should be in it is a link out of it.
     """
     folder, fix = Path(folder), "give a report folder"
-    check_links(folder, *FOLDERS)
+    check_links(folder, *REPORT_FOLDERS)
     path = folder / "report.json"
     again = {"where": str(path), "fix": "run the audit again with this version"}
     try:
@@ -180,7 +180,7 @@ def write_report(
     how = Rendering(drawn, manifest, show_text)
 
     def run(name: str, told: Report) -> list[Path]:
-        with sentences.spoken("en" if name in ENGLISH else language):
+        with sentences.spoken("en" if name in ENGLISH_FORMATS else language):
             files = [*WRITERS[name](told, folder, how)]
         if before is None:
             return write_files(files, folder)
@@ -191,7 +191,7 @@ def write_report(
         with keeping_previous(users):
             return write_files(files, folder)
 
-    usual = [name for name in WRITERS if name not in ON_REQUEST]
+    usual = [name for name in WRITERS if name not in FORMATS_ON_REQUEST]
     asked = dict.fromkeys(formats or usual)
     made = {name: run(name, shared) for name in asked if name != "json"}
     written = [path for paths in made.values() for path in paths]
@@ -219,7 +219,7 @@ def write_files(files: Iterable[File], folder: Path) -> list[Path]:
 
 def _before(folder: Path) -> Report | None:
     """The report in a folder that is written to; one that cannot be read is none."""
-    check_links(folder, *FOLDERS)
+    check_links(folder, *REPORT_FOLDERS)
     if not os.path.lexists(folder / "report.json"):
         return None
     try:
@@ -244,9 +244,9 @@ def _settled(
     # Formats that were not written stay where the report is the one that they tell of.
     same = before is not None and now.model_copy(update={"files": old}) == before
     # Those of a writer that there is no more go: nothing would render them again.
-    files = {k: v for k, v in old.items() if k in (SCORES, *WRITERS)}
+    files = {k: v for k, v in old.items() if k in (SCORES_FOLDER, *WRITERS)}
     if not same:
-        files = {SCORES: now.files.get(SCORES, [])}
+        files = {SCORES_FOLDER: now.files.get(SCORES_FOLDER, [])}
     for kind, paths in made.items():
         files[kind] = sorted(path.relative_to(folder).as_posix() for path in paths)
     for name in set(chain(*old.values())).difference(*files.values()):

@@ -32,7 +32,7 @@ from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT, training_of
 from spark_audit.errors import InputError, choose, visible
 from spark_audit.files import parse_json, read_regular, sha256_file
 from spark_audit.names import (
-    ANY,
+    ANY_NAME,
     BASE,
     RELEARN,
     CheckpointName,
@@ -64,10 +64,10 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-NOBODY = "-"
+NO_CHECKPOINT = "-"
 """Stands for the checkpoint where a rule has none to judge."""
 
-DEFAULT = ("claim >= membership",)
+DEFAULT_RULES = ("claim >= membership",)
 """What trips where no rule is given: membership, memory, and verbatim extraction."""
 
 _SCOPE = r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
@@ -80,7 +80,7 @@ _RULE = re.compile(
     r"(?P<operator><=|>=|==|!=|<|>|\s(?:rose|fell)\s+by\s)\s*"
     r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)" + _SCOPE
 )
-SHAPE = (
+RULE_SHAPE = (
     "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER, AUDIT.METRIC[.OF] rose by "
     "NUMBER, claim OP CLAIM or guard NAME [for CHECKPOINT | except CHECKPOINT, ...]"
 )
@@ -139,7 +139,9 @@ class Finding:
     def whom(self) -> str:
         """The checkpoint, as logs show it."""
         return (
-            "no checkpoint" if self.checkpoint == NOBODY else visible(self.checkpoint)
+            "no checkpoint"
+            if self.checkpoint == NO_CHECKPOINT
+            else visible(self.checkpoint)
         )
 
 
@@ -155,7 +157,7 @@ def parse_rule(text: str) -> Rule:
     where = f"--fail-if {text!r}"
     match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _RULE.fullmatch(text)
     if match is None:
-        raise InputError("is no rule", where=where, fix=SHAPE)
+        raise InputError("is no rule", where=where, fix=RULE_SHAPE)
     told: dict[str, Any] = {"text": text.strip()}
     if match["scope"]:
         told["checkpoint" if match["scope"] == "for" else "but"] = match["names"]
@@ -184,7 +186,7 @@ def parse_rule(text: str) -> Rule:
         fix = f"end {match['figure']} with one of: {fields}"
         raise InputError("the rule does not say which number", where=where, fix=fix)
     if not math.isfinite(bound := float(match["bound"])):
-        raise InputError("its bound is not finite", where=where, fix=SHAPE)
+        raise InputError("its bound is not finite", where=where, fix=RULE_SHAPE)
     metric, of = _named(rest, audit, where)
     return Rule(audit=audit, metric=metric, of=of, field=field, bound=bound, **told)
 
@@ -215,7 +217,7 @@ def _named(text: str, audit: str, where: str) -> tuple[str, str]:
         fix = choose(text.partition(".")[0], metrics)
         raise InputError(f"{audit} has no metric {text!r}", where=where, fix=fix)
     of, known = text[len(metric) + 1 :], metrics[metric]
-    if of not in known and not (ANY in known and of):
+    if of not in known and not (ANY_NAME in known and of):
         fix = "" if "" in known else f"write {audit}.{metric}.VARIANT; "
         fix += choose(of, (name or "(none)" for name in known))
         what = f"{audit}.{metric} has no variant {of!r}"
@@ -262,7 +264,7 @@ def check(
             raise InputError("is of a change", where=where, fix="add --against REPORT")
         own = list(_verdicts(*pairs[rule.change], rule, same))
         if all(state == "left_out" for _, state, _ in own):
-            own.append((NOBODY, "missing", render("gate.nobody")))
+            own.append((NO_CHECKPOINT, "missing", render("gate.nobody")))
         for name, state, detail in own:
             if state == "missing" and not allow_missing:
                 state = "tripped"
@@ -306,7 +308,7 @@ def judged(found: Sequence[Finding]) -> list[str]:
     """One line per rule: how many checkpoints it judged, and which it left out."""
     lines = []
     for rule, own in grouped(found, attrgetter("rule")).items():
-        mine = [one for one in own if one.checkpoint != NOBODY]
+        mine = [one for one in own if one.checkpoint != NO_CHECKPOINT]
         skipped = [one for one in mine if one.state == "left_out"]
         why = grouped(skipped, attrgetter("detail")).items()
         out = {reason: [one.checkpoint for one in of] for reason, of in why}
@@ -519,7 +521,7 @@ def _claims(findings: Sequence[Claimed]) -> str:
 
 # --- what the tools of a pipeline read ------------------------------------------------
 
-LEVELS = {"tripped": "error", "missing": "warning"}
+SARIF_LEVELS = {"tripped": "error", "missing": "warning"}
 """States that a log names, and as what."""
 
 
@@ -562,12 +564,12 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
     results = [
         {
             "ruleId": f"gate/{texts.index(visible(one.rule))}",
-            "level": LEVELS[one.state],
+            "level": SARIF_LEVELS[one.state],
             "message": {"text": visible(f"{one.whom}: {one.rule}: {one.detail}")},
             "locations": [place | {"logicalLocations": [{"name": one.whom}]}],
         }
         for one in found
-        if one.state in LEVELS
+        if one.state in SARIF_LEVELS
     ]
     driver = {"name": "spark-audit", "rules": rules}
     return {

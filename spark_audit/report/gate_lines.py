@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from spark_audit.errors import visible
-from spark_audit.report.gate import NOBODY, Finding, State, judged
+from spark_audit.report.gate import NO_CHECKPOINT, Finding, State, judged
 from spark_audit.results import grouped
 from spark_audit.sentences import render
 
-WIDTH = 100
+GATE_LINE_WIDTH = 100
 """Columns of a line, in a terminal and in a log alike."""
 MOST_NAME = 30
 """Columns of a checkpoint's name; the details of a longer one begin below it."""
@@ -26,7 +26,7 @@ def gate_lines(found: Sequence[Finding]) -> list[str]:
     for (rule, findings), summary in zip(by_rule.items(), judged(found), strict=True):
         lines.append(visible(render("gate.heading", rule=rule)))
         lines += _checkpoint_lines([one for one in findings if one.state in WORDS])
-        lines += textwrap.wrap(visible(summary), WIDTH)
+        lines += textwrap.wrap(visible(summary), GATE_LINE_WIDTH)
         lines.append("")
     return [*lines, verdict(found)]
 
@@ -40,10 +40,10 @@ def verdict(found: Sequence[Finding]) -> str:
     text = render(
         "gate.verdict",
         first=first,
-        whom="" if first is None or first.checkpoint == NOBODY else first.whom,
+        whom="" if first is None or first.checkpoint == NO_CHECKPOINT else first.whom,
         more=len(violations) - 1,
         rules=list(dict.fromkeys(one.rule for one in found)),
-        judged=len(is_judged - {NOBODY}),
+        judged=len(is_judged - {NO_CHECKPOINT}),
         missing=len(missing),
     )
     return visible(text)
@@ -62,6 +62,6 @@ def _checkpoint_lines(findings: Sequence[Finding]) -> list[str]:
             head = indent
         detail = visible(one.detail)
         lines += textwrap.wrap(
-            detail, WIDTH, initial_indent=head, subsequent_indent=indent
+            detail, GATE_LINE_WIDTH, initial_indent=head, subsequent_indent=indent
         ) or [head.rstrip()]
     return lines

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_audit.audits import about
-from spark_audit.audits.base import LEVEL
+from spark_audit.audits.base import ALPHA
 from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, OutputError, visible
 from spark_audit.files import sha256_file
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 AUDIT, SCORE = "mia", "reference"
 BLIND = "blind text classifier"
 """The guard that the texts alone do not tell trained from held-out rows."""
-SHARE = 0.1
+NAMED_SHARE = 0.1
 """Share of false ones among all that are named, where none is asked for."""
 
 
@@ -96,7 +96,7 @@ def evidence_of(report: Report, folder: Path, audit: str = AUDIT) -> Evidence:
 
 
 def named_rows(
-    report: Report, evidence: Evidence, *, share: float = SHARE
+    report: Report, evidence: Evidence, *, share: float = NAMED_SHARE
 ) -> list[Named]:
     """The rows and groups that each checkpoint is shown to have been trained on.
 
@@ -158,7 +158,7 @@ def persons(
     *,
     sources: Mapping[str, str] | None = None,
     shown: Manifest | None = None,
-    share: float = SHARE,
+    share: float = NAMED_SHARE,
 ) -> list[dict[str, Any]]:
     """What each checkpoint shows of persons, by an id of a row or of a group of rows.
 
@@ -220,7 +220,7 @@ def persons(
             state = "listed" if key in listed else "not_shown"
             if key not in adjusted:
                 state = "not_tested"
-            elif adjusted[key] < LEVEL:
+            elif adjusted[key] < ALPHA:
                 state = "shown"
             found.append(
                 {
@@ -274,10 +274,12 @@ def _groups(
 
 def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
     """The identifiers that were asked for, by their numbers in the evidence."""
-    from spark_audit.audits.extract.findings import FULL
+    from spark_audit.audits.extract.findings import FULL_PROMPT
     from spark_audit.audits.extract.prompts import spans_of
 
-    units = extracted.units[extracted.units["prompt"] == FULL].sort_values("span")
+    units = extracted.units[extracted.units["prompt"] == FULL_PROMPT].sort_values(
+        "span"
+    )
     spans = [(row, span) for row, span, _ in spans_of(manifest)]
     asked = list(zip(units["cluster"], units["type"], strict=True))
     if asked != [(row.cluster, span.type) for row, span in spans]:
@@ -350,7 +352,7 @@ def changed(
         shown = dict.fromkeys(p, "unchanged") | {
             key: "fell" if sides[key][0] < sides[key][1] else "rose"
             for key, level in adjusted.items()
-            if level < LEVEL
+            if level < ALPHA
         }
         found += [
             {

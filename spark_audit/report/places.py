@@ -15,7 +15,7 @@ HIDDEN = "..."
 PATHS = ("scores_file", "scores_rows")
 """Options of audits that name files."""
 
-_ADDRESS = re.compile(
+_WEB_ADDRESS = re.compile(
     r"(?P<scheme>\b(?!file:)[A-Za-z][\w+.-]*://)(?:[^/\n@]*@)?"
     r"(?P<place>[^\s?#;]*)(?P<rest>[?#;].*)?"
 )
@@ -25,11 +25,11 @@ Nothing tells where a query ends: all behind it is left out."""
 _QUERY = re.compile(r"\?[^\s?=]*=.*")
 """A query behind anything else, as ``hf:ORG/NAME?token=...``."""
 
-_FILE = re.compile(r"\bfile:(?://[^/\\\s]*)?(?=[/\\])", re.IGNORECASE)
+_FILE_SCHEME = re.compile(r"\bfile:(?://[^/\\\s]*)?(?=[/\\])", re.IGNORECASE)
 """The scheme of an address that is a path."""
 
 _PATH_BEGINS = r"(?:[A-Za-z]:)?[/\\]|~[\w.-]*[/\\]|\.\.[/\\]|[\w.+-]+="
-_FOLDERS = re.compile(
+_ABSOLUTE_FOLDERS = re.compile(
     r"(?:(?<![\w./:\\~-])|(?<=^-\w))(?:(?:[A-Za-z]:)?[/\\]|~[\w.-]*[/\\]|\.\.[/\\])"
     rf"(?:(?:[^/\\\n:=,]|[:=,](?!{_PATH_BEGINS}))*[/\\])*(?=[^/\\])"
 )
@@ -37,7 +37,7 @@ _FOLDERS = re.compile(
 working directory. A colon, a comma or an equals sign may stand in a folder's name,
 unless another path begins behind it."""
 
-_RELATIVE = re.compile(r"(?<![\w./:\\~-])(?:[^/\\\n:=,]*[/\\])+(?=[^/\\])")
+_RELATIVE_FOLDERS = re.compile(r"(?<![\w./:\\~-])(?:[^/\\\n:=,]*[/\\])+(?=[^/\\])")
 """Folders of a path, wherever it begins."""
 
 
@@ -55,7 +55,7 @@ def shareable(text: str) -> str:
     """
     parts: list[str] = []
     end = 0
-    for address in _ADDRESS.finditer(text):
+    for address in _WEB_ADDRESS.finditer(text):
         parts.append(_without_folders(text[end : address.start()]))
         rest = "?" + HIDDEN if address["rest"] else ""
         parts.append(f"{address['scheme']}{address['place']}{rest}")
@@ -66,7 +66,7 @@ def shareable(text: str) -> str:
 
 def _without_folders(text: str) -> str:
     without_query = _QUERY.sub("?" + HIDDEN, text)
-    return _FOLDERS.sub("", _FILE.sub("", without_query))
+    return _ABSOLUTE_FOLDERS.sub("", _FILE_SCHEME.sub("", without_query))
 
 
 def command_line(words: Iterable[str]) -> Iterator[str]:
@@ -101,7 +101,7 @@ def shareable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _shareable_value(value: Any, *, is_path: bool) -> Any:
     if isinstance(value, str):
         text = shareable(value)
-        return _RELATIVE.sub("", text) if is_path else text
+        return _RELATIVE_FOLDERS.sub("", text) if is_path else text
     if isinstance(value, Mapping):
         return {
             shareable(str(key)): _shareable_value(one, is_path=is_path)

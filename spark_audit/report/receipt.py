@@ -32,7 +32,7 @@ Relation: TypeAlias = Literal["add-remove", "replace"]
 State: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
 SIGNIFICANCE = 0.05
 """Over all checkpoints of a report (Bonferroni)."""
-MOST = 1 << 20
+MAX_CANARIES_COUNTED = 1 << 20
 """Canaries up to which it is worked out how many are needed."""
 
 
@@ -101,7 +101,7 @@ class Receipt:
         The bound if all guesses had been right: no claim above it is contradicted.
     needed
         Canaries (for coins, pairs) with which it could; ``None``: more than
-        :data:`MOST`.
+        :data:`MAX_CANARIES_COUNTED`.
     why
         Why there is no bound.
     """
@@ -222,7 +222,7 @@ def canaries_needed(
 
     Returns
     -------
-    The smallest number; ``None`` where it is above :data:`MOST`, or
+    The smallest number; ``None`` where it is above :data:`MAX_CANARIES_COUNTED`, or
     there is none.
     """
     group = (rows if claim.unit == "row" else 1) * (1 + (claim.relation != "replace"))
@@ -237,7 +237,7 @@ def canaries_needed(
         guesses = declared_guesses(count)
         return one_run_p(guesses, guesses, count, epsilon=epsilon, delta=delta) <= level
 
-    powers = (1 << k for k in range(MOST.bit_length()))
+    powers = (1 << k for k in range(MAX_CANARIES_COUNTED.bit_length()))
     if (high := next(filter(enough, powers), None)) is None:
         return None
     least = high // 2 + 1

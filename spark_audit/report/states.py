@@ -14,14 +14,14 @@ from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
 
 from spark_audit import sentences
-from spark_audit.audits import AUDITS, ON_REQUEST, about, audit_names
-from spark_audit.audits.base import LEVEL, TESTS
+from spark_audit.audits import AUDITS, AUDITS_ON_REQUEST, about, audit_names
+from spark_audit.audits.base import ALPHA, TESTS
 from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.audits.trained_rows import question_of
 from spark_audit.names import (
     BASE,
-    CONTROL,
     RELEARN,
+    RELEARNED_BASE,
     CheckpointName,
     entry_of,
     series_of,
@@ -47,11 +47,11 @@ SHAPES: dict[State, str] = {
     "NOT TESTED": "?",
 }
 """The states, the worst first, and a sign of each: colour is never the only sign."""
-REASONS = ("not_tested", "confounded")
+NOT_TESTED_CLAIMS = ("not_tested", "confounded")
 """Claims that state why memory was not tested."""
 OF_IDENTIFIERS = ("matched", "twins", "extract")
 """Attacks on identifiers; canaries are nobody's, membership is of no identifier."""
-UNITS = ("nats", "bits", "AUC")
+UNITS_SHOWN = ("nats", "bits", "AUC")
 """Units that the first screen explains where it uses them."""
 
 Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
@@ -61,7 +61,7 @@ RESULTS: tuple[tuple[Outcome, ...], ...] = (
     ("void", "confounded"),
 )
 """Outcomes that tell something, and those of which nothing can be concluded."""
-SIGNS: dict[Outcome, str] = dict(zip(OUTCOMES, "●××–○", strict=True))
+OUTCOME_SIGNS: dict[Outcome, str] = dict(zip(OUTCOMES, "●××–○", strict=True))
 """Signs of what an attack came to: they differ without colour."""
 
 
@@ -236,7 +236,7 @@ def standings(report: Report) -> list[Standing]:
     attacks = [
         name
         for name in audit_names()
-        if name in scored or name not in ON_REQUEST
+        if name in scored or name not in AUDITS_ON_REQUEST
         if knows(f"audit.{name}.attack") or (name not in AUDITS and about(name).covers)
     ]
     if not scored.keys() & {*attacks}:
@@ -249,7 +249,9 @@ def standings(report: Report) -> list[Standing]:
     found = []
     for name in dict.fromkeys([*entries(report), *told]):
         own = [*told.get(name, ()), *lacking]
-        if name != CONTROL and (name != BASE or any(one.detected for one in own)):
+        if name != RELEARNED_BASE and (
+            name != BASE or any(one.detected for one in own)
+        ):
             found.append(_standing(report, name, own, attacks, scored))
 
     def place(one: Standing) -> tuple[int, int]:
@@ -280,7 +282,7 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     Of a method with several seeds or stages one test is enough.
     """
     tested = {method_of(one.checkpoint) for one in findings if remembers(one)}
-    bases = (BASE, CONTROL)
+    bases = (BASE, RELEARNED_BASE)
     entries = [k for k in dict.fromkeys(map(method_of, names)) if k not in bases]
     lacking = [name for name in entries if name not in tested]
     if lacking and len(lacking) == len(entries):
@@ -435,7 +437,7 @@ def reading(report: Report, found: Sequence[Standing]) -> str:
     """How to read the sentences of these checkpoints: every unit is explained."""
     led_by = filter(None, (one.led_by for one in found))
     used = {one.unit for one in led_by if one.claim != "not_tested"}
-    units = [unit for unit in UNITS if unit in used]
+    units = [unit for unit in UNITS_SHOWN if unit in used]
     return sentences.render("states.reading", **_level(report), units=units)
 
 
@@ -451,7 +453,7 @@ def _level(report: Report) -> dict[str, Any]:
     """
     tests = int(report.settings.get(TESTS, 0))
     down = Context(prec=3, rounding=ROUND_FLOOR)
-    level = down.create_decimal(repr(LEVEL / (tests or 1)))
+    level = down.create_decimal(repr(ALPHA / (tests or 1)))
     return {"tests": tests, "limit": level}
 
 
@@ -509,7 +511,7 @@ def _standing(
         led_by: Finding | None = detections[0]
     elif failed or not any(map(remembers, own)):
         state = "NOT TESTED"
-        why = (f for f in own if f.claim in REASONS and f.audit != OF_REPORT)
+        why = (f for f in own if f.claim in NOT_TESTED_CLAIMS and f.audit != OF_REPORT)
         led_by = None if failed else next(why, None)
     else:
         state = "NO LEAK FOUND"
@@ -517,7 +519,7 @@ def _standing(
         led = (f for one in tests if (f := one.finding) and remembers(f))
         led_by = next(led, None) or _least(own)
         near = min(tests, key=lambda one: _p(one.finding), default=None)
-        if near and (_p(near.finding) >= LEVEL or near.finding is led_by):
+        if near and (_p(near.finding) >= ALPHA or near.finding is led_by):
             near = None
     # Over sources, as the states are: over a few seeds an interval may be endless, and
     # next to what was found in these checkpoints it read as if nothing had been.
@@ -571,7 +573,7 @@ def _least(own: Iterable[Finding]) -> Finding | None:
     return min(tests, key=place, default=None)
 
 
-MOST = 3
+MAX_TYPES_NAMED = 3
 """Types that are named as the most exposed."""
 
 
@@ -592,7 +594,7 @@ def _exposed(memory: Iterable[Row], own: Sequence[Finding]) -> tuple[Row, ...]:
         if row.grouping[0] == "type" and row.status == "ok" and beyond:
             rows.append(row)
     rows.sort(key=lambda row: row.value or 0.0, reverse=less)
-    return tuple(rows[:MOST])
+    return tuple(rows[:MAX_TYPES_NAMED])
 
 
 def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tried:

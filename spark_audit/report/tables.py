@@ -10,7 +10,7 @@ from spark_audit import sentences
 from spark_audit.audits import about, in_order, label, metric_of
 from spark_audit.audits.base import carriers
 from spark_audit.errors import InputError, choose
-from spark_audit.names import ANY, entry_of
+from spark_audit.names import ANY_NAME, entry_of
 from spark_audit.report.figures.drawing import palette
 from spark_audit.results import Contrast, Report, Row, grouped, number
 from spark_audit.sentences import render
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
     from spark_audit.report.figures.drawing import Drawn
 
-LARGE = 1e6
+LARGE_NUMBER = 1e6
 """Values from which powers of ten are shown."""
-MOST = 1e12
+MAX_SHOWN_VALUE = 1e12
 """Values of which no more is said than that they are beyond it."""
 SHA256 = 64
 """Letters of a digest that is not keyed."""
-FURTHER = "further"
+FURTHER_TABLES = "further"
 """Where tables stand that belong to no audit of a report."""
 VOID: tuple[Status, ...] = ("void", "invalid", "insensitive", "not_resolvable")
 """Statuses of figures that stand in the report but must not be read as found."""
@@ -38,9 +38,9 @@ def shown(value: float | None) -> str:
         return "-"
     if isinstance(value, int):
         return str(value)
-    if abs(value) >= MOST:
+    if abs(value) >= MAX_SHOWN_VALUE:
         return "> 1e12" if value > 0 else "< -1e12"
-    if abs(value) >= LARGE:
+    if abs(value) >= LARGE_NUMBER:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return number(value)
@@ -84,7 +84,7 @@ class Cell:
         return self.text in ("", "-") or bool(self.row and self.row.value is None)
 
 
-NONE = Cell("-")
+EMPTY_CELL = Cell("-")
 """Stands where there is nothing."""
 
 
@@ -103,7 +103,7 @@ def cell(value: object) -> Cell:
     """A value of a record: a number, or words."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Cell(shown(value), numeric=True)
-    return NONE if value is None or value == "" else Cell(str(value))
+    return EMPTY_CELL if value is None or value == "" else Cell(str(value))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[Line, ...]
     remarks: tuple[str, ...] = ()
-    section: str = FURTHER
+    section: str = FURTHER_TABLES
     short: str = ""
     key: str = ""
 
@@ -186,7 +186,7 @@ class Rendering:
     show_text: bool = False
 
 
-DRAWN = ("mia_roc",)
+DRAWN_TABLES = ("mia_roc",)
 """Further tables that are there to be drawn: no reader is shown them as tables."""
 
 
@@ -197,8 +197,8 @@ def entries(report: Report) -> list[str]:
 
 # --- all tables -----------------------------------------------------------------------
 
-R = TypeVar("R", bound=Row)
-GROUPS = ("dose", "type", "task", "split")
+RowT = TypeVar("RowT", bound=Row)
+GROUP_KINDS = ("dose", "type", "task", "split")
 
 
 def tables(report: Report, *, brief: bool = False) -> list[Table]:
@@ -218,7 +218,7 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
             parts = grouped(pooled, lambda row: metric_of(row.audit, row.metric).panel)
         if not brief:
             kinds = grouped(rows, lambda row: row.grouping[0])
-            parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUPS}
+            parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUP_KINDS}
         for panel, part in parts.items():
             if part:
                 words = sentences.optional(f"table.{panel}") or about(audit).over
@@ -242,11 +242,11 @@ def further_tables(report: Report) -> list[Table]:
             records,
             title=name.replace("_", " "),
             key=name,
-            section=(section := report.origins.get(name, FURTHER)),
+            section=(section := report.origins.get(name, FURTHER_TABLES)),
             short=name.removeprefix(f"{section}_").replace("_", " "),
         )
         for name, records in report.tables.items()
-        if records and name != "matching_by_type" and name not in DRAWN
+        if records and name != "matching_by_type" and name not in DRAWN_TABLES
     ]
 
 
@@ -264,7 +264,7 @@ def main_rows(report: Report) -> Iterator[tuple[str, str, list[Row]]]:
         for metric in about(audit).metrics:
             for of in metric.glance:
                 mine = rows.get((audit, metric.name), [])
-                if of == ANY:
+                if of == ANY_NAME:
                     resting = carriers(report.findings, audit)
                     mine = [
                         row
@@ -294,10 +294,10 @@ def glance(report: Report) -> Table | None:
     for title, variant, mine in main_rows(report):
         columns[title] = {}
         for row in mine:
-            named = f"{row.of} " if variant == ANY else ""
+            named = f"{row.of} " if variant == ANY_NAME else ""
             columns[title].setdefault(line_name(row), figure(row, before=named))
         own = [row for row in mine if not isinstance(row, Contrast)]
-        chance.append(_chance(own) if about(mine[0].audit).chance else NONE)
+        chance.append(_chance(own) if about(mine[0].audit).chance else EMPTY_CELL)
     rows = _pooled(report)
     several = {row.checkpoint for row in rows if row.over == "both"}
     whose: dict[str, str] = {}
@@ -309,7 +309,7 @@ def glance(report: Report) -> Table | None:
     for who, name in whose.items():
         cells = [column.get(who) for column in columns.values()]
         if any(cells):
-            lines.append(Line((Cell(who), *(one or NONE for one in cells)), name))
+            lines.append(Line((Cell(who), *(one or EMPTY_CELL for one in cells)), name))
     if not lines:
         return None
     if not all(cell.missing for cell in chance):
@@ -336,7 +336,7 @@ def _chance(rows: Sequence[Row]) -> Cell:
     """The null value and its band where all checkpoints have the same; else nothing."""
     bands = {(r.null, r.null_low, r.null_high) for r in rows if r.value is not None}
     null, low, high = bands.pop() if len(bands) == 1 else (None, None, None)
-    return NONE if null is None else Cell(limited(null, low, high), numeric=True)
+    return EMPTY_CELL if null is None else Cell(limited(null, low, high), numeric=True)
 
 
 def _units(rows: Sequence[Row]) -> str:
@@ -344,12 +344,12 @@ def _units(rows: Sequence[Row]) -> str:
     return f", in {', '.join(units)}" if units else ""
 
 
-def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
+def _table(audit: str, rows: Sequence[RowT], words: str, panel: str = "") -> Table:
     """One line a checkpoint and part, one column a metric; variants as either."""
     wide = about(audit).wide and not isinstance(rows[0], Contrast)
     named = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
     rows = named or rows
-    lead: dict[str, Callable[[R], str]] = {"checkpoint": line_name}
+    lead: dict[str, Callable[[RowT], str]] = {"checkpoint": line_name}
     if isinstance(rows[0], Contrast):
         lead["baseline"] = _baseline
     if any(row.group != "pooled" for row in rows):
@@ -357,7 +357,7 @@ def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
     if not wide and (any(row.of for row in rows) or "baseline" not in lead):
         lead["of"] = lambda row: row.of
 
-    def column(row: R) -> tuple[str, str]:
+    def column(row: RowT) -> tuple[str, str]:
         return row.metric, row.of if wide else ""
 
     columns = list(grouped(rows, column))
@@ -375,14 +375,14 @@ def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
                 counted = [mine[0] if seen.value is None else seen]
             sizes = max(r.n for r in counted), max(r.clusters for r in counted)
             texts = (Cell(of(mine[0])) for of in lead.values())
-            shown = (_change(cells[c]) if c in cells else NONE for c in columns)
+            shown = (_change(cells[c]) if c in cells else EMPTY_CELL for c in columns)
             whole = (*texts, *shown, *map(cell, sizes))
             lines.append(Line(whole, mine[0].checkpoint))
         by_column = grouped(part, column)
         chance = [_chance(by_column.get(one, [])) for one in columns]
         if about(audit).chance and not all(one.missing for one in chance):
             texts = (Cell(of(part[0])) for of in [*lead.values()][1:])
-            whole = (Cell("chance"), *texts, *chance, NONE, NONE)
+            whole = (Cell("chance"), *texts, *chance, EMPTY_CELL, EMPTY_CELL)
             lines.append(Line(whole))
     names = (label(audit, *one) if wide else label(audit, one[0]) for one in columns)
     counts = about(audit).counts if wide else "n"
@@ -426,7 +426,7 @@ def _change(row: Row) -> Cell:
     return figure(row, after=after)
 
 
-FEW = 10
+FEW_CLUSTERS = 10
 """Clusters below which an interval rests on little, and readers are told."""
 
 
@@ -441,14 +441,18 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     few = {
         row.grouping[1] or row.checkpoint
         for row in rows
-        if row.status == "ok" and row.metric == "delta_sel" and row.clusters < FEW
+        if row.status == "ok"
+        and row.metric == "delta_sel"
+        and row.clusters < FEW_CLUSTERS
     }
     remarks = []
     for (note, withheld), places in reasons.items():
         facts = {"note": sentences.translated("reason", note), "withheld": withheld}
         remarks.append(sentences.render("table.not_estimable", places=places, **facts))
     if few:
-        remarks.append(sentences.render("table.few", few=FEW, places=sorted(few)))
+        remarks.append(
+            sentences.render("table.few", few=FEW_CLUSTERS, places=sorted(few))
+        )
     return tuple(remarks)
 
 
@@ -463,7 +467,7 @@ def methods_of(rows: Iterable[Row]) -> list[str]:
     return [sentences.render(f"interval.{name}") for name in used]
 
 
-OVER = ("both", "sources", "seeds")
+OVER_ORDER = ("both", "sources", "seeds")
 """Of a method with several seeds the first that there is is shown."""
 
 
@@ -501,7 +505,9 @@ def _figures(report: Report) -> dict[tuple[str, ...], Row]:
         if method != row.checkpoint and method in names:
             continue
         key = (row.checkpoint, row.audit, row.metric, row.of, row.group.casefold())
-        if key not in rows or OVER.index(row.over) < OVER.index(rows[key].over):
+        if key not in rows or OVER_ORDER.index(row.over) < OVER_ORDER.index(
+            rows[key].over
+        ):
             rows[key] = row
     return rows
 

@@ -19,9 +19,9 @@ from spark_audit.files import cannot_write, write_atomically
 
 Measured: TypeAlias = Iterable[tuple[str, Mapping[str, Any]]]
 """Checkpoint and its scores by name, shape ``(units,)``; NaN: not scored."""
-LARGE = 1 << 28
+LARGE_MATRIX_BYTES = 1 << 28
 """Bytes beyond which a matrix is mapped from a file instead of held in memory."""
-GROUP = 100_000
+UNITS_PER_ROW_GROUP = 100_000
 """Units that are written at once."""
 
 
@@ -62,7 +62,9 @@ class Evidence:
                     names.append(name)
                     for column, scores in columns.items():
                         if column not in files:
-                            file = stack.enter_context(SpooledTemporaryFile(LARGE))
+                            file = stack.enter_context(
+                                SpooledTemporaryFile(LARGE_MATRIX_BYTES)
+                            )
                             files[column] = file
                         files[column].write(np.asarray(scores, np.float64).tobytes())
                 shape = len(names), len(units)
@@ -110,7 +112,9 @@ class Evidence:
         table = table.replace_schema_metadata({"evidence": json.dumps(about)})
         write_atomically(
             path,
-            lambda file: pq.write_table(table, file, row_group_size=GROUP),
+            lambda file: pq.write_table(
+                table, file, row_group_size=UNITS_PER_ROW_GROUP
+            ),
             mode=0o600,
         )
 
@@ -162,7 +166,7 @@ def _keys(units: pd.DataFrame) -> pd.MultiIndex:
 
 def _matrix(file: IO[bytes], shape: tuple[int, int]) -> np.ndarray:
     file.flush()
-    if 8 * shape[0] * shape[1] > LARGE:
+    if 8 * shape[0] * shape[1] > LARGE_MATRIX_BYTES:
         return np.memmap(file, np.float64, "r", shape=shape)
     file.seek(0)
     return np.frombuffer(file.read()).reshape(shape)

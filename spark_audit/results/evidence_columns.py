@@ -47,23 +47,23 @@ class Range:
         return ""
 
 
-MOST = 1e15
+MAX_EVIDENCE_VALUE = 1e15
 TEXT = Range("text")
 FLAG = Range("flag")
-COUNT = Range("whole", 0, MOST)
-POSITIVE = Range("whole", 1, MOST)
-PLACE = Range("whole", -1, MOST)
+COUNT_RANGE = Range("whole", 0, MAX_EVIDENCE_VALUE)
+POSITIVE = Range("whole", 1, MAX_EVIDENCE_VALUE)
+PLACE = Range("whole", -1, MAX_EVIDENCE_VALUE)
 """A number of something; -1: none."""
-SIZE = Range("number", 1e-12, MOST)
+SIZE = Range("number", 1e-12, MAX_EVIDENCE_VALUE)
 SHARE = Range("number", 0, 1)
-FREE = Range("number", -MOST, MOST)
-FREE_OR_NONE = Range("number", -MOST, MOST, gaps=True)
+FREE = Range("number", -MAX_EVIDENCE_VALUE, MAX_EVIDENCE_VALUE)
+FREE_OR_NONE = Range("number", -MAX_EVIDENCE_VALUE, MAX_EVIDENCE_VALUE, gaps=True)
 
-SCORE = Range("number", -MOST, MOST, gaps=True)
-RANK = Range("number", 1, MOST, gaps=True)
-NUMBER_OF = Range("number", 0, MOST, gaps=True)
+SCORE_RANGE = Range("number", -MAX_EVIDENCE_VALUE, MAX_EVIDENCE_VALUE, gaps=True)
+RANK_RANGE = Range("number", 1, MAX_EVIDENCE_VALUE, gaps=True)
+NUMBER_OF = Range("number", 0, MAX_EVIDENCE_VALUE, gaps=True)
 RATE = Range("number", 0, 1, gaps=True)
-LOG_PROBABILITY = Range("number", -MOST, 0, gaps=True, below_all=True)
+LOG_PROBABILITY = Range("number", -MAX_EVIDENCE_VALUE, 0, gaps=True, below_all=True)
 
 Check = Callable[[Any], bool]
 
@@ -106,7 +106,7 @@ class Layout:
 
 _SPAN = {
     **dict.fromkeys(("cluster", "task", "split", "type"), TEXT),
-    **dict.fromkeys(("dose", "form", "cue"), COUNT),
+    **dict.fromkeys(("dose", "form", "cue"), COUNT_RANGE),
     "stratum": PLACE,
 }
 
@@ -115,44 +115,46 @@ LAYOUTS: Mapping[str, Layout] = {
         {
             **_SPAN,
             **dict.fromkeys(("example", "role"), TEXT),
-            **dict.fromkeys(("start", "trained"), COUNT),
-            **dict.fromkeys(("digits", "capitals", "letters", "marks"), COUNT),
+            **dict.fromkeys(("start", "trained"), COUNT_RANGE),
+            **dict.fromkeys(("digits", "capitals", "letters", "marks"), COUNT_RANGE),
             "pair": PLACE,
             "n_tokens": POSITIVE,
             "text_auc": FREE_OR_NONE,
             "ref_sum": FREE,
         },
-        {"nll_sum": SCORE},
+        {"nll_sum": SCORE_RANGE},
     ),
-    "rank.parquet": Layout({**_SPAN, "set": TEXT}, {"rank": RANK, "ties": NUMBER_OF}),
+    "rank.parquet": Layout(
+        {**_SPAN, "set": TEXT}, {"rank": RANK_RANGE, "ties": NUMBER_OF}
+    ),
     "nll.parquet": Layout(
         {
             **dict.fromkeys(("of", "split", "task", "type", "cluster"), TEXT),
             "den": SIZE,
         },
-        {"num": SCORE},
+        {"num": SCORE_RANGE},
     ),
     "canary.parquet": Layout(
         {
             **dict.fromkeys(("canary_id", "part", "example", "format"), TEXT),
             **dict.fromkeys(("pair", "kind"), TEXT),
-            "dose": COUNT,
+            "dose": COUNT_RANGE,
             "held_out": FLAG,
-            "contexts": COUNT,
+            "contexts": COUNT_RANGE,
             "n_candidates": POSITIVE,
         },
-        {"rank": RANK, "ties": NUMBER_OF},
+        {"rank": RANK_RANGE, "ties": NUMBER_OF},
         {"kept_contexts": _is_count_or_none},
     ),
     "twins.parquet": Layout(
         {
             **dict.fromkeys(("twins_id", "type", "cluster"), TEXT),
-            **dict.fromkeys(("dose", "contexts"), COUNT),
+            **dict.fromkeys(("dose", "contexts"), COUNT_RANGE),
             "n_candidates": POSITIVE,
             "injected": FLAG,
             "stratum": PLACE,
         },
-        {"rank": RANK, "ties": NUMBER_OF},
+        {"rank": RANK_RANGE, "ties": NUMBER_OF},
         {"lost": _is_count},
     ),
     "mia.parquet": Layout(
@@ -160,17 +162,17 @@ LAYOUTS: Mapping[str, Layout] = {
             **dict.fromkeys(("example", "task", "cluster"), TEXT),
             "member": FLAG,
             **dict.fromkeys(("label", "dose"), FREE_OR_NONE),
-            "length": COUNT,
-            "zlib_bytes": COUNT,
+            "length": COUNT_RANGE,
+            "zlib_bytes": COUNT_RANGE,
         },
-        {name: SCORE for name in ("loss", "response", "zlib", "reference")},
+        {name: SCORE_RANGE for name in ("loss", "response", "zlib", "reference")},
         {"alone": _is_figures, "borrowed": _is_flag, "unscored": _is_names},
     ),
     "extract.parquet": Layout(
         {
             **dict.fromkeys(("set", "split", "task", "type", "cluster"), TEXT),
             **dict.fromkeys(("origin", "canary_id", "part", "prompt"), TEXT),
-            **dict.fromkeys(("dose", "string", "lead", "span"), COUNT),
+            **dict.fromkeys(("dose", "string", "lead", "span"), COUNT_RANGE),
             **dict.fromkeys(("first", "near", "given", "elsewhere"), FLAG),
             **dict.fromkeys(("stratum", "home"), PLACE),
         },
@@ -185,9 +187,9 @@ LAYOUTS: Mapping[str, Layout] = {
     "noise.parquet": Layout(
         {
             **dict.fromkeys(("kind", "task", "cluster"), TEXT),
-            "n": COUNT,
+            "n": COUNT_RANGE,
             "sigma": SIZE,
-            "draw": COUNT,
+            "draw": COUNT_RANGE,
         },
         {"clean": NUMBER_OF, "noisy": NUMBER_OF, "relative": NUMBER_OF},
     ),
@@ -195,26 +197,26 @@ LAYOUTS: Mapping[str, Layout] = {
         {
             **_SPAN,
             "example": TEXT,
-            "start": COUNT,
+            "start": COUNT_RANGE,
             "n_tokens": POSITIVE,
-            "elsewhere": COUNT,
+            "elsewhere": COUNT_RANGE,
             "ref_sum": FREE,
         },
-        {"nll_sum": SCORE, "place": NUMBER_OF},
+        {"nll_sum": SCORE_RANGE, "place": NUMBER_OF},
     ),
     "series.parquet": Layout(
         {
             **dict.fromkeys(("example", "task", "cluster"), TEXT),
             "member": FLAG,
-            "dose": COUNT,
+            "dose": COUNT_RANGE,
         },
-        {"nll": SCORE, "place": NUMBER_OF, "texts": SCORE},
+        {"nll": SCORE_RANGE, "place": NUMBER_OF, "texts": SCORE_RANGE},
     ),
     "utility.parquet": Layout(
         {
             **dict.fromkeys(("example", "task", "cluster", "reason", "scorer"), TEXT),
             "chance": SHARE,
-            "place": COUNT,
+            "place": COUNT_RANGE,
         },
         {"correct": RATE, "empty": RATE},
         {

@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from spark_audit.results.evidence import Evidence
 
 T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
+HashableT = TypeVar("HashableT", bound=Hashable)
 Family = Literal["primary", "exploratory"]
 Over = Literal["sources", "seeds", "both"]
-FEWEST = 5
+MIN_CLUSTERS_TO_PUBLISH = 5
 """Clusters of a figure that is shown, and of a dose that is tested by itself. Three are
 the least that offices ask for; with five, four of them would have to be known to work
 out the last."""
-WITHHELD = f"withheld: fewer than {FEWEST} clusters (see report.json)"
-BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
+WITHHELD = f"withheld: fewer than {MIN_CLUSTERS_TO_PUBLISH} clusters (see report.json)"
+WITHHELD_NOTE = "withheld: else a smaller group could be worked out (see report.json)"
 
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -179,7 +179,7 @@ class Row(Figure):
     @property
     def withheld(self) -> bool:
         """Whether a figure is there, but not in what can be shared."""
-        return self.value is None and self.note in (WITHHELD, BESIDE)
+        return self.value is None and self.note in (WITHHELD, WITHHELD_NOTE)
 
     @classmethod
     def of_estimate(cls, estimate: Estimate, **columns: Any) -> Self:
@@ -215,9 +215,11 @@ class Contrast(Row):
         return bool(side_of(self)) and self.p is not None and self.p <= 1 - self.level
 
 
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def grouped(
+    items: Iterable[T], key: Callable[[T], HashableT]
+) -> dict[HashableT, list[T]]:
     """Items by a key, in the order in which its values come first."""
-    parts: dict[K, list[T]] = {}
+    parts: dict[HashableT, list[T]] = {}
     for item in items:
         parts.setdefault(key(item), []).append(item)
     return parts
@@ -494,7 +496,7 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=place)
 
 
-LISTS: dict[str, type[Strict]] = {
+REPORT_LISTS: dict[str, type[Strict]] = {
     "results": Row,
     "contrasts": Contrast,
     "guards": Guard,
@@ -533,7 +535,7 @@ class AuditResult:
         of
             ``results``, ``contrasts``, ``guards``, ``findings``, or a further table.
         """
-        return frame(of, self, LISTS)
+        return frame(of, self, REPORT_LISTS)
 
     @property
     def results(self) -> list[Row]:

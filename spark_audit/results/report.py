@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, computed_field
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.results.findings import (
-    LISTS,
+    REPORT_LISTS,
     Contrast,
     Count,
     Finding,
@@ -91,15 +91,15 @@ class ManifestFacts(Strict):
     """Tokens of those spans."""
 
 
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_MOST = 1e15
-_TAKEN = ("results", "contrasts", "guards")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_MAX_FIGURE = 1e15
+_RESERVED_TABLES = ("results", "contrasts", "guards")
 
 
 def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
     for name in tables:
         # They become names of files, whoever wrote the report.
-        if not _FILE.fullmatch(name) or name in _TAKEN:
+        if not _FILE_NAME.fullmatch(name) or name in _RESERVED_TABLES:
             raise ValueError("the name of a table is letters, digits, _ and -")
         for record in tables[name]:
             _check_record(name, record)
@@ -107,7 +107,7 @@ def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
     return visible_tables
 
 
-_WRITTEN = re.compile(
+_FILE_OF_REPORT = re.compile(
     r"report\.(?!json$)\w+|card\.md|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
     r"|scores/[^/\0]+\.parquet"
 )
@@ -116,12 +116,12 @@ _WRITTEN = re.compile(
 def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
     for name in chain(*files.values()):
         # They are deleted by these names, whoever wrote the report.
-        if not _WRITTEN.fullmatch(name):
+        if not _FILE_OF_REPORT.fullmatch(name):
             raise ValueError("names a file that is none of a report's")
     return files
 
 
-_DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+_DRAWN_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "matching_by_type": (("type", "reasons"), ("matched", "unmatched")),
     "balance": (("covariate",), ()),
     "canary_by_dose": (("checkpoint", "part"), ("dose",)),
@@ -130,18 +130,20 @@ _DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "stages_states": (("checkpoint", "task", "state"), ("stage",)),
 }
 """Tables that figures and pages are made of: their columns of text and of numbers."""
-_TEXTS = ("checkpoint", "note", "after", "says", "status", "work")
-_EITHER = (*_TEXTS, "value")
+_TEXT_FIELDS = ("checkpoint", "note", "after", "says", "status", "work")
+_EITHER = (*_TEXT_FIELDS, "value")
 
 
 def _check_record(table: str, record: dict[str, Any]) -> None:
     """A record is flat, its numbers are finite, and what is drawn has its columns."""
-    texts, numbers = _DRAWN.get(table, ((), ()))
+    texts, numbers = _DRAWN_COLUMNS.get(table, ((), ()))
     for column, value in record.items():
         text = isinstance(value, str)
-        number = isinstance(value, int | float) and -_MOST <= value <= _MOST
-        misplaced = table in _DRAWN and text and column not in (*texts, *_EITHER)
-        misplaced |= column in _TEXTS and not text
+        number = isinstance(value, int | float) and -_MAX_FIGURE <= value <= _MAX_FIGURE
+        misplaced = (
+            table in _DRAWN_COLUMNS and text and column not in (*texts, *_EITHER)
+        )
+        misplaced |= column in _TEXT_FIELDS and not text
         if value is not None and (misplaced or not (text or number)):
             raise ValueError(
                 f"table {table} holds something else than text or a number in its place"
@@ -219,7 +221,7 @@ class Report(Strict):
         """What it is of and how much it holds."""
         yield "status", self.status
         yield "manifest", self.manifest.name
-        for part in ("checkpoints", *_TAKEN, "findings"):
+        for part in ("checkpoints", *_RESERVED_TABLES, "findings"):
             yield part, len(getattr(self, part))
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
@@ -236,7 +238,7 @@ class Report(Strict):
         """
         from spark_audit.report.void_rows import with_state_columns
 
-        table = frame(of, self, {**LISTS, "checkpoints": CheckpointFacts})
+        table = frame(of, self, {**REPORT_LISTS, "checkpoints": CheckpointFacts})
         return with_state_columns(table, self, self.origins.get(of, ""))
 
     def plot(self, name: str) -> Axes:
@@ -281,9 +283,9 @@ class Report(Strict):
         InputError
             If a rule is none, or names a checkpoint that the report has not.
         """
-        from spark_audit.report.gate import DEFAULT, check, parse_rule
+        from spark_audit.report.gate import DEFAULT_RULES, check, parse_rule
 
-        given = [rules] if isinstance(rules, str) else rules or DEFAULT
+        given = [rules] if isinstance(rules, str) else rules or DEFAULT_RULES
         return check(self, [parse_rule(rule) for rule in given])
 
     def save(

@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK = 2048
+TRITON_BLOCK = 2048
 """Logits that a program holds at a time."""
-PIECE = 32
+TRITON_PIECE = 32
 """Neighbours of which the largest is kept, to find the largest of all among few."""
 
 
@@ -83,7 +83,7 @@ def reduce(
     ----------
     z
         Shape ``(n, width)``, float32, contiguous, on the GPU; ``width`` is a multiple
-        of :data:`PIECE`.
+        of :data:`TRITON_PIECE`.
     own
         Shape ``(n,)``: the targets' logits.
     masked
@@ -99,12 +99,12 @@ def reduce(
     n, width = z.shape
     sums = torch.empty(n, 4, device=z.device)
     counts = torch.empty(n, 2, dtype=torch.int32, device=z.device)
-    most = torch.empty(n, width // PIECE, device=z.device)
+    most = torch.empty(n, width // TRITON_PIECE, device=z.device)
     if n:
         with torch.cuda.device(z.device):
             _reduce[(n,)](
                 z, own.contiguous(), sums, counts, most, width, most.shape[1],
-                masked=masked, block=BLOCK, piece=PIECE, num_warps=8,
+                masked=masked, block=TRITON_BLOCK, piece=TRITON_PIECE, num_warps=8,
             )  # fmt: skip
     return sums, counts, most
 
@@ -114,8 +114,8 @@ def largest(z: torch.Tensor, most: torch.Tensor, *, count: int) -> torch.Tensor:
 
     They all stand in the ``count`` pieces of largest maximum.
     """
-    pieces = z.view(len(z), -1, PIECE)
+    pieces = z.view(len(z), -1, TRITON_PIECE)
     best = most.topk(min(count, most.shape[1]), 1, sorted=False)[1]
-    index = best[:, :, None].expand(-1, -1, PIECE)
+    index = best[:, :, None].expand(-1, -1, TRITON_PIECE)
     found = pieces.gather(1, index).flatten(1)
     return found.topk(min(count, found.shape[1]), 1)[0]

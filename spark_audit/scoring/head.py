@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from spark_audit.scoring.table import COLUMNS
+from spark_audit.scoring.table import PLAIN_COLUMNS
 
 MASKED = -1e30
 """Logit of a vocabulary row that is no token: its probability is exactly 0, and unlike
 minus infinity it stays finite in products with 0."""
 
-TOP = 40
+TOP_TOKENS = 40
 """The truncation of top-k sampling that ``top40_logp`` is about."""
 
-NUCLEI = (0.9, 0.95)
+NUCLEUS_SHARES = (0.9, 0.95)
 """Those of top-p sampling that ``top_p90`` and ``top_p95`` are about."""
 
 # Elements of the logits buffer and of the two working buffers, on CPU and elsewhere.
@@ -36,7 +36,7 @@ NUCLEI = (0.9, 0.95)
 CPU_BUFFER, CPU_GROUP, CPU_ROWS = 2**25, 2**18, 1024
 GPU_BUFFER, GPU_GROUP, GPU_ROWS = 2**28, 2**26, 8192
 
-LOST = 64
+ROWS_RETAKEN = 64
 """Rows of which something is taken again at a time: moments in float64, nuclei."""
 
 
@@ -85,7 +85,7 @@ class Columns:
         Where the logits are.
     """
 
-    names: Mapping[str, np.dtype] = COLUMNS
+    names: Mapping[str, np.dtype] = PLAIN_COLUMNS
     """What is found, with its dtypes; to be set to ``WITH_NUCLEI`` for these, too."""
 
     def __init__(self, usable: np.ndarray, device: torch.device) -> None:
@@ -219,7 +219,7 @@ class Columns:
             top, moments, log_sum, (above, equal) = self._seen(z, own)
         else:
             sums, counts, most = self._fused.reduce(z, own[:, 0], masked=MASKED)
-            top = self._fused.largest(z, most, count=TOP)
+            top = self._fused.largest(z, most, count=TOP_TOKENS)
             moments, log_sum, (above, equal) = sums[:, 1:].T, sums[:, 1].log(), counts.T
         total, first, square = moments
         mean = first / total
@@ -227,7 +227,7 @@ class Columns:
         largest = top[:, :1]
         # Far from the largest logit the difference of squares loses its digits.
         lost = (variance < mean.square() * 0.01).nonzero()[:, 0]
-        for rows in lost.split(LOST):
+        for rows in lost.split(ROWS_RETAKEN):
             away = z[rows] if self._fused is None else z[rows] - largest[rows]
             mean[rows], variance[rows] = _moments(away)
         relative = (own - largest)[:, 0]
@@ -238,17 +238,17 @@ class Columns:
         found[:, 3] = mean - log_sum
         found[:, 4] = variance.clamp_(min=0).sqrt_()
         found[:, 5] = torch.where(relative == 0, (largest[:, 0] - second), relative)
-        if self.count > TOP:
+        if self.count > TOP_TOKENS:
             found[:, 6] = (top - largest).logsumexp(1).sub_(log_sum).clamp_(max=0)
         else:
             # log p of everything, but a row of NaN stays one.
             found[:, 6] = log_sum * 0
-        if len(self.names) > len(COLUMNS):
+        if len(self.names) > len(PLAIN_COLUMNS):
             found[:, 7:] = nuclei(top, log_sum)
             # Of most rows the largest are enough; the others are sorted.
             held = (top - largest).logsumexp(1).sub_(log_sum).exp_()
-            flat = (held < max(NUCLEI)).nonzero()[:, 0]
-            for rows in torch.split(flat, LOST):
+            flat = (held < max(NUCLEUS_SHARES)).nonzero()[:, 0]
+            for rows in torch.split(flat, ROWS_RETAKEN):
                 if z.is_cuda:
                     falling = z[rows].sort(1, descending=True)[0]
                 else:  # torch sorts places along, which takes ten times as long
@@ -288,14 +288,14 @@ class Columns:
 
 
 def _largest(z: torch.Tensor) -> torch.Tensor:
-    """Return the ``TOP`` largest of each row, largest first.
+    """Return the ``TOP_TOKENS`` largest of each row, largest first.
 
     Shape ``(n, min(TOP_TOKENS, width))``.
     """
-    if z.device.type != "cpu" or z.shape[1] <= TOP:
-        return z.topk(min(TOP, z.shape[1]), 1)[0]
+    if z.device.type != "cpu" or z.shape[1] <= TOP_TOKENS:
+        return z.topk(min(TOP_TOKENS, z.shape[1]), 1)[0]
     # Faster than topk, which takes places along.
-    rising = np.sort(np.partition(z.numpy(), -TOP, 1)[:, -TOP:], 1)
+    rising = np.sort(np.partition(z.numpy(), -TOP_TOKENS, 1)[:, -TOP_TOKENS:], 1)
     return torch.from_numpy(rising[:, ::-1].copy())
 
 
@@ -320,7 +320,7 @@ def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
     relative = (largest - largest[:, :1]).double() - log_sum[:, None]
     mass = relative.exp_().cumsum(1)
     columns = []
-    for p in NUCLEI:
+    for p in NUCLEUS_SHARES:
         last = (mass < p).sum(1).clamp_(max=mass.shape[1] - 1)
         columns += [last + 1, mass.gather(1, last[:, None])[:, 0].log().clamp_(max=0)]
     return torch.stack(columns, 1)

@@ -190,9 +190,9 @@ AnyItem: TypeAlias = Item | Candidates | Prompt
 
 ANSWER_RULE = 2
 """Version of the rule below; scores that were stored by another one are not used."""
-_MARKS = regex.compile(rf"[\p{{P}}{re.escape(string.punctuation)}]")
+_PUNCTUATION = regex.compile(rf"[\p{{P}}{re.escape(string.punctuation)}]")
 _CURRENCY = "$\u20ac\u00a3\u00a5"
-_NUMBER = re.compile(
+_NUMBER_IN_TEXT = re.compile(
     rf"(?<![^\W_])(?:(?P<sign>[-+])(?=[{_CURRENCY}.\d]))?"
     rf"(?:(?P<before>[{_CURRENCY}]) ?(?P<inner>-)?)?"
     r"(?P<digits>\d+(?:[-.,:/]\d+)*|\.\d+)"
@@ -214,11 +214,11 @@ def normalised(text: str) -> str:
     folded = " ".join(text.lower().translate(_SIGNS).split())
     kept: list[str] = []
     last = 0
-    for number in _NUMBER.finditer(folded):
-        kept.append(_MARKS.sub("", folded[last : number.start()]))
+    for number in _NUMBER_IN_TEXT.finditer(folded):
+        kept.append(_PUNCTUATION.sub("", folded[last : number.start()]))
         kept.append(_number_form(number))
         last = number.end()
-    kept.append(_MARKS.sub("", folded[last:]))
+    kept.append(_PUNCTUATION.sub("", folded[last:]))
     return " ".join("".join(kept).split()) or folded
 
 

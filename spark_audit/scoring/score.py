@@ -24,7 +24,7 @@ from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.store import Keys, Store
-from spark_audit.scoring.table import LAYOUTS, Pass, Task, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, Pass, Task, TokenTable
 from spark_audit.terminal.flags import BatchSize, one_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 DRIFT_ROWS = 8
 SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
-_NAMED = 5
+_MAX_NAMED = 5
 WINDOW = 1024
 """Items that are scored together where batches are to be the same again."""
 
@@ -187,7 +187,7 @@ def _runner(
     loaded: Loaded, kind: Pass
 ) -> Callable[[Sequence[Any], Task], Iterator[tuple[Any, dict[str, np.ndarray]]]]:
     """What runs a pass; settings that cannot be used are refused."""
-    one_of(kind.kind, "pass", LAYOUTS)
+    one_of(kind.kind, "pass", COLUMN_TYPES)
     if kind.kind == "noise" and not (math.isfinite(kind.sigma) and kind.sigma > 0):
         raise InputError(
             f"sigma must be a positive number, not {kind.sigma}", where="noise pass"
@@ -290,13 +290,13 @@ def check_known(loaded: Loaded, items: Sequence[AnyItem]) -> None:
     if loaded.added is None:
         return
     wrong = {
-        item.key: f"{_NOUNS[type(item)]} {item.key!r}"
+        item.key: f"{_ITEM_NOUNS[type(item)]} {item.key!r}"
         for item in items
         if loaded.added[item.read].any()
     }
     if wrong:
-        listed = ", ".join([*wrong.values()][:_NAMED])
-        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        listed = ", ".join([*wrong.values()][:_MAX_NAMED])
+        more = f" and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
         what = f"its tokenizer reads {listed}{more} otherwise than the base's: they "
         what += "hold tokens that were added"
         fix = "leave these rows out, or give --base the checkpoint with these tokens"
@@ -320,12 +320,12 @@ def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
         elif not loaded.usable[item.predicted].all():
             what = "holds a token at a vocabulary row that is marked as no token"
         if what:
-            where = f"{_NOUNS[type(item)]} {item.key!r}"
+            where = f"{_ITEM_NOUNS[type(item)]} {item.key!r}"
             raise InputError(what, where=where, fix=fix or None)
         seen.add(item.key)
 
 
-_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
+_ITEM_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
 
 
 def cores() -> int:

@@ -15,18 +15,18 @@ import numpy as np
 
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item
-from spark_audit.scoring.table import LAYOUTS, Task
+from spark_audit.scoring.table import COLUMN_TYPES, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
-TEXTS = 64
+TEXTS_OF_TRIAL = 64
 """Texts that are scored both ways."""
-APART = 0.02
+MAX_LOGPROB_DIFFERENCE = 0.02
 """Nats a token by which a text's scores may differ in the mean of its tokens."""
 AT_ONCE = 8
 """Requests under way."""
-KINDS = ("plain", "candidates")
+SERVED_PASSES = ("plain", "candidates")
 """Passes that need no more than log-probabilities."""
 
 
@@ -57,7 +57,7 @@ def run(
                 columns = {"nll_sum": total, "nll_mean": total / count}
                 yield item, {k: v.astype(np.float32) for k, v in columns.items()}
         plain = [item for item in items if isinstance(item, Item)]
-        layout = LAYOUTS[task.kind.kind]
+        layout = COLUMN_TYPES[task.kind.kind]
         found = pool.imap(server.nll, [one.ids for one in plain])
         for one, nll in zip(plain, found, strict=True):
             columns = {
@@ -73,7 +73,7 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     Raises
     ------
     CheckpointError
-        If a text's scores differ by more than :data:`APART` nats per
+        If a text's scores differ by more than :data:`MAX_LOGPROB_DIFFERENCE` nats per
         token in the mean, or all scores are one number, as of a server that has none.
     """
     from spark_audit.scoring.passes.plain import Scorer
@@ -81,7 +81,9 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     server = loaded.served
     assert server is not None
     drawn = np.random.default_rng(0).permutation(len(items))
-    texts = [one for i in drawn if len((one := _text(items[i])).ids) > 1][:TEXTS]
+    texts = [one for i in drawn if len((one := _text(items[i])).ids) > 1][
+        :TEXTS_OF_TRIAL
+    ]
     with ThreadPool(AT_ONCE) as pool:
         theirs = list(pool.imap(server.nll, [one.ids for one in texts]))
     with loaded.active() as model:
@@ -92,11 +94,11 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     every, what = np.concatenate(theirs), ""
     if len(every) > 1 and np.ptp(every) == 0:
         what = f"its scores of all {len(every)} tokens are one and the same number"
-    elif apart.max() > APART:
+    elif apart.max() > MAX_LOGPROB_DIFFERENCE:
         what = (
             f"its scores are not this checkpoint's: of {len(texts)} texts one is "
             f"{apart.max():.2g} nats per token away, all are {apart.mean():.2g} in the "
-            f"mean (at most {APART}); does it leave out the adapter?"
+            f"mean (at most {MAX_LOGPROB_DIFFERENCE}); does it leave out the adapter?"
         )
     if what:
         fix = "check which model, adapter and dtype it serves, or audit the checkpoint "

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from spark_audit import files
 from spark_audit.errors import OutputError, out_of_memory
 from spark_audit.provenance import sha256_json
-from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -292,7 +292,7 @@ _SCHEMAS = [
         {"key": pa.string(), "position": pa.list_(pa.int32())}
         | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
     )
-    for layout in LAYOUTS.values()
+    for layout in COLUMN_TYPES.values()
 ]
 
 GONE = "top40_cold"

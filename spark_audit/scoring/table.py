@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_regular, write_atomically
 
-_COLUMNS: Mapping[str, str] = {
+_COLUMNS_OF_PASS: Mapping[str, str] = {
     "plain": "nll:f4 rank_lo:i4 ties:i4 mean_logp:f4 sd_logp:f4 top1_margin:f4 "
     "top40_logp:f4",
     "prompted": "nll:f4 rank_lo:i4 ties:i4 top40_logp:f4",
@@ -31,25 +31,25 @@ _COLUMNS: Mapping[str, str] = {
     "noise": "nll:f4 relative:f4",
     "generate": "strict:i1 normalised:i1 stop:i1 n_tokens:i4",
 }
-LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
+COLUMN_TYPES: Mapping[str, Mapping[str, np.dtype]] = {
     kind: {
         name: np.dtype(dtype)
         for name, dtype in (column.split(":") for column in columns.split())
     }
-    for kind, columns in _COLUMNS.items()
+    for kind, columns in _COLUMNS_OF_PASS.items()
 }
 """Kind of pass -> its columns, as its file in ``passes/`` explains them."""
 
-ITEMS: Mapping[str, str] = dict.fromkeys(LAYOUTS, "texts") | {
+ITEMS: Mapping[str, str] = dict.fromkeys(COLUMN_TYPES, "texts") | {
     "prompted": "continuations",
     "candidates": "candidates",
     "generate": "prompts",
 }
 """Kind of pass -> what of a manifest it goes through."""
 
-COLUMNS = LAYOUTS["plain"]
-WITH_NUCLEI = {**COLUMNS, **LAYOUTS["nucleus"]}
-_AGAIN = "score again with the same manifest"
+PLAIN_COLUMNS = COLUMN_TYPES["plain"]
+WITH_NUCLEI = {**PLAIN_COLUMNS, **COLUMN_TYPES["nucleus"]}
+_SCORE_AGAIN = "score again with the same manifest"
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,7 +108,7 @@ class TokenTable:
         """
         items = sorted(items, key=lambda item: item[0])
         positions = [np.zeros(0, np.int32), *(position for _, position, _ in items)]
-        empty = {name: np.zeros(0, dtype) for name, dtype in LAYOUTS[kind].items()}
+        empty = {name: np.zeros(0, dtype) for name, dtype in COLUMN_TYPES[kind].items()}
         parts = [columns for _, _, columns in items] or [empty]
         return cls(
             ids=tuple(key for key, _, _ in items),
@@ -124,7 +124,7 @@ class TokenTable:
         i = self._row.get(key)
         if i is None:
             what = "the score table lacks an item of the manifest"
-            raise InputError(what, where=f"example {key!r}", fix=_AGAIN)
+            raise InputError(what, where=f"example {key!r}", fix=_SCORE_AGAIN)
         return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
 
     def span(self, key: str, start: int, end: int) -> slice:
@@ -134,7 +134,7 @@ class TokenTable:
         low, high = np.searchsorted(positions, [start, end])
         if high - low != end - start:
             what = f"tokens {start}:{end} were not all scored"
-            raise InputError(what, where=f"example {key!r}", fix=_AGAIN)
+            raise InputError(what, where=f"example {key!r}", fix=_SCORE_AGAIN)
         return slice(rows.start + int(low), rows.start + int(high))
 
     def items(self) -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:

@@ -41,9 +41,9 @@ Figure: TypeAlias = Any
 
 HUGE = 1e6
 """From here on figures have four digits: no reader compares more."""
-NOTHING = 1e-9
+ROUNDING_ERROR_SHOWN = 1e-9
 """Below this a figure is rounding error and shown as 0."""
-LEAST_P = 0.0001
+MIN_SHOWN_P = 0.0001
 """Below this readers of a sentence learn nothing more from a p."""
 
 
@@ -51,7 +51,7 @@ def number(value: float | None, digits: int = 3) -> str:
     """A figure as readers see it everywhere."""
     if value is None:
         return "-"
-    if NOTHING < abs(value) < 0.5 * 10**-digits:
+    if ROUNDING_ERROR_SHOWN < abs(value) < 0.5 * 10**-digits:
         return f"{value:.1g}"
     if abs(value) >= HUGE:
         return f"{value:.4g}"
@@ -150,7 +150,9 @@ def share(part: float | None) -> str:
 
 def probability(p: float) -> str:
     """Two significant digits; of what is below 0.0001 only that it is."""
-    return f"{p:.2g}" if p >= LEAST_P else render("word.below", least=f"{LEAST_P}")
+    return (
+        f"{p:.2g}" if p >= MIN_SHOWN_P else render("word.below", least=f"{MIN_SHOWN_P}")
+    )
 
 
 def p_value(p: float) -> str:
@@ -212,11 +214,11 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-FIGURES = (
+FIGURE_FUNCTIONS = (
     *(figure, points, percent, value, drifted, share, number),
     *(probability, p_value, likelier, likelier_interval, effect),
 )
-WORDS = (of_rows, unit_name, hits, capitalised, adjusted_p, listed)
+TEMPLATE_FUNCTIONS = (of_rows, unit_name, hits, capitalised, adjusted_p, listed)
 """Filters of templates: of figures, and others."""
 LANGUAGES = ("en", "de")
 """Languages of sentences; what one lacks is English."""
@@ -280,9 +282,13 @@ def _environment(language: str) -> Environment:
 
     loader = DictLoader(_known(language))
     made = Environment(loader=loader, undefined=StrictUndefined)
-    made.filters |= {one.__name__: one for one in (*FIGURES, *WORDS)}
+    made.filters |= {
+        one.__name__: one for one in (*FIGURE_FUNCTIONS, *TEMPLATE_FUNCTIONS)
+    }
     if language == "de":
-        made.filters |= {one.__name__: partial(_with_commas, one) for one in FIGURES}
+        made.filters |= {
+            one.__name__: partial(_with_commas, one) for one in FIGURE_FUNCTIONS
+        }
     return made
 
 

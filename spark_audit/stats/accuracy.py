@@ -59,7 +59,7 @@ def forgetting(matrix: np.ndarray) -> np.ndarray:
     return np.asarray((best - matrix[..., -1, :-1]).mean(axis=-1))
 
 
-METRICS: Mapping[str, Metric] = {
+ACCURACY_METRICS: Mapping[str, Metric] = {
     "last": last,
     "avg": avg,
     "bwt": bwt,
@@ -67,7 +67,7 @@ METRICS: Mapping[str, Metric] = {
     "learning_accuracy": learning_accuracy,
 }
 
-LEVELS = ("last", "avg", "learning_accuracy")
+LEVEL_METRICS = ("last", "avg", "learning_accuracy")
 """Figures that are accuracies themselves, from 0 to 1."""
 
 
@@ -85,7 +85,7 @@ def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
 
 
 def task_weights(metric: str, tasks: int) -> np.ndarray:
-    """How much each task's answers weigh in one of :data:`LEVELS`: sums to 1."""
+    """How much each task's answers weigh in one of :data:`LEVEL_METRICS`: sums to 1."""
     if metric == "avg":
         shares = 1 / (tasks * np.arange(1, tasks + 1))
         return np.asarray(np.cumsum(shares[::-1])[::-1])
@@ -148,10 +148,10 @@ class Answers:
         )
 
     def figure(self, metric: str) -> Estimand:
-        """One of :data:`METRICS` as a function of :attr:`sums`."""
+        """One of :data:`ACCURACY_METRICS` as a function of :attr:`sums`."""
         return Estimand(
             self.sums,
-            lambda totals: METRICS[metric](matrix_of(totals, self.shape)),
+            lambda totals: ACCURACY_METRICS[metric](matrix_of(totals, self.shape)),
             round(float(self.trials.sum())),
         )
 
@@ -173,7 +173,7 @@ class Answers:
 def accuracy_estimate(
     answers: Answers, metric: str, *, drawn: np.ndarray | None = None
 ) -> Estimate:
-    """One of :data:`METRICS` with intervals over clusters.
+    """One of :data:`ACCURACY_METRICS` with intervals over clusters.
 
     Jackknife-t, stratified by task; an accuracy with few events or without spread gets
     the Korn-Graubard interval at its effective number of questions.
@@ -185,7 +185,7 @@ def accuracy_estimate(
         :func:`draw_in_strata` gives: also give the percentile interval.
     """
     estimate = _estimate([answers], metric, drawn)
-    if estimate.value is None or metric not in LEVELS:
+    if estimate.value is None or metric not in LEVEL_METRICS:
         return estimate
     weights = task_weights(metric, answers.shape[1]) ** 2
     # Independent questions that tell as much.
@@ -220,7 +220,7 @@ def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
         raise ValueError("forgetting is not linear in right answers")
     per_question = answers.correct / answers.trials.sum(axis=0)
     # The figure of each cluster's own additions to R: linear, so they add up.
-    return np.asarray(METRICS[metric](per_question))
+    return np.asarray(ACCURACY_METRICS[metric](per_question))
 
 
 def _estimate(

@@ -19,16 +19,16 @@ import scipy
 from numpy.typing import ArrayLike
 
 K = TypeVar("K")
-_CHUNK = 1 << 20
+_REPLICATES_CHUNK = 1 << 20
 """Elements of one intermediate array: bounds the memory, changes no result."""
 
 BLOCKS = 8192
 """With more clusters, as many blocks of them are what is drawn **[ours]**."""
 
-EXACT_UP_TO = 20
+MAX_CLUSTERS_EXACT = 20
 """Up to this many clusters the sign-flip tests enumerate every pattern."""
 
-DRAWS = 1 << 16
+NORMAL_DRAWS = 1 << 16
 """Draws of correlated normals."""
 
 _TIE = 1e-12
@@ -116,8 +116,8 @@ def dealt(n_clusters: int) -> np.ndarray:
 
 
 def row_chunks(rows: int, width: int) -> Iterator[slice]:
-    """Blocks of rows of about ``_CHUNK`` elements."""
-    step = max(1, _CHUNK // max(1, width))
+    """Blocks of rows of about ``_REPLICATES_CHUNK`` elements."""
+    step = max(1, _REPLICATES_CHUNK // max(1, width))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 
@@ -235,7 +235,7 @@ def sign_flip(num: ArrayLike, *, replicates: int = 9999, seed: int) -> float:
     """Two-sided sign-flip test that per-cluster sums are symmetric about zero.
 
     The statistic is ``|sum_c s_c num_c|``. The p value is exact (the share of all
-    patterns) when at most :data:`EXACT_UP_TO` clusters are not zero, else
+    patterns) when at most :data:`MAX_CLUSTERS_EXACT` clusters are not zero, else
     ``(1 + hits) / (1 + replicates)``. A cluster whose sum is 0 changes nothing. Of more
     than :data:`BLOCKS` clusters, blocks of them are flipped together.
 
@@ -256,7 +256,7 @@ def sign_flips(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarr
     for count in np.unique(held[held > 0]):
         part = num.T[held == count]
         part = part[part != 0].reshape(-1, count)
-        if count <= EXACT_UP_TO:
+        if count <= MAX_CLUSTERS_EXACT:
             p[held == count] = [_exact_p(one) for one in part]
         else:
             p[held == count] = _flip_p(part.T, replicates, seed, family=False)
@@ -299,7 +299,7 @@ def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
     ``T_k = |sum_c s_c num_ck| / sqrt(sum_c num_ck^2)`` under signs that all columns
     share, so that the dependence between checkpoints is kept. Step-down: a column is
     compared only with those whose statistic is no larger. Exact up to
-    :data:`EXACT_UP_TO` clusters.
+    :data:`MAX_CLUSTERS_EXACT` clusters.
 
     Parameters
     ----------
@@ -329,7 +329,7 @@ def _flip_p(num: np.ndarray, replicates: int, seed: int, *, family: bool) -> np.
     num = num[:, order]
     bar = _bar(num)
     parts: Iterator[np.ndarray]
-    if exact := len(num) <= EXACT_UP_TO:
+    if exact := len(num) <= MAX_CLUSTERS_EXACT:
         first = _all_sums(num[::2])
         parts = (first + one for one in _all_sums(num[1::2]))
     else:
@@ -375,7 +375,7 @@ def correlated(
     """Family-wise p values of correlated tests, and how many tests they are worth.
 
     Single-step max-T: how often the largest of K normal statistics that correlate so
-    exceeds each one's, from :data:`DRAWS` draws of a fixed seed; never above
+    exceeds each one's, from :data:`NORMAL_DRAWS` draws of a fixed seed; never above
     Holm's p, which bounds it too and has no draws to run out of.
 
     Parameters
@@ -392,12 +392,12 @@ def correlated(
     """
     values = np.asarray(p, dtype=np.float64)
     spread, axes = np.linalg.eigh(correlation)
-    draws = np.random.default_rng(0).standard_normal((DRAWS, len(values)))
+    draws = np.random.default_rng(0).standard_normal((NORMAL_DRAWS, len(values)))
     drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
     largest = np.sort(np.abs(drawn).max(axis=1))
     # A p of 0 is farther out than any draw.
     bar = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
-    hits = DRAWS - np.searchsorted(largest, bar)
+    hits = NORMAL_DRAWS - np.searchsorted(largest, bar)
     tail = 2 * scipy.special.ndtr(-np.quantile(largest, 1 - level))
     worth = float(np.clip(level / tail, 1.0, len(values)))
-    return np.minimum((1 + hits) / (1 + DRAWS), holm(values)), worth
+    return np.minimum((1 + hits) / (1 + NORMAL_DRAWS), holm(values)), worth

@@ -14,10 +14,10 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 import numpy as np
 import scipy
 
-_BLOCK = 1 << 22
+_MAX_SIMILARITIES = 1 << 22
 """Matches of the index held at once: bounds the memory, changes no result."""
 
-_ROUND_OFF = 1e-9
+_SIMILARITY_ROUND_OFF = 1e-9
 """Filters keep what lies this close to their bound; the final count decides."""
 
 
@@ -209,14 +209,16 @@ def _join(
     low = 0
     while low < total:
         # As many rows as fit into a block, at least one.
-        high = int(np.searchsorted(work, work[low] + _BLOCK, side="right")) - 1
+        high = (
+            int(np.searchsorted(work, work[low] + _MAX_SIMILARITIES, side="right")) - 1
+        )
         high = max(high, low + 1)
         shared = (probe[low:high] @ index.T).tocoo()
         y, x = shared.coords[0].astype(np.int64) + low, shared.coords[1]
-        near = (x < y) & (size[x] >= threshold * size[y] - _ROUND_OFF)
+        near = (x < y) & (size[x] >= threshold * size[y] - _SIMILARITY_ROUND_OFF)
         x, y = x[near], y[near]
         both = np.zeros(len(x), np.int64)
-        step = max(1, _BLOCK // max(int(size[-1]), 1))
+        step = max(1, _MAX_SIMILARITIES // max(int(size[-1]), 1))
         for at in range(0, len(x), step):
             part = slice(at, at + step)
             both[part] = sets[x[part]].multiply(sets[y[part]]).sum(axis=1)
@@ -230,7 +232,7 @@ def _prefixes(
 ) -> scipy.sparse.csr_array:
     """The first columns of each row, which are the rarest, that another row has too."""
     size = np.diff(sets.indptr)
-    length = size - np.ceil(share * size - _ROUND_OFF) + 1
+    length = size - np.ceil(share * size - _SIMILARITY_ROUND_OFF) + 1
     place = np.arange(sets.nnz) - np.repeat(sets.indptr[:-1], size)
     use = (place < np.repeat(length, size)) & (frequency[sets.indices] > 1)
     ends = np.concatenate([[0], np.cumsum(use)])[sets.indptr]

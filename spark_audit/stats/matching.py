@@ -19,7 +19,7 @@ lowest), then the earliest starts, span by span. That order leaves no ties.
 * **Pruning.** A window of ``a`` tokens touches ``a + b - 1`` windows of ``b`` tokens.
   Of a span only as many of its cheapest windows are looked at as all others of its
   group can touch together, and one more: that one is free.
-* **Dynamic programme** over window ends and masks, exact for up to ``MOST``
+* **Dynamic programme** over window ends and masks, exact for up to ``MAX_SPANS_EXACT``
 spans that
   clash. Groups that would hold more are not merged: the window that stands first stays,
   and the other group does without its tokens, which can cost a span its window,
@@ -58,16 +58,16 @@ from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, ratio
 
-NOT_SCORED = "span not fully scored"
+SPAN_NOT_SCORED = "span not fully scored"
 NO_WINDOW = "no eligible window of length {}"
 OUTSIDE_CALIPER = "none within caliper"
-LOST = "lost to another span"
+LOST_TO_SPAN = "lost to another span"
 
 # Round-off of a log-softmax can leave an NLL this far (nats) below its true minimum 0.
-_ROUND_OFF = 1e-3
+_DISTANCE_ROUND_OFF = 1e-3
 # Sums over 9 million tokens of this many nats still fit into int64 micro-nats.
-_LARGEST = 1e6
-_BLOCK = 1 << 20
+_MAX_DISTANCE = 1e6
+_MAX_DISTANCES = 1 << 20
 
 
 class Pair(NamedTuple):
@@ -118,7 +118,7 @@ def micro_nats(nll: np.ndarray) -> np.ndarray:
         If a value is NaN or infinite, clearly negative, or too large for a token.
     """
     values = np.asarray(nll, dtype=np.float64)
-    bad = ~((values >= -_ROUND_OFF) & (values <= _LARGEST))
+    bad = ~((values >= -_DISTANCE_ROUND_OFF) & (values <= _MAX_DISTANCE))
     if bad.any():
         what = f"{bad.sum()} of {values.size} token NLLs are no finite nats above 0"
         fix = "give negative log probabilities, scored in float32"
@@ -219,7 +219,7 @@ def match_spans(
             # None reaches into the span, whose tokens are not free.
             starts = starts[starts < start]
         if not scored[start:end].all():
-            reasons[i] = NOT_SCORED
+            reasons[i] = SPAN_NOT_SCORED
         elif not len(starts):
             reasons[i] = NO_WINDOW.format(length)
         else:
@@ -233,7 +233,7 @@ def match_spans(
     pairs: list[Pair] = []
     for (i, choice), window in zip(choices.items(), picks, strict=True):
         if window is None:
-            reasons[i] = LOST
+            reasons[i] = LOST_TO_SPAN
         else:
             start, cost = window
             pairs.append(Pair(i, start, start + choice.length, cost))
@@ -309,7 +309,7 @@ def _within_caliper(
     if profile and len(starts):
         # Never below the difference of the sums, which has pruned what it could.
         own, windows = np.sort(unll[span]), sliding_window_view(unll, length)
-        rows = max(1, _BLOCK // length)
+        rows = max(1, _MAX_DISTANCES // length)
         for at in range(0, len(starts), rows):
             block = np.sort(windows[starts[at : at + rows]], axis=1)
             costs[at : at + rows] = np.abs(block - own).sum(axis=1)
@@ -480,7 +480,7 @@ def _ecdf_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 Pick = tuple[int, int]
 """A window as ``(start, cost)``."""
 
-MOST = 12
+MAX_SPANS_EXACT = 12
 """Spans of a group: all of its 4096 masks may have to be looked at."""
 
 
@@ -533,7 +533,7 @@ def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
         for (first, end, one), (start, _, other) in pairwise(taken):
             if start < end:
                 merged = sorted(group[one] + group[other])
-                if len(merged) <= MOST:
+                if len(merged) <= MAX_SPANS_EXACT:
                     group.update(dict.fromkeys(merged, merged))
                     unsolved = [merged]
                 else:
@@ -588,7 +588,7 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
 
 UNLIKE = 0.1
 """Share of a contrast that the drift of other text may differ by between two runs."""
-UNKNOWN = 0.5
+MAX_DRIFT_INTERVAL_SHARE = 0.5
 """Share of a contrast that the interval of that difference may reach to."""
 
 
@@ -635,7 +635,7 @@ def unlike_drift(
     True where the drift of low-sensitivity text differs between them by more than a
     tenth of the contrast (:data:`UNLIKE`), and its paired interval excludes 0 (or it
     has none), or where that interval reaches half of the contrast
-    (:data:`UNKNOWN`): too little text to tell. Text that nobody meant
+    (:data:`MAX_DRIFT_INTERVAL_SHARE`): too little text to tell. Text that nobody meant
     to change moves in ordinary fine-tuning; where it moves unequally, identifiers and
     equally hard text do too.
 
@@ -650,7 +650,7 @@ def unlike_drift(
     if low is None or high is None:
         return abs(drift) > UNLIKE * abs(contrast)
     clear = (low > 0 or high < 0) and abs(drift) > UNLIKE * abs(contrast)
-    return clear or max(-low, high) > UNKNOWN * abs(contrast)
+    return clear or max(-low, high) > MAX_DRIFT_INTERVAL_SHARE * abs(contrast)
 
 
 def reweighted(

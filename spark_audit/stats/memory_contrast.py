@@ -23,11 +23,11 @@ from spark_audit.stats.intervals import Statistic, estimate_of
 from spark_audit.stats.matching import effective_clusters
 from spark_audit.stats.power import mde
 
-FEWEST = 2
+MIN_CLUSTERS_OF_SIDE = 2
 """Clusters that a stratum needs on the side that was never trained on."""
 LOT, ELEMENTS = 1000, 2**21
 """Permutations that are drawn at once, at most, and units of one such lot."""
-CHANCE = 200
+EXCEEDANCES_TO_STOP = 200
 """Permutations as extreme as what was found, after which no more are drawn: p is above
 0.02 then, and known to a tenth of itself (Besag and Clifford, 1991)."""
 NONE_TRAINED = "no identifier stands in trained rows"
@@ -82,7 +82,7 @@ class Sides:
                 wanted = np.unique(codes[ours])
                 pairs = np.unique(np.stack([codes, clusters], axis=1)[~ours], axis=0)
                 held = np.bincount(pairs[:, 0], minlength=len(codes))
-                if len(wanted) and (held[wanted] >= FEWEST).all():
+                if len(wanted) and (held[wanted] >= MIN_CLUSTERS_OF_SIDE).all():
                     kept = np.isin(codes, wanted)
                     cells[inside[kept]] = first + codes[kept]
                     first += len(codes)
@@ -128,7 +128,7 @@ def memory(
     """Trained minus never trained, and both means, with intervals over clusters.
 
     A coarse stratum is divided as finely as leaves each part with
-    :data:`FEWEST` clusters never trained on; one that has fewer by itself
+    :data:`MIN_CLUSTERS_OF_SIDE` clusters never trained on; one that has fewer by itself
     is left out, on both sides, and the note says so.
 
     Parameters
@@ -155,7 +155,7 @@ def memory(
     if not used.any():
         return Memory.missing(
             "no trained identifier has held-out ones of its type, form and place in "
-            f"{FEWEST} clusters"
+            f"{MIN_CLUSTERS_OF_SIDE} clusters"
         )
     # Sums and tokens of trained, then of other occurrences, by stratum.
     x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
@@ -226,7 +226,7 @@ def permutation_p(
     rng = np.random.default_rng(seed)
     lot = min(LOT, max(1, ELEMENTS // max(len(first) for _, first, *_ in strata)))
     hits = done = 0
-    while done < replicates and hits < CHANCE:
+    while done < replicates and hits < EXCEEDANCES_TO_STOP:
         count = min(lot, replicates - done)
         drawn = [
             (w, rng.random((count, len(first))).argsort(1) < first.sum(), *own)

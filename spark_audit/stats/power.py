@@ -14,9 +14,9 @@ from spark_audit.stats.estimate import Estimate, Power, side_of
 NOT_DETECTED = "not detected; effects below MDE cannot be excluded"
 
 
-EXACT_UP_TO = 12
+MAX_CLUSTERS_FOR_EXACT_POWER = 12
 """Clusters up to which the power of a sign flip is worked out from its patterns."""
-DRAWS = 2000
+POWER_SAMPLES = 2000
 """Normal samples whose power is counted there."""
 POWER = 0.8
 
@@ -58,7 +58,7 @@ def smallest(test: Power, level: float) -> float | None:
         return None
     if test.df is None:
         effect = mde_normal(test.se, level=1 - level)
-    elif test.test == "sign-flip" and test.n <= EXACT_UP_TO:
+    elif test.test == "sign-flip" and test.n <= MAX_CLUSTERS_FOR_EXACT_POWER:
         effect = _flipped(test.n, level) * test.se
     else:
         effect = _noncentrality(test.df, 1 - level) * test.se
@@ -79,7 +79,7 @@ def _flipped(clusters: int, level: float) -> float:
     """
     patterns = np.arange(1, 1 << clusters)[:, None] >> np.arange(clusters) & 1
     allowed = int(level * 2 ** (clusters - 1) * (1 + 1e-9))
-    noise = np.random.default_rng(0).standard_normal((DRAWS, clusters))
+    noise = np.random.default_rng(0).standard_normal((POWER_SAMPLES, clusters))
     weights = (patterns / patterns.sum(axis=1, keepdims=True)).T
     # The pattern that flips nothing is one of those allowed.
     bars = [

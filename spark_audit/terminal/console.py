@@ -271,7 +271,7 @@ class Clock(dict[str, float]):
             self[kind] = self.get(kind, 0.0) + self._now() - began
 
 
-SETTLED = 2.0
+SETTLED_SECONDS = 2.0
 """Seconds after which a rate says something about the time left."""
 PLAIN_EVERY = 10.0
 """Seconds between two progress lines when stderr is no terminal."""
@@ -322,7 +322,7 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
             bars.update(tasks[what], completed=done, total=total or None, rate=rate)
         elif due:
             line = f"{visible(what)}: {done}{f'/{total}' if total else ''} {rate}"
-            if 0 < done < total and seconds > SETTLED:
+            if 0 < done < total and seconds > SETTLED_SECONDS:
                 line += f", {seconds / done * (total - done):.0f} s left"
             print(line.rstrip(), file=sys.stderr, flush=True)
 

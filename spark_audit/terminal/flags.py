@@ -190,7 +190,7 @@ def one_of(value: Any, where: str, known: Collection[Any]) -> Any:
 TRUST = "trust-remote-code"
 """An option that is read from no file: one that came with a checkpoint may be named by
 a variable, and would run the checkpoint's code."""
-HELP = ("--help", "-h")
+HELP_FLAGS = ("--help", "-h")
 
 Config: TypeAlias = Annotated[
     Path | None,
@@ -251,7 +251,7 @@ def program(
     app = App(
         name=name,
         help=help,
-        help_flags=HELP,
+        help_flags=HELP_FLAGS,
         help_format="rst",
         version=partial(_versions, name),
         version_format="plaintext",
@@ -302,7 +302,7 @@ def program(
             check(typed.arguments)
         bound.arguments |= {n: value for n, value in given.items() if n in ignored}
         left = command(*bound.args, **bound.kwargs)
-        if command.__name__ == "help_print" and not {*HELP} & {*words}:
+        if command.__name__ == "help_print" and not {*HELP_FLAGS} & {*words}:
             raise InputError("no command was given", fix=f"see {name} --help")
         return left
 
@@ -337,7 +337,7 @@ def _versions(name: str) -> str:
     return "\n".join(f"{k} {v}" for k, v in {**own, **installed}.items())
 
 
-WRITTEN = ("--output", "--junit", "--sarif", "--attest", "--scores")
+OUTPUT_OPTIONS = ("--output", "--junit", "--sarif", "--attest", "--scores")
 """Options whose path need not exist; every other path is read."""
 
 
@@ -371,7 +371,7 @@ def _check_paths(arguments: ArgumentCollection) -> None:
     """
     for argument in arguments:
         kinds = {argument.hint, *get_args(argument.hint)}
-        if Path not in kinds or argument.name in WRITTEN:
+        if Path not in kinds or argument.name in OUTPUT_OPTIONS:
             continue
         for token in argument.tokens:
             if is_missing(token.value):

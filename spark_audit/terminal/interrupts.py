@@ -29,7 +29,7 @@ launcher and an init system send several, and what is being written must be fini
 _last: float | None = None
 """When the command that runs now was interrupted."""
 
-SOON = 0.05
+REPEAT_SECONDS = 0.05
 """Seconds after which an interrupt that got lost comes again."""
 
 
@@ -48,7 +48,7 @@ def _ignored(unraisable: Any, hook: Callable[[Any], object]) -> None:
         hook(unraisable)
         return
     _last = None
-    timer = threading.Timer(SOON, _thread.interrupt_main, [signal.SIGTERM])
+    timer = threading.Timer(REPEAT_SECONDS, _thread.interrupt_main, [signal.SIGTERM])
     timer.daemon = True
     timer.start()
 

@@ -9,7 +9,7 @@ from spark_train.phases import Distillation, Rehearsal, correction, learning
 from spark_train.stream import REHEARSAL, Method, Stream, task_by_task
 
 _READS = "the teacher and the sensitivity scores read rows without noise"
-_DRAWS = "correction draws its rows otherwise than by Poisson sampling"
+_NOT_POISSON = "correction draws its rows otherwise than by Poisson sampling"
 
 
 @task_by_task
@@ -54,7 +54,7 @@ ER_PTPC = Method(
     "er-ptpc",
     er_ptpc,
     reads=(*REHEARSAL, "ptpc"),
-    no_epsilon=f"{_DRAWS}, and its teacher reads them without noise",
+    no_epsilon=f"{_NOT_POISSON}, and its teacher reads them without noise",
 )
 SD_REPLAY = Method(
     "sd-replay", sd_replay, reads=("replay", "sensitivity"), no_epsilon=_READS
@@ -63,7 +63,7 @@ SPARK = Method(
     "spark",
     spark,
     reads=("replay", "sensitivity", "ptpc"),
-    no_epsilon=f"{_READS}, and {_DRAWS}",
+    no_epsilon=f"{_READS}, and {_NOT_POISSON}",
 )
 
 

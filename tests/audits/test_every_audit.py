@@ -26,7 +26,7 @@ from spark_audit.manifest.sequences import key_of
 from spark_audit.names import series_of
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.results.evidence import Evidence
-from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
 Key: TypeAlias = tuple[str, ...]
 
@@ -70,7 +70,7 @@ def table(
         np.concatenate([positions for _, positions, _ in scored]),
         {
             column: np.concatenate([columns[column] for *_, columns in scored])
-            for column in LAYOUTS[wanted.kind]
+            for column in COLUMN_TYPES[wanted.kind]
         },
     )
 

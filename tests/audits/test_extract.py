@@ -20,12 +20,12 @@ from audited import (
 from scipy.stats import fisher_exact
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.extract.prompts import VALUES
+from spark_audit.audits.extract.prompts import EXTRACT_COLUMNS
 from spark_audit.audits.extract.rates import by_checkpoint, comparable, splits_apart
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult
-from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
+from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
 from spark_audit.stats.estimate import Estimate
 
 Known = Callable[[str, int], bool]
@@ -42,7 +42,7 @@ def table(
     items = []
     for key, nll in case.reference.items():
         n = len(nll)
-        columns = {name: np.zeros(n, dtype) for name, dtype in COLUMNS.items()}
+        columns = {name: np.zeros(n, dtype) for name, dtype in PLAIN_COLUMNS.items()}
         columns["nll"] = (nll + rng.gamma(1.0, 0.5, n) + 0.1).astype(np.float32)
         columns["rank_lo"] = rng.integers(2, 45, n).astype(np.int32)
         columns["top40_logp"] = np.full(n, -0.02, np.float32)
@@ -303,7 +303,7 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
         expected += share * (rates["train"] - rates["test"])
     assert apart.value == pytest.approx(expected)
     assert apart.low < 0 < apart.high
-    context, values = Context(replicates=200), " ".join(VALUES)
+    context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
     told = conclude("extract", of_frame(forms, values, **whole.facts), context)
     assert "verbatim" not in claims(told, "ours")
     # Trained ones of a form that nobody held out are not compared, and not counted in
@@ -343,7 +343,7 @@ def test_why_held_out_identifiers_are_no_control_is_told(
     whole = evidence("extract", known, natural(case.manifest))
     frame = whole.frame()
     frame = frame.assign(stratum=stratum((frame["split"] == "train").astype(int)))
-    context, values = Context(replicates=200), " ".join(VALUES)
+    context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
     told = conclude("extract", of_frame(frame, values, **whole.facts), context)
     reasons = {
         finding.facts["lacking"]: finding.text
@@ -356,7 +356,7 @@ def test_why_held_out_identifiers_are_no_control_is_told(
 
 def compared(frame: pd.DataFrame, facts: Any) -> Any:
     """What is said of the comparison of trained with held-out rows at ``ours``."""
-    context, values = Context(replicates=200), " ".join(VALUES)
+    context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
     told = conclude("extract", of_frame(frame, values, **facts), context)
     (finding,) = (
         f for f in told.findings if f.checkpoint == "ours" and "unseen" in f.facts

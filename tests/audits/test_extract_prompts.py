@@ -13,7 +13,7 @@ from spark_audit.audits.extract.prompts import graded, listed
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import parts_of
-from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
 Known = Callable[[str, int], bool]
 """Whether greedy decoding writes a span, by example id and first character."""
@@ -34,7 +34,7 @@ def of_train(manifest: Manifest, count: int = 1000) -> Known:
 
 def columns(n: int, *, known: bool) -> dict[str, np.ndarray]:
     """Of n tokens: each at rank 1, or at rank 3."""
-    found = {k: np.zeros(n, dtype) for k, dtype in LAYOUTS["plain"].items()}
+    found = {k: np.zeros(n, dtype) for k, dtype in COLUMN_TYPES["plain"].items()}
     found["rank_lo"] += 1 if known else 3
     found["nll"] += np.float32(0.05 if known else 3.0)
     return found
@@ -68,7 +68,7 @@ def tables(
             n = next(s.end - s.start for s in spans if s.start == int(start))
             scores = columns(n, known=which[prompt](example, int(start)))
             written = np.arange(1, n + 1, dtype=np.int32)
-            own = {k: scores[k] for k in LAYOUTS["prompted"]}
+            own = {k: scores[k] for k in COLUMN_TYPES["prompted"]}
             items.append((key, written, own))
         other = TokenTable.from_items(items, kind="prompted")
         found[name] = {Pass(): table(manifest, which["full"]), PROMPTED: other}

@@ -11,9 +11,9 @@ from sklearn.metrics import roc_auc_score
 from spark_audit.audits.mia import texts as texts_alone
 from spark_audit.audits.mia.guards import covariate_table
 from spark_audit.audits.mia.scores import (
-    ATTACKS,
-    DECLARED,
-    LIMIT,
+    ALL_SCORES,
+    DECLARED_SCORES,
+    NOTHING_FELL,
     mean_rank,
     membership_scores,
 )
@@ -125,7 +125,7 @@ def test_texts_of_which_no_wrong_guess_fell_rank_highest():
     found = membership_scores(
         table(**rows, **same), known, [*"abcde"], base=table(**base)
     )["ez"]
-    assert found[1] > found[0] > LIMIT > found[2] > 1
+    assert found[1] > found[0] > NOTHING_FELL > found[2] > 1
     assert np.isnan(found[3:]).all(), "nothing moved; one wrong guess is no zone"
 
 
@@ -134,7 +134,7 @@ def test_combined_is_a_mean_of_ranks():
     found = mean_rank([first, second])
     assert found[:3] == pytest.approx([(5 / 6 + 1 / 4) / 2, 1 / 6, (3 / 6 + 3 / 4) / 2])
     assert np.isnan(found[3])
-    assert set(DECLARED) <= set(ATTACKS)
+    assert set(DECLARED_SCORES) <= set(ALL_SCORES)
 
 
 def test_what_is_missing_is_missing():
@@ -161,7 +161,7 @@ def test_scores_ignore_the_other_texts():
     known = manifest(*(example(id=key) for key in "abc"))
     alone = membership_scores(table(b=LP), known, ["b"])
     among = membership_scores(table(a=LP[:2], b=LP, c=LP[::-1]), known, ["a", "b"])
-    for attack in set(ATTACKS) - {"combined"}:  # a mean of ranks
+    for attack in set(ALL_SCORES) - {"combined"}:  # a mean of ranks
         assert among[attack][1] == pytest.approx(alone[attack][0], nan_ok=True)
 
 
@@ -316,7 +316,7 @@ def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows():
 
 
 def test_large_sets_are_subsampled(monkeypatch):
-    monkeypatch.setattr(texts_alone, "MOST_ROWS", 60)
+    monkeypatch.setattr(texts_alone, "MAX_ROWS_FOR_TEXTS", 60)
     sides = independent(150, 20)
     texts = texts_of(sides, factor=1, seed=0)
     found = blind(texts, np.zeros(170, int), sides, seed=0, permutations=10)

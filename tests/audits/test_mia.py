@@ -15,7 +15,7 @@ from audited import change, figure, mia, the_one
 from spark_audit.audits.mia import audit as mia_audit
 from spark_audit.audits.mia import guards as mia_guards
 from spark_audit.audits.mia import texts as mia_texts
-from spark_audit.audits.mia.guards import APART, TEXTS, UNGUARDED
+from spark_audit.audits.mia.guards import SIDES_DIFFER, TEXTS_DIFFER, UNGUARDED
 from spark_audit.audits.mia.referee import peer_rows
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
@@ -215,7 +215,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
     for row in result.rows:
         if row.of != "blind" and row.value is not None:
             assert row.status in ("ok", "not_resolvable")
-            assert TEXTS in row.note
+            assert TEXTS_DIFFER in row.note
             assert row.metric != "auc" or row.low is not None
     sure, weak, none = (finding_of(result, name) for name in ("ours", "weak", "other"))
     assert (sure.claim, sure.of) == ("membership", "combined")
@@ -344,7 +344,7 @@ def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(make_world):
     change = change_of(result, "ours", "base", "response")
     assert change.p < 0.001
     assert change.status == "ok"
-    assert APART in change.note
+    assert SIDES_DIFFER in change.note
     assert row_of(result, "ours", "response").status == "ok"
     says = {r["of"]: r["says"] for r in result.tables["mia_texts"]}
     assert says["response"] == "confounded"

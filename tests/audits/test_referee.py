@@ -14,7 +14,7 @@ from spark_audit.audits.mia.audit import judged_scores
 from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.guards import Findings
 from spark_audit.audits.mia.referee import given_files, read_scores
-from spark_audit.audits.mia.scores import FPRS
+from spark_audit.audits.mia.scores import MEMBERSHIP_FPRS
 from spark_audit.errors import InputError
 
 ROWS = 240
@@ -48,7 +48,7 @@ def verdicts(
             scores["base"]["x"] = topic + rng.normal(0, 0.3, ROWS)
         else:
             scores["base"]["x"] = np.full(ROWS, np.nan)
-        known = facts, scores, Context(replicates=20), FPRS, 1
+        known = facts, scores, Context(replicates=20), MEMBERSHIP_FPRS, 1
         pooled = Group(*known, "pooled", np.arange(ROWS), 2)
         (record,) = judged_scores(["base", "mine"], ["x"], Findings(pooled))
         said.append(record["says"])

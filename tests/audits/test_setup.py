@@ -9,7 +9,7 @@ import pytest
 from spark_audit.audits.setup_guards import ALARM, consistent, setup_guards
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
+from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
 
 Make = Callable[..., Any]
 START, END = 10, 20
@@ -86,7 +86,7 @@ def scored(
     rng = np.random.default_rng(seed)
     items = []
     for key, nll in reference.items():
-        columns = {name: np.zeros(60, dtype) for name, dtype in COLUMNS.items()}
+        columns = {name: np.zeros(60, dtype) for name, dtype in PLAIN_COLUMNS.items()}
         own = nll + change(key) + noise * rng.standard_normal(60)
         own[START:END] += identifiers(key)
         columns["rank_lo"] = np.full(60, 7, np.int32)

@@ -9,7 +9,7 @@ from made_reports import said
 
 from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.audits.trained_rows import (
-    LIMIT,
+    MAX_P_BETTER_FIT,
     TRAINED_ROWS_FIT,
     question_of,
     without_answered,
@@ -17,7 +17,7 @@ from spark_audit.audits.trained_rows import (
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Guard, Row
-from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
+from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
 
 TOKENS = 60
 Change = Callable[[str], float]
@@ -42,7 +42,9 @@ def scored(
     rng = np.random.default_rng(seed)
     items = []
     for key, nll in reference.items():
-        columns = {name: np.zeros(TOKENS, dtype) for name, dtype in COLUMNS.items()}
+        columns = {
+            name: np.zeros(TOKENS, dtype) for name, dtype in PLAIN_COLUMNS.items()
+        }
         columns["rank_lo"] = np.full(TOKENS, 7, np.int32)
         own = nll + change(key) + noise * rng.standard_normal(TOKENS)
         own[border:] += response(key)
@@ -97,7 +99,9 @@ def test_a_checkpoint_of_other_rows_is_asked_for_its_list(scene):
     ]
     # One of twenty may fit by chance, at the level of the test.
     assert sum(one.passed is None for one in asked) >= 17
-    assert all((one.facts["p"] >= LIMIT) == (one.passed is None) for one in asked)
+    assert all(
+        (one.facts["p"] >= MAX_P_BETTER_FIT) == (one.passed is None) for one in asked
+    )
 
 
 def test_rows_that_held_out_ones_are_ahead_of_are_asked_for(scene):

@@ -8,10 +8,10 @@ from cyclopts import App
 
 from spark_audit.audits import AUDITS
 from spark_audit.cli import audit
-from spark_audit.cli.main import ANY, EXAMPLES, GROUPS, _app, run
+from spark_audit.cli.main import COMMAND_GROUPS, EXAMPLE_OPTIONS, EXAMPLES, _app, run
 from spark_audit.pipeline.request import Request
 from spark_audit.terminal.flags import ADVANCED, HOW, OUTPUT, WHAT, WHERE
-from spark_train.cli import COMMANDS as TRAIN_COMMANDS
+from spark_train.cli import TRAIN_COMMANDS as TRAIN_COMMANDS
 from spark_train.cli import _app as train_app
 from spark_train.cli import run as train
 
@@ -54,7 +54,7 @@ def test_help_has_panels_whole_choices_and_examples(command, monkeypatch, capsys
 
 
 def test_every_example_is_a_command_that_can_be_read():
-    for line in (*EXAMPLES.values(), f"matched {ANY}"):
+    for line in (*EXAMPLES.values(), f"matched {EXAMPLE_OPTIONS}"):
         argv = shlex.split(line)
         _app(argv).parse_args(argv)
 
@@ -201,7 +201,7 @@ def test_no_key_of_a_file_is_dropped_in_silence(command, tmp_path, capsys):
     file = tmp_path / "settings.toml"
     words = command.split()
     options = options_of(_app(words), command)
-    others = [*GROUPS, "all", "gate", "config"]
+    others = [*COMMAND_GROUPS, "all", "gate", "config"]
     assert options
     for key in dict.fromkeys([*options, *others]):
         # A table is the value of no option: who reads the key refuses it.

@@ -10,9 +10,9 @@ from scipy import stats
 
 from spark_audit.data import canaries, pii
 from spark_audit.data.canaries import (
-    FORMATS,
+    CANARY_FORMATS,
+    CANARY_PARTS,
     FRAMES,
-    PARTS,
     RANKED,
     canary_ranges,
     candidates,
@@ -97,7 +97,7 @@ def test_nothing_drawn_is_anybodys():
         # Each name is as likely as any other, however frequent it is in life.
         ("name", lambda text: text.split()[0], canaries._parts()["NAME"][0]),
         ("name", lambda text: text.split()[1][0], None),
-        ("password", lambda text: text[7], canaries._LETTERS),
+        ("password", lambda text: text[7], canaries._PASSWORD_LETTERS),
         ("ssn", lambda text: int(text[:3]), range(900, 1000)),
         ("ssn", lambda text: int(text[4:6]), range(1, 50)),
         ("ssn", lambda text: text[-1], "0123456789"),
@@ -121,13 +121,13 @@ def test_parts_are_uniform(part, feature, values):
 # --- frames ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", list(FORMATS))
+@pytest.mark.parametrize("format", list(CANARY_FORMATS))
 def test_render_tells_where_the_parts_stand(format):
     text, spans = render(format, PARTS_OF)
-    assert text == FORMATS[format].format(**PARTS_OF)
+    assert text == CANARY_FORMATS[format].format(**PARTS_OF)
     assert {p: text[s.start : s.end] for p, s in spans.items()} == PARTS_OF
     assert {p: (s.type, s.origin, s.part) for p, s in spans.items()} == {
-        p: (PARTS[p], "injected", p) for p in PARTS
+        p: (CANARY_PARTS[p], "injected", p) for p in CANARY_PARTS
     }
 
 
@@ -148,7 +148,7 @@ def test_canary_ranges():
     example = row(f"Hi {text} Bye", moved, Canary("c", "reset", 1, False, 0))
     ranges = canary_ranges(example)
     assert example.text[slice(*ranges["full"])] == text
-    assert {p: example.text[slice(*ranges[p])] for p in PARTS} == PARTS_OF
+    assert {p: example.text[slice(*ranges[p])] for p in CANARY_PARTS} == PARTS_OF
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_candidates_are_what_they_must_be(part):
 
 def test_full_candidates_are_the_frame_with_new_parts():
     got = found("full", format="record", n=64)
-    frame = re.escape(FORMATS["record"])
+    frame = re.escape(CANARY_FORMATS["record"])
     for part, form in (
         ("name", r"[\w ]+"),
         ("password", r"\w{10}"),
@@ -254,7 +254,7 @@ def test_true_and_candidates_are_exchangeable(part):
     ranks = {score: [] for score in scores}
     for seed in range(200):
         parts = draw_parts(seed)
-        format = list(FORMATS)[seed % 3]
+        format = list(CANARY_FORMATS)[seed % 3]
         text, spans = render(format, parts)
         span = Span(0, len(text), "OTHER") if part == "full" else spans[part]
         places = [(f"So: {text} Bye", 4 + span.start, 4 + span.end)]
@@ -344,7 +344,7 @@ def test_spans_hold_what_was_drawn(injected):
             assert held == parts
             start, end = canary_ranges(row)["full"]
             assert row.text[start:end] == render(row.canary.format, parts)[0]
-            assert {s.type for s in row.spans} == set(PARTS.values())
+            assert {s.type for s in row.spans} == set(CANARY_PARTS.values())
         assert all(s.origin == "injected" for s in row.spans)
         assert len(row.spans) == (3 if row.canary else len(row.spans) and 1)
 

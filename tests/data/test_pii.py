@@ -282,7 +282,7 @@ def test_own_patterns_win():
     ],
 )
 def test_own_patterns_that_cannot_be_used(patterns, message, monkeypatch):
-    monkeypatch.setattr(pii, "_SECONDS", 0.1)
+    monkeypatch.setattr(pii, "_PATTERN_SECONDS", 0.1)
     with pytest.raises(InputError) as error:
         marked("a" * 5000 + "!", patterns=patterns)
     assert message in str(error.value)

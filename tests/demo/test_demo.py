@@ -159,7 +159,7 @@ def test_a_finished_demo_is_not_made_again_and_gets_its_lost_pages_back(
 
 def test_another_seed_or_size_does_not_overwrite_a_report(outcome):
     before = (outcome.folder / "report.json").read_bytes()
-    for seed, size in ((1, SMALL), (0, demo.FULL)):
+    for seed, size in ((1, SMALL), (0, demo.FULL_SIZE)):
         with pytest.raises(InputError, match="holds another report; give another -o"):
             demo.run_demo(outcome.folder, seed=seed, size=size)
     assert (outcome.folder / "report.json").read_bytes() == before

@@ -28,7 +28,7 @@ from fuzz.mutations import (
 )
 from fuzz.scene import AUDIT, Scene, sealed
 
-from spark_audit.report.figures.drawing import FIGURES
+from spark_audit.report.figures.drawing import FIGURE_NEEDS
 
 Commands = Generator[list[Any], int, None]
 Family = Callable[[Scene, Rng, list[str]], Commands]
@@ -516,7 +516,7 @@ def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["report", folder, "--format", one(rng, ("md", "csv", "latex"))]
     else:
         # One figure: a page draws all of them, in seconds.
-        yield ["@draw", folder, one(rng, list(FIGURES))]
+        yield ["@draw", folder, one(rng, list(FIGURE_NEEDS))]
 
 
 @family(14)

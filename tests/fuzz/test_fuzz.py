@@ -106,7 +106,7 @@ def _store(scene: Scene, folder: str) -> None:
     import pyarrow.parquet as pq
 
     from spark_audit.scoring.store import Store
-    from spark_audit.scoring.table import LAYOUTS, Pass
+    from spark_audit.scoring.table import COLUMN_TYPES, Pass
 
     whole = scene.report / "scores" / "store"
     found = Store(Path(folder))
@@ -114,11 +114,11 @@ def _store(scene: Scene, folder: str) -> None:
         table = pq.read_table(shard)
         keys = table["key"].unique().to_pylist()
         names = set(table.column_names) - {"key", "position"}
-        kind = next(k for k, layout in LAYOUTS.items() if set(layout) == names)
+        kind = next(k for k, layout in COLUMN_TYPES.items() if set(layout) == names)
         got = found.gather({key: key for key in keys}, kind=Pass(kind))
-        assert set(got.columns) == set(LAYOUTS[kind])
+        assert set(got.columns) == set(COLUMN_TYPES[kind])
         for name, values in got.columns.items():
-            if values.dtype != LAYOUTS[kind][name]:
+            if values.dtype != COLUMN_TYPES[kind][name]:
                 raise Silent(f"{name} is {values.dtype}")
             if not np.isfinite(values[values != -np.inf]).all():
                 raise Silent(f"{name} is no number")
@@ -134,8 +134,8 @@ def _served(scene: Scene, answer: str) -> None:
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(server, "PAUSES", ())
-        patch.setattr(server, "SECONDS", 2)
-        patch.setattr(server, "SOON", 2)
+        patch.setattr(server, "ANSWER_SECONDS", 2)
+        patch.setattr(server, "FIRST_ANSWER_SECONDS", 2)
 
         def answers() -> None:
             with suppress(OSError):

@@ -30,7 +30,7 @@ from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.integrations import transformers as callback
 from spark_audit.integrations.transformers import (
-    PREFIX,
+    LOG_PREFIX,
     AuditCallback,
     Pace,
     chosen,
@@ -190,26 +190,26 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
             {k: v for k, v in one.items() if "second" not in k and "runtime" not in k}
             for one in trainer.state.log_history
         ]
-        return [one for one in lines if not any(k.startswith(PREFIX) for k in one)]
+        return [one for one in lines if not any(k.startswith(LOG_PREFIX) for k in one)]
 
     assert kept(seen) == kept(plain)
 
-    lines = [one for one in seen.state.log_history if f"{PREFIX}severity" in one]
+    lines = [one for one in seen.state.log_history if f"{LOG_PREFIX}severity" in one]
     assert [one["step"] for one in lines] == [0, 6, 12]
-    assert lines[-1][f"{PREFIX}share_of_time"] > 0
+    assert lines[-1][f"{LOG_PREFIX}share_of_time"] > 0
     seen.save_model(str(tmp_path / "saved"))
     truth = offline(look, tmp_path / "saved", tiny_base, manifest)
     logged = {
-        key.removeprefix(PREFIX): value
+        key.removeprefix(LOG_PREFIX): value
         for key, value in lines[-1].items()
-        if key.startswith(PREFIX) and key.endswith(".value")
+        if key.startswith(LOG_PREFIX) and key.endswith(".value")
     }
     assert "matched.memory.value" in logged
     assert ("mia.auc.loss.value" in logged) == (len(asked["audits"]) > 1)
     for key, value in logged.items():
         # What is logged may be shared, and is rounded as such figures are.
         assert value == pytest.approx(truth[key], abs=0.05), key
-        assert f"{PREFIX}{key.removesuffix('value')}low" in lines[-1]
+        assert f"{LOG_PREFIX}{key.removesuffix('value')}low" in lines[-1]
 
 
 def test_what_learned_is_told_and_what_did_not_is_not(make_trainer, manifest, caplog):
@@ -224,7 +224,7 @@ def test_what_learned_is_told_and_what_did_not_is_not(make_trainer, manifest, ca
     last = learned.looks[-1]
     assert last.name == "step-60"
     assert any(one.detected for one in last.findings)
-    key = f"{PREFIX}severity"
+    key = f"{LOG_PREFIX}severity"
     assert [one[key] for one in trainer.state.log_history if key in one][-1] >= 4
     assert any("step-60: " in r.getMessage() for r in caplog.records)
     number = examples()[0].prompt.split("Call ")[1][:11]
@@ -241,7 +241,7 @@ def test_a_rule_ends_the_training(make_trainer, manifest):
     (text,) = look.looks[-1].tripped
     assert text.startswith("matched.memory.value < 5: value ")
     assert look.tripped == [f"step-4: {text}"]
-    key = f"{PREFIX}tripped"
+    key = f"{LOG_PREFIX}tripped"
     assert [o[key] for o in trainer.state.log_history if key in o] == [0, 1]
 
 
@@ -332,7 +332,11 @@ def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
         looks += 1
     assert pace.spent == 3.0 * looks
     assert pace.trained == 0.5 * steps
-    assert 0.9 * callback.SHARE < pace.spent / pace.trained <= callback.SHARE
+    assert (
+        0.9 * callback.MAX_TIME_SHARE
+        < pace.spent / pace.trained
+        <= callback.MAX_TIME_SHARE
+    )
     fixed = Pace(7, began=0.0)
     assert [fixed.wait(step) for step in (1, 10, 14)] == [6, 4, 0]
 
@@ -395,4 +399,4 @@ def test_processes_share_a_look_and_decide_alike(manifest, tiny_base, tmp_path):
     look.looks = [SimpleNamespace(name="step-3")]  # type: ignore[list-item]
     truth = offline(look, tmp_path / "saved", tiny_base, manifest)
     key = "matched.memory.value"
-    assert first[-1][PREFIX + key] == pytest.approx(truth[key], abs=0.05)
+    assert first[-1][LOG_PREFIX + key] == pytest.approx(truth[key], abs=0.05)

@@ -34,7 +34,7 @@ def manifest(make_case) -> Manifest:
 @pytest.fixture
 def small(monkeypatch) -> None:
     """Few rows make several chunks, and not all objects are kept."""
-    monkeypatch.setattr(tables, "CHUNK", 7)
+    monkeypatch.setattr(tables, "MANIFEST_CHUNK", 7)
     monkeypatch.setattr(tables, "HELD", 14)
     monkeypatch.setattr(tables, "FEW", 5)
 

@@ -11,8 +11,8 @@ from spark_audit.data.encoding import encode
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import (
-    CONTEXT,
     CUE,
+    MAX_TOKENS_BEFORE_CUE,
     PROMPTS,
     Asked,
     asked_keys,
@@ -89,7 +89,7 @@ def test_prompts_are_what_they_are_called(case):
         one = made["cue", example.id]
         before = one.ids[one.positions < 0]
         assert before[-CUE:].tolist() == body[-CUE:].tolist()
-        assert len(before) <= len(lead) + CONTEXT + CUE
+        assert len(before) <= len(lead) + MAX_TOKENS_BEFORE_CUE + CUE
         context = before[len(lead) : -CUE].tolist()
         others = [
             k

@@ -37,7 +37,7 @@ from spark_audit.manifest.selection import (
     membership,
 )
 from spark_audit.scoring.score import item
-from spark_audit.stats.matching import NOT_SCORED
+from spark_audit.stats.matching import SPAN_NOT_SCORED
 
 Laid = tuple[list[Layout], Corpus]
 Lay = Callable[..., Laid]
@@ -157,7 +157,7 @@ def test_reasons_of_spans_that_cannot_be_compared(lay, make_tokenizer):
     laid, texts = lay(examples, max_length=50, tokenizer=make_tokenizer(bos=False))
     found = matched(laid, texts)
     reasons = {u["example"]: u["reason"] for u in found.unmatched}
-    assert reasons == {"cut": CUT_OFF, "blank": NO_TOKEN, "first": NOT_SCORED}
+    assert reasons == {"cut": CUT_OFF, "blank": NO_TOKEN, "first": SPAN_NOT_SCORED}
     assert found.pairs == []
     assert len(found.places) == 0
 

@@ -1,13 +1,13 @@
 """What a run takes, shown beforehand in words that fit a screen."""
 
 from spark_audit.pipeline.run import duration, memory_size, stored_passes, told
-from spark_audit.scoring.table import LAYOUTS
+from spark_audit.scoring.table import COLUMN_TYPES
 
 
 def test_words_fit_a_screen():
     every = [
         {"pass": name, "items": 10**6, "tokens": 10**9, "seconds": 10.0**n}
-        for n, name in enumerate(LAYOUTS)
+        for n, name in enumerate(COLUMN_TYPES)
     ]
     long = {
         "manifest": "a-name-that-is-longer-than-most-names-of-manifests",

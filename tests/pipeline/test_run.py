@@ -274,12 +274,12 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     monkeypatch.setattr(local, "start", start)
     monkeypatch.setattr(local, "score_keys", then)
     code = "import os, sys\nsys.stdin.buffer.read()\nos._exit(9)"
-    monkeypatch.setattr(local, "HELP", code)
+    monkeypatch.setattr(local, "HELPER_PROGRAM", code)
     with pytest.raises(KeyboardInterrupt):
         run(request_of(jobs=2))
     assert begun[0].poll() == 9
     assert not capsys.readouterr().err
-    monkeypatch.setattr(local, "HELP", "raise SystemExit(3)")
+    monkeypatch.setattr(local, "HELPER_PROGRAM", "raise SystemExit(3)")
     assert run(request_of(jobs=2)).report is not None
     assert "1 of 2 processes ended early (code 3;" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ ROWS, STOPS = 24, 20
 def line(tiny_base, tmp_path, monkeypatch):
     """``line(url)``: the words of a command."""
     monkeypatch.setattr("spark_audit.checkpoints.server.PAUSES", (0.01,) * len(PAUSES))
-    monkeypatch.setattr(served, "TEXTS", 4)
+    monkeypatch.setattr(served, "TEXTS_OF_TRIAL", 4)
     base = open_checkpoint(str(tiny_base), name="base", device="cpu")
     write_manifest(build_manifest(examples(ROWS), base, name="m"), tmp_path / "m.json")
 

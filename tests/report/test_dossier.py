@@ -22,7 +22,7 @@ from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.states import OUTCOMES, SHAPES, attacks, standings
 from spark_audit.report.tables import Rendering
 from spark_audit.report.writers import pages as page
-from spark_audit.report.writers.pages import MOST, exposed
+from spark_audit.report.writers.pages import MAX_EXPOSED_ROWS, exposed
 from spark_audit.results import (
     AuditResult,
     Finding,
@@ -193,7 +193,7 @@ def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
     ids = pd.read_parquet(folder / "scores" / "spans.parquet")["example"].unique()
     numbers = [f"row {1 + list(ids).index(worst)}" for worst in WORST]
     assert [row["id"] for row in rows[:3]] == numbers
-    assert len(rows) == MOST
+    assert len(rows) == MAX_EXPOSED_ROWS
     assert not any(row["texts"] for row in rows)
     named: Any = exposed(report, folder, leaky, manifest=case.manifest)
     assert [row["id"] for row in named[:3]] == list(WORST)

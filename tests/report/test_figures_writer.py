@@ -47,7 +47,7 @@ def test_the_bytes_are_the_same_every_time(tmp_path, monkeypatch):
         write_report(
             report(canary_by_dose=DOSES), tmp_path / folder, formats=["figures"]
         )
-    for form in figures.FORMATS:
+    for form in figures.FIGURE_FORMATS:
         first, other = (
             (tmp_path / folder / "figures" / f"exposure.{form}").read_bytes()
             for folder in ("a", "b")

@@ -6,7 +6,7 @@ import pytest
 from made_reports import checkpoint, figure, guard, made_report, said
 
 from spark_audit.errors import InputError
-from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
+from spark_audit.report.gate import DEFAULT_RULES, check, judged, parse_rule
 from spark_audit.results import Contrast, Report, Row
 from spark_audit.results import Finding as Told
 
@@ -145,7 +145,7 @@ def test_rows_that_do_not_fit_trip_a_rule_on_their_guard():
     assert found["asked"].detail == "Were these the rows?"
     assert "verbatim (extract)" in found["found"].detail
     # Without the rule, it stops nobody.
-    default = check(given, [parse_rule(DEFAULT[0])])
+    default = check(given, [parse_rule(DEFAULT_RULES[0])])
     assert {one.checkpoint: one.detail for one in default}["asked"] == (
         "its memory was not tested"
     )
@@ -296,7 +296,7 @@ def test_claims_are_gated_by_severity_and_what_was_not_tested_trips():
         one("base", "confounded"),
     ]
     claims = report([], findings=found)
-    rules = [parse_rule(text) for text in DEFAULT]
+    rules = [parse_rule(text) for text in DEFAULT_RULES]
     states = {one.checkpoint: one.state for one in check(claims, rules)}
     assert states == {"base": "left_out", "er": "tripped", "spark": "ok"}
     (only,) = judged(check(claims, rules))

@@ -13,7 +13,7 @@ from shared_digits import digits, long_numbers
 
 from spark_audit.audits.mia.guards import covariate_table
 from spark_audit.report.disclosure import FEWEST, disclosed
-from spark_audit.report.folder import ON_REQUEST, WRITERS, write_report
+from spark_audit.report.folder import FORMATS_ON_REQUEST, WRITERS, write_report
 from spark_audit.results import Finding, Report
 
 LONG = 0.12345678901234567
@@ -135,7 +135,7 @@ def test_no_number_of_any_format_has_more_than_six_digits(report, tmp_path):
     private = ("json", "named")
     formats = [name for name in WRITERS if name not in private]
     written = write_report(report, tmp_path, formats=formats)
-    assert {*ON_REQUEST, "html", "md", "csv"} <= {*formats, *private}
+    assert {*FORMATS_ON_REQUEST, "html", "md", "csv"} <= {*formats, *private}
     found = {path.name: [*long_numbers(path)] for path in written}
     assert {name: long for name, long in found.items() if long} == {}
     assert {f"{name}.csv" for name in tables()} <= found.keys()

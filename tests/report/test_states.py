@@ -11,7 +11,7 @@ from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.gate import DEFAULT, check, parse_rule
+from spark_audit.report.gate import DEFAULT_RULES, check, parse_rule
 from spark_audit.report.states import (
     SHAPES,
     advice,
@@ -268,7 +268,7 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(fault, audit, claim, leaks):
         next_steps = advice([one])["NOT TESTED"]
         assert sentences.render(f"advice.{fault}", relearned=False) in next_steps
     (judged,) = (
-        v for v in check(given, [parse_rule(DEFAULT[0])]) if v.checkpoint == "a"
+        v for v in check(given, [parse_rule(DEFAULT_RULES[0])]) if v.checkpoint == "a"
     )
     assert judged.state == "tripped"
     assert FAULT[fault] in judged.detail
@@ -337,7 +337,7 @@ def test_a_base_that_gives_something_away_is_told_of_too():
 
 
 def test_the_gate_of_no_rules_agrees():
-    rule = parse_rule(DEFAULT[0])
+    rule = parse_rule(DEFAULT_RULES[0])
     told = [
         finding("matched", "a", "memory"),
         finding("mia", "b", "membership"),
@@ -350,7 +350,7 @@ def test_the_gate_of_no_rules_agrees():
     (passed,) = (one for one in check(given, [rule]) if one.checkpoint == "c")
     assert "passes, although detected" in passed.detail
     assert "'claim >= betrays'" in passed.detail
-    verdicts = check(given, [*map(parse_rule, DEFAULT)])
+    verdicts = check(given, [*map(parse_rule, DEFAULT_RULES)])
     tripped = {one.checkpoint for one in verdicts if one.state == "tripped"}
     assert tripped == {one.name for one in stand if not one.ships}
 

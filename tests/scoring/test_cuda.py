@@ -13,7 +13,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.scoring.items import Candidates, Item, Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.store import Store
-from spark_audit.scoring.table import COLUMNS, Pass
+from spark_audit.scoring.table import PLAIN_COLUMNS, Pass
 
 pytestmark = [
     pytest.mark.cuda,
@@ -43,7 +43,7 @@ def test_every_pass_agrees_with_the_cpu(tiny_tokenizer, kind):
         score(make_loaded(there, device="cuda"), items).values(),
         strict=True,
     ):
-        assert set(gpu.columns) == set(COLUMNS)
+        assert set(gpu.columns) == set(PLAIN_COLUMNS)
         same(gpu, cpu)
     rng = np.random.default_rng(0)
     rows = tuple(rng.integers(3, 3000, (40, 9)).astype(np.int32))

@@ -10,7 +10,7 @@ from transformers import TopPLogitsWarper
 
 from spark_audit.scoring import head as head_module
 from spark_audit.scoring.head import Columns, Head, Transform, nuclei
-from spark_audit.scoring.table import COLUMNS, WITH_NUCLEI
+from spark_audit.scoring.table import PLAIN_COLUMNS, WITH_NUCLEI
 from spark_audit.stats.memorisation import top_k_logp
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def reduced(
     logits: np.ndarray,
     targets: np.ndarray,
     usable: np.ndarray | None = None,
-    names: Mapping[str, np.dtype] = COLUMNS,
+    names: Mapping[str, np.dtype] = PLAIN_COLUMNS,
 ) -> dict[str, np.ndarray]:
     usable = np.ones(logits.shape[1], dtype=bool) if usable is None else usable
     columns = Columns(usable, DEVICE)
@@ -129,7 +129,7 @@ def test_equal_head_rows_tie_exactly():
     head = Head(weight.to(DEVICE), None, Transform(), columns)
     targets = torch.full((200,), 5, device=DEVICE)
     targets[100:] = 6
-    ties = head(hidden.to(DEVICE), targets)[:, list(COLUMNS).index("ties")]
+    ties = head(hidden.to(DEVICE), targets)[:, list(PLAIN_COLUMNS).index("ties")]
     assert ties[:100].tolist() == [2.0] * 100
     assert ties[100:].tolist() == [0.0] * 100
 
@@ -169,12 +169,12 @@ def test_the_head_is_float32_with_bias_and_transform(
     head = Head(weight.to(DEVICE), bias.to(DEVICE), transform, columns)
     found = head(hidden.to(DEVICE), targets.to(DEVICE)).cpu().numpy()
     expected = naive(logits.numpy(), targets.numpy(), np.ones(5000, dtype=bool))
-    ranks = expected.pop("rank_lo"), found[:, list(COLUMNS).index("rank_lo")]
+    ranks = expected.pop("rank_lo"), found[:, list(PLAIN_COLUMNS).index("rank_lo")]
     expected.pop("ties")
     # Rounding may swap two of 5,000 logits; more would be another precision.
     assert np.abs(ranks[0] - ranks[1]).max() <= 1
     assert (ranks[0] != ranks[1]).mean() < 0.1
-    got = dict(zip(COLUMNS, found.T, strict=True))
+    got = dict(zip(PLAIN_COLUMNS, found.T, strict=True))
     assert_equal({n: got[n] for n in expected}, expected, atol=5e-5)
 
 
@@ -197,7 +197,7 @@ def test_positions_are_chunked_and_buffers_reused(monkeypatch):
         targets.numpy(),
         np.ones(3000, dtype=bool),
     )
-    got = dict(zip(COLUMNS, found.numpy().T, strict=True))
+    got = dict(zip(PLAIN_COLUMNS, found.numpy().T, strict=True))
     assert_equal(got, expected, atol=1e-4)
 
 

@@ -14,7 +14,7 @@ from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes.noise import unit_normals
 from spark_audit.scoring.score import score
-from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
 LENGTHS = (12, 40, 7, 33, 2, 1)
 KIND = Pass("noise", 0.1, 3)
@@ -58,7 +58,9 @@ def test_noise_is_added_to_what_is_read_and_to_nothing_else(kind, tied, items):
     assert_fits(scored[KIND], model, items, KIND)
     clean = scored[Pass()].columns["nll"]
     assert np.abs(scored[KIND].columns["nll"] - clean).max() > 0.05
-    assert {k: v.dtype for k, v in scored[KIND].columns.items()} == LAYOUTS["noise"]
+    assert {k: v.dtype for k, v in scored[KIND].columns.items()} == COLUMN_TYPES[
+        "noise"
+    ]
     again = score(make_loaded(model), items)[Pass()]  # the hook is gone
     np.testing.assert_array_equal(again.columns["nll"], clean)
 

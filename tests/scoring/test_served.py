@@ -169,7 +169,7 @@ def test_one_that_does_not_answer_in_time_is_not_asked_again(
     adapter, merged, texts, pauses, monkeypatch
 ):
     done = threading.Event()
-    monkeypatch.setattr("spark_audit.checkpoints.server.SECONDS", 0.05)
+    monkeypatch.setattr("spark_audit.checkpoints.server.ANSWER_SECONDS", 0.05)
 
     def before(count):
         done.wait(60)
@@ -185,7 +185,7 @@ def test_one_that_does_not_answer_in_time_is_not_asked_again(
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_one_deadline_stands_for_the_whole_answer(answer, monkeypatch):
     """A byte now and then, of headers or of the body, is no answer."""
-    monkeypatch.setattr("spark_audit.checkpoints.server.SOON", 0.5)
+    monkeypatch.setattr("spark_audit.checkpoints.server.FIRST_ANSWER_SECONDS", 0.5)
     done = threading.Event()
     limit = threading.Timer(300, done.set)
     limit.start()

@@ -10,7 +10,7 @@ import pytest
 from spark_audit.errors import OutputError
 from spark_audit.scoring.items import Candidates, Item, Prompt
 from spark_audit.scoring.store import Store
-from spark_audit.scoring.table import COLUMNS, LAYOUTS, Pass
+from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, Pass
 
 MODEL: Any = SimpleNamespace(model_id="m1", usable=np.ones(50, dtype=bool))
 
@@ -24,7 +24,7 @@ def columns_of(item: Item) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(int(item.ids.sum()))
     return {
         name: rng.integers(0, 100, len(item.scored)).astype(dtype)
-        for name, dtype in COLUMNS.items()
+        for name, dtype in PLAIN_COLUMNS.items()
     }
 
 
@@ -46,7 +46,7 @@ def assert_holds(store: Store, keys: dict[str, str], items: list[Item]) -> None:
         rows = table.rows(item.key)
         np.testing.assert_array_equal(table.position[rows], item.scored)
         for name, values in columns_of(item).items():
-            assert table.columns[name].dtype == COLUMNS[name]
+            assert table.columns[name].dtype == PLAIN_COLUMNS[name]
             np.testing.assert_array_equal(table.columns[name][rows], values)
 
 
@@ -64,19 +64,19 @@ def test_passes_that_wait_together_are_never_mixed(folder, tmp_path):
     # Regression: a flush that failed leaves rows of one pass to the next one's shard.
     store = Store(tmp_path if folder else None)
     found = {}
-    for kind in LAYOUTS:
+    for kind in COLUMN_TYPES:
         found[kind] = store.keys(MODEL, ITEMS, Pass(kind))()
         for item in ITEMS:
             columns = {
-                k: np.ones(len(item.scored), t) for k, t in LAYOUTS[kind].items()
+                k: np.ones(len(item.scored), t) for k, t in COLUMN_TYPES[kind].items()
             }
             store.add(found[kind][item.key], item.scored, columns)
     store.flush()
-    assert len(list(tmp_path.glob("*.parquet"))) == folder * len(LAYOUTS)
+    assert len(list(tmp_path.glob("*.parquet"))) == folder * len(COLUMN_TYPES)
     for kind, keys in found.items():
         for reader in (store, Store(tmp_path)) if folder else (store,):
             table = reader.gather(keys, kind=Pass(kind))
-            assert {k: v.dtype for k, v in table.columns.items()} == LAYOUTS[kind]
+            assert {k: v.dtype for k, v in table.columns.items()} == COLUMN_TYPES[kind]
             assert table.ids == tuple("abcd")
 
 
@@ -198,7 +198,7 @@ def test_shards_tell_nothing_about_the_texts(tmp_path):
     fill(Store(tmp_path), items)
     (path,) = tmp_path.glob("*.parquet")
     table = pq.read_table(path)
-    assert set(table.column_names) == {"key", "position", *COLUMNS}
+    assert set(table.column_names) == {"key", "position", *PLAIN_COLUMNS}
     everything = path.read_bytes() + path.name.encode()
     assert b"person" not in everything
     assert path.stat().st_mode & 0o777 == 0o600

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.scoring.table import COLUMNS, LAYOUTS, TokenTable
+from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, TokenTable
 
 Item = tuple[str, np.ndarray, dict[str, np.ndarray]]
 
@@ -15,7 +15,7 @@ def make_item(key: str, positions: list[int], seed: int = 0) -> Item:
     rng = np.random.default_rng(seed)
     columns = {
         name: (rng.normal(size=len(positions)) * 100).astype(dtype)
-        for name, dtype in COLUMNS.items()
+        for name, dtype in PLAIN_COLUMNS.items()
     }
     return key, np.array(positions, dtype=np.int32), columns
 
@@ -27,7 +27,7 @@ def assert_same(a: TokenTable, b: TokenTable) -> None:
     assert list(a.columns) == list(b.columns)
     for name, values in a.columns.items():
         np.testing.assert_array_equal(values, b.columns[name])
-        assert values.dtype == b.columns[name].dtype == COLUMNS[name]
+        assert values.dtype == b.columns[name].dtype == PLAIN_COLUMNS[name]
 
 
 @pytest.mark.parametrize("n_items", [1, 2, 300])
@@ -50,9 +50,9 @@ def test_items_are_ordered_by_key_whatever_the_order_of_arrival():
     )
 
 
-@pytest.mark.parametrize("kind", sorted(LAYOUTS))
+@pytest.mark.parametrize("kind", sorted(COLUMN_TYPES))
 def test_every_kind_of_pass_keeps_its_columns_and_their_types(kind, tmp_path):
-    layout = LAYOUTS[kind]
+    layout = COLUMN_TYPES[kind]
     items = [
         (
             key,

@@ -4,7 +4,7 @@ from numpy.typing import ArrayLike
 from scipy import stats as scipy_stats
 
 from spark_audit.stats.accuracy import (
-    METRICS,
+    ACCURACY_METRICS,
     Answers,
     accuracy_difference,
     accuracy_estimate,
@@ -60,7 +60,7 @@ def accuracy_metrics(matrix: ArrayLike) -> dict[str, float]:
     stages, tasks = np.shape(matrix)
     return {
         name: float(metric(np.asarray(matrix)))
-        for name, metric in METRICS.items()
+        for name, metric in ACCURACY_METRICS.items()
         if reason_against(name, stages=stages, tasks=tasks) is None
     }
 
@@ -89,12 +89,12 @@ def test_the_papers_pecl_matrix_gives_the_papers_figures():
         (2, 3, {"last"}),
         (4, 3, {"last"}),
         (1, 1, {"last", "avg", "learning_accuracy"}),
-        (3, 3, set(METRICS)),
+        (3, 3, set(ACCURACY_METRICS)),
     ],
 )
 def test_a_matrix_has_only_the_figures_that_its_shape_allows(stages, tasks, names):
     assert set(accuracy_metrics(np.full((stages, tasks), 0.5))) == names
-    for name in METRICS:
+    for name in ACCURACY_METRICS:
         reason = reason_against(name, stages=stages, tasks=tasks)
         assert (reason is None) == (name in names)
 
@@ -102,7 +102,7 @@ def test_a_matrix_has_only_the_figures_that_its_shape_allows(stages, tasks, name
 # --- intervals ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("metric", list(METRICS))
+@pytest.mark.parametrize("metric", list(ACCURACY_METRICS))
 def test_stratified_jackknife_by_hand(metric):
     answers = made([9, 14, 11], stages=3, seed=1)
     estimate = accuracy_estimate(answers, metric)

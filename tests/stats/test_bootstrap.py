@@ -60,7 +60,7 @@ class TestWeights:
             ]
 
         whole = everything()
-        monkeypatch.setattr("spark_audit.stats.bootstrap._CHUNK", 39)
+        monkeypatch.setattr("spark_audit.stats.bootstrap._REPLICATES_CHUNK", 39)
         for one, other in zip(whole, everything(), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-13, equal_nan=True)
 
@@ -107,7 +107,7 @@ class TestSignFlip:
     def test_random_signs_agree_with_the_exact_p(self, monkeypatch):
         num = np.random.default_rng(1).normal(0.3, 1, 16)
         exact = sign_flip(num, seed=0)
-        monkeypatch.setattr(bootstrap, "EXACT_UP_TO", 0)
+        monkeypatch.setattr(bootstrap, "MAX_CLUSTERS_EXACT", 0)
         p = sign_flip(num, seed=0, replicates=20_000)
         hits = round(p * 20_001) - 1
         assert stats.binomtest(hits, 20_000, exact).pvalue > 1e-3

@@ -106,7 +106,7 @@ def test_small_blocks_change_nothing(monkeypatch):
     texts = variants(np.random.default_rng(1), texts=120, words=20, changes=3)
     expected = by_brute_force(texts, 0.5, 2)
     assert len(expected) > 50
-    monkeypatch.setattr(duplicates, "_BLOCK", 7)
+    monkeypatch.setattr(duplicates, "_MAX_SIMILARITIES", 7)
     assert_groups(texts, 0.5, 2, expected)
 
 

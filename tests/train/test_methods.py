@@ -32,7 +32,7 @@ def plan():
 
 
 def test_every_option_is_offered_by_the_command():
-    assert set(request.DP) == {request.NONE, *PRIVACY}
+    assert set(request.DP) == {request.NO_PRIVACY, *PRIVACY}
 
 
 @pytest.mark.parametrize("method", ALL)

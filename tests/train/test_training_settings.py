@@ -6,7 +6,7 @@ import pytest
 
 from spark_audit.errors import InputError
 from spark_train.training_settings import (
-    GROUPS,
+    SETTING_GROUPS,
     Settings,
     describe,
     names,
@@ -64,7 +64,7 @@ def test_a_method_takes_its_own_settings_only():
         assert "replay.ratio" in str(caught.value)
         assert "ptpc" not in str(caught.value).partition("choose")[2]
     assert names(()) == [name for name in names() if "." not in name]
-    assert names(GROUPS) == names()
+    assert names(SETTING_GROUPS) == names()
 
 
 def test_every_setting_is_described():

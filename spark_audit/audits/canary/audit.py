@@ -40,15 +40,15 @@ from spark_audit.stats import memorisation
 
 CANDIDATES = Pass("candidates")
 
-TOP = {"top1_rate": 1, "top10_rate": 10}
+TOP_RANKS = {"top1_rate": 1, "top10_rate": 10}
 
-VALUES = ("rank", "ties", "nll_mean")
+CANARY_COLUMNS = ("rank", "ties", "nll_mean")
 
-OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
+CANARY_VARIANTS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 
-_ranked = partial(Metric, variants=OFS, missing=RANKED)
+_ranked = partial(Metric, variants=CANARY_VARIANTS, missing=RANKED)
 
-METRICS = (
+CANARY_METRICS = (
     _ranked("nll", "nats", bounds=(0.0, math.inf), learned=-1),
     # A percentile interval of a mean rank covers far too rarely.
     _ranked("rank_mean", "ranks", bounds=(1.0, math.inf), learned=-1, heavy=True),
@@ -65,13 +65,13 @@ METRICS = (
 )
 """Ranks and exposures are bounded by the number of candidates, once it is known."""
 
-NONE = "the manifest has no canary"
+NO_CANARY = "the manifest has no canary"
 
 UNRANKED = "no canary of the manifest can be ranked among candidates"
 
 ONE_RANK = "the chance band assumes that all rows of a canary have the same rank"
 
-UNSCORED = "the candidates of canaries were not scored"
+CANDIDATES_NOT_SCORED = "the candidates of canaries were not scored"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,9 @@ class CanaryRank(Audit):
     """
 
     name = "canary"
-    metrics = METRICS
-    nothing = NONE
-    unscored = UNSCORED
+    metrics = CANARY_METRICS
+    nothing = NO_CANARY
+    unscored = CANDIDATES_NOT_SCORED
     chance = True
     covers = ("exposure_mean", "n")
     memory = True
@@ -128,8 +128,8 @@ class CanaryRank(Audit):
             for name, passes in tables.items():
                 table = passes.get(CANDIDATES)
                 rows = [row for one in keyed for row in _scores(*one, table)]
-                scores = np.array(rows, np.float64).reshape(-1, len(VALUES))
-                yield name, dict(zip(VALUES, scores.T, strict=True))
+                scores = np.array(rows, np.float64).reshape(-1, len(CANARY_COLUMNS))
+                yield name, dict(zip(CANARY_COLUMNS, scores.T, strict=True))
 
         kept = manifest.settings.canary_contexts if context.paper else None
         return Evidence.of(units, measured(), {"kept_contexts": kept})
@@ -147,7 +147,9 @@ class CanaryRank(Audit):
         frame = ranks.ranked(every)
         ours = ranks.trained(frame)
         if ours.empty:
-            reason = UNSCORED if (units["kind"] == "canary").any() else UNRANKED
+            reason = (
+                CANDIDATES_NOT_SCORED if (units["kind"] == "canary").any() else UNRANKED
+            )
             if len(frame):
                 reason = "no canary of a trained row can be ranked"
             unknown = finding("", "not_tested", "not_estimable", {"reason": reason})
@@ -165,7 +167,7 @@ class CanaryRank(Audit):
         for name in names:
             reason = UNRANKED
             if name not in {*ours["checkpoint"]}:
-                reason = UNSCORED
+                reason = CANDIDATES_NOT_SCORED
                 said.append(finding(name, "not_tested", "unscored", {"reason": reason}))
             rows += self.missing([name], reason, beside=rows)
         said += contrast_findings(contrasts, judged)
@@ -209,13 +211,13 @@ def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, A
 def _scores(
     canary: ManifestCanary, keys: dict[str, str], table: TokenTable | None
 ) -> Iterator[list[float]]:
-    """Yield :data:`VALUES` of each unit of a canary part.
+    """Yield :data:`CANARY_COLUMNS` of each unit of a canary part.
 
     They are NaN where it was not scored.
     """
     true = canary.true_index
     if not keys or table is None or not all(key in table for key in keys.values()):
-        yield from [[np.nan] * len(VALUES)] * (len(keys) + 1)
+        yield from [[np.nan] * len(CANARY_COLUMNS)] * (len(keys) + 1)
         return
     assert true is not None
     held = [table.columns["nll_mean"][table.rows(key)] for key in keys.values()]
@@ -237,12 +239,12 @@ def canary_figures(
     in_contexts = often.assign(part=often["part"] + "/annotation")
     frame = pd.concat([once, in_contexts], ignore_index=True)
     frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
-    for metric, k in TOP.items():
+    for metric, k in TOP_RANKS.items():
         frame[metric] = memorisation.top_k_credit(
             frame["rank"], k=k, ties=frame["ties"]
         )
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
-    columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
+    columns |= {metric: metric for metric in TOP_RANKS} | {"rank_mean": "mid"}
     groups = [("pooled", frame), *by_supervision(frame)]
     cells = [cells_of_frame(group, part, columns) for group, part in groups]
     rows, contrasts = ratio_figures(cells, context, CanaryRank, **tops)
@@ -253,9 +255,9 @@ def canary_figures(
         for row in rows
     ]
     names = list(dict.fromkeys(once["checkpoint"]))
-    order = [metric.name for metric in METRICS]
+    order = [metric.name for metric in CANARY_METRICS]
     rows.sort(key=lambda r: (names.index(r.checkpoint), r.of, order.index(r.metric)))
-    return _marked(rows, judged), _marked(bounded(contrasts, TOP), judged)
+    return _marked(rows, judged), _marked(bounded(contrasts, TOP_RANKS), judged)
 
 
 def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
@@ -268,7 +270,7 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         of[(of["checkpoint"] == row.checkpoint) & (of["part"] == part)]
         for of in (once, often)
     )
-    k, n, size = TOP.get(row.metric, 0), len(once), ranks.size_of(once)
+    k, n, size = TOP_RANKS.get(row.metric, 0), len(once), ranks.size_of(once)
     if row.metric == "nll" or row.value is None or k >= size:
         return row
     change, notes = dict[str, Any](), [row.note]

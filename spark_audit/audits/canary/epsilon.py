@@ -11,8 +11,8 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.canary.ranks import (
+    CONFIDENCE,
     KS,
-    LEVEL,
     Judged,
     Record,
     by_part,
@@ -20,7 +20,7 @@ from spark_audit.audits.canary.ranks import (
     size_of,
     trained,
 )
-from spark_audit.data.canaries import FORMATS
+from spark_audit.data.canaries import CANARY_FORMATS
 from spark_audit.names import BASE
 from spark_audit.stats import memorisation
 
@@ -40,7 +40,7 @@ BOUNDS = (
 )
 """Columns of the bounds of one :class:`~spark_audit.stats.memorisation.GuessBound`."""
 
-DECLARED = ("full", "all", 1)
+DECLARED_TEST = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
 
@@ -50,7 +50,7 @@ def _drawn(judged: Judged) -> pd.DataFrame:
     None where the base's ranks speak against it.
     """
     frame = judged.frame
-    drawn = frame["format"].isin(list(FORMATS)) & judged.uniform
+    drawn = frame["format"].isin(list(CANARY_FORMATS)) & judged.uniform
     return frame[drawn & (frame["checkpoint"] != BASE)]
 
 
@@ -58,7 +58,7 @@ def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """All canaries, and those of each dose where there are several."""
     doses = [(str(dose), part) for dose, part in frame.groupby("dose")]
     if doses:
-        yield DECLARED[1], frame
+        yield DECLARED_TEST[1], frame
     if len(doses) > 1:
         yield from doses
 
@@ -77,7 +77,7 @@ def epsilon_table(judged: Judged) -> list[Record]:
             "part": part,
             "dose": dose,
             "k": k,
-            "declared": (part, dose, k) == DECLARED,
+            "declared": (part, dose, k) == DECLARED_TEST,
             "canaries": len(chosen),
             "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
             "rows": int(chosen["dose"].max()),
@@ -114,7 +114,7 @@ def one_run_table(judged: Judged) -> list[Record]:
                 "checkpoint": name,
                 "part": part,
                 "dose": dose,
-                "declared": (part, dose) == DECLARED[:2],
+                "declared": (part, dose) == DECLARED_TEST[:2],
                 "pairs": len(pairs),
                 "guesses": guesses,
                 # A guess at a tie is one that is wrong.
@@ -158,7 +158,7 @@ def _bounded(
     declared = sum(record["declared"] for record in found)
     for record in found:
         family = declared if record["declared"] else len(found) - declared
-        share = (1 - LEVEL) / family
+        share = (1 - CONFIDENCE) / family
         figures = bounds(record, share)
         epsilon = figures["epsilon_per_record"]
         key = "bounded" if epsilon > 0 else "bound_of_0"

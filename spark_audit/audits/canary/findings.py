@@ -181,7 +181,7 @@ def _rise(frame: pd.DataFrame, best: Tested, never: Sequence[Pair]) -> Finding:
     facts = {"rise": row, "p": best.p, "over": best.over}
     if best.detected:
         kind = ranks.p_risen(ranks.rises(ranks.held_out(part), name))
-        if kind <= 1 - ranks.LEVEL and _clear(never, ahead=True) is None:
+        if kind <= 1 - ranks.CONFIDENCE and _clear(never, ahead=True) is None:
             return finding(name, "confounded", "kind_risen", facts, p=best.p)
         return finding(name, "memory", "risen", facts, p=best.p)
     # The one-sided signed-rank test of those in most rows. Against Student's t its
@@ -262,7 +262,7 @@ def _epsilon(name: str, bounds: Sequence[Record], size: int) -> Iterator[Finding
     for one in told:
         trials, chance = one["canaries"], one["k"] / size
         by_chance = float(scipy.stats.binom.sf(one["hits"] - 1, trials, chance))
-        ps.append(by_chance * (1 - ranks.LEVEL) / one["significance"])
+        ps.append(by_chance * (1 - ranks.CONFIDENCE) / one["significance"])
         row = Row(
             audit="canary",
             checkpoint=name,

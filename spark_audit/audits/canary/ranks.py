@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.data.canaries import FORMATS, RANKED
+from spark_audit.data.canaries import CANARY_FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
@@ -104,7 +104,7 @@ def hits_of(frame: pd.DataFrame, *, k: int) -> memorisation.TopK:
     return memorisation.top_k(frame["rank"], k=k, n_candidates=size, ties=ties)
 
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 
 
 def row_of(name: str, part: str, metric: str, n: int, **figures: Any) -> Row:
@@ -142,7 +142,7 @@ class Tested:
     @property
     def detected(self) -> bool:
         """Whether it is significant."""
-        return self.p <= 1 - LEVEL
+        return self.p <= 1 - CONFIDENCE
 
     def facts(self, metric: str, **figures: Any) -> dict[str, Any]:
         """Its figure by the name of the metric, p, and over how many tests that is."""
@@ -151,10 +151,10 @@ class Tested:
         return {metric: row, "p": self.p, "over": self.over}
 
 
-T = TypeVar("T", bound=Tested)
+TestedT = TypeVar("TestedT", bound=Tested)
 
 
-def adjusted(tests: Sequence[T]) -> list[T]:
+def adjusted(tests: Sequence[TestedT]) -> list[TestedT]:
     """The tests with Holm's correction, in their order."""
     ps = holm([test.p for test in tests]).tolist()
     return [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
@@ -253,7 +253,7 @@ class Judged:
         for least in sorted({*whole["dose"]}, reverse=True):
             most = whole[whole["dose"] >= least]
             sizes = [len(own) for name, _, own in by_part(most) if name != BASE]
-            if self.uniform or sum(0.5**n for n in sizes) <= 1 - LEVEL:
+            if self.uniform or sum(0.5**n for n in sizes) <= 1 - CONFIDENCE:
                 break
 
         def p(chosen: pd.DataFrame) -> float:
@@ -279,7 +279,7 @@ class Judged:
     @property
     def supposed(self) -> bool:
         """Whether neither the base nor a draw of ours tells that chance is uniform."""
-        drawn = set(trained(self.frame)["format"]) <= set(FORMATS)
+        drawn = set(trained(self.frame)["format"]) <= set(CANARY_FORMATS)
         return not self.base and not drawn
 
 
@@ -294,7 +294,7 @@ def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
         for dose, chosen in whole.groupby(doses):
             n, most = len(chosen), float(np.log2(size_of(chosen)))
             mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=(0.0, most))
-            low, high = memorisation.null_mean(chosen["n_candidates"]).band(LEVEL)
+            low, high = memorisation.null_mean(chosen["n_candidates"]).band(CONFIDENCE)
             # Where nothing is ranked there is no test.
             able = bool(resolved(chosen).any())
             yield {

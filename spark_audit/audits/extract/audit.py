@@ -14,12 +14,12 @@ import pandas as pd
 from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract import canaries, findings
-from spark_audit.audits.extract.findings import FULL, NOTHING
+from spark_audit.audits.extract.findings import FULL_PROMPT, NO_TRAINED_IDENTIFIER
 from spark_audit.audits.extract.prompts import (
-    EVERY,
+    ALL_SAMPLERS,
+    EXTRACT_COLUMNS,
     NUCLEUS,
     SAMPLERS,
-    VALUES,
     Asked,
     _known,
     _scores,
@@ -43,9 +43,9 @@ from spark_audit.stats.memorisation import n_p
 
 PROMPTED = Pass("prompted")
 
-DEFAULT = "last16,cue"
+DEFAULT_PROMPTS = "last16,cue"
 
-MOST = 1e12
+MAX_N50 = 1e12
 """Tries beyond which a number of tries says no more than "more than that"."""
 
 ONE_TOKENISATION = (
@@ -53,11 +53,11 @@ ONE_TOKENISATION = (
     "least as high, so fewer tries may be enough"
 )
 
-METRICS = (
+EXTRACT_METRICS = (
     Metric(
         "greedy_rate", rate=True, learned=1, missing=("",), glance=("",), headline=("",)
     ),
-    Metric("n50_median", "tries", learned=-1, variants=EVERY, missing=SAMPLERS),
+    Metric("n50_median", "tries", learned=-1, variants=ALL_SAMPLERS, missing=SAMPLERS),
 )
 
 
@@ -79,15 +79,15 @@ class Extraction(Audit):
     """
 
     name = "extract"
-    metrics = METRICS
-    nothing = NOTHING
+    metrics = EXTRACT_METRICS
+    nothing = NO_TRAINED_IDENTIFIER
     covers = ("greedy_rate", "n")
 
     prompts: Annotated[
         str,
         "prompts in addition to the true prefix: last8, last16, last32, association, "
         "association2, association3, cue; full: no others",
-    ] = DEFAULT
+    ] = DEFAULT_PROMPTS
     top_p: Annotated[
         bool, "tries of top-p sampling at 0.9 and 0.95, too: one more forward pass"
     ] = False
@@ -114,7 +114,9 @@ class Extraction(Audit):
             each = {p: sequences.key_of(p, span.start, example.id) for p in asked}
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
             text = example.text[span.start : span.end]
-            spans.append(Asked(text, span.type, tokens, {FULL: example.id, **prompts}))
+            spans.append(
+                Asked(text, span.type, tokens, {FULL_PROMPT: example.id, **prompts})
+            )
         units = pd.DataFrame.from_records(
             {**facts, "prompt": prompt, "span": number}
             for number, (facts, one) in enumerate(zip(known, spans, strict=True))
@@ -129,7 +131,7 @@ class Extraction(Audit):
                 nucleus = nucleus if self.top_p else None
                 each = (_scores(one, table, others, nucleus) for one in spans)
                 rows = np.array([*chain.from_iterable(each)], float)
-                yield name, dict(zip(VALUES, rows.T, strict=True))
+                yield name, dict(zip(EXTRACT_COLUMNS, rows.T, strict=True))
 
         asks = map(sequences.parts_of, keys)
         trained = {p for p, _, of in asks if manifest.by_id[of].split == "train"}
@@ -150,13 +152,15 @@ class Extraction(Audit):
         of_canaries = [*canaries.canary_findings(planted)]
         held = findings.cue_alone(every)
         if "train" not in {*held["split"]}:
-            unknown = Finding.not_tested("extract", "not_estimable", reason=NOTHING)
-            rows = self.missing(evidence.checkpoints, NOTHING)
+            unknown = Finding.not_tested(
+                "extract", "not_estimable", reason=NO_TRAINED_IDENTIFIER
+            )
+            rows = self.missing(evidence.checkpoints, NO_TRAINED_IDENTIFIER)
             return AuditResult(
                 rows=rows, findings=[unknown, *of_canaries], tables=tables
             )
         units = evidence.units
-        pii = units[(units["set"] == "pii") & (units["prompt"] == FULL)]
+        pii = units[(units["set"] == "pii") & (units["prompt"] == FULL_PROMPT)]
         groups = [*ratio_rows.groups_of(pii)]
         metrics, of = {"greedy_rate": np.asarray}, np.full(len(units), "")
         cells = ratio_rows.cells_of_units(
@@ -183,24 +187,24 @@ def medians(
 ) -> tuple[list[Row], list[Contrast]]:
     """Median numbers of tries of a group's spans, and contrasts of them.
 
-    Medians are taken of log10 tries, at most a little above :data:`MOST`, so that a
+    Medians are taken of log10 tries, at most a little above :data:`MAX_N50`, so that a
     span that cannot be drawn at all has a place in the order; contrasts are differences
     of these. All checkpoints are on the same resamples.
     """
     weights, rows = group.weights(context), list[Row]()
     tries: dict[tuple[str, str], np.ndarray] = {}
     drawn: dict[tuple[str, str], np.ndarray] = {}
-    for name, of in product(evidence.checkpoints, EVERY):
+    for name, of in product(evidence.checkpoints, ALL_SAMPLERS):
         logp = evidence.row(name, f"logp_{of}")[group.units]
         if np.isnan(logp).any():
             continue
-        values = tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MOST))
+        values = tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MAX_N50))
         replicates = drawn[name, of] = median_replicates(weights, values, group.codes)
         found = _tries(median_estimate(values, group.codes, replicates=replicates))
         found = found.noting(ONE_TOKENISATION)
         rows.append(Extraction.row(found, name, "n50_median", of, group=group.name))
     contrasts = []
-    for (name, baseline), of in product(context.baselines.items(), EVERY):
+    for (name, baseline), of in product(context.baselines.items(), ALL_SAMPLERS):
         one, other = (name, of), (baseline, of)
         if {one, other} <= {*tries}:
             pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
@@ -223,8 +227,8 @@ def _difference(
         return Estimate.missing("only 1 cluster; an interval needs 2")
     counts: dict[str, Any] = {"n": len(pair[0]), "clusters": clusters}
     one, other = map(np.median, pair)
-    if max(one, other) > np.log10(MOST):
-        reason = f"a median is more than {MOST:.0e} tries"
+    if max(one, other) > np.log10(MAX_N50):
+        reason = f"a median is more than {MAX_N50:.0e} tries"
         return Estimate.missing(reason, **counts)
     estimate = Estimate(float(one - other), **counts)
     low, high = percentile_interval(replicates)
@@ -232,20 +236,20 @@ def _difference(
 
 
 def _tries(estimate: Estimate) -> Estimate:
-    """An estimate of log10 tries as tries, none of them above :data:`MOST`."""
+    """An estimate of log10 tries as tries, none of them above :data:`MAX_N50`."""
     if estimate.value is None:
         return estimate
     ends = [estimate.value, estimate.low, estimate.high]
     value, low, high = (10.0 ** np.array(ends, np.float64)).tolist()
-    endless = value > MOST or high > MOST
+    endless = value > MAX_N50 or high > MAX_N50
     # Without an interval all resamples agree, and lie beyond the bound if it does.
-    if math.isnan(low) and value > MOST:
-        low = MOST
-    made = replace(estimate, value=min(value, MOST))
+    if math.isnan(low) and value > MAX_N50:
+        low = MAX_N50
+    made = replace(estimate, value=min(value, MAX_N50))
     if not math.isnan(low):
-        made = made.between(min(low, MOST), None if endless else high)
+        made = made.between(min(low, MAX_N50), None if endless else high)
     # The bound stays a true lower limit, but never an upper one.
-    note = f"no upper limit: it is more than {MOST:.0e}"
-    if value > MOST:
-        note = f"more than {MOST:.0e}: the value is that bound, with no upper limit"
+    note = f"no upper limit: it is more than {MAX_N50:.0e}"
+    if value > MAX_N50:
+        note = f"more than {MAX_N50:.0e}: the value is that bound, with no upper limit"
     return made.noting(note) if endless else made

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.extract.findings import LEVEL
+from spark_audit.audits.extract.findings import CONFIDENCE
 from spark_audit.audits.extract.rates import Facts
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding
@@ -47,7 +47,7 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
             claim, says = "not_tested", "canaries_tied"
         elif not won:
             claim = "nothing_shown"
-        elif p is not None and p < 1 - LEVEL:
+        elif p is not None and p < 1 - CONFIDENCE:
             claim, says = "verbatim", "canaries_back"
         elif p is not None:
             says = "canaries_chance"

@@ -11,16 +11,16 @@ import pandas as pd
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guessing import (
-    GUESSABLE,
+    MAX_GUESS_RATE,
     beyond_guessing,
     counted,
     guess_rates,
     without_read,
 )
 from spark_audit.audits.extract.rates import (
-    ENDS,
     NOT_COMPARED,
     SPLITS,
+    VALUE_AND_LIMITS,
     Facts,
     _ends,
     against_base,
@@ -36,7 +36,7 @@ from spark_audit.audits.extract.rates import (
     row_of,
     splits_apart,
 )
-from spark_audit.audits.identifiers import ENOUGH
+from spark_audit.audits.identifiers import MIN_CLUSTERS_FOR_CLASSIFIER
 from spark_audit.manifest.selection import BARE
 from spark_audit.manifest.sequences import PROMPTS
 from spark_audit.names import BASE
@@ -47,11 +47,11 @@ from spark_audit.stats.estimate import Estimate, Power, side_of
 from spark_audit.stats.memorisation import n_p
 from spark_audit.stats.memory_contrast import Sides, permutation_p
 
-NOTHING = "no identifier of a trained row was scored"
+NO_TRAINED_IDENTIFIER = "no identifier of a trained row was scored"
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 
-FULL = "full"
+FULL_PROMPT = "full"
 """The true prefix: what the plain pass has read anyway."""
 
 WHOLE, DIGITS, LOCAL = "identifiers", "digits", "local parts"
@@ -61,7 +61,7 @@ WITHIN = (1, 10, 100)
 
 NOT_ASKED = "no identifier of a trained row fits this prompt"
 
-NOT_SCORED = "the texts of this prompt were not scored"
+PROMPT_NOT_SCORED = "the texts of this prompt were not scored"
 
 TIES_MATTER = 0.005
 """Difference of the greedy rate by tie rule above which readers are told."""
@@ -73,7 +73,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
     for name, spans in by_checkpoint(pii).items():
         row, back = pooled.get((name, "greedy_rate", "")), returned(spans)
         if row is None or (row.value is None and not back.count + back.tied):
-            reason = NOTHING if row is None else row.note
+            reason = NO_TRAINED_IDENTIFIER if row is None else row.note
             lost: Any = {"checkpoint": name, "reason": reason}
             yield Finding.not_tested("extract", "extract.missing", **lost)
             continue
@@ -124,7 +124,7 @@ def _finding(
         place: Any = {"checkpoint": row.checkpoint, "clusters": row.clusters}
         shown = row_of(apart, metric="apart", **place)
         facts = {**facts, "apart": shown}
-        test |= {k: 100 * getattr(shown, k) for k in (*ENDS, "mde")}
+        test |= {k: 100 * getattr(shown, k) for k in (*VALUE_AND_LIMITS, "mde")}
         test |= {"metric": f"{row.metric}{EXCESS}", "null": 0.0, "unit": "points"}
     return Finding.on(row, claim, f"extract.{says}", facts=facts, **test)
 
@@ -170,7 +170,7 @@ def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
             facts |= guess
     claim: Claim = "verbatim" if side == 1 else "betrays"
     says: str = claim
-    if side == 0 or (p is not None and p > 1 - LEVEL):
+    if side == 0 or (p is not None and p > 1 - CONFIDENCE):
         claim, says = "nothing_shown", "not_apart"
     elif name == BASE or not (alike or past_base):
         claim, says = "confounded", "splits_differ" if name == BASE else "kinds_differ"
@@ -188,7 +188,7 @@ def _not_compared_because(spans: pd.DataFrame) -> str:
     if alike.empty:
         return "form"
     n_clusters = alike.groupby("split")["cluster"].nunique().reindex(SPLITS)
-    return "text" if n_clusters.min() >= ENOUGH else "few"
+    return "text" if n_clusters.min() >= MIN_CLUSTERS_FOR_CLASSIFIER else "few"
 
 
 def _against_base(spans: pd.DataFrame, row: Row, facts: Facts, *, seed: int) -> Finding:
@@ -207,11 +207,11 @@ def _against_base(spans: pd.DataFrame, row: Row, facts: Facts, *, seed: int) -> 
         p = min(1.0, 2 * min(guess_p, grows))
         facts |= {"grows": grows if grows < guess_p else None, **guess}
         claim, says = "verbatim", "beyond_guessing"
-        if p > 1 - LEVEL:
+        if p > 1 - CONFIDENCE:
             claim, says = "confounded", "maybe_guessed"
     elif side is None:
         claim, says = "not_tested", "no_comparison"
-    elif side == 0 or (p or 0.0) > 1 - LEVEL:
+    elif side == 0 or (p or 0.0) > 1 - CONFIDENCE:
         claim, says = "nothing_shown", "not_apart"
     else:
         claim, says = "moved", "fewer_than_base"
@@ -270,7 +270,7 @@ def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
     """
     place = ["checkpoint", "prompt", "span"]
     won = pd.MultiIndex.from_frame(every.loc[every["greedy"].astype(bool), place])
-    full = every[every["prompt"] == FULL]
+    full = every[every["prompt"] == FULL_PROMPT]
 
     def back(**behind: str) -> np.ndarray:
         return pd.MultiIndex.from_frame(full[place].assign(**behind)).isin(won)
@@ -293,7 +293,7 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     has the reason where no difference is estimable, ``shown`` is whether one was found,
     None where it is not tested here. Empty where nothing but the true prefix was asked.
     """
-    if {*every["prompt"]} <= {FULL}:
+    if {*every["prompt"]} <= {FULL_PROMPT}:
         return []
     full, mail = by_checkpoint(cue_alone(every)), every["type"] == "EMAIL"
     right, parts = every["parts_right"], every["parts"]
@@ -301,7 +301,7 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     cases = {WHOLE: every.assign(trials=1), DIGITS: graded[~mail], LOCAL: graded[mail]}
     cue = bool((every["prompt"] == "cue").any())
     records: list[dict[str, Any]] = []
-    for prompt, (of, case) in product((FULL, *PROMPTS), cases.items()):
+    for prompt, (of, case) in product((FULL_PROMPT, *PROMPTS), cases.items()):
         asked = case[(case["prompt"] == prompt) & (case["trials"] > 0)]
         for name, spans in by_checkpoint(asked).items():
             train, test = (spans[spans["split"] == split] for split in SPLITS)
@@ -335,14 +335,14 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                     "cue_too": too,
                 }
                 record |= {f"top40_within_{n}": int((tries <= n).sum()) for n in WITHIN}
-            tested = (prompt, of) != (FULL, WHOLE) and name != BASE
+            tested = (prompt, of) != (FULL_PROMPT, WHOLE) and name != BASE
             record["note"] = NOT_COMPARED if p is None else ""
             records.append({**record, "p": p if tested else None})
     order = [*full]
     records.sort(key=lambda record: order.index(record["checkpoint"]))
     adjusted = holm_by_key({i: record.pop("p") for i, record in enumerate(records)})
     for i, record in enumerate(records):
-        clear = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < 1 - LEVEL
+        clear = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < 1 - CONFIDENCE
         record["shown"] = clear if i in adjusted else None
     return records
 
@@ -354,7 +354,8 @@ def not_asked(
     done = {(record["checkpoint"], record["prompt"]) for record in records}
     empty = dict.fromkeys(records[0] if records else ())
     why = {
-        p: NOT_SCORED if p in facts["trained"] else NOT_ASKED for p in facts["asked"]
+        p: PROMPT_NOT_SCORED if p in facts["trained"] else NOT_ASKED
+        for p in facts["asked"]
     }
     return [
         {**empty, "checkpoint": name, "prompt": prompt, "of": WHOLE}
@@ -373,7 +374,7 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
     """
     train, held = counted(spans), without_read(counted(spans, "test"))
     rates = guess_rates(train, held, other_rows=False)
-    hard = [k for k, rate in rates.items() if rate <= GUESSABLE and k not in BARE]
+    hard = [k for k, rate in rates.items() if rate <= MAX_GUESS_RATE and k not in BARE]
     train = train[train["cue_asked"] & train["type"].isin(hard)]
     several = (train["dose"] > 1).to_numpy()
     hit = (train["hit"] & ~train["cue"]).to_numpy(np.float64)

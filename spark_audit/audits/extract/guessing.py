@@ -22,10 +22,10 @@ from spark_audit.results import Hits
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import clopper_pearson
 
-LEAST = 0.01
+MIN_GUESS_RATE = 0.01
 """Lowest rate at which any kind of identifier is taken to be guessed **[ours]**."""
 
-GUESSABLE = 0.2
+MAX_GUESS_RATE = 0.2
 """A type that is guessed more often is not pooled with others, nor tested by dose
 **[ours]**."""
 
@@ -37,7 +37,7 @@ _LAST_TWO = re.compile(r"\d{1,2}(?!\d)")
 
 _TWO_DIGITS = re.compile(r"\d\D*\d\D*$")
 
-_WORD = re.compile(r"[^\W_]+")
+_WORD_OR_NUMBER = re.compile(r"[^\W_]+")
 
 
 def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], dict[str, Any]]:
@@ -75,7 +75,7 @@ def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], dict[str, Any
     found = {}
     for _, row, span, text in spans:
         guess = guessed.get((row.id, span.start, span.end))
-        end, word = _TWO_DIGITS.search(text), _WORD.search(text)
+        end, word = _TWO_DIGITS.search(text), _WORD_OR_NUMBER.search(text)
         lead = text[: end.start()] if end else word[0] if word else text
         same = (alike[span.type, stem] for stem in _stems(text))
         found[row.id, span.start, span.end] = dict(
@@ -100,8 +100,8 @@ def _given(row: ManifestExample, span: ManifestSpan) -> bool:
     own = folded(row.text[span.start : span.end])
     if span.type == "EMAIL":
         own = own.partition("@")[0]
-    words = _WORD.findall(own)
-    before = {*_WORD.findall(folded(row.text[: span.start]))}
+    words = _WORD_OR_NUMBER.findall(own)
+    before = {*_WORD_OR_NUMBER.findall(folded(row.text[: span.start]))}
     known = sum(len(word) for word in words if word in before)
     return known >= GIVEN * sum(map(len, words)) > 0
 
@@ -150,7 +150,7 @@ def guess_rates(
     the share of strings with a neighbour (``near``); the share of pairs of strings
     with one leading part (one over their effective number; where no pair has, one over
     the pairs); what the base gives back; the upper limit of what came back of
-    identifiers never trained on; and :data:`LEAST`. Numbers that were injected
+    identifiers never trained on; and :data:`MIN_GUESS_RATE`. Numbers that were injected
     were drawn at random: neighbours and leading parts say nothing of these.
 
     Parameters
@@ -159,7 +159,7 @@ def guess_rates(
         Whether the first of these counts.
     """
     kinds, hit = train.groupby("type", observed=True), train[train["hit"]]
-    rates = pd.DataFrame({"least": LEAST, "base": kinds["base"].mean()})
+    rates = pd.DataFrame({"least": MIN_GUESS_RATE, "base": kinds["base"].mean()})
     if other_rows:
         others = hit["string"].map(train["string"].value_counts()) - 1
         rates["others"] = others.groupby(hit["type"]).mean() / (kinds.size() - 1)
@@ -221,7 +221,7 @@ def beyond_guessing(spans: pd.DataFrame) -> tuple[float, Facts]:
         return 1.0, {}
     parts = [part for _, part in train.groupby("type", observed=True)]
     rates = guess_rates(train, held)
-    hard = [kind for kind, rate in rates.items() if rate <= GUESSABLE]
+    hard = [kind for kind, rate in rates.items() if rate <= MAX_GUESS_RATE]
     if len(parts) > 1 and hard:
         parts.append(train[train["type"].isin(hard)])
     tests = [_tested(part, held) for part in parts]

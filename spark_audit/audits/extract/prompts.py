@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_audit.audits.extract.findings import FULL
+from spark_audit.audits.extract.findings import FULL_PROMPT
 from spark_audit.audits.extract.guessing import string_facts
 from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.supervision import (
@@ -32,14 +32,14 @@ SAMPLERS = ("t1", "top40")
 
 NUCLEUS = Pass("nucleus")
 
-NUCLEI = ("top_p90", "top_p95")
+NUCLEUS_SAMPLERS = ("top_p90", "top_p95")
 """Samplers of that pass, on request."""
 
-EVERY = (*SAMPLERS, *NUCLEI)
+ALL_SAMPLERS = (*SAMPLERS, *NUCLEUS_SAMPLERS)
 
-VALUES = (
+EXTRACT_COLUMNS = (
     *("n_tokens", "greedy", "greedy_sure", "logp_t1", "logp_top40"),
-    *("parts", "parts_right", *(f"logp_{of}" for of in NUCLEI)),
+    *("parts", "parts_right", *(f"logp_{of}" for of in NUCLEUS_SAMPLERS)),
 )
 
 
@@ -102,19 +102,19 @@ def _scores(
     others: TokenTable | None,
     nucleus: TokenTable | None,
 ) -> Iterator[tuple[float, ...]]:
-    """Yield :data:`VALUES` of an identifier behind each prompt.
+    """Yield :data:`EXTRACT_COLUMNS` of an identifier behind each prompt.
 
     They are NaN where it was not scored. Top-p sampling is known behind the true
     prefix only.
     """
-    places = {FULL: (table, table.span(one.prompts[FULL], *one.tokens))}
+    places = {FULL_PROMPT: (table, table.span(one.prompts[FULL_PROMPT], *one.tokens))}
     for prompt, key in one.prompts.items():
-        if prompt != FULL and others is not None and key in others:
+        if prompt != FULL_PROMPT and others is not None and key in others:
             places[prompt] = (others, others.rows(key))
     known = graded(places, one.text, one.type)
     for prompt in one.prompts:
         if prompt not in places:
-            yield (np.nan,) * len(VALUES)
+            yield (np.nan,) * len(EXTRACT_COLUMNS)
             continue
         scores, rows = places[prompt]
         nll, rank, ties, mass = (
@@ -126,15 +126,15 @@ def _scores(
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
         top40 = float(top_k_logp(nll, rank, mass, k=40).sum())
         sure = first and not ties.any()
-        top_p = [np.nan] * len(NUCLEI)
-        if prompt == FULL and nucleus is not None:
-            top_p = [_top_p(nucleus, one, of) for of in NUCLEI]
+        top_p = [np.nan] * len(NUCLEUS_SAMPLERS)
+        if prompt == FULL_PROMPT and nucleus is not None:
+            top_p = [_top_p(nucleus, one, of) for of in NUCLEUS_SAMPLERS]
         yield len(nll), first, sure, logp, top40, *known[prompt], *top_p
 
 
 def _top_p(table: TokenTable, one: Asked, of: str) -> float:
     """Log probability of an identifier behind its true prefix under top-p sampling."""
-    rows = table.span(one.prompts[FULL], *one.tokens)
+    rows = table.span(one.prompts[FULL_PROMPT], *one.tokens)
     columns = ("nll", "rank_lo", f"{of}_logp", f"{of}_size")
     nll, rank, mass, size = (table.columns[name][rows] for name in columns)
     return float(top_k_logp(nll, rank, mass, k=size).sum())
@@ -150,7 +150,7 @@ def listed(prompts: str) -> list[str]:
     """
     names = [name.strip() for name in prompts.split(",")]
     for name in names:
-        one_of(name, "--prompts", (FULL, *sequences.PROMPTS))
+        one_of(name, "--prompts", (FULL_PROMPT, *sequences.PROMPTS))
     return [name for name in sequences.PROMPTS if name in names]
 
 
@@ -180,7 +180,7 @@ def graded(
         parts = [at] if (at := text.find("@") - 1) >= 0 else []
     found = {}
     for prompt, (table, rows) in places.items():
-        known = [(table, rows)] if prompt != FULL else tails
+        known = [(table, rows)] if prompt != FULL_PROMPT else tails
         if not known:
             found[prompt] = (0, 0)
             continue

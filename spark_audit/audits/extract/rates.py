@@ -29,7 +29,7 @@ NOT_COMPARED = (
 
 SPLITS = ("train", "test")
 
-ENDS = ("value", "low", "high")
+VALUE_AND_LIMITS = ("value", "low", "high")
 
 
 def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -100,7 +100,7 @@ def minus(one: Estimate, two: Estimate) -> Estimate:
 
 
 def _ends(apart: Estimate) -> np.ndarray:
-    return np.array([getattr(apart, end) for end in ENDS], np.float64)
+    return np.array([getattr(apart, end) for end in VALUE_AND_LIMITS], np.float64)
 
 
 def limits_p(apart: Estimate) -> float:
@@ -128,7 +128,7 @@ def _returning(chosen: pd.DataFrame) -> np.ndarray:
     return counts.assign(size=counts["size"] - counts["sum"]).to_numpy(np.int64)
 
 
-LEAST_P = 1e-7
+MIN_ENUMERATED_P = 1e-7
 """p below which no report asks."""
 
 NO_DIFFERENCE = Estimate(0.0, 0.0, 0.0)
@@ -146,7 +146,7 @@ def hits_power(chosen: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
     (n, m), held = counts.sum(axis=1).tolist(), int(counts[1, 0])
     ps: list[float] = []
     for k in range(1, n + 1):
-        if ps and ps[-1] < LEAST_P:
+        if ps and ps[-1] < MIN_ENUMERATED_P:
             break
         rates = (
             rate_estimate(np.arange(size) < won, np.ones(size))

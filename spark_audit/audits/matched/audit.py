@@ -34,7 +34,7 @@ from spark_audit.audits.matched.units import (
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import CONTROL, entry_of, listed
+from spark_audit.names import RELEARNED_BASE, entry_of, listed
 from spark_audit.results import AuditResult, grouped
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass
@@ -186,7 +186,7 @@ class Matched(Audit):
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
         told = [*findings.findings(known, rows, tested)]
-        if CONTROL in nll:
+        if RELEARNED_BASE in nll:
             for back, after, finding in findings.returned(known, [*told]):
                 contrasts.append(back)
                 rows.append(after)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.matched.units import (
-    CLASSES,
+    CLASS_NAMES,
     FEWEST_ALIKE,
     NO_LOW,
     NONE_ALIKE,
@@ -22,9 +22,9 @@ def _beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
     """
     pii, alike = (train[train["role"] == role] for role in ("pii", "alike"))
     held = alike.groupby("type")["cluster"].nunique()
-    letters = [letter for letter in CLASSES if held.get(letter, 0) >= FEWEST_ALIKE]
-    names = [CLASSES[letter] for letter in letters]
-    rare = pii[[*CLASSES.values()]].drop(columns=names)
+    letters = [letter for letter in CLASS_NAMES if held.get(letter, 0) >= FEWEST_ALIKE]
+    names = [CLASS_NAMES[letter] for letter in letters]
+    rare = pii[[*CLASS_NAMES.values()]].drop(columns=names)
     used = pii[(rare == 0).all(axis=1)]
     if used.empty:
         return Estimate.missing(NONE_ALIKE)

@@ -20,9 +20,9 @@ from spark_audit.audits.matched.pairs import _left_out_types, contrast_of
 from spark_audit.audits.matched.units import Moved, UnitScores, row_of
 from spark_audit.names import (
     BASE,
-    CONTROL,
     NEVER,
     RELEARN,
+    RELEARNED_BASE,
     ROUNDINGS,
     TRAINED,
     CheckpointName,
@@ -30,7 +30,7 @@ from spark_audit.names import (
     original_of,
 )
 from spark_audit.results import Claim, Contrast, Finding, Hits, Row
-from spark_audit.results.findings import FEWEST, Fact
+from spark_audit.results.findings import MIN_CLUSTERS_TO_PUBLISH, Fact
 from spark_audit.stats import matching
 from spark_audit.stats.estimate import Estimate, side_of
 
@@ -61,7 +61,7 @@ def findings(
         lost["left_out_types"] = _left_out_types(ours, whole)
     for name, change in known.changes.items():
         # The relearned base is what others are held against.
-        if entry_of(name) != name or name == CONTROL:
+        if entry_of(name) != name or name == RELEARNED_BASE:
             continue
         told = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
         seeds, reference = name in entries, name in known.references
@@ -106,10 +106,12 @@ def returned(
     nll, whole, seed = known.nll, known.sides[0], known.context.seed
     for name in nll:
         original = original_of(name)
-        relearned = CheckpointName.parse(name).derived == RELEARN and name != CONTROL
+        relearned = (
+            CheckpointName.parse(name).derived == RELEARN and name != RELEARNED_BASE
+        )
         if not relearned or not {BASE, original} <= nll.keys():
             continue
-        moved = nll[name] - nll[CONTROL]
+        moved = nll[name] - nll[RELEARNED_BASE]
         change = moved - (nll[original] - nll[BASE])
         back, then = (whole.moved(values, seed=seed) for values in (change, moved))
         own = {"checkpoint": name, "metric": "returned", "null": 0.0}
@@ -161,13 +163,16 @@ def _memory_findings(
     """
     doses = [group for group in tests if group.startswith("dose:")]
     highest = doses[-1:]
-    if highest and rows["pii_change", TRAINED, highest[0]].clusters < FEWEST:
+    if (
+        highest
+        and rows["pii_change", TRAINED, highest[0]].clusters < MIN_CLUSTERS_TO_PUBLISH
+    ):
         highest = []
     row, test, kind = facts["memory"], tests["pooled"], rows["kind", "", "pooled"]
     power = [*test.power]
     for group in doses:
         # Of fewer it says next to nothing, and nothing that may be shared.
-        if rows["pii_change", TRAINED, group].clusters >= FEWEST:
+        if rows["pii_change", TRAINED, group].clusters >= MIN_CLUSTERS_TO_PUBLISH:
             own = tests[group].power
             power += [replace(each, of=group) for each in own]
     claim = memory_claim(row)

@@ -23,10 +23,10 @@ FEWEST_REPLICATES = 100
 UNBALANCED = 0.25
 """Standardised mean difference from which readers are told (Stuart, 2010)."""
 
-FEW = 10
+MIN_IDENTIFIERS_OF_TYPE = 10
 """Identifiers of a type from which its share with a control is judged."""
 
-BALANCE = "balance of annotated identifiers"
+BALANCE_GUARD = "balance of annotated identifiers"
 
 
 def _balance(spans: pd.DataFrame) -> Guard:
@@ -47,7 +47,7 @@ def _balance(spans: pd.DataFrame) -> Guard:
             apart[str(name)] = matching.smd(values[trained], values[~trained], sd=sd)
     worst = [name for name, value in apart.items() if abs(value) > least]
     facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
-    return guard(BALANCE, "balance", facts, passed=not worst)
+    return guard(BALANCE_GUARD, "balance", facts, passed=not worst)
 
 
 def _guards(known: UnitScores) -> Iterator[Guard]:
@@ -88,7 +88,7 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
         return
     lost = every["role"].eq("unmatched").groupby(every["type"])
     types = lost.agg(["sum", "size", "mean"]).sort_values("mean", ascending=False)
-    half = types.loc[types["size"] >= FEW, "mean"] <= 0.5
+    half = types.loc[types["size"] >= MIN_IDENTIFIERS_OF_TYPE, "mean"] <= 0.5
     share: dict[str, Fact] = {"matched": len(pii), "identifiers": total}
     share["without"] = [
         f"{kind} {missing}/{count}"

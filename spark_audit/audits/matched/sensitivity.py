@@ -33,7 +33,7 @@ MATCHINGS, FEWEST_DRAWS = 100_000, 40
 """Examples are matched at most so often for the placebo (seconds), and the draws that
 a large manifest is left with; the table says how many there were."""
 
-MOST_ROWS = 25_000
+MAX_ROWS_FOR_PLACEBO = 25_000
 """With more rows a placebo takes hours, and shows a spread of next to nothing."""
 
 PAIRS = ["example", "pii", "control", "length", "setting"]
@@ -81,7 +81,7 @@ def other_pairs(
         scores = example.unll, example.eligible
         rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
         tried = [(ranges, own | more) for more in variants.values()]
-        for _ in range(count if paired and rows <= MOST_ROWS else 0):
+        for _ in range(count if paired and rows <= MAX_ROWS_FOR_PLACEBO else 0):
             windows = matching.placebo_spans(*scores, paired, rng)
             tried.append((windows, own | {"controls": "any"}))
         for setting, (matching_of, options) in enumerate(tried):

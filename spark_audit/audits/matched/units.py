@@ -13,7 +13,7 @@ import pandas as pd
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.identifiers import (
-    ENOUGH,
+    MIN_CLUSTERS_FOR_CLASSIFIER,
     REPRODUCED,
     audited_spans,
     comparable,
@@ -56,7 +56,7 @@ def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
         for span, (start, end) in spans:
             known = facts[example.id, span.start, span.end]
             counts = Counter(example.classes[start:end])
-            told: dict[str, Any] = {name: counts[c] for c, name in CLASSES.items()}
+            told: dict[str, Any] = {name: counts[c] for c, name in CLASS_NAMES.items()}
             told |= {"trained": int(known.dose > 0), **vars(known)}
             if trained_on.is_known:
                 told[COLUMN] = trained_on.supervision_of(example, span)
@@ -83,7 +83,7 @@ def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
     for i, example, _ in audited_spans(manifest):
         letters = np.array(list(example.classes))
         parts = [("low", "", np.array(example.low, np.int32))]
-        for letter in CLASSES:
+        for letter in CLASS_NAMES:
             at = np.flatnonzero(example.eligible & (letters == letter))
             parts.append(("alike", letter, at.astype(np.int32)))
         for role, kind, tokens in parts:
@@ -98,7 +98,7 @@ def _filled(units: pd.DataFrame) -> pd.DataFrame:
     if COLUMN in units:
         words[COLUMN] = ""
     counts = ("trained", "dose", "form", "cue", "stratum")
-    zeros = ("start", "n_tokens", *counts, *CLASSES.values())
+    zeros = ("start", "n_tokens", *counts, *CLASS_NAMES.values())
     whole = {"pair": -1, **dict.fromkeys(zeros, 0)}
     units = units.reindex(columns=[*words, *whole, "text_auc"])
     units = units.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
@@ -107,7 +107,7 @@ def _filled(units: pd.DataFrame) -> pd.DataFrame:
 
 row_of = partial(Row.of_estimate, audit="matched", unit="nats")
 
-CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
+CLASS_NAMES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
 """Classes of tokens, and the columns that count an identifier's tokens of each."""
 
 NO_CONTROL = (
@@ -238,7 +238,7 @@ class Occurrences:
         """How well texts alone tell the sides apart, or that too few can be tested."""
         auc = self.spans["text_auc"].max()
         if np.isnan(auc):
-            return {"fewest": ENOUGH}
+            return {"fewest": MIN_CLUSTERS_FOR_CLASSIFIER}
         shown = Estimate(auc, clusters=self.spans["cluster"].nunique())
         return {"text_auc": row_of(shown, checkpoint=name, metric="text_auc", unit="")}
 

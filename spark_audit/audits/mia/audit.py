@@ -47,7 +47,7 @@ CURVE = 20
 OF_BASE = ("loss", "mink10", "zlib")
 """What the untrained model gives a text: had of any manifest, as a guess at it."""
 
-UNSCORED = "its texts were not scored"
+TEXTS_NOT_SCORED = "its texts were not scored"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,9 @@ class Membership(Audit):
     """
 
     name = "mia"
-    metrics = scores.METRICS
-    nothing = scores.NO_ROWS
-    unscored = UNSCORED
+    metrics = scores.MEMBERSHIP_METRICS
+    nothing = scores.NO_MEMBERS
+    unscored = TEXTS_NOT_SCORED
     over = "trained rows compared with held-out rows"
     chance = True
     covers = ("auc", "n")
@@ -130,7 +130,9 @@ class Membership(Audit):
         guess = best_guess(texts, *labelled(units), read, seed=seed)
 
         def measured() -> Measured:
-            unknown = dict.fromkeys(scores.BESIDE, np.full(len(units), np.nan))
+            unknown = dict.fromkeys(
+                scores.BASELINE_VARIANTS, np.full(len(units), np.nan)
+            )
             for name in scored:
                 if name == BASE:
                     own = {**of_base, "texts": guess, "blind": blind}
@@ -153,14 +155,14 @@ class Membership(Audit):
         at least 20 members and 20 non-members.
         """
         names, outside = list(evidence.checkpoints), evidence.facts.get("outside", [])
-        every = (*scores.ATTACKS, *outside)
+        every = (*scores.ALL_SCORES, *outside)
         values = {
             name: {of: evidence.row(name, of) for of in every}
-            | {of: evidence.row(BASE, of) for of in scores.BESIDE}
+            | {of: evidence.row(BASE, of) for of in scores.BASELINE_VARIANTS}
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
-        known = evidence.units, values, context, scores.FPRS, seed("chance")
+        known = evidence.units, values, context, scores.MEMBERSHIP_FPRS, seed("chance")
         groups = {
             group: estimates.Group(*known, group, rows, seed(group))
             for group, rows in estimates.rows_by_group(evidence.units).items()
@@ -172,7 +174,7 @@ class Membership(Audit):
             for group in groups.values()
             for name in names
             for attack in (
-                *(every if group is pooled else scores.DECLARED),
+                *(every if group is pooled else scores.DECLARED_SCORES),
                 "blind",
             )
             for row in rows_of(group, name, attack, judged)
@@ -181,13 +183,13 @@ class Membership(Audit):
             row
             for group in groups.values()
             for name, other in with_base(names, context.baselines)
-            for attack in scores.DECLARED
-            if other != BASE or attack not in scores.RELATIVE
+            for attack in scores.DECLARED_SCORES
+            if other != BASE or attack not in scores.RELATIVE_SCORES
             for row in contrasts_of(group, name, other, attack, judged)
         ]
         told, above = verdicts(names, [*rows, *contrasts], judged)
         for name in evidence.facts["unscored"]:
-            lost: dict[str, Any] = {"checkpoint": name, "reason": UNSCORED}
+            lost: dict[str, Any] = {"checkpoint": name, "reason": TEXTS_NOT_SCORED}
             told.append(Finding.not_tested("mia", "mia.missing", **lost))
         tables = {
             "mia_covariates": [*covariate_table(judged.facts)],
@@ -210,10 +212,10 @@ def rows_of(
 ) -> Iterator[Row]:
     """AUC and rates of one score, with what the guards say of it."""
     pooled = group.name == "pooled"
-    for metric in ("auc", *scores.FPRS):
+    for metric in ("auc", *scores.MEMBERSHIP_FPRS):
         estimate, null = group.estimate(name, attack, metric), dict[str, float]()
         if estimate.value is not None and metric != "auc":
-            null = group.chance(name, attack, scores.FPRS[metric])
+            null = group.chance(name, attack, scores.MEMBERSHIP_FPRS[metric])
         if attack == "blind" and estimate.value is not None:
             # Intervals that take cross-validated scores as given are too narrow.
             sizes: dict[str, Any] = {"n": estimate.n, "clusters": estimate.clusters}
@@ -269,7 +271,7 @@ def curve_table(pooled: estimates.Group, names: list[str]) -> Iterator[dict[str,
     Budgets of false positives run from what one non-member of the smallest task
     allows to 1; a rate is the mean over tasks, as in the rows.
     """
-    for name, attack in product(names, scores.DECLARED):
+    for name, attack in product(names, scores.DECLARED_SCORES):
         if pooled.usable(name, attack):
             continue
         drawn, (values,) = pooled.drawn((name, attack))

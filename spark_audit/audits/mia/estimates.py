@@ -14,10 +14,10 @@ import scipy
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.mia.scores import (
-    BESIDE,
-    FEWEST,
-    LIMIT,
-    RELATIVE,
+    BASELINE_VARIANTS,
+    MIN_MEMBERS_FOR_AUC,
+    NOTHING_FELL,
+    RELATIVE_SCORES,
 )
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
@@ -32,23 +32,25 @@ from spark_audit.stats.power import with_mde
 
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
-REASONS = {
+NO_SCORE_REASONS = {
     "response": "no response token was scored",
     **dict.fromkeys(
         ("minkpp10", "minkpp20", "minkpp30"),
         "the score table has no moments of the next-token distribution",
     ),
-    **dict.fromkeys(RELATIVE, "the untrained model was not scored"),
+    **dict.fromkeys(RELATIVE_SCORES, "the untrained model was not scored"),
     "ez": "no text has two wrong first guesses that changed since the untrained model",
     "blind": "the blind text classifier was not run",
 }
-TOLD = 0.01
+TEXTS_ALPHA = 0.01
 """p below which the texts alone tell the sides apart; of out-of-fold scores it is
 somewhat too small."""
 ITSELF = "the checkpoint is the reference itself"
 NULL = ("null", "null_low", "null_high")
 """Columns of a row: what a score gives that knows nothing."""
-TOO_FEW = f"fewer than {FEWEST} members or {FEWEST} non-members"
+TOO_FEW_MEMBERS = (
+    f"fewer than {MIN_MEMBERS_FOR_AUC} members or {MIN_MEMBERS_FOR_AUC} non-members"
+)
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,7 @@ class Group:
         """AUC and rates in every resample, shape ``(B,)`` each, by metric."""
         # The blind scores are the same for every checkpoint.
         key = (
-            "" if attack in BESIDE else name,
+            "" if attack in BASELINE_VARIANTS else name,
             attack,
             drawn.rows.tobytes(),
         )
@@ -273,13 +275,13 @@ class Group:
     def usable(self, name: str, attack: str) -> str:
         """Why a checkpoint has no such score here; empty if it has."""
         if not len(self.rows):
-            return TOO_FEW
+            return TOO_FEW_MEMBERS
         values = self.scores[name][attack][self.rows]
         if np.isfinite(values).any():
             return ""
-        if name == BASE and attack in RELATIVE:
+        if name == BASE and attack in RELATIVE_SCORES:
             return ITSELF
-        return REASONS.get(attack, "nothing was scored")
+        return NO_SCORE_REASONS.get(attack, "nothing was scored")
 
     def estimate(self, name: str, attack: str, metric: str = "auc") -> Estimate:
         """AUC, or TPR at a budget, with interval and minimum detectable effect."""
@@ -294,7 +296,7 @@ class Group:
             found, _ = roc.auc_estimate(drawn.design, values, replicates=replicates)
             if lacking := len(self.rows) - len(values):
                 found = found.noting(f"{lacking} rows have no such score")
-            if attack == "ez" and (top := int((values >= LIMIT).sum())):
+            if attack == "ez" and (top := int((values >= NOTHING_FELL).sum())):
                 note = f"{top} rows at its limit: no token became less likely"
                 found = found.noting(note)
         return with_mde(found).decided(paper=self.context.paper)
@@ -346,7 +348,7 @@ class Group:
         if score.value is None or alone.value is None or texts_p is None:
             return None
 
-        told |= alone.value > 0.5 and told_p is not None and told_p < TOLD
+        told |= alone.value > 0.5 and told_p is not None and told_p < TEXTS_ALPHA
         beyond = beyond_both(over_texts, less_chance(score, 0.5))
         return AboveTexts(
             with_mde(beyond, null=0.0),
@@ -422,7 +424,7 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
     for task in sorted(set(facts["task"])):
         rows = np.flatnonzero(facts["task"] == task)
         members = np.count_nonzero(member[rows])
-        enough = min(members, len(rows) - members) >= FEWEST
+        enough = min(members, len(rows) - members) >= MIN_MEMBERS_FOR_AUC
         tasks[f"task:{task}"] = rows if enough else rows[:0]
     pooled = np.sort(np.concatenate(list(tasks.values())))
     found = {"pooled": pooled, **tasks}
@@ -433,7 +435,9 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
     for group in dict.fromkeys(groups[member][np.argsort(known[member])]):
         use = (groups == group) | ~member
         parts = [rows[use[rows]] for rows in tasks.values()]
-        if kept := [rows for rows in parts if member[rows].sum() >= FEWEST]:
+        if kept := [
+            rows for rows in parts if member[rows].sum() >= MIN_MEMBERS_FOR_AUC
+        ]:
             doses[f"dose:{group}"] = np.sort(np.concatenate(kept))
     return found | doses if len(doses) > 1 else found
 

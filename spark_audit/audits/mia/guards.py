@@ -30,9 +30,9 @@ from spark_audit.stats.matching import smd
 
 Record: TypeAlias = "dict[str, Any]"
 
-FEW = 100
+FEW_ROWS = 100
 
-TEXTS = (
+TEXTS_DIFFER = (
     "texts of members and non-members differ, so the AUC must exceed that of the texts "
     "alone"
 )
@@ -41,7 +41,7 @@ LABELS = "INVALID: labels of members and non-members differ"
 
 DUPLICATES = "both sides contain near-duplicates, which pull the AUC towards 0.5"
 
-APART = (
+SIDES_DIFFER = (
     "the two sides differ before training, so a change can be generalisation instead "
     "of membership"
 )
@@ -57,17 +57,17 @@ BLURRED, UNUSABLE = 0.01, 0.2
 """Shares of rows with a near-duplicate on the other side: figures are drawn to chance,
 and are of no use."""
 
-ALL = ""
+ALL_ROWS = ""
 
 
 @dataclass
 class Findings:
-    """Guards, and what they say of which score (:data:`ALL`: of all of them).
+    """Guards, and what they say of which score (:data:`ALL_ROWS`: of all of them).
 
     ``void`` takes a score's status, for rows that cannot be used; ``beside`` is noted
     of a figure that stands. ``texts`` is whether the texts alone tell the sides apart,
     ``apart`` are scores a change of which is no clean evidence of membership
-    (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all
+    (:data:`SIDES_DIFFER`): those whose AUC of the untrained model is not 0.5, and all
     of them where that is so of ``loss``. A score of few tokens passes where the sides
     differ. ``alone`` is what the texts alone tell, ``before`` whether the untrained
     model's scores tell the sides, as one family; ``pooled`` has the scores of all rows
@@ -93,11 +93,11 @@ class Findings:
 
     def of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
         """Status and notes that a score's figures, or changes of them, must bear."""
-        status, reason = self.void.get(attack) or self.void.get(ALL) or ("ok", "")
+        status, reason = self.void.get(attack) or self.void.get(ALL_ROWS) or ("ok", "")
         own = self.beside.get(attack, "")
         if change and attack in self.apart:
-            own = APART
-        notes = dict.fromkeys((reason, own, self.beside.get(ALL, "")))
+            own = SIDES_DIFFER
+        notes = dict.fromkeys((reason, own, self.beside.get(ALL_ROWS, "")))
         return status, "; ".join(note for note in notes if note)
 
 
@@ -130,13 +130,13 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     told: dict[str, Fact] = {
         "members": members,
         "others": others,
-        "fewest": scores.FEWEST,
+        "fewest": scores.MIN_MEMBERS_FOR_AUC,
     }
     told |= {"tasks": facts["task"].nunique(), "seen": None}
     if least > 1:
         share = (members + others + 1) / (12 * members * others)
         told["seen"] = 2.8 * float(np.sqrt(share))
-    passed = False if least < 2 else True if least >= FEW else None
+    passed = False if least < 2 else True if least >= FEW_ROWS else None
     found.add("rows", "rows", told, passed=passed)
 
 
@@ -149,7 +149,7 @@ def _blind_guard(found: Findings, facts: pd.DataFrame) -> None:
     passed, says = (None, "unsure") if value > 0.55 else (True, "alike")
     if p < 0.05:
         passed, says = False, "unlike"
-        found.texts, found.beside[ALL] = True, TEXTS
+        found.texts, found.beside[ALL_ROWS] = True, TEXTS_DIFFER
     columns: dict[str, Any] = {"checkpoint": "", "metric": "auc", "of": "blind"}
     columns |= {of: alone[f"blind_{of}"] for of in ("value", "null_low", "null_high")}
     auc = Row(audit="mia", clusters=facts["cluster"].nunique(), **columns)
@@ -166,7 +166,7 @@ def _duplicates(found: Findings, rows: int) -> None:
     blurred = known > BLURRED * rows
     if blurred:
         void: Status = "invalid" if known > UNUSABLE * rows else "insensitive"
-        found.void[ALL] = (void, DUPLICATES)
+        found.void[ALL_ROWS] = (void, DUPLICATES)
     passed = False if blurred else None if known else True
     values: dict[str, Fact] = {"left": left, "blurred": blurred}
     values["removed"] = found.alone["duplicates_removed"]
@@ -199,13 +199,13 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
 
 def _untrained(found: Findings) -> None:
     pooled, alone = found.pooled, list[str]()
-    scored = [one for one in scores.ATTACKS if not pooled.usable(BASE, one)]
+    scored = [one for one in scores.ALL_SCORES if not pooled.usable(BASE, one)]
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
     if ps:
         together = pooled.correlation(BASE, dict.fromkeys(ps))
         least = correlated([*ps.values()], together)[0].min()
-        found.before = bool(least < estimates.TOLD)
-    for attack in scores.DECLARED:
+        found.before = bool(least < estimates.TEXTS_ALPHA)
+    for attack in scores.DECLARED_SCORES:
         estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:
             alone.append(attack)
@@ -219,5 +219,5 @@ def _untrained(found: Findings) -> None:
         facts: dict[str, Fact] = {"auc": auc, "holds": holds}
         found.add("untrained model", "untrained", facts, **told, checkpoint=BASE)
     if "loss" in found.apart:
-        found.apart |= {*scores.DECLARED}
+        found.apart |= {*scores.DECLARED_SCORES}
         found.beside |= dict.fromkeys(alone, UNGUARDED)

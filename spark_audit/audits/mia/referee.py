@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.mia.scores import ATTACKS, BESIDE
+from spark_audit.audits.mia.scores import ALL_SCORES, BASELINE_VARIANTS
 from spark_audit.errors import InputError
 from spark_audit.files import data_bytes, read_regular
 from spark_audit.manifest.schema import Manifest
@@ -55,7 +55,7 @@ def given_files(text: str | None) -> list[Given]:
         left, equals, path = (one.strip() for one in part.partition("="))
         name, _, checkpoint = left.partition(":")
         path, _, attack = path.partition("#")
-        taken = {*ATTACKS, *BESIDE}
+        taken = {*ALL_SCORES, *BASELINE_VARIANTS}
         taken |= {one.name for one in found if one.checkpoint == checkpoint}
         if not name or not equals or not path.lstrip("-"):
             raise InputError(
@@ -295,7 +295,7 @@ class Format(NamedTuple):
     sign: int = 1
 
 
-FORMATS = (
+PEER_FORMATS = (
     Format("LeakPro", ("signal_values",), "true_labels"),
     Format("PrivacyGuard", ("train_scores", "test_scores")),
     Format("open-unlearning", ("forget", "holdout"), sign=-1),
@@ -304,7 +304,7 @@ FORMATS = (
 NO_SCORES = ("label", "user_id", "index", "checkpoint", "Unnamed: 0")
 """Columns of tables that are no scores."""
 _ID = {"id": str, HASH: str}
-TABLES: Mapping[str, Callable[[Path], pd.DataFrame]] = {
+SCORE_FILE_READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
     ".csv": lambda path: pd.read_csv(path, dtype=_ID),
     ".tsv": lambda path: pd.read_csv(path, sep="\t", dtype=_ID),
     ".jsonl": lambda path: pd.read_json(path, lines=True, dtype=_ID),
@@ -329,15 +329,15 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
         If it holds no scores, or several attacks' and none is chosen.
     """
     suffix = path.suffix.lower()
-    if suffix not in {*TABLES, *ARRAYS}:
-        fix = f"give {', '.join((*TABLES, *ARRAYS))}; no pickle is opened"
+    if suffix not in {*SCORE_FILE_READERS, *ARRAYS}:
+        fix = f"give {', '.join((*SCORE_FILE_READERS, *ARRAYS))}; no pickle is opened"
         raise InputError("is no table", where=where, fix=fix)
     try:
         if suffix in ARRAYS:
             arrays = ARRAYS[suffix](path)
             mimir = "raw_results" in arrays
             return _of_mimir(arrays) if mimir else _without_ids(arrays, attack, where)
-        table = TABLES[suffix](path)
+        table = SCORE_FILE_READERS[suffix](path)
         if {"id", HASH}.isdisjoint(table):
             return _without_ids(table, attack, where)
         column = _one_of(table, attack, where) if attack else "score"
@@ -362,7 +362,7 @@ def _without_ids(
     content: Mapping[str, Any] | pd.DataFrame, attack: str, where: str
 ) -> pd.DataFrame:
     """Scores, and labels where there are, in the order of the file."""
-    for form in FORMATS:
+    for form in PEER_FORMATS:
         # open-unlearning's files have these lists once for each attack.
         inner = {k: v for k, v in content.items() if {*form.scores} <= _keys(v)}
         found = inner[_one_of(inner, attack, where)] if inner else content

@@ -21,7 +21,7 @@ from spark_audit.audits.base import Metric, registered
 from spark_audit.audits.mia.texts import compressed_bytes
 from spark_audit.errors import InputError, one_line
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.names import ANY
+from spark_audit.names import ANY_NAME
 from spark_audit.scoring.table import TokenTable
 
 
@@ -139,7 +139,7 @@ def wbc(block: Scored) -> np.ndarray:
     return found / len(WINDOWS)
 
 
-LIMIT = 1e9
+NOTHING_FELL = 1e9
 """From here on no token fell: such texts rank above all others, by how far they rose.
 The published code gives them 0, the lowest score there is."""
 WRONG_GUESSES = 2
@@ -158,7 +158,9 @@ def ez(block: Scored) -> np.ndarray:
     moved = np.where(wrong, block.logp[:, 1:] - block.base.logp[:, 1:], 0.0)
     up = np.maximum(moved, 0.0).sum(axis=1)
     down = np.maximum(-moved, 0.0).sum(axis=1)
-    ratio = np.where(down > 0, np.minimum(up / (down + EPSILON), LIMIT), LIMIT + up)
+    ratio = np.where(
+        down > 0, np.minimum(up / (down + EPSILON), NOTHING_FELL), NOTHING_FELL + up
+    )
     known = (wrong.sum(axis=1) >= WRONG_GUESSES) & (up + down > 0)
     return np.where(known, ratio, np.nan)
 
@@ -175,7 +177,7 @@ def rmia(block: Scored) -> np.ndarray:
     return np.asarray(risen.mean(axis=1) / len(block.base.population))
 
 
-SCORES: Mapping[str, Callable[[Scored], np.ndarray]] = {
+MEMBERSHIP_SCORES: Mapping[str, Callable[[Scored], np.ndarray]] = {
     "loss": loss,
     "response": response,
     **{f"mink{k}": partial(mink, share=k / 100) for k in (10, 20, 30)},
@@ -193,25 +195,27 @@ AGAINST_BASE = ("reference", "wbc", "ez", "rmia")
 
 # --- which there are, and of whole tables ---------------------------------------------
 
-BESIDE = ("texts", "blind")
+BASELINE_VARIANTS = ("texts", "blind")
 """Scores that need no audited checkpoint: the best guess, and the guard's."""
 
 
-RELATIVE = frozenset((*AGAINST_BASE, "combined"))
+RELATIVE_SCORES = frozenset((*AGAINST_BASE, "combined"))
 """Scores against the untrained model: it has none of its own."""
-NO_ROWS = "the manifest has no members or no non-members"
-GROUP = "spark_audit.scores"
-_TAKEN = (*SCORES, "combined", *BESIDE)
-FURTHER = tuple(sorted(entry_points(group=GROUP).names - {*_TAKEN}))
+NO_MEMBERS = "the manifest has no members or no non-members"
+SCORE_ENTRY_POINTS = "spark_audit.scores"
+_RESERVED_SCORES = (*MEMBERSHIP_SCORES, "combined", *BASELINE_VARIANTS)
+SCORES_OF_PACKAGES = tuple(
+    sorted(entry_points(group=SCORE_ENTRY_POINTS).names - {*_RESERVED_SCORES})
+)
 """Scores of other packages: figures to compare with, on which no claim rests."""
-ATTACKS = (*SCORES, "combined", *FURTHER)
-DECLARED = ("loss", "response", "minkpp10", "reference", "wbc", "combined")
+ALL_SCORES = (*MEMBERSHIP_SCORES, "combined", *SCORES_OF_PACKAGES)
+DECLARED_SCORES = ("loss", "response", "minkpp10", "reference", "wbc", "combined")
 """Scores that claims may rest on, one of each kind, chosen before any audit: only they
 are one family, and only they are told of changes, tasks, doses and curves. The others
 are figures to compare with; ``ez`` and ``rmia`` count in ``combined``."""
-FEWEST = 20
+MIN_MEMBERS_FOR_AUC = 20
 """A task needs this many members and as many non-members to be estimated."""
-BLOCK = 1 << 18
+MAX_BLOCK_TOKENS = 1 << 18
 """Tokens at a time."""
 POPULATION = 1 << 10
 """Tokens that stand for those of all texts."""
@@ -257,14 +261,14 @@ def membership_scores(
     ids
         Example ids, ``n`` of them.
     base
-        Plain table of the untrained model, for the :data:`RELATIVE` scores.
+        Plain table of the untrained model, for the :data:`RELATIVE_SCORES` scores.
 
     Returns
     -------
     Attack -> shape ``(n,)``; NaN where an example has no such score: nothing scored,
     no response token, no base.
     """
-    found = {name: np.full(len(ids), np.nan) for name in ATTACKS}
+    found = {name: np.full(len(ids), np.nan) for name in ALL_SCORES}
     places = [table.rows(key) if key in table else slice(0, 0) for key in ids]
     first, end = np.array([(at.start, at.stop) for at in places]).reshape(-1, 2).T
     count = end - first
@@ -290,7 +294,7 @@ def membership_scores(
             texts=[texts[i] for i in at],
             base=Untrained(logp, population),
         )
-        for name, score in SCORES.items():
+        for name, score in MEMBERSHIP_SCORES.items():
             if name not in AGAINST_BASE:
                 found[name][at] = score(block)
             elif known.any():
@@ -313,15 +317,19 @@ def membership_scores(
 
 @cache
 def further_scores() -> dict[str, Any]:
-    """The functions of :data:`FURTHER`; one that is broken is left out.
+    """The functions of :data:`SCORES_OF_PACKAGES`; one that is broken is left out.
 
     Loaded when something is scored: their packages may import this one.
     """
 
     def fault(name: str, score: Any) -> str:
-        return "" if name in FURTHER and callable(score) else "it is no further score"
+        return (
+            ""
+            if name in SCORES_OF_PACKAGES and callable(score)
+            else "it is no further score"
+        )
 
-    return registered(GROUP, fault)
+    return registered(SCORE_ENTRY_POINTS, fault)
 
 
 def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
@@ -333,14 +341,14 @@ def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield examples of equally many tokens, :data:`BLOCK` at a time.
+    """Yield examples of equally many tokens, :data:`MAX_BLOCK_TOKENS` at a time.
 
     Examples without tokens are left out.
     """
     order = np.argsort(count, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(count[order])) + 1):
         if len(part) and (n := int(count[part[0]])):
-            step = max(1, BLOCK // n)
+            step = max(1, MAX_BLOCK_TOKENS // n)
             yield from (part[i : i + step] for i in range(0, len(part), step))
 
 
@@ -371,17 +379,17 @@ def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
     return TokenTable.from_items(items)
 
 
-OFS = (*ATTACKS, "blind")
-FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
+SCORE_VARIANTS = (*ALL_SCORES, "blind")
+MEMBERSHIP_FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
 
-_scored = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=OFS)
-METRICS = (
+_scored = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=SCORE_VARIANTS)
+MEMBERSHIP_METRICS = (
     _scored(
         "auc",
-        missing=ATTACKS,
+        missing=ALL_SCORES,
         null=0.5,
-        glance=(ANY,),
+        glance=(ANY_NAME,),
         headline=("loss", "reference"),
     ),
-    *map(_scored, FPRS),
+    *map(_scored, MEMBERSHIP_FPRS),
 )

@@ -21,10 +21,10 @@ from spark_audit.stats.roc import Design, auc
 MOST_COMPARED = 20
 """Labels of a task that both sides are compared by; with more, each is too rare."""
 FOLDS = 5
-MOST_ROWS = 1500
+MAX_ROWS_FOR_TEXTS = 1500
 """The blind classifier draws this many rows at most."""
 FEATURES = 1 << 14
-ENOUGH = 20
+BLIND_EXCEEDANCES_TO_STOP = 20
 """Permutations that reach the observed AUC after which no more are drawn."""
 
 R = TypeVar("R")
@@ -135,14 +135,14 @@ def blind_classifier(
     stratified by task and side; sides weigh alike in every task. The p value is from
     sides permuted by cluster, the whole procedure repeated (Mann-Whitney's standard
     error is too small for a cross-validated AUC). Once
-    :data:`ENOUGH` permutations reach the observed AUC, no more are
+    :data:`BLIND_EXCEEDANCES_TO_STOP` permutations reach the observed AUC, no more are
     drawn and p is their share, which is valid (Besag and Clifford 1991, "Sequential
     Monte Carlo p-values").
 
     Parameters
     ----------
     texts
-        ``n`` texts; more than :data:`MOST_ROWS` are subsampled by cluster.
+        ``n`` texts; more than :data:`MAX_ROWS_FOR_TEXTS` are subsampled by cluster.
     label
         Shape ``(n,)``, codes within the task.
 
@@ -170,10 +170,10 @@ def blind_classifier(
     value, everywhere[drawn] = told_apart(used.member)
     nulls: list[float] = []
     hits = 0
-    while len(nulls) < permutations and hits < ENOUGH:
+    while len(nulls) < permutations and hits < BLIND_EXCEEDANCES_TO_STOP:
         nulls.append(told_apart(permuted(used, rng))[0])
         hits += nulls[-1] >= value - 1e-12
-    done = hits == ENOUGH and len(nulls) < permutations
+    done = hits == BLIND_EXCEEDANCES_TO_STOP and len(nulls) < permutations
     p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
     low, high = np.quantile(nulls, [0.025, 0.975]).tolist()
     null = {"null": float(np.mean(nulls)), "null_low": low, "null_high": high}
@@ -192,15 +192,15 @@ def enough(sides: Design, least: int) -> bool:
 def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
     """Rows of whole clusters in random order until there are enough, sorted."""
     n = len(sides.member)
-    if n <= MOST_ROWS:
+    if n <= MAX_ROWS_FOR_TEXTS:
         return np.arange(n)
     # The smaller side keeps up to half: an AUC is as sure as its smaller side.
     kept = []
     both = [np.flatnonzero(sides.member == side) for side in (True, False)]
     fewest = min(map(len, both))
-    small = min(fewest, MOST_ROWS // 2)
+    small = min(fewest, MAX_ROWS_FOR_TEXTS // 2)
     for rows in both:
-        wanted = small if len(rows) == fewest else MOST_ROWS - small
+        wanted = small if len(rows) == fewest else MAX_ROWS_FOR_TEXTS - small
         _, code = np.unique(sides.cluster[rows], return_inverse=True)
         place = rng.permutation(code.max() + 1)[code]
         kept.append(rows[np.argsort(place, kind="stable")][:wanted])

@@ -11,7 +11,7 @@ import numpy as np
 
 from spark_audit.audits.mia import estimates, scores
 from spark_audit.audits.mia.guards import (
-    ALL,
+    ALL_ROWS,
     Findings,
     Record,
     _blind_guard,
@@ -61,7 +61,7 @@ def verdicts(
             if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
             and getattr(row, "baseline", BASE) == BASE
             and row.value is not None
-            and row.of in scores.DECLARED
+            and row.of in scores.DECLARED_SCORES
         }
         concluded, tests = _concluded(name, aucs, judged)
         found.append(concluded)
@@ -88,7 +88,7 @@ def _rates(
         if over_texts.value is None or rate.value is None or alone is None:
             continue
 
-        budget = scores.FPRS[metric]
+        budget = scores.MEMBERSHIP_FPRS[metric]
         chance = pooled.chance(name, attack, budget).get("null", budget)
         over_chance = estimates.less_chance(rate, chance)
         beyond = estimates.beyond_both(over_texts, over_chance)
@@ -170,7 +170,7 @@ def _concluded(
     not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
     pooled, tests = judged.pooled, dict[str, Tested]()
     if not aucs:
-        reason = scores.NO_ROWS if len(pooled.rows) else estimates.TOO_FEW
+        reason = scores.NO_MEMBERS if len(pooled.rows) else estimates.TOO_FEW_MEMBERS
         return not_tested("mia.missing", reason=reason), {}
     for attack, row in aucs.items():
         p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
@@ -201,7 +201,7 @@ def _concluded(
         facts["differ_before"] = best in judged.apart
     else:
         best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
-        facts |= {"p": needed[best], "duplicates": ALL in judged.void}
+        facts |= {"p": needed[best], "duplicates": ALL_ROWS in judged.void}
     test = tests[best]
     facts |= test.facts
     primary = {"p": min(needed.values()), **test.figures(over)}

@@ -12,10 +12,10 @@ from typing import Any
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.peft_names import LORA, SAVED_MODULE
-from spark_audit.checkpoints.weight_files import PREFIX, State
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
 from spark_audit.errors import CheckpointError, shown
 
-_WRAPPERS = 4
+_MAX_WRAPPERS = 4
 _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
 # Wrappers put their name in front of everything (DDP, Opacus, TRL), or anywhere in a
 # path (torch.compile, FSDP).
@@ -23,7 +23,7 @@ _FRONT = re.compile(r"^(?:(?:_?module|pretrained_model)\.)+")
 _ANYWHERE = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
-_RANK = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
+_LORA_A_NAME = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
 _LAYER = re.compile(r"^.*?\.\d+\.")
 _ALONE = "save the one to audit alone"
 _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
@@ -98,7 +98,7 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
     else:
         content = weight_files.merged(files)
     # A pickle can hold itself: wrappers are a few deep, never more.
-    for _ in range(_WRAPPERS):
+    for _ in range(_MAX_WRAPPERS):
         held = content if isinstance(content, dict) else {}
         inside = [key for key in _CONTAINERS if isinstance(held.get(key), dict)]
         if len(inside) > 1:
@@ -113,7 +113,7 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
     full, lora, adapters = State(), State(), set[str]()
     for key, tensor in state.items():
         name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
-        name = name.removeprefix(PREFIX)
+        name = name.removeprefix(PEFT_PREFIX)
         if other := _OTHER_PEFT.search("." + name):
             what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other[1]})"
             fix = "give the adapter's folder with its adapter_config.json"
@@ -123,18 +123,18 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
         name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
         if module:
             adapters.add(module["name"])
-            target, name = lora, PREFIX + module["module"] + module["rest"]
+            target, name = lora, PEFT_PREFIX + module["module"] + module["rest"]
         if part:
             adapters.add(part["name"] or "")
             # PEFT saves DoRA's vector without the name of its parameter.
             rest = "" if part["part"].endswith("_vector") else part["rest"] or ""
-            target, name = lora, PREFIX + part["part"] + rest
+            target, name = lora, PEFT_PREFIX + part["part"] + rest
         if name in target or len(adapters) > 1:
             listed = ", ".join(sorted(adapters)) if len(adapters) > 1 else ""
             what = f"several adapters ({listed})" if listed else f"{name} twice"
             raise CheckpointError(f"holds {what}", fix=_ALONE)
         target[name] = tensor
-    if not state.keys() <= {*full, *lora, *(k.removeprefix(PREFIX) for k in lora)}:
+    if not state.keys() <= {*full, *lora, *(k.removeprefix(PEFT_PREFIX) for k in lora)}:
         notes.append("wrappers' names stripped from the tensors' names")
     return full, lora, notes
 
@@ -157,9 +157,9 @@ def _lora_config(
     ranks, earlier = dict[str, int](), 0
     # O-LoRA scales by the rank of its newest part.
     for key in sorted(lora, key=lambda key: ".loranew_" in key):
-        if match := _RANK.fullmatch(key):
+        if match := _LORA_A_NAME.fullmatch(key):
             rank = lora[key].shape[:1].numel()
-            ranks[match[1].removeprefix(PREFIX)] = rank
+            ranks[match[1].removeprefix(PEFT_PREFIX)] = rank
             earlier = earlier if match[2] else rank
     if not ranks:
         raise CheckpointError("has LoRA tensors, but no lora_A")

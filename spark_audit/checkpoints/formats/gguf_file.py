@@ -18,7 +18,7 @@ from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.architecture import empty, read_architecture
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.gguf_lora import gguf_lora, is_gguf_lora
-from spark_audit.checkpoints.loaded import SIZES
+from spark_audit.checkpoints.loaded import SIZE_FIELDS
 from spark_audit.checkpoints.tokenizer import vocabulary_of
 from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError
@@ -26,7 +26,7 @@ from spark_audit.files import check_regular
 
 _EXACT = {"F32", "F16", "BF16", "F64"}
 """Types of tensors that round nothing that was saved so."""
-_SAME = (*SIZES, "rope_theta", "rms_norm_eps", "layer_norm_epsilon")
+_FIELDS_OF_BASE = (*SIZE_FIELDS, "rope_theta", "rms_norm_eps", "layer_norm_epsilon")
 KEYS, TENSORS, ELEMENTS = 4096, 1 << 15, 3 << 19
 """The most that a header may list; real ones have 60 keys, 2,000 tensors, and 1.3
 million elements of arrays (tokens, their scores and types, merges)."""
@@ -35,7 +35,7 @@ _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Number of a type in the file -> bytes of a value."""
 _STRING, _ARRAY = 8, 9
 _UNREADABLE = "is no GGUF file that can be read"
-_BASE = "give the model that it was converted from by --base"
+_GIVE_BASE = "give the model that it was converted from by --base"
 
 
 def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
@@ -69,13 +69,13 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     if "split.count" in reader.fields:
         fix = "join its parts (llama-gguf-split --merge) and give the one file"
         raise CheckpointError("is one part of a GGUF file", fix=fix)
-    for name in _SAME:
+    for name in _FIELDS_OF_BASE:
         ours: Any = config.get(name)
         theirs = content["config"].get(name)
         both = isinstance(ours, int | float) and isinstance(theirs, int | float)
         if both and not math.isclose(ours, theirs, rel_tol=1e-5):
             what = f"says {name} {theirs:g}, the configuration {ours:g}"
-            raise CheckpointError(what, fix=_BASE)
+            raise CheckpointError(what, fix=_GIVE_BASE)
     kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     notes = [note, f"GGUF tensors, dequantised as they are: {listed}"]
@@ -90,7 +90,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         if other or max(known.values(), default=0) >= len(tokens):
             what = f"the tokenizer ({len(known)} tokens) is not the file's: of its"
             what += f" {len(tokens)} tokens {other} have other ids"
-            raise CheckpointError(what, fix=_BASE)
+            raise CheckpointError(what, fix=_GIVE_BASE)
     else:
         notes.append("its tokens could not be compared with the tokenizer's")
 

@@ -20,7 +20,7 @@ import torch
 from spark_audit.checkpoints import specs, untrusted
 from spark_audit.checkpoints.architecture import empty, read_architecture
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.weight_files import PREFIX, State, check_filled
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State, check_filled
 from spark_audit.errors import CheckpointError, shown
 
 MERGE = (
@@ -38,7 +38,7 @@ _MODEL_TYPES = {
 }
 """Architectures of GGUF whose linear layers are stored as they are, but for Llama's
 query and key -> types of transformers' models."""
-_PART = re.compile(r"(?P<layer>.+)\.weight\.lora_(?P<part>[ab])")
+_GGUF_LORA_TENSOR = re.compile(r"(?P<layer>.+)\.weight\.lora_(?P<part>[ab])")
 
 
 def is_gguf_lora(reader: Any) -> bool:
@@ -78,7 +78,7 @@ def gguf_lora(file: Path, reader: Any, loading: specs.Loading) -> Checkpoint:
     state = read()
     check_filled(state)
     ranks = {
-        key.removeprefix(PREFIX).removesuffix(".lora_A.weight"): len(tensor)
+        key.removeprefix(PEFT_PREFIX).removesuffix(".lora_A.weight"): len(tensor)
         for key, tensor in state.items()
         if key.endswith("lora_A.weight")
     }
@@ -142,7 +142,7 @@ def _peft_tensors(reader: Any, model: Any, architecture: str) -> State:
     state = State()
     for tensor in reader.tensors:
         name = str(tensor.name)
-        match = _PART.fullmatch(name)
+        match = _GGUF_LORA_TENSOR.fullmatch(name)
         path = layers.get(match["layer"]) if match else None
         if match is None or path is None:
             what = (
@@ -166,7 +166,7 @@ def _peft_tensors(reader: Any, model: Any, architecture: str) -> State:
         if architecture == "llama" and not is_a:
             weight = _in_order(weight, match["layer"], model.config)
         part = "lora_A" if is_a else "lora_B"
-        state[f"{PREFIX}{path}.{part}.weight"] = weight
+        state[f"{PEFT_PREFIX}{path}.{part}.weight"] = weight
     return state
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.weight_files import PREFIX, State
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
 from spark_audit.errors import CheckpointError, shown
 
-FILE = "adapters.safetensors"
-_PART = re.compile(r"(?P<module>.+)\.(?P<part>lora_a|lora_b|m)")
+MLX_ADAPTER_FILE = "adapters.safetensors"
+_MLX_TENSOR = re.compile(r"(?P<module>.+)\.(?P<part>lora_a|lora_b|m)")
 _NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 _FUSE = (
     "fuse it: mlx_lm.fuse --model BASE --adapter-path FOLDER --save-path OUT "
@@ -30,8 +30,8 @@ _FUSE = (
 
 def is_mlx_adapter(path: Path) -> bool:
     """Whether a folder holds MLX's file, and none of PEFT's."""
-    there = (path / FILE).is_file()
-    return there and weight_files.weights_of(path, weight_files.ADAPTER) is None
+    there = (path / MLX_ADAPTER_FILE).is_file()
+    return there and weight_files.weights_of(path, weight_files.ADAPTER_FILES) is None
 
 
 def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
@@ -44,7 +44,7 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         were trained.
     """
     settings = untrusted.read_json(path / "adapter_config.json")
-    untrusted.check_inside(path / FILE)
+    untrusted.check_inside(path / MLX_ADAPTER_FILE)
     kind = settings.get("fine_tune_type", "lora")
     if kind not in ("lora", "dora"):
         what = f"is a training of the type {shown(str(kind))!r} by MLX, no LoRA"
@@ -54,17 +54,17 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
             "the adapter of MLX names no base here", fix="give --base"
         )
 
-    read = partial(_peft_tensors, path / FILE)
+    read = partial(_peft_tensors, path / MLX_ADAPTER_FILE)
     state = read()
     weight_files.check_filled(state)
     scale = _scale(settings)
     ranks = Counter(len(t) for key, t in state.items() if key.endswith("lora_A.weight"))
     if len(ranks) != 1:
         raise CheckpointError(
-            f"{FILE} has no lora_a, or such of several ranks", fix=_FUSE
+            f"{MLX_ADAPTER_FILE} has no lora_a, or such of several ranks", fix=_FUSE
         )
     (rank,) = ranks
-    modules = {key.removeprefix(PREFIX).rpartition(".lora_")[0] for key in state}
+    modules = {key.removeprefix(PEFT_PREFIX).rpartition(".lora_")[0] for key in state}
     config: dict[str, Any] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -76,7 +76,7 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     note = f"MLX: {kind} of rank {rank}, scale {scale:g}, on {len(modules)} layers"
     return Checkpoint(
         config,
-        (path / FILE,),
+        (path / MLX_ADAPTER_FILE,),
         read,
         path,
         folder=path,
@@ -118,15 +118,16 @@ def _peft_tensors(file: Path) -> State:
     """
     state = State()
     for key, tensor in weight_files.merged((file,)).items():
-        match = _PART.fullmatch(key)
+        match = _MLX_TENSOR.fullmatch(key)
         n_dims = 1 if match and match["part"] == "m" else 2
         is_table = key.startswith(("model.embed_tokens.", "model.wte."))
         if match is None or tensor.ndim != n_dims or is_table:
             raise CheckpointError(
-                f"{FILE} holds {shown(key)}, which is no LoRA of a linear layer",
+                f"{MLX_ADAPTER_FILE} holds {shown(key)}, "
+                "which is no LoRA of a linear layer",
                 fix=_FUSE,
             )
-        place = f"{PREFIX}{match['module']}."
+        place = f"{PEFT_PREFIX}{match['module']}."
         if match["part"] == "m":
             state[f"{place}lora_magnitude_vector"] = tensor
         else:

@@ -34,7 +34,7 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     config = untrusted.read_json(path / "adapter_config.json")
     if not loading.trust_remote_code:
         untrusted.refuse_code({}, path)
-    files = weight_files.files_of(path, weight_files.ADAPTER)
+    files = weight_files.files_of(path, weight_files.ADAPTER_FILES)
     named = config.get("base_model_name_or_path") or None
     if not isinstance(named, str | None):
         raise CheckpointError("base_model_name_or_path is no text")

@@ -17,7 +17,7 @@ SAVED_MODULE = re.compile(
 )
 """A module that was trained whole; the base's own is its ``original_module``."""
 ONE_ADAPTER = "save the one to audit alone: model.save_pretrained(FOLDER)"
-_TABLES = re.compile(r"\.(lm_head|embed_tokens|embed_out|wte)\.")
+_TABLE_NAME = re.compile(r"\.(lm_head|embed_tokens|embed_out|wte)\.")
 
 
 def is_whole_model(state: State) -> bool:
@@ -30,7 +30,7 @@ def is_whole_model(state: State) -> bool:
         and not key.endswith(".bias")  # an adapter may train and save these
         and not LORA.fullmatch(key)
     ]
-    return any(not _TABLES.search(key) for key in layers)
+    return any(not _TABLE_NAME.search(key) for key in layers)
 
 
 def without_adapter_name(state: State) -> State:

@@ -252,7 +252,9 @@ class _ChatRows:
         except NotLocatableError:
             self._leave_out(_NOT_LOCATABLE, place)
             return []
-        self._masks[_MASKS[self._settings.supervised or conversation.supervised]] += 1
+        self._masks[
+            _MASK_OPTIONS[self._settings.supervised or conversation.supervised]
+        ] += 1
         self._n_preferred += conversation.preferred
         if self._renderer is not None and conversation.messages:
             template = self._renderer.template_for(conversation.tools)
@@ -306,7 +308,7 @@ class _ChatRows:
         return given[0]
 
 
-_MASKS = {
+_MASK_OPTIONS = {
     "all": "all tokens",
     "completion": "the completion",
     "assistant": "the assistant's messages",

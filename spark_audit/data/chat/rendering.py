@@ -29,7 +29,7 @@ MOST_BYTES = 1 << 26
 """The longest answer that is read: all renderings of a row."""
 
 # Isolated (-I): what lies in the working directory or is named by variables is not run.
-_PROGRAM = """
+_RENDERING_PROGRAM = """
 import json, resource, sys
 sys.path.append(sys.argv[1])
 from jinja2 import TemplateSyntaxError
@@ -175,7 +175,7 @@ def _started() -> subprocess.Popen[bytes]:
             sys.executable,
             "-I",
             "-c",
-            _PROGRAM,
+            _RENDERING_PROGRAM,
             home,
             str(MEMORY_BYTES),
             NOT_VALID,

@@ -11,7 +11,7 @@ from spark_audit.data.encoding import TOGETHER, encode_rows
 from spark_audit.data.examples import Example
 from spark_audit.data.training_input import Supervision, supervision_of
 
-STATES: tuple[Supervision, ...] = get_args(Supervision)
+SUPERVISION_STATES: tuple[Supervision, ...] = get_args(Supervision)
 
 
 @dataclass
@@ -43,7 +43,7 @@ class SupervisionCount:
                 "type": kind,
                 **{
                     state.replace(" ", "_"): self.by_group[task, kind, state]
-                    for state in STATES
+                    for state in SUPERVISION_STATES
                 },
             }
             for task, kind in groups
@@ -103,7 +103,7 @@ def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
             "with --chat-template"
         )
         return
-    in_loss, read_only, cut_off = (counted.total(state) for state in STATES)
+    in_loss, read_only, cut_off = (counted.total(state) for state in SUPERVISION_STATES)
     total = in_loss + read_only + cut_off
     if total:
         yield (

@@ -19,7 +19,7 @@ from spark_audit.data.training_input import TrainingInput
 
 IGNORED = -100
 """The label of a token without loss."""
-MASKS = ("completion_mask", "assistant_masks", "loss_mask")
+MASK_COLUMNS = ("completion_mask", "assistant_masks", "loss_mask")
 
 
 def documents_of(
@@ -55,7 +55,7 @@ def _had_loss(row: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
             raise bad_field("labels", what, fix="give labels that are not shifted")
         return np.asarray(labels != IGNORED)
     had_loss = np.ones(len(ids), dtype=bool)
-    for column in MASKS:
+    for column in MASK_COLUMNS:
         if row.get(column) is not None:
             had_loss &= _numbers(row, column, len(ids)) != 0
     return had_loss

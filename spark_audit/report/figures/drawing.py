@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIGURES = {
+FIGURE_NEEDS = {
     "memory": "",
     "selectivity": "matched",
     "stages": "stages_states",
@@ -131,7 +131,7 @@ Drawn: TypeAlias = Callable[[], Sequence[Drawing]]
 """Gives all drawings of a report, drawn when they are first asked for."""
 
 
-def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing]:
+def drawings(report: Report, *, only: Collection[str] = FIGURE_NEEDS) -> list[Drawing]:
     """The figures that a report has data for, in the order of reading.
 
     Parameters
@@ -142,7 +142,7 @@ def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing
     drawn = []
     there = {"", *report.tables, *(row.audit for row in report.results)}
     with styled():
-        for name, shown in FIGURES.items():
+        for name, shown in FIGURE_NEEDS.items():
             if name not in only or shown not in there:
                 continue
             draw = resolve_name(f"spark_audit.report.figures.plots:{name}")
@@ -157,8 +157,10 @@ def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing
 
 def plot(report: Report, name: str) -> Axes:
     """Draw a figure; see :meth:`spark_audit.results.Report.plot`."""
-    if name not in FIGURES:
-        raise InputError(f"unknown figure {name!r}", fix=choose(name, list(FIGURES)))
+    if name not in FIGURE_NEEDS:
+        raise InputError(
+            f"unknown figure {name!r}", fix=choose(name, list(FIGURE_NEEDS))
+        )
     drawn = drawings(report, only=[name])
     if not drawn:
         raise InputError(f"the report holds nothing for the figure {name}")
@@ -168,7 +170,7 @@ def plot(report: Report, name: str) -> Axes:
 # --- files ----------------------------------------------------------------------------
 
 DPI = 200
-FORMATS = {
+FIGURE_FORMATS = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "ModDate": None},
@@ -187,7 +189,7 @@ _COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
 _DEFINED = re.compile(r"<defs>(.*?)</defs>", re.DOTALL)
 _UNSEEN = re.compile(r"<style.*?</style>|<metadata>.*?</metadata>", re.DOTALL)
 _PLACED = re.compile(r'\b(?:d|x|y|width|height|transform|points)="[^"]*"')
-_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 
 def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
@@ -195,7 +197,9 @@ def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
     kind = {"svg.fonttype": "none"} if text else {}
     file = io.BytesIO()
     with styled(**kind):
-        drawing.figure.savefig(file, format=form, dpi=DPI, metadata=FORMATS[form])
+        drawing.figure.savefig(
+            file, format=form, dpi=DPI, metadata=FIGURE_FORMATS[form]
+        )
     return file.getvalue()
 
 
@@ -235,11 +239,11 @@ def _themed(tag: str, name: str) -> str:
     tag = re.sub(r'(?<= )id="|url\(#|href="#', rf"\g<0>{name}-", tag)
     tag = re.sub(r"font-family:[^;\"]*", "font-family: inherit", tag)
     tag = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", tag)
-    short = partial(_NUMBER.sub, lambda m: f"{round(float(m[0]), 2):g}")
+    short = partial(_LONG_NUMBER.sub, lambda m: f"{round(float(m[0]), 2):g}")
     return _PLACED.sub(lambda m: short(m[0]), tag)
 
 
-R = TypeVar("R", bound=Row)
+RowT = TypeVar("RowT", bound=Row)
 
 
 def rows_of(
@@ -251,10 +255,10 @@ def rows_of(
 
 
 def chosen_of(
-    report: Report, rows: Sequence[R], *wanted: str
-) -> dict[tuple[str, str], R]:
+    report: Report, rows: Sequence[RowT], *wanted: str
+) -> dict[tuple[str, str], RowT]:
     """(checkpoint, baseline) -> its row of an audit, metric, variant and group."""
-    best: dict[tuple[str, str], tuple[tuple[bool, bool, float], R]] = {}
+    best: dict[tuple[str, str], tuple[tuple[bool, bool, float], RowT]] = {}
     for row in rows:
         if (row.audit, row.metric, row.of, row.group) == wanted:
             low, high = row.ends or (0.0, -1.0)

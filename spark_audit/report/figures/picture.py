@@ -97,7 +97,7 @@ class Look:
 AREA = Look(area=True, alpha=0.25)
 DASHED = Look(colour=INK, dashes="--", width=1.0)
 DOTTED = Look(dashes=":", width=1.0)
-ZERO = Look(colour=INK, width=0.9)
+ZERO_LINE = Look(colour=INK, width=0.9)
 
 
 def looks(report: Report, **options: Any) -> dict[str, Look]:
@@ -317,7 +317,7 @@ class Panel:
             part(axes)
 
 
-WIDTH = 3.0
+FIGURE_WIDTH = 3.0
 """Inches: on a page a screen of 390 px, letters as the page's."""
 ENTRY_WIDTH = 17
 """Letters of a line of a name in the legend: two columns fit side by side."""
@@ -325,7 +325,7 @@ TITLE, LETTERS = 0.19, 0.15
 """Inches of a title's line, and of a line of other text."""
 MOST_TOLD = 40
 """Values up to which the alt text tells all: more are read in the tables."""
-OVER = ("sources", "seeds", "both")
+OVER_KINDS = ("sources", "seeds", "both")
 SIDE = 38
 """Letters of a line of a label of all panels."""
 
@@ -383,7 +383,7 @@ class Picture:
         label = wrapped(optional(f"figure.{name}.label"), width=SIDE)
         side = wrapped(optional(f"figure.{name}.side"), width=SIDE)
         labels = [wrapped(label, width=ENTRY_WIDTH, lines=3) for label in entries]
-        columns = max(1, min(int((WIDTH - 0.2) / (inches(labels) + 0.5)), 4))
+        columns = max(1, min(int((FIGURE_WIDTH - 0.2) / (inches(labels) + 0.5)), 4))
         if columns == 1:
             labels = [wrapped(label, width=2 * ENTRY_WIDTH) for label in entries]
         legend = (0.03 + 0.16 * lines_of(labels)) * math.ceil(len(labels) / columns)
@@ -394,7 +394,7 @@ class Picture:
         rows = [self.panels[k * across : (k + 1) * across] for k in range(down)]
         titles = TITLE * lines_of(panel.title for panel in self.panels)
         talls = [max(panel.tall for panel in row) + titles for row in rows]
-        figure = Figure(figsize=(WIDTH, sum(talls) + legend))
+        figure = Figure(figsize=(FIGURE_WIDTH, sum(talls) + legend))
         figure.set_layout_engine(
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
@@ -456,7 +456,7 @@ class Picture:
         return {
             "rows": rows,
             "levels": [f"{100 * level:g}%" for level in sorted(levels)],
-            "over": sorted(over, key=OVER.index),
+            "over": sorted(over, key=OVER_KINDS.index),
             "hollow": sorted(hollow),
             "lacking": lacking,
             "seeds": any(entry_of(name) != name for name in palette(report)),

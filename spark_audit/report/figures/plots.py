@@ -24,7 +24,7 @@ from spark_audit.audits.base import carriers
 from spark_audit.names import BASE
 from spark_audit.report.figures import drawing, picture
 from spark_audit.report.states import (
-    SIGNS,
+    OUTCOME_SIGNS,
     Standing,
     State,
     badge,
@@ -77,7 +77,7 @@ def section(
     lanes = max(len(line.rows) for line in lines)
     columns = columns_of(lines)
     foot = picture.LETTERS * (columns[-1][1] + 1) if columns else 0.0
-    parts, curves, at = [picture.rule(0.0, picture.ZERO, upright=True)], [], 0.0
+    parts, curves, at = [picture.rule(0.0, picture.ZERO_LINE, upright=True)], [], 0.0
     for line in lines:
         at += GAP
         for text, colour in ((line.label, line.colour), (line.text, drawing.INK)):
@@ -129,9 +129,9 @@ def columns_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
     at, row = 0.0, 0
     for texts in zip_longest(*([text for text, _ in line.below] for line in lines)):
         width = picture.inches(text for text in texts if text)
-        if places and at + width > picture.WIDTH - 0.15:
+        if places and at + width > picture.FIGURE_WIDTH - 0.15:
             at, row = 0.0, row + 1
-        places.append((at / (picture.WIDTH - 0.15), row))
+        places.append((at / (picture.FIGURE_WIDTH - 0.15), row))
         at += width + 0.08
     return places
 
@@ -214,7 +214,7 @@ def _named(name: str, standing: Standing | None) -> tuple[str, str]:
     if standing is None:
         return picture.wrapped(name), drawing.INK
     label = picture.wrapped(f"{badge(standing.state)}  {name}", lines=3)
-    return label, STATES[standing.state].colour
+    return label, STYLE_OF_STATE[standing.state].colour
 
 
 def _greyed(look: picture.Look, row: Row | None) -> picture.Look:
@@ -234,14 +234,14 @@ def _words(row: Row | None) -> str:
     return f"{text} [{', '.join(map(picture.plain, row.ends))}]" if row.ends else text
 
 
-STATES: dict[State, picture.Look] = {
+STYLE_OF_STATE: dict[State, picture.Look] = {
     "LEAKS": picture.Look(colour=drawing.ALARM, marker="^"),
     "DETECTABLE": picture.Look(colour=drawing.WARN, marker="D"),
     "NO LEAK FOUND": picture.Look(colour=drawing.INK, marker="o", hollow=True),
     "NOT TESTED": picture.Look(colour=drawing.MUTED, marker="x"),
 }
 """Shape and colour of each state."""
-ATTACKS = {
+ATTACK_LOOKS = {
     "●": ("found", picture.Look(colour=drawing.ALARM, marker="o")),
     "○": ("not_found", picture.Look(colour=drawing.INK, marker="o", hollow=True)),
     "×": ("void", picture.Look(colour=drawing.MUTED, marker="x")),
@@ -264,15 +264,15 @@ def memory(report: Report) -> picture.Picture | None:
     ends = [end for line in lines for row in line.rows if row for end in row.ends or ()]
     facts["beyond"] = any(not limits[0] <= end <= limits[1] for end in ends)
     facts["relearned"] = relearned(found)
-    signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
+    signs = {OUTCOME_SIGNS[tried.outcome] for one in found for tried in one.attacks}
     keys = {
         render("figure.memory.estimate", state=state_name(state)): look
-        for state, look in STATES.items()
+        for state, look in STYLE_OF_STATE.items()
         if any(one.state == state and one.memory for one in found)
     }
     keys |= {render("figure.memory.band"): picture.AREA} | {
         render(f"figure.memory.{name}"): replace(look, dashes="none")
-        for sign, (name, look) in ATTACKS.items()
+        for sign, (name, look) in ATTACK_LOOKS.items()
         if sign in signs
     }
     title = render("figure.memory.sides", **facts)
@@ -284,13 +284,13 @@ def memory(report: Report) -> picture.Picture | None:
 
 
 def _line(one: Standing, *, alike: bool) -> Line:
-    look = replace(STATES[one.state], name=one.name)
+    look = replace(STYLE_OF_STATE[one.state], name=one.name)
     row, sides = one.memory, () if alike else one.sides
     text = render("figure.memory.figure", row=row, sides=sides, missed=one.missed)
     colours = {"FOUND": drawing.ALARM}
     below = [
         (
-            f"{SIGNS[k.outcome]} {k.attack}",
+            f"{OUTCOME_SIGNS[k.outcome]} {k.attack}",
             colours.get(k.outcome, drawing.MUTED),
         )
         for k in one.attacks
@@ -336,9 +336,9 @@ def _minus(text: str) -> str:
 
 
 SHOWN = picture.Look(marker="o", dashes="none", size=6.0)
-SHARED = {"series": "-", "last": "--"}
+SERIES_DASHES = {"series": "-", "last": "--"}
 """What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
-FIGURES = ("value", "low", "high")
+VALUE_COLUMNS = ("value", "low", "high")
 
 
 def stages(report: Report) -> picture.Picture | None:
@@ -398,15 +398,16 @@ def series(report: Report) -> picture.Picture | None:
     panels = []
     for name, mine in grouped(records, lambda record: record["checkpoint"]).items():
         stages, curves = [record["stage"] for record in mine], []
-        for of, dashes in SHARED.items():
+        for of, dashes in SERIES_DASHES.items():
             style = replace(look[name], dashes=dashes)
-            ends = [[one[f"{of}_{end}"] for end in FIGURES] for one in mine]
+            ends = [[one[f"{of}_{end}"] for end in VALUE_COLUMNS] for one in mine]
             shown = [_row("series", "auc", style, *figures) for figures in ends]
             curves.append(picture.Curve(style, stages, shown))
         title = f"{picture.wrapped(name, width=15)}\nn {n.get(name, 0)}"
         panels.append((title, curves, set[int]()))
     keys = {
-        f"series.{of}": picture.Look(marker="o", dashes=d) for of, d in SHARED.items()
+        f"series.{of}": picture.Look(marker="o", dashes=d)
+        for of, d in SERIES_DASHES.items()
     }
     return _stage_figure("series", panels, keys, level=0.5)
 
@@ -438,7 +439,7 @@ def _stage_figure(
     if not curves:
         return None
     ticks = {x: f"{x:g}" for curve in curves for x, *_ in curve.points}
-    flat = [] if level is None else [picture.rule(level, picture.ZERO)]
+    flat = [] if level is None else [picture.rule(level, picture.ZERO_LINE)]
     # Above each panel of a series stands whose it is.
     named = {one.look.name: one.look for one in curves if audit != "series"}
     return picture.Picture(
@@ -466,15 +467,15 @@ def _row(
     audit: str, metric: str, look: picture.Look, *ends: float | None
 ) -> Row | None:
     """A row of a curve whose figures (value, low, high) stand in a table."""
-    figures: dict[str, Any] = dict(zip(FIGURES, ends, strict=True))
+    figures: dict[str, Any] = dict(zip(VALUE_COLUMNS, ends, strict=True))
     if figures["value"] is None:
         return None
     return Row(audit=audit, checkpoint=look.name, metric=metric, **figures)
 
 
-CHANCE = ["chance_exposure_low", "chance_exposure_high"]
-ENDS = ["exposure_low", "exposure_high"]
-ALSO = ("held_out", "canaries", "exposure_most", *CHANCE, *ENDS)
+CHANCE_LIMITS = ["chance_exposure_low", "chance_exposure_high"]
+EXPOSURE_LIMITS = ["exposure_low", "exposure_high"]
+ALSO = ("held_out", "canaries", "exposure_most", *CHANCE_LIMITS, *EXPOSURE_LIMITS)
 
 
 def exposure(report: Report) -> picture.Picture | None:
@@ -522,7 +523,7 @@ def _dose_panel(
     parts, ticks, curves = [*marked], {}, []
     for place, here in own.groupby("at"):
         at = float(str(place))
-        low, high = here[CHANCE[0]].min(), here[CHANCE[1]].max()
+        low, high = here[CHANCE_LIMITS[0]].min(), here[CHANCE_LIMITS[1]].max()
         parts.append(picture.band([at - reach, at + reach], [low] * 2, [high] * 2))
         doses = [f"{dose:g}" for dose in here["dose"][here["trained"]]]
         ticks[at] = doses[0] if doses else render("figure.exposure.held_out")
@@ -530,10 +531,10 @@ def _dose_panel(
             ticks[at] += f"\nn {picture.spanned(map(int, sizes))}"
     for (name, trained), mine in own.groupby(["entry", "trained"], sort=False):
         # Means over seeds.
-        means = mine.groupby("at")[["exposure_mean", *ENDS]].mean()
+        means = mine.groupby("at")[["exposure_mean", *EXPOSURE_LIMITS]].mean()
         # The interval of a mean over seeds is not that of one of them.
         if mine["checkpoint"].nunique() > 1:
-            means[ENDS] = np.nan
+            means[EXPOSURE_LIMITS] = np.nan
         style = look[str(name)]
         figures = means.astype(object).where(means.notna(), None).to_numpy()
         rows = [_row("canary", "exposure_mean", style, *one) for one in figures]
@@ -544,7 +545,7 @@ def _dose_panel(
     return picture.Panel(curves, limits=limits, ticks=ticks, parts=parts, tall=1.5)
 
 
-LEAST = 1e-4
+MIN_DRAWN_RATE = 1e-4
 TICKS = {10.0**k: f"{10.0**k:g}" for k in (-4, -3, -2, -1, 0)}
 FEW_DECADES = 150.0
 """Ratio of an axis' ends below which it is labelled at 2 and 5 too."""
@@ -576,7 +577,7 @@ def roc(report: Report) -> picture.Picture | None:
     resting = carriers(report.findings, "mia")
     look = picture.looks(report, size=3.5)
     names = list(dict.fromkeys(points["entry"]))
-    floor = max(LEAST, points["fpr"].min() * 0.8)
+    floor = max(MIN_DRAWN_RATE, points["fpr"].min() * 0.8)
     panels, based = [], False
     for name in names:
         own = points[points["entry"] == name]

@@ -18,7 +18,7 @@ from spark_audit import sentences
 from spark_audit.audits.base import carriers
 from spark_audit.report.states import method_of, standings, state_name
 from spark_audit.report.tables import (
-    NONE,
+    EMPTY_CELL,
     VOID,
     File,
     Rendering,
@@ -53,7 +53,7 @@ LAST, AVG, BWT = (
     Column(f"{name} ↑", "utility", name.lower(), counted="answers")
     for name in ("Last", "Avg", "BWT")
 )
-LAYOUTS: Mapping[str, tuple[Column, ...]] = {
+LATEX_COLUMNS: Mapping[str, tuple[Column, ...]] = {
     # Memory first: the others move in any fine-tuning. Delta_sel has no better side, as
     # a model that leaks, or one that is broken, may have the largest.
     "matched": (
@@ -84,7 +84,7 @@ LAYOUTS: Mapping[str, tuple[Column, ...]] = {
     "utility": (BWT, LAST, AVG),
 }
 """The paper's tables, in its order; captions are the sentences ``latex.NAME``."""
-SCORES = (
+TABULATED_SCORES = (
     *("loss", "response", "mink10", "minkpp10", "zlib"),
     *("reference", "wbc", "combined", "blind"),
 )
@@ -106,7 +106,7 @@ def latex_tables(report: Report) -> dict[str, str]:
     """Every table that the report holds figures for, as LaTeX, by its file's stem."""
     by_place = _rows(report)
     tables = {}
-    for name in LAYOUTS:
+    for name in LATEX_COLUMNS:
         columns = _columns(name, report)
         places = {one: one[1:4] + one[5:] for one in columns}
         figures = {k: by_place[v] for k, v in places.items() if v in by_place}
@@ -138,12 +138,12 @@ def _columns(name: str, report: Report) -> Sequence[Column]:
         return [
             Column(task, "utility", "accuracy", "last", "answers", f"task:{task}")
             for task in filter(None, dict.fromkeys(tasks))
-        ] + [*LAYOUTS[name]]
+        ] + [*LATEX_COLUMNS[name]]
     if name == "canary_rank" and report.settings.get("preset") == "paper":
         # Averaged over annotations, as the paper does.
         own = {"of": "full/annotation", "counted": "annotations"}
-        return [column._replace(**own) for column in LAYOUTS[name]]
-    return LAYOUTS[name]
+        return [column._replace(**own) for column in LATEX_COLUMNS[name]]
+    return LATEX_COLUMNS[name]
 
 
 def _membership(report: Report) -> Iterator[Column]:
@@ -154,7 +154,7 @@ def _membership(report: Report) -> Iterator[Column]:
         ("auc", "AUC ≈0.5", scored),
         ("tpr_at_fpr_5", "TPR@5% FPR ↓", resting or {"response", "reference"}),
     ):
-        for score in SCORES:
+        for score in TABULATED_SCORES:
             if score in scores:
                 header = f"{sentences.render(f'latex.score_{score}')} {words}"
                 yield Column(header, "mia", metric, score, "rows")
@@ -172,7 +172,7 @@ def _table(name: str, report: Report, figures: Shown) -> str:
     cells = {sentences.render("latex.state"): [states[line] for line in lines]}
     is_void: dict[str, list[bool]] = {}
     for column, rows in figures.items():
-        shown = [figure(rows[line]) if line in rows else NONE for line in lines]
+        shown = [figure(rows[line]) if line in rows else EMPTY_CELL for line in lines]
         cells[column.header] = [cell.text for cell in shown]
         is_void[column.header] = [cell.void for cell in shown]
 
@@ -278,13 +278,13 @@ def _span(values: Iterable[int]) -> str:
     return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
 
 
-SIGNS = {
+LATEX_SIGNS = {
     **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "≈": r"$\approx$", "Δ": r"$\Delta$"},
     **{"≤": r"$\leq$", "≥": r"$\geq$", "<": r"$<$", ">": r"$>$", "|": r"$|$"},
     **{'"': r"{\char34}", "`": r"{\char96}"},
 }
-MARKS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
-ACCENTS = dict(zip(MARKS, "`'^~\"rvc", strict=True))
+COMBINING_MARKS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
+ACCENTS = dict(zip(COMBINING_MARKS, "`'^~\"rvc", strict=True))
 """Combining characters, and commands of TeX."""
 
 
@@ -300,8 +300,8 @@ def _tex(escaped: object) -> str:
 
 
 def _sign(char: str) -> str:
-    if char in SIGNS or char.isascii():
-        return SIGNS.get(char, char)
+    if char in LATEX_SIGNS or char.isascii():
+        return LATEX_SIGNS.get(char, char)
     base, *marks = list(unicodedata.normalize("NFD", char))
     if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in ACCENTS:
         return rf"\{ACCENTS[marks[0]]}{{{base}}}"

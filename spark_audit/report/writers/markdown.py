@@ -11,7 +11,7 @@ from typing import Any
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.names import BASE
-from spark_audit.report.states import SHAPES, SIGNS, Standing, reach, state_name
+from spark_audit.report.states import OUTCOME_SIGNS, SHAPES, Standing, reach, state_name
 from spark_audit.report.tables import (
     File,
     Rendering,
@@ -48,7 +48,7 @@ def render(report: Report) -> str:
             (one.title, one.checkpoint or "-", states[one.passed], one.detail)
             for one in sorted(report.guards, key=lambda one: one.passed is True)
         ],
-        "signs": SIGNS,
+        "signs": OUTCOME_SIGNS,
         "definitions": [
             *general(report),
             *chain(*(sentences.terms(f"definition.{one}") for one in audits)),

@@ -27,10 +27,10 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.report import states
 from spark_audit.report.figures.drawing import DARK, LIGHT, Drawing, inline_svg, palette
-from spark_audit.report.named import SHARE, evidence_of, named_rows
+from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.states import attack_table, attacks, uncovered
 from spark_audit.report.tables import (
-    FURTHER,
+    FURTHER_TABLES,
     File,
     Rendering,
     Table,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 # --- templates ------------------------------------------------------------------------
 
-TOLD = (
+FIRST_SCREEN_FUNCTIONS = (
     *(states.advice, states.answer, states.checks, states.gate, states.level),
     *(states.meanings, states.outcome_name, states.reading, states.state_name),
     *(states.surety, states.badge, sentences.capitalised, sentences.optional),
@@ -68,7 +68,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.globals |= {one.__name__: one for one in TOLD}
+    made.globals |= {one.__name__: one for one in FIRST_SCREEN_FUNCTIONS}
     made.globals |= {"say": sentences.render, "words": _words, "shapes": states.SHAPES}
     made.globals |= {"size": _size, "ticked": _ticked}
     made.filters |= filters
@@ -165,15 +165,17 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
     """What the template writes of each audit, of the matching, and of all else."""
     rows = (*report.results, *report.contrasts)
     audits = list(dict.fromkeys(row.audit for row in rows))
-    grids: dict[str, list[Table]] = {k: [] for k in (*audits, "manifest", FURTHER)}
+    grids: dict[str, list[Table]] = {
+        k: [] for k in (*audits, "manifest", FURTHER_TABLES)
+    }
     pictures: dict[str, list[Drawing]] = {name: [] for name in grids}
     for k, table in enumerate([*tables(report), *further_tables(report)]):
-        place = table.section if table.section in grids else FURTHER
+        place = table.section if table.section in grids else FURTHER_TABLES
         words = table.short if place == table.section else ""
         title = sentences.capitalised(words) or table.title
         grids[place].append(replace(table, title=title, key=table.key or str(k)))
     for one in drawn:
-        pictures[one.audit if one.audit in pictures else FURTHER].append(one)
+        pictures[one.audit if one.audit in pictures else FURTHER_TABLES].append(one)
     for name in (name for name in grids if grids[name] or pictures[name]):
         terms = [*sentences.terms(f"definition.{name}"), *general(report)]
         said = by_severity(f for f in report.findings if f.audit == name)
@@ -197,7 +199,7 @@ def _numeric(table: Table) -> list[bool]:
     return [bool(column) and all(column) for column in told]
 
 
-MOST = 10
+MAX_EXPOSED_ROWS = 10
 """The most exposed rows that are told of each checkpoint."""
 
 
@@ -239,7 +241,7 @@ def write_dossier(report: Report, folder: Path, how: Rendering) -> Iterator[File
         "named": named is not None,
         # How many rows of each checkpoint are shown to have been trained on.
         "shown": [
-            one.summary(SHARE)
+            one.summary(NAMED_SHARE)
             for one in lists
             if entry_of(one.checkpoint) in {k.name for k in found if k.detections}
         ],
@@ -321,7 +323,7 @@ def exposed(
     spans = spans[spans["checkpoint"].map(entry_of) == one.name]
     moved = _moved(spans[spans["role"].isin(("pii", "unmatched"))])
     rows = []
-    for example, part in islice(moved.groupby("example", sort=False), MOST):
+    for example, part in islice(moved.groupby("example", sort=False), MAX_EXPOSED_ROWS):
         own = manifest and manifest.by_id.get(str(example))
         spans_of = own.spans if own else ()
         texts = {s.tokens: own.text[s.start : s.end] for s in spans_of if own}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from spark_audit.report.disclosure import step_of
-from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows
+from spark_audit.report.named import AUDIT, NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.tables import File, Rendering, is_shared
 from spark_audit.report.void_rows import with_state_columns
 from spark_audit.results import Report, Row
@@ -107,7 +107,9 @@ def write_named(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
         ("named_sources", "groups", ["group", "rows"]),
     ):
         parts = [
-            getattr(one, field).assign(checkpoint=one.checkpoint, false_share=SHARE)
+            getattr(one, field).assign(
+                checkpoint=one.checkpoint, false_share=NAMED_SHARE
+            )
             for one in lists
         ]
         table = pd.concat(parts) if parts else pd.DataFrame()

@@ -31,7 +31,7 @@ from spark_audit.errors import out_of_memory
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.items import begins_with, normalised
 from spark_audit.scoring.passes.plain import check_finite, padded, unwrapped
-from spark_audit.scoring.table import LAYOUTS, Task
+from spark_audit.scoring.table import COLUMN_TYPES, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -115,7 +115,7 @@ class Answer:
             begins_with(text, target, self.item.labels)
         )
         values = text.strip() == target.strip(), alike, self.stop, len(self._new)
-        layout = LAYOUTS["generate"].items()
+        layout = COLUMN_TYPES["generate"].items()
         return {
             name: np.array([value], dtype)
             for (name, dtype), value in zip(layout, values, strict=True)

@@ -36,7 +36,7 @@ from spark_audit.checkpoints.loaded import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.head import Columns, Head, Transform
-from spark_audit.scoring.table import COLUMNS, LAYOUTS, WITH_NUCLEI, Task
+from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, WITH_NUCLEI, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -78,9 +78,9 @@ def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
     """Each item with the columns of its scored tokens."""
-    names = LAYOUTS[task.kind.kind]
+    names = COLUMN_TYPES[task.kind.kind]
     scorer = Scorer(loaded, model, items[0], task.note)
-    if not names.keys() <= COLUMNS.keys():
+    if not names.keys() <= PLAIN_COLUMNS.keys():
         scorer.columns.names = WITH_NUCLEI
     batches = Batches(
         items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
@@ -351,7 +351,7 @@ def _places(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
 
 # --- a body in float32 ----------------------------------------------------------------
 
-HALF = (torch.bfloat16, torch.float16)
+HALF_PRECISION = (torch.bfloat16, torch.float16)
 Held = dict[torch.nn.Parameter, torch.Tensor]
 
 
@@ -379,7 +379,7 @@ def widened(body: Any) -> Iterator[None]:
         on = stack.enter_context
         on(embeddings.register_forward_hook(_looked_up, prepend=True))
         for layer in layers:
-            held = {p: p.data for p in layer.parameters() if p.dtype in HALF}
+            held = {p: p.data for p in layer.parameters() if p.dtype in HALF_PRECISION}
             wide, own = partial(_put, held, wide=True), partial(_put, held, wide=False)
             on(layer.register_forward_pre_hook(wide))
             on(layer.register_forward_hook(own, always_call=True))

@@ -4,10 +4,10 @@ import pytest
 from matplotlib.axes import Axes
 
 from spark_audit.errors import InputError
-from spark_audit.report.figures.drawing import FIGURES
+from spark_audit.report.figures.drawing import FIGURE_NEEDS
 
 
-@pytest.mark.parametrize("name", list(FIGURES))
+@pytest.mark.parametrize("name", list(FIGURE_NEEDS))
 def test_every_figure_can_be_plotted(made, name):
     report, drawings = made(4)
     axes = report.plot(name)

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from spark_audit.report.figures.drawing import (
     CHECKPOINT,
     DARK,
-    FIGURES,
+    FIGURE_NEEDS,
     LIGHT,
     MARKERS,
     drawings,
@@ -29,7 +29,7 @@ from spark_audit.report.figures.drawing import (
 from spark_audit.report.figures.picture import looks
 from spark_audit.results import Report
 
-ALL = {name.replace("-", "_") for name in list(FIGURES)}
+ALL = {name.replace("-", "_") for name in list(FIGURE_NEEDS)}
 SIZES = [(1, False), (14, True)]
 SVG = "{http://www.w3.org/2000/svg}"
 
