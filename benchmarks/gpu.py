@@ -201,7 +201,7 @@ def half_precision() -> None:
     """Ties and ranks of a bfloat16 body: by our head, and by the model's own logits."""
     module = make(LARGE["0.5 B (Qwen2.5's shape)"], torch.bfloat16)
     items = texts(32, module.config.vocab_size)
-    columns = head.Columns(loaded(module).usable, torch.device(DEVICE))
+    columns = head.TokenColumns(loaded(module).usable, torch.device(DEVICE))
     ours = head.Head(module.lm_head.weight, None, head.Transform(), columns)
     ranks, ties, exact, own_ranks, own_ties = [], [], [], [], []
     for item in items:

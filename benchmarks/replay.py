@@ -66,7 +66,7 @@ def trained(work: Path, seed: int, name: str, method: str, more: dict[str, Any])
     import torch
 
     from spark_train.methods import groups
-    from spark_train.training_request import Opening, TrainRequest
+    from spark_train.training_request import StudentLoading, TrainRequest
     from spark_train.training_run import train
     from spark_train.training_settings import names
 
@@ -84,7 +84,7 @@ def trained(work: Path, seed: int, name: str, method: str, more: dict[str, Any])
         output=folder / "runs" / name.replace(", ", "-").replace(" ", "-"),
         settings=tuple(f"{key}={value}" for key, value in chosen.items()),
         seed=seed,
-        loading=Opening(device="cpu"),
+        loading=StudentLoading(device="cpu"),
     )
     return seed, name, train(request).accuracy
 

@@ -33,7 +33,7 @@ from building import peak
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
-from spark_audit.pipeline.job import Clock, Job, Lineup, Scored, make_plans
+from spark_audit.pipeline.job import CheckpointJob, Clock, Job, Lineup, make_plans
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import conclude
 from spark_audit.results import CheckpointFacts
@@ -339,7 +339,7 @@ def shown() -> Callable[[str, int, int], None]:
     )
 
 
-def facts_of(name: str, number: int, rows: int) -> Scored:
+def facts_of(name: str, number: int, rows: int) -> CheckpointJob:
     facts = CheckpointFacts(
         name=name,
         source=name,
@@ -349,7 +349,7 @@ def facts_of(name: str, number: int, rows: int) -> Scored:
         dtype="float32",
     )
     keys: Any = Named(number, rows)
-    return Scored(facts, {Pass(): keys})
+    return CheckpointJob(facts, {Pass(): keys})
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from spark_train.model import Student, add_lora
 from spark_train.phases import learning
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow, pieces
-from spark_train.training_settings import Ptpc, Settings
+from spark_train.training_settings import Ptpc, TrainingSettings
 
 DEVICE = "cpu"
 CLOCK: Callable[[], float] = time.perf_counter
@@ -178,7 +178,7 @@ def weights_of(student: Student) -> dict[str, torch.Tensor]:
 
 
 def measure_loop(shape: Shape, *, steps: int, rounds: int) -> None:
-    settings = Settings(epochs=1)
+    settings = TrainingSettings(epochs=1)
     student = Student(add_lora(model(shape)))
     config = LoraConfig(
         r=16,
@@ -250,7 +250,7 @@ class Spent:
         return sum(parts) + (TASKS - len(ROWS)) * parts[-1] if parts else 0.0
 
 
-def stream_of(shape: Shape, settings: Settings, scale: float) -> Stream:
+def stream_of(shape: Shape, settings: TrainingSettings, scale: float) -> Stream:
     tasks = {
         f"t{k + 1}": rows(
             round(count * scale), f"t{k + 1}", vocabulary=shape.vocabulary, seed=k
@@ -280,7 +280,7 @@ def one_round(streams: dict[str, Stream], start: dict[str, Any]) -> dict[str, Sp
 
 def measure_spark(shape: Shape, *, scale: float, rounds: int) -> None:
     steps = max(round(CORRECTION * scale), 1)
-    settings = Settings(ptpc=Ptpc(steps=steps))
+    settings = TrainingSettings(ptpc=Ptpc(steps=steps))
     # Methods are registered by the files that are imported above.
     streams = {run.__name__: stream_of(shape, settings, scale) for run in (er, spark)}
     start = weights_of(streams["er"].student)

@@ -292,7 +292,7 @@ def _train(name: str, out: Path, seed: int, size: Size) -> None:
     """``spark-train run`` of one run; a finished one is only looked at."""
     with quiet():
         from spark_train.methods import groups
-        from spark_train.training_request import Opening, TrainRequest
+        from spark_train.training_request import StudentLoading, TrainRequest
         from spark_train.training_run import train
         from spark_train.training_settings import names
     method, differs = RUNS[name]
@@ -308,7 +308,7 @@ def _train(name: str, out: Path, seed: int, size: Size) -> None:
             output=out / "runs" / name,
             settings=tuple(f"{k}={v}" for k, v in settings.items() if k in reads),
             seed=seed,
-            loading=Opening(device="cpu"),
+            loading=StudentLoading(device="cpu"),
             command=_command(out, seed),
         )
     )

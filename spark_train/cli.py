@@ -22,8 +22,8 @@ from spark_audit.terminal import flags
 from spark_audit.terminal.console import run_command, say, show_facts, show_table, tell
 from spark_train.training_request import (
     Base,
-    Opening,
     RelearnRequest,
+    StudentLoading,
     TrainRequest,
 )
 
@@ -57,7 +57,7 @@ def _app(argv: Sequence[str]) -> App:
 def train_run(
     *,
     request: TrainRequest,
-    loading: Opening = Opening(),
+    loading: StudentLoading = StudentLoading(),
     typed: flags.Line,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
@@ -160,7 +160,7 @@ def relearn(
     /,
     *,
     request: RelearnRequest,
-    loading: Opening = Opening(),
+    loading: StudentLoading = StudentLoading(),
     lora_alpha: flags.LoraAlpha = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
@@ -206,7 +206,7 @@ def score(
     alpha: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5,
     limit: PositiveInt = 5,
     show_text: flags.ShowText = False,
-    loading: Opening = Opening(),
+    loading: StudentLoading = StudentLoading(),
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:

@@ -22,7 +22,7 @@ from spark_audit.provenance import seed_for
 from spark_train.loop import Phase, rank, together
 from spark_train.model import Student
 from spark_train.training_rows import TrainRow
-from spark_train.training_settings import Settings
+from spark_train.training_settings import TrainingSettings
 
 CARRIED = "carried"
 """Folder of a run for what its method carries from task to task, while it goes on."""
@@ -50,7 +50,7 @@ class Stream:
 
     student: Student
     rows: Mapping[str, Sequence[TrainRow]]
-    settings: Settings
+    settings: TrainingSettings
     note: Callable[[str], None] = lambda text: None
     folder: Path | None = None
     poisson: bool = False

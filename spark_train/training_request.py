@@ -23,7 +23,7 @@ DP = (NO_PRIVACY, "dpsgd", "fn")
 @flags.hidden(
     "device_map", "lora_alpha", "quantize", "model", "agree", "base", "include_base"
 )
-class Opening(Loading):
+class StudentLoading(Loading):
     """How a model is opened to be trained.
 
     Attributes
@@ -96,7 +96,7 @@ class TrainRequest:
         tuple[str, ...],
         Parameter(group=flags.WHERE, metavar="NAME...", converter=flags.by_commas),
     ] = ()
-    loading: Annotated[Loading, flags.NO_OPTION] = Opening()
+    loading: Annotated[Loading, flags.NO_OPTION] = StudentLoading()
     command: Annotated[tuple[str, ...], flags.NO_OPTION] = ()
 
 
@@ -137,7 +137,7 @@ class RelearnRequest:
     lr: float = 5e-4
     batch_size: PositiveInt = 8
     seed: flags.Seed = 0
-    loading: Annotated[Loading, flags.NO_OPTION] = Opening()
+    loading: Annotated[Loading, flags.NO_OPTION] = StudentLoading()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr > 0):

@@ -270,7 +270,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TrainingCorpus:
     """Examples in the order of their files, and the tasks to train on, in theirs."""
 
     files: tuple[Path, ...]
@@ -278,7 +278,7 @@ class Corpus:
     tasks: tuple[str, ...]
 
     @classmethod
-    def read(cls, data: Sequence[Path], order: str, note: Note) -> Corpus:
+    def read(cls, data: Sequence[Path], order: str, note: Note) -> TrainingCorpus:
         """The data of ``--data``, and its tasks as ``--order`` has them.
 
         Raises

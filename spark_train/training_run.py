@@ -78,8 +78,8 @@ from spark_train.stream import (
     write_tensors,
 )
 from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
-from spark_train.training_rows import Corpus, Note
-from spark_train.training_settings import Settings, parse, shown
+from spark_train.training_rows import Note, TrainingCorpus
+from spark_train.training_settings import TrainingSettings, parse, shown
 
 FREE_SETTINGS = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
@@ -364,7 +364,7 @@ def train(
     with ExitStack() as held:
         with loop.together():
             settings, read = _settings(request)
-            corpus = Corpus.read(request.data, request.order, tell)
+            corpus = TrainingCorpus.read(request.data, request.order, tell)
             if loop.rank() == 0:
                 folder.read()  # leaves a folder of something else as it is
                 held.enter_context(folder.lock())
@@ -400,7 +400,7 @@ def train(
 
 def _begun(
     request: TrainRequest,
-    corpus: Corpus,
+    corpus: TrainingCorpus,
     loaded: Loaded,
     settings: dict[str, Any],
 ) -> RunRecord:
@@ -430,7 +430,7 @@ def _begun(
     )
 
 
-def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
+def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, Any]]:
     """The settings of a run, and by name those that its method and option read."""
     one_of(request.method, "--method", METHODS)
     one_of(request.dp, "--dp", DP)
@@ -492,7 +492,7 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
 def _student(
     request: TrainRequest,
     loaded: Loaded,
-    settings: Settings,
+    settings: TrainingSettings,
     targets: Sequence[str],
 ) -> Student:
     """The base with a fresh adapter on it."""

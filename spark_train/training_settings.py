@@ -18,7 +18,7 @@ Whole = Annotated[int, Field(ge=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 
 
-class Group(BaseModel):
+class SettingGroup(BaseModel):
     """Settings that belong together; a method that takes the group reads them."""
 
     model_config = ConfigDict(
@@ -39,7 +39,7 @@ def ours(default: Any) -> Any:
     return paper(default, "ours")
 
 
-class Loss(Group):
+class Loss(SettingGroup):
     """Which tokens the task loss covers."""
 
     scope: Literal["response", "full"] = paper("response")
@@ -47,7 +47,7 @@ class Loss(Group):
     control of an audit."""
 
 
-class Lora(Group):
+class Lora(SettingGroup):
     """The adapter on q, k, v and o."""
 
     r: Count = paper(16)
@@ -56,7 +56,7 @@ class Lora(Group):
     """Scale: alpha / r."""
 
 
-class Replay(Group):
+class Replay(SettingGroup):
     """Replay of earlier tasks, and its distillation."""
 
     enabled: bool = paper(True)
@@ -78,7 +78,7 @@ class Replay(Group):
     within distilled ones (mean: ours)."""
 
 
-class Sensitivity(Group):
+class Sensitivity(SettingGroup):
     """The sensitivity score that splits replayed positions."""
 
     alpha: Unit = paper(0.5)
@@ -87,7 +87,7 @@ class Sensitivity(Group):
     """Positions above are distilled, responses below are trained on."""
 
 
-class Ptpc(Group):
+class Ptpc(SettingGroup):
     """Post-task privacy correction."""
 
     steps: Count = paper(200)
@@ -121,14 +121,14 @@ class Ptpc(Group):
     """KL on other positions of replayed rows."""
 
 
-class Ewc(Group):
+class Ewc(SettingGroup):
     """Elastic weight consolidation."""
 
     lambda_: Weight = paper(100.0)
     """Weight of half the sum of F times drift^2 (form: ours)."""
 
 
-class Gem(Group):
+class Gem(SettingGroup):
     """Gradient episodic memory."""
 
     memory: Count = ours(32)
@@ -137,14 +137,14 @@ class Gem(Group):
     """Least value of the dual variables, as mammoth's."""
 
 
-class Olora(Group):
+class Olora(SettingGroup):
     """Orthogonal adapters."""
 
     lambda_1: Weight = ours(0.5)
     """Weight of orthogonality, as its authors' scripts."""
 
 
-class Pecl(Group):
+class Pecl(SettingGroup):
     """PeCL: scalars of SPARK's reproduction, forms of our own."""
 
     noise_scale: Weight = paper(0.01)
@@ -159,7 +159,7 @@ class Pecl(Group):
     """Tokens with a higher Score are unlearned."""
 
 
-class Dp(Group):
+class Dp(SettingGroup):
     """DP-SGD: gradients of single examples are clipped, their sum gets noise."""
 
     noise_multiplier: Weight = ours(1.0)
@@ -172,14 +172,14 @@ class Dp(Group):
     """Of epsilon; 0: 1/N of the N train rows."""
 
 
-class Fn(Group):
+class Fn(SettingGroup):
     """Frozen noise on input embeddings."""
 
     sigma: Sigma = ours(0.01)
     """Standard deviation, in units of the embeddings."""
 
 
-class Settings(Group):
+class TrainingSettings(SettingGroup):
     """All settings of a run."""
 
     epochs: Count = paper(3)
@@ -222,7 +222,9 @@ class Settings(Group):
         }
 
 
-SETTING_GROUPS = tuple(name for name, value in Settings() if isinstance(value, Group))
+SETTING_GROUPS = tuple(
+    name for name, value in TrainingSettings() if isinstance(value, SettingGroup)
+)
 
 
 def parse(
@@ -230,7 +232,7 @@ def parse(
     *,
     groups: Iterable[str] | None = None,
     method: str = "",
-) -> Settings:
+) -> TrainingSettings:
     """Settings from ``name=value`` texts.
 
     Parameters
@@ -261,7 +263,7 @@ def parse(
         target = given.setdefault(group, {}) if group else given
         target["lambda_" if leaf == "lambda" else leaf] = value
     try:
-        return Settings.model_validate(given)
+        return TrainingSettings.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part).rstrip("_") for part in first["loc"])
@@ -272,7 +274,7 @@ def parse(
 
 def names(groups: Iterable[str] | None = None) -> list[str]:
     """Names of the settings without a group and of those in some groups."""
-    return [*Settings().flat(groups)]
+    return [*TrainingSettings().flat(groups)]
 
 
 def describe() -> list[dict[str, str]]:
@@ -284,7 +286,7 @@ def describe() -> list[dict[str, str]]:
             "meaning": " ".join((field.description or "").split()),
             "source": field.json_schema_extra["source"],
         }
-        for name, value, field in _leaves(Settings())
+        for name, value, field in _leaves(TrainingSettings())
     ]
 
 
@@ -295,11 +297,11 @@ def shown(value: Any) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _leaves(group: Group, prefix: str = "") -> Iterable[tuple[str, Any, Any]]:
+def _leaves(group: SettingGroup, prefix: str = "") -> Iterable[tuple[str, Any, Any]]:
     """Name, value and field of each setting."""
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
-        if isinstance(value, Group):
+        if isinstance(value, SettingGroup):
             yield from _leaves(value, f"{name}.")
         else:
             yield prefix + name.rstrip("_"), value, field

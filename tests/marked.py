@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_audit.data.canaries import draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span
-from spark_audit.manifest.layout import Corpus, Layout
+from spark_audit.manifest.layout import ManifestLayout, TokenCorpus
 from spark_audit.scoring.table import TokenTable
 
 
@@ -86,7 +86,7 @@ def made_table(items: Sequence[Any]) -> TokenTable:
     return TokenTable.from_items(parts)
 
 
-def counts_by_task(rows: Sequence[Layout]) -> dict[str, np.ndarray]:
+def counts_by_task(rows: Sequence[ManifestLayout]) -> dict[str, np.ndarray]:
     """How often each of 300 tokens stands in the rows of each task."""
     found: dict[str, np.ndarray] = {}
     for row in rows:
@@ -96,7 +96,7 @@ def counts_by_task(rows: Sequence[Layout]) -> dict[str, np.ndarray]:
     return found
 
 
-def made_corpus(rows: Sequence[Layout], table: TokenTable) -> Corpus:
+def made_corpus(rows: Sequence[ManifestLayout], table: TokenTable) -> TokenCorpus:
     """Rows with the scores that a table has of them."""
     counts = np.asarray(sum(counts_by_task(rows).values()))
-    return Corpus(rows, table, counts=counts, before={})
+    return TokenCorpus(rows, table, counts=counts, before={})

@@ -21,7 +21,7 @@ from spark_train.loop import Phase, Step, run_phase
 from spark_train.model import Student, add_lora
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
-from spark_train.training_settings import Settings, parse
+from spark_train.training_settings import TrainingSettings, parse
 
 BOS, EOS = 1, 2
 
@@ -85,7 +85,7 @@ def make_stream(
     tokens: int = 0,
     **options: Any,
 ) -> Stream:
-    settings: Settings = parse(list(assignments))
+    settings: TrainingSettings = parse(list(assignments))
     # A method carries what it knows from task to task in the run folder.
     options.setdefault("folder", Path(tempfile.mkdtemp()))
     return Stream(Student(model, tokens=tokens), rows, settings, **options)

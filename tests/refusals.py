@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import (
-    Opening,
+    OpenCheckpoints,
     inspect_checkpoint,
     open_checkpoint,
 )
@@ -75,7 +75,7 @@ def load_tokenizer(source: Path | str) -> Any:
 
 def each(specs: Sequence[Spec], **options: Any) -> Iterator[Loaded]:
     """Several checkpoints, opened one after the other."""
-    yield from Opening(specs, Loading(**options)).each()
+    yield from OpenCheckpoints(specs, Loading(**options)).each()
 
 
 def change(file: Path, **changes: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spark_audit.data.examples import Example, Span, write_examples
-from spark_train.training_request import Opening, RelearnRequest, TrainRequest
+from spark_train.training_request import RelearnRequest, StudentLoading, TrainRequest
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
 NAMES = ("Maria Jones", "John Smith", "Maria Smith")
@@ -22,7 +22,7 @@ def asked(kind: Callable[..., Any], fields: dict[str, Any]) -> tuple[Any, Any]:
     fields |= fields.pop("loading", {})
     beside = {name: fields.pop(name) for name in ("progress", "note") if name in fields}
     opening = {n: fields.pop(n) for n in ("device", *OPENING) if n in fields}
-    return kind(loading=Opening(**opening), **fields), beside
+    return kind(loading=StudentLoading(**opening), **fields), beside
 
 
 class Outcome(NamedTuple):

@@ -30,7 +30,7 @@ from spark_audit.report.disclosure import (
     disclosed,
 )
 from spark_audit.report.folder import read_report, write_files, write_report
-from spark_audit.report.tables import Rendering
+from spark_audit.report.tables import WriterInput
 from spark_audit.report.writers import table_files
 from spark_audit.results import Finding, Report, Row, number
 from spark_audit.results.findings import Hits
@@ -239,7 +239,7 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(small, tmp_path):
     (ssn,) = spans[(spans["type"] == "SSN") & (spans["role"] == "pii")].itertuples()
     truth = ssn.nll_sum / ssn.n_tokens
     place = tmp_path / "raw"
-    assert write_files(table_files.write_csv(report, place, Rendering()), place)
+    assert write_files(table_files.write_csv(report, place, WriterInput()), place)
     raw = [row for row in own_rows(tmp_path / "raw") if row["group"] != "type:SSN"]
     found = left_over(raw, "type")
     assert found[0] == pytest.approx(truth, abs=1e-9)  # the attack works

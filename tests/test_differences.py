@@ -28,7 +28,7 @@ from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure import disclosed, step_of
 from spark_audit.report.folder import read_report, write_files, write_report
-from spark_audit.report.tables import Rendering
+from spark_audit.report.tables import WriterInput
 from spark_audit.report.writers import table_files
 
 TEXTS = (
@@ -249,7 +249,7 @@ def test_two_figures_leave_many_numbers_open(
     for i, folder in enumerate(folders):
         report = read_report(folder)
         raw = tmp_path / f"raw-{i}"
-        write_files(table_files.write_csv(report, raw, Rendering()), raw)
+        write_files(table_files.write_csv(report, raw, WriterInput()), raw)
         write_report(report, tmp_path / f"shared-{i}", formats=("csv",))
     left = {}
     for kind in ("raw", "shared"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import SparkError
 from spark_audit.terminal.console import progress
-from spark_train.training_request import Opening
+from spark_train.training_request import StudentLoading
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     from claims.request import ClaimsRequest
 
     try:
-        loading = Opening(device=device)
+        loading = StudentLoading(device=device)
         request = ClaimsRequest(**options, loading=loading)
         with silence():
             from claims.study import study

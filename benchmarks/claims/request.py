@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_audit.errors import InputError
-from spark_train.training_request import Opening
+from spark_train.training_request import StudentLoading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class ClaimsRequest:
     address: str | None = None
     quick: bool = False
     no_training: bool = False
-    loading: Opening = Opening()
+    loading: StudentLoading = StudentLoading()
 
     def __post_init__(self) -> None:
         if min(self.seeds, self.processes) < 1:

@@ -140,7 +140,7 @@ def _learned(
     sized: dict[str, Any],
     factor: int,
 ) -> None:
-    from spark_train.training_request import Opening, TrainRequest
+    from spark_train.training_request import StudentLoading, TrainRequest
     from spark_train.training_run import train
 
     warnings.simplefilter("ignore")
@@ -155,7 +155,7 @@ def _learned(
             output=folder / f"factor{factor}",
             settings=tuple(f"{key}={value}" for key, value in kept.items()),
             seed=SEED,
-            loading=Opening(device=device),
+            loading=StudentLoading(device=device),
         )
     )
 

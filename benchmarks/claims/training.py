@@ -128,7 +128,7 @@ def _train(
     from spark_audit.checkpoints.untrusted import quiet
 
     with quiet():
-        from spark_train.training_request import Opening, TrainRequest
+        from spark_train.training_request import StudentLoading, TrainRequest
         from spark_train.training_run import train
 
     warnings.simplefilter("ignore")
@@ -143,7 +143,7 @@ def _train(
         output=target,
         settings=settings_of(run, settings),
         seed=run.seed,
-        loading=Opening(device=device),
+        loading=StudentLoading(device=device),
     )
     began = time.monotonic()
     train(request)

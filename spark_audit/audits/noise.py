@@ -13,7 +13,7 @@ import pandas as pd
 
 from spark_audit.audits import base
 from spark_audit.audits.identifiers import Sums
-from spark_audit.audits.ratio_rows import Group, beside_base, figures, marked
+from spark_audit.audits.ratio_rows import UnitGroup, beside_base, figures, marked
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, BASE
@@ -144,7 +144,7 @@ class Noise(base.Audit):
                 for (name, sigma), own in scales
                 for metric, one in _estimands(own, len(labels)).items()
             }
-            where = Group(group, np.arange(len(part)), codes, len(labels))
+            where = UnitGroup(group, np.arange(len(part)), codes, len(labels))
             more = figures(
                 where, sums, context, Noise, pairs=pairs, flipped=_pseudo_values
             )

@@ -33,7 +33,7 @@ Both: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
-class Group:
+class UnitGroup:
     """Units of one group of a report.
 
     ``units`` are their places in the evidence, ``codes`` their clusters in the sorted
@@ -50,7 +50,7 @@ class Group:
         return draw_weights(self.size, replicates=context.replicates, seed=context.seed)
 
 
-def groups_of(units: pd.DataFrame) -> Iterator[Group]:
+def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
     """Units with ``split``, ``cluster``, ``task``, ``type`` by the report's groups.
 
     Train rows are pooled, then by task, by type (an empty value is of none) and, where
@@ -75,15 +75,15 @@ def groups_of(units: pd.DataFrame) -> Iterator[Group]:
         if chosen.any():
             clusters, codes = np.unique(labels[chosen], return_inverse=True)
             at = units.index[chosen].to_numpy()
-            yield Group(name, at, codes, len(clusters))
+            yield UnitGroup(name, at, codes, len(clusters))
 
 
-Cells: TypeAlias = tuple[Group, Iterable[tuple[Key, np.ndarray, np.ndarray]]]
+Cells: TypeAlias = tuple[UnitGroup, Iterable[tuple[Key, np.ndarray, np.ndarray]]]
 """A group with the numerators (NaN: not scored) and denominators of its units."""
 
 
 def cells_of_units(
-    groups: Iterable[Group],
+    groups: Iterable[UnitGroup],
     evidence: Evidence,
     column: str,
     *,
@@ -135,7 +135,7 @@ def cells_of_frame(
         for metric, column in metrics.items()
         for i, (name, of) in enumerate(names.itertuples(index=False, name=None))
     )
-    return Group(group, np.arange(len(frame)), codes, len(clusters)), cells
+    return UnitGroup(group, np.arange(len(frame)), codes, len(clusters)), cells
 
 
 def ratio_figures(
@@ -172,7 +172,7 @@ def sums_apart(apart: Estimand) -> np.ndarray:
 
 
 def figures(
-    group: Group,
+    group: UnitGroup,
     sums: Mapping[Key, Estimand | Estimate],
     context: Context,
     audit: type[Audit],

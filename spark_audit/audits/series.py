@@ -15,7 +15,7 @@ from spark_audit import sentences
 from spark_audit.audits import identifiers
 from spark_audit.audits.base import Context, Metric, Plan, Tables
 from spark_audit.audits.canary.epsilon import coin_figures
-from spark_audit.audits.mia.estimates import Group
+from spark_audit.audits.mia.estimates import MembershipGroup
 from spark_audit.audits.mia.scores import NO_MEMBERS, reference_table, scored_text
 from spark_audit.audits.mia.texts import best_guess, labelled, without_model
 from spark_audit.audits.utility import UNORDERED, OfSeries, tasks_in_order
@@ -155,7 +155,7 @@ class SeriesAttack(OfSeries):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, findings, and membership by what there was after each stage."""
         rows, table, findings = list[Row](), list[dict[str, Any]](), list[Finding]()
-        pooled, gains = dict[str, tuple[Group, Figures]](), dict[str, float]()
+        pooled, gains = dict[str, tuple[MembershipGroup, Figures]](), dict[str, float]()
         coins: dict[str, StagedRows] = {}
         for name, stages, coins[name] in staged_series(evidence):
             if isinstance(stages, str):
@@ -170,7 +170,9 @@ class SeriesAttack(OfSeries):
             tasks = stages.rows.groupby("task").indices
             parts |= {f"task:{task}": np.asarray(at) for task, at in tasks.items()}
             for where, at in parts.items():
-                group = Group(*known, where, at, seed_for(context.seed, "series"))
+                group = MembershipGroup(
+                    *known, where, at, seed_for(context.seed, "series")
+                )
                 row, made = partial(self.row, group=where), Figures()
                 for of, metric in product(SERIES_ATTACKS, ("auc", *STAGE_FPRS)):
                     found = group.estimate(name, of, metric)
@@ -258,7 +260,7 @@ def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
 
 
 def _finding(
-    name: str, group: Group, rows: Figures, gain_p: float, series: int
+    name: str, group: MembershipGroup, rows: Figures, gain_p: float, series: int
 ) -> Finding:
     """Whether the series gives rows away, and whether it adds to its last stage."""
     row, above = rows["auc", SERIES], group.above_texts(name, SERIES)

@@ -76,7 +76,9 @@ def open_checkpoint(
         kind = type(source).__name__
         raise TypeError(f"checkpoint: {kind} is no path and no open checkpoint")
     spec = Spec(name or default_name(str(source)), (str(source),))
-    *_, loaded = Opening([spec], replace(loading or Loading(), **options)).each()
+    *_, loaded = OpenCheckpoints(
+        [spec], replace(loading or Loading(), **options)
+    ).each()
     return loaded
 
 
@@ -115,7 +117,7 @@ def check_base(ours: Loaded, base: Loaded) -> None:
         raise CheckpointError(what, where=ours.source, fix=fix)
 
 
-class Opening:
+class OpenCheckpoints:
     """The checkpoints of a call, by the modules they share; one is loaded at a time.
 
     All are checked from their headers before the first is loaded. The base comes
@@ -475,7 +477,9 @@ def inspect_checkpoint(
     spec = Spec("opened", (source,))
     # Beside full weights the base is described, too, to be compared with.
     given = loading.base is not None
-    opening = Opening([spec], replace(loading, include_base=given), numbers=False)
+    opening = OpenCheckpoints(
+        [spec], replace(loading, include_base=given), numbers=False
+    )
     made, base = opening.items[-1], opening.items[-1].on
     one = opening.described[-1]
     told = made.config if made.adapter else {}
@@ -514,7 +518,7 @@ def inspect_checkpoint(
     if made.size <= SMALL_BYTES and not base.quantised:
         if base.device != "cpu" or loading.device_map is not None:
             here = replace(loading, device="cpu", device_map=None)
-            opening = Opening([spec], here, numbers=False)
+            opening = OpenCheckpoints([spec], here, numbers=False)
         for _ in opening.open(len(opening.groups) - 1):
             pass
         facts["would load"] = "yes"

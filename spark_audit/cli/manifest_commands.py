@@ -23,7 +23,7 @@ BALANCE_COLUMNS = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_a
 
 
 @hidden("lora_alpha", "quantize", "model", "agree")
-class Reference(Loading):
+class ReferenceLoading(Loading):
     """How a reference model is opened."""
 
 
@@ -39,7 +39,7 @@ def build(
     scores: Annotated[Path | None, Parameter(metavar="DIR")] = None,
     batch_size: BatchSize = "auto",
     quiet: Quiet = False,
-    loading: Reference = Reference(),
+    loading: ReferenceLoading = ReferenceLoading(),
 ) -> None:
     """Match identifiers with other text on a reference model, once for all audits.
 

@@ -12,7 +12,7 @@ from spark_audit.audits.supervision_guards import is_said_first, supervision_war
 from spark_audit.names import BASE
 from spark_audit.report import states
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.tables import Table, glance, records_table, tables
+from spark_audit.report.tables import ReportTable, glance, records_table, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
 
@@ -94,7 +94,7 @@ def _show_standings(report: Report, stand: Sequence[states.Standing]) -> None:
     show_line(sentences.render("page.without_rules", does=states.gate(stand)))
 
 
-def show_tables(tables: Sequence[Table], *, figures: bool = True) -> None:
+def show_tables(tables: Sequence[ReportTable], *, figures: bool = True) -> None:
     """Tables one below the other, remarks under each; see :func:`show_table`."""
     for one in tables:
         lines = [line.texts for line in one.rows]

@@ -19,7 +19,7 @@ SEPARATORS = ",;\t|"
 ENCODING_FIX = "save as UTF-8, or give --encoding, such as cp1252"
 
 
-class Line(dict[str, Any]):
+class TextLine(dict[str, Any]):
     """A line of plain text, as the column ``text``: it has no response."""
 
 
@@ -31,7 +31,7 @@ def text_rows(path: Path, *, encoding: str | None = None) -> Iterator[tuple[str,
         except UnicodeDecodeError as error:
             raise InputError("is not UTF-8", where=place, fix=ENCODING_FIX) from error
         if text:
-            yield place, Line(text=text)
+            yield place, TextLine(text=text)
 
 
 def csv_rows(

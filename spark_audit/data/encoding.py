@@ -133,7 +133,7 @@ class TokenSpan(NamedTuple):
     partial: bool
 
 
-class Row(Protocol):
+class TokenisedRow(Protocol):
     """A row of data, or of a manifest."""
 
     @property
@@ -160,7 +160,7 @@ class RowInput(Protocol):
         """Return the tokens that the trainer read, of so many."""
 
 
-def encode_rows(tokenizer: Any, rows: Sequence[Row]) -> list[Encoding]:
+def encode_rows(tokenizer: Any, rows: Sequence[TokenisedRow]) -> list[Encoding]:
     """Tokenise rows as their training run did; others as ``tokenizer(text)`` does.
 
     Raises

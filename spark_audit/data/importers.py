@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from spark_audit.data.chat.formats import is_chat
-from spark_audit.data.csv_rows import Line
+from spark_audit.data.csv_rows import TextLine
 from spark_audit.data.examples import (
     REQUIRED,
     SPLIT_FIX,
@@ -381,7 +381,7 @@ class _Import:
         """Field -> column: what was mapped, and else the columns with usual names."""
         usual = ("id", "source_id", "split")
         found: dict[str, str] = {name: name for name in usual if name in row}
-        if isinstance(row, Line):
+        if isinstance(row, TextLine):
             found |= {"prompt": "text", "response": ""}
         found |= self.columns
         made = ["prompt"] if self.pieces else []  # by the template

@@ -184,7 +184,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
         if not self.plan:
             what = f"holds nothing for {', '.join(self._audits)}"
             raise InputError(what, where=f"manifest {whole.name!r}")
-        self.looks: list[Look] = []
+        self.looks: list[AuditLook] = []
         self._due = 0
         self._reader: BatchReader | None = None
 
@@ -294,7 +294,9 @@ class AuditCallback(_Base):  # type: ignore[misc]
         """Rules that were broken, each with its look: what a script ends on."""
         return [f"{one.name}: {text}" for one in self.looks for text in one.tripped]
 
-    def _tell(self, look: Look, control: Any, seconds: float, *, last: bool) -> None:
+    def _tell(
+        self, look: AuditLook, control: Any, seconds: float, *, last: bool
+    ) -> None:
         told = look.figures() | {f"{LOG_PREFIX}seconds": seconds}
         if look.step:
             told[f"{LOG_PREFIX}share_of_time"] = self._pace.spent / self._pace.trained
@@ -342,7 +344,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def _concluded(
         self, loaded: Loaded, step: int, tables: Mapping[str, Scores]
-    ) -> Look:
+    ) -> AuditLook:
         """What is said from the tables of the base (where there is one) and of a look.
 
         Parameters
@@ -378,7 +380,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
             if one.checkpoint == name and one.state == "tripped"
         )
         # What the base gives away, this training did not teach it.
-        return Look(step, name, report, () if name == BASE else tripped)
+        return AuditLook(step, name, report, () if name == BASE else tripped)
 
     def _scores(self, loaded: Loaded) -> Scores:
         """Tables of all passes; processes with the same model score a part each."""
@@ -461,7 +463,7 @@ LOG_PREFIX = "spark_audit/"
 
 
 @dataclass(frozen=True)
-class Look:
+class AuditLook:
     """What one look came to.
 
     Attributes
@@ -486,7 +488,7 @@ class Look:
         return [one for one in self.report.findings if one.checkpoint in own]
 
     @cached_property
-    def shared(self) -> Look:
+    def shared(self) -> AuditLook:
         """The same look, its figures rounded or withheld as in files for others."""
         return replace(self, report=disclosed(self.report))
 

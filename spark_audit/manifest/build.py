@@ -28,14 +28,14 @@ from spark_audit.files import sha256_file
 from spark_audit.manifest.file import BATCH, as_batch, seal, tables_of
 from spark_audit.manifest.layout import (
     SLICE_ROWS,
-    Corpus,
-    Layout,
+    ManifestLayout,
     Rows,
+    TokenCorpus,
     token_classes,
 )
 from spark_audit.manifest.overlap import check_splits
 from spark_audit.manifest.packed_lists import packed
-from spark_audit.manifest.schema import BuildSettings, Manifest, Settings
+from spark_audit.manifest.schema import BuildSettings, Manifest, ManifestSettings
 from spark_audit.manifest.selection import (
     CUT_OFF,
     Balance,
@@ -181,7 +181,7 @@ def build_manifest(
 
 
 def heading(
-    name: str, reference: Record, settings: Settings, data: Sequence[Path]
+    name: str, reference: Record, settings: ManifestSettings, data: Sequence[Path]
 ) -> dict[str, Any]:
     """What a manifest says of itself: its name, and what it was made from."""
     return {
@@ -277,7 +277,7 @@ def reference_of(loaded: Loaded) -> Record:
 # --- slices of rows -------------------------------------------------------------------
 
 
-def example_record(row: Layout, cluster: str) -> Record:
+def example_record(row: ManifestLayout, cluster: str) -> Record:
     """What a manifest says of an example before any of its tokens is scored."""
     example, tokens, spans = row.example, len(row.encoding), list[Record]()
     for span, at in row.spans:
@@ -325,7 +325,7 @@ class Found:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ManifestSettings,
         by_task: Mapping[str, np.ndarray],
         labels: Sequence[str],
     ) -> None:
@@ -339,12 +339,14 @@ class Found:
         self.balance, self.identifiers = Balance(), Identifiers()
         self.counted: Counter[str] = Counter()
         self.comparable = 0
-        self.canary_rows: list[tuple[Layout, bool]] = []
+        self.canary_rows: list[tuple[ManifestLayout, bool]] = []
 
-    def add(self, rows: Sequence[Layout], table: TokenTable, *, first: int) -> None:
+    def add(
+        self, rows: Sequence[ManifestLayout], table: TokenTable, *, first: int
+    ) -> None:
         """Take a slice of rows, of which the first has this number among all."""
         chosen, labels = self._settings, self._labels[first : first + len(rows)]
-        texts = Corpus(rows, table, counts=self._tokens, before=self._before)
+        texts = TokenCorpus(rows, table, counts=self._tokens, before=self._before)
         self._before = texts.after()
         excluded = np.concatenate([row.excluded(chosen) for row in rows])
         eligible = (texts.unll >= 0) & ~excluded
@@ -388,7 +390,7 @@ class Found:
 
     def _examples(
         self,
-        texts: Corpus,
+        texts: TokenCorpus,
         excluded: np.ndarray,
         low: np.ndarray,
         labels: Sequence[str],

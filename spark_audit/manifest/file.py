@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from spark_audit import files
 from spark_audit.data.arrow_rows import check_messages, open_messages
 from spark_audit.errors import InputError, OutputError, SparkError
-from spark_audit.manifest.packed_lists import Table
+from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import (
     MAX_INTEGER,
     ById,
@@ -24,7 +24,7 @@ from spark_audit.manifest.schema import (
     ManifestExample,
     ManifestPair,
     ManifestTwins,
-    Membership,
+    MembershipRows,
     UnmatchedSpan,
     check_inside,
 )
@@ -64,7 +64,7 @@ def _canonical(content: Mapping[str, Any]) -> Iterator[bytes]:
         yield (b"," if k else b"{") + canonical_json(key) + b":"
         value = content[key]
         yield from (
-            value.pieces() if isinstance(value, Table) else [canonical_json(value)]
+            value.pieces() if isinstance(value, Records) else [canonical_json(value)]
         )
     yield b"}"
 
@@ -78,7 +78,7 @@ def seal(content: Mapping[str, Any]) -> Manifest:
     return draft.having(digest=digest(content_of(draft)))
 
 
-def _tables(content: Mapping[str, Any]) -> dict[str, Table[Any]]:
+def _tables(content: Mapping[str, Any]) -> dict[str, Records[Any]]:
     """The long lists of a content that are lists or iterables, packed.
 
     Raises
@@ -87,7 +87,7 @@ def _tables(content: Mapping[str, Any]) -> dict[str, Table[Any]]:
         If one cannot be written as JSON.
     """
     return {
-        name: held if isinstance(held, Table) else Table.of(kind, held, name=name)
+        name: held if isinstance(held, Records) else Records.of(kind, held, name=name)
         for name, kind in MANIFEST_PARTS.items()
         if isinstance(held := content.get(name), Iterable)
         and not isinstance(held, str | Mapping)
@@ -354,10 +354,10 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
 
     return manifest.having(
         **{
-            name: Table.of(kind, filter(concerns, getattr(manifest, name)), name=name)
+            name: Records.of(kind, filter(concerns, getattr(manifest, name)), name=name)
             for name, kind in MANIFEST_PARTS.items()
         },
-        membership=Membership(
+        membership=MembershipRows(
             members=[i for i in manifest.membership.members if i in ids],
             non_members=[i for i in manifest.membership.non_members if i in ids],
         ),
@@ -375,7 +375,7 @@ def write_arrow(content: Mapping[str, Any], path: Path) -> None:
     OutputError
         If it cannot be written; a file that stood there before is as it was.
     """
-    tables = {k: v for k, v in content.items() if isinstance(v, Table)}
+    tables = {k: v for k, v in content.items() if isinstance(v, Records)}
     # A table without a record has no row that could name it.
     head = {k: [] if k in tables else v for k, v in content.items()}
     schema = BATCH.with_metadata({"manifest": canonical_json(head)})
@@ -415,13 +415,13 @@ def as_batch(part: str, chunk: pa.Array) -> pa.RecordBatch:
     return pa.record_batch([pa.repeat(part, len(chunk)), chunk], schema=BATCH)
 
 
-def tables_of(batches: Iterable[pa.RecordBatch]) -> dict[str, Table[Any]]:
+def tables_of(batches: Iterable[pa.RecordBatch]) -> dict[str, Records[Any]]:
     """The lists whose records stand in batches; another's name is a ``KeyError``."""
     chunks: dict[str, list[pa.Array]] = {}
     for batch in batches:
         chunks.setdefault(batch["part"][0].as_py(), []).append(batch["json"])
     return {
-        part: Table(MANIFEST_PARTS[part], own, name=part)
+        part: Records(MANIFEST_PARTS[part], own, name=part)
         for part, own in chunks.items()
     }
 

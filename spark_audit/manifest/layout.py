@@ -26,7 +26,7 @@ from spark_audit.data.fixed_wording import task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.training_input import TrainingInput
 from spark_audit.errors import at
-from spark_audit.manifest.schema import Settings
+from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.matching import dilate, micro_nats, non_overlapping_windows
 
@@ -34,7 +34,7 @@ SLICE_ROWS = 512
 """Rows that are laid out together."""
 
 
-class Layout:
+class ManifestLayout:
     """An example and its tokens.
 
     Attributes
@@ -160,7 +160,7 @@ class Layout:
         low, high = self.kept
         return tokens is not None and low <= tokens.start and tokens.end <= high
 
-    def excluded(self, settings: Settings) -> np.ndarray:
+    def excluded(self, settings: ManifestSettings) -> np.ndarray:
         """Shape ``(T,)``, bool: tokens that no control may touch.
 
         Identifiers with ``settings.buffer`` tokens on either side, injected sentences,
@@ -202,22 +202,22 @@ class Rows:
         self.examples, self.templates = examples, task_templates(examples)
         self._tokenizer, self._max_length = tokenizer, max_length
 
-    def __getitem__(self, at: int) -> Layout:
+    def __getitem__(self, at: int) -> ManifestLayout:
         return self._laid([self.examples[at]])[0]
 
-    def __iter__(self) -> Iterator[Layout]:
+    def __iter__(self) -> Iterator[ManifestLayout]:
         for _, part in self.slices():
             yield from part
 
-    def slices(self) -> Iterator[tuple[int, list[Layout]]]:
+    def slices(self) -> Iterator[tuple[int, list[ManifestLayout]]]:
         """Rows one behind the other, and which is the first of them."""
         for low in range(0, len(self.examples), SLICE_ROWS):
             yield low, self._laid(self.examples[low : low + SLICE_ROWS])
 
-    def _laid(self, examples: Sequence[Example]) -> list[Layout]:
+    def _laid(self, examples: Sequence[Example]) -> list[ManifestLayout]:
         encodings = encode_rows(self._tokenizer, examples)
         return [
-            Layout(
+            ManifestLayout(
                 example,
                 encoding,
                 template=template_ranges(example, self.templates),
@@ -241,7 +241,7 @@ AVERAGED_COVARIATES = (
 )
 
 
-class Corpus:
+class TokenCorpus:
     """The tokens of some examples, N in all, and what covariates are taken from.
 
     Parameters
@@ -285,7 +285,7 @@ class Corpus:
 
     def __init__(
         self,
-        rows: Sequence[Layout],
+        rows: Sequence[ManifestLayout],
         table: TokenTable,
         *,
         counts: np.ndarray,
@@ -344,7 +344,7 @@ class Corpus:
         return {name: float(self.sums(name)[-1]) for name in AVERAGED_COVARIATES}
 
 
-def token_classes(texts: Corpus) -> np.ndarray:
+def token_classes(texts: TokenCorpus) -> np.ndarray:
     """One letter a token, shape ``(N,)``, uint8 ASCII.
 
     ``d`` has a digit, ``A`` a capital, ``a`` other letters, ``-`` neither.
@@ -355,7 +355,7 @@ def token_classes(texts: Corpus) -> np.ndarray:
     return letter.astype(np.uint8)
 
 
-def pool(eligible: np.ndarray, texts: Corpus, spans: np.ndarray) -> np.ndarray:
+def pool(eligible: np.ndarray, texts: TokenCorpus, spans: np.ndarray) -> np.ndarray:
     """Eligible windows that could have been controls, disjoint within each length.
 
     Token ranges have shape ``(n, 3)``: example (its index), first token in it, length.
@@ -376,7 +376,7 @@ def pool(eligible: np.ndarray, texts: Corpus, spans: np.ndarray) -> np.ndarray:
     return np.array(found, np.int64).reshape(-1, 3)
 
 
-def covariates(texts: Corpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
+def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
     """Covariates of token ranges, all scored.
 
     Returns

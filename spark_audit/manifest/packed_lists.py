@@ -26,7 +26,7 @@ HELD, FEW = 2048, 256
 """Objects that are kept: all of a table of up to ``HELD``, else the last ``FEW``."""
 
 
-class Table(Sequence[P], Generic[P]):
+class Records(Sequence[P], Generic[P]):
     """Records of one kind; each is made when it is asked for.
 
     Parameters
@@ -56,7 +56,7 @@ class Table(Sequence[P], Generic[P]):
         self._held = lru_cache(HELD if len(self) <= HELD else FEW)(self._made)
 
     @classmethod
-    def of(cls, kind: type[P], records: Iterable[Any], *, name: str) -> Table[P]:
+    def of(cls, kind: type[P], records: Iterable[Any], *, name: str) -> Records[P]:
         """Pack objects, or records as they stand in a file, which are checked later."""
         return cls(kind, packed(records), name=name)
 
@@ -87,14 +87,14 @@ class Table(Sequence[P], Generic[P]):
         return len(self.json)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, list | Table):
+        if not isinstance(other, list | Records):
             return NotImplemented
         return len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Table, name=self.name), (self.kind, self.json.chunks)
+        return partial(Records, name=self.name), (self.kind, self.json.chunks)
 
 
 def packed(records: Iterable[Any]) -> Iterator[pa.Array]:

@@ -84,7 +84,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
-class Reference(_Part):
+class ReferenceModel(_Part):
     """The model that difficulty was measured on.
 
     ``shape`` holds sizes of its configuration, such as ``hidden_size``.
@@ -102,7 +102,7 @@ class Reference(_Part):
     shape: dict[str, Whole] | None = Field(default=None, exclude_if=lambda v: v is None)
 
 
-class Settings(_Part):
+class ManifestSettings(_Part):
     """What decided the pairs; audits take their preset from here.
 
     ``buffer`` tokens beside an identifier are no part of a control, and with
@@ -470,7 +470,7 @@ class ManifestTwins(_Ranked):
     true_index: Whole
 
 
-class Membership(_Part):
+class MembershipRows(_Part):
     """Rows for membership inference."""
 
     members: list[str]
@@ -503,8 +503,8 @@ class Manifest(_Part):
     name: str
     digest: str
     redacted_from: str | None
-    reference: Reference
-    settings: Settings
+    reference: ReferenceModel
+    settings: ManifestSettings
     versions: dict[str, str]
     data: list[dict[str, Any]]
     counts: dict[str, Whole]
@@ -515,7 +515,7 @@ class Manifest(_Part):
     twins: Annotated[list[ManifestTwins], Packed] = Field(
         default=[], exclude_if=lambda v: not v
     )
-    membership: Membership
+    membership: MembershipRows
     balance: list[BalanceRow]
     notes: list[str]
 
@@ -593,7 +593,7 @@ class BuildSettings:
     def __post_init__(self) -> None:
         self.recorded()
 
-    def recorded(self, *, max_positions: int | None = None) -> Settings:
+    def recorded(self, *, max_positions: int | None = None) -> ManifestSettings:
         """What a manifest says of them: presets resolved, the model's context applied.
 
         Raises
@@ -614,7 +614,9 @@ class BuildSettings:
             )
         resolved = {"buffer": buffer, "canary_contexts": contexts, "max_length": length}
         try:
-            return Settings.model_validate({**vars(self), **FIXED_SETTINGS, **resolved})
+            return ManifestSettings.model_validate(
+                {**vars(self), **FIXED_SETTINGS, **resolved}
+            )
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             what = f"{first['input']!r}: {first['msg'].lower()}"

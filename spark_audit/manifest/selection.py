@@ -34,7 +34,7 @@ from spark_audit.data.occurrences import (
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest import layout
-from spark_audit.manifest.schema import Settings
+from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import cluster_labels, duplicate_groups
 from spark_audit.stats.matching import balance_rows, match_spans
@@ -48,7 +48,7 @@ Record = dict[str, Any]
 # --- pairs and their balance ----------------------------------------------------------
 
 
-class Pairs(NamedTuple):
+class SelectedPairs(NamedTuple):
     """Matched and unmatched spans as the manifest's records.
 
     ``places`` has shape ``(n, 4)``, int64: example (its index), first token, length and
@@ -60,7 +60,9 @@ class Pairs(NamedTuple):
     places: np.ndarray
 
 
-def match(texts: layout.Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
+def match(
+    texts: layout.TokenCorpus, eligible: np.ndarray, settings: ManifestSettings
+) -> SelectedPairs:
     """Match every span that is no part of a canary with text of its own example.
 
     Parameters
@@ -100,11 +102,11 @@ def match(texts: layout.Corpus, eligible: np.ndarray, settings: Settings) -> Pai
                     "reason": reasons.get(span, CUT_OFF if at else NO_TOKEN),
                 }
             )
-    return Pairs(pairs, unmatched, np.array(places, np.int64).reshape(-1, 4))
+    return SelectedPairs(pairs, unmatched, np.array(places, np.int64).reshape(-1, 4))
 
 
 def _pair(
-    row: layout.Layout,
+    row: layout.ManifestLayout,
     span: Span,
     tokens: TokenSpan,
     control: int,
@@ -151,7 +153,9 @@ class Balance:
         # By covariate and side: what one slice has after that of another.
         self._parts: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
 
-    def add(self, texts: layout.Corpus, eligible: np.ndarray, pairs: Pairs) -> None:
+    def add(
+        self, texts: layout.TokenCorpus, eligible: np.ndarray, pairs: SelectedPairs
+    ) -> None:
         """Take a slice's spans, windows and pairs."""
         train = np.array([row.example.split == "train" for row in texts.rows])
         places = pairs.places[train[pairs.places[:, 0]]]
@@ -204,8 +208,8 @@ class Balance:
 
 
 def low_sensitivity(
-    texts: layout.Corpus,
-    settings: Settings,
+    texts: layout.TokenCorpus,
+    settings: ManifestSettings,
     *,
     counts: Mapping[str, np.ndarray],
 ) -> np.ndarray:
@@ -244,8 +248,8 @@ def low_sensitivity(
 
 
 def canary_sets(
-    rows: Sequence[tuple[layout.Layout, bool]],
-    settings: Settings,
+    rows: Sequence[tuple[layout.ManifestLayout, bool]],
+    settings: ManifestSettings,
     *,
     encode: Encode,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -262,7 +266,7 @@ def canary_sets(
     encode
         Token ids of texts, special tokens included.
     """
-    standing: dict[str, list[tuple[layout.Layout, bool]]] = defaultdict(list)
+    standing: dict[str, list[tuple[layout.ManifestLayout, bool]]] = defaultdict(list)
     for row, scored in rows:
         if row.example.canary is not None:
             standing[row.example.canary.id].append((row, scored))
@@ -320,7 +324,7 @@ def _one_canary(held: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
     return canary, {part: text for part, text in parts if part is not None}
 
 
-def is_whole(row: layout.Layout, unll: np.ndarray) -> bool:
+def is_whole(row: layout.ManifestLayout, unll: np.ndarray) -> bool:
     """Whether every token of a row's canary was scored."""
     tokens = row.encoding.span(*canary_ranges(row.example)["full"])
     return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())

@@ -40,7 +40,7 @@ from spark_audit.manifest import schema
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.scoring import score as scoring
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
-from spark_audit.scoring.score import Scored
+from spark_audit.scoring.score import PassTables
 from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def score(
     loaded: Loaded | str | Path,
     texts: schema.Manifest | str | Path | Any,
     **options: Any,
-) -> Scored:
+) -> PassTables:
     """Score all texts of a manifest, or items; :func:`spark_audit.scoring.score.score`.
 
     Parameters
@@ -301,7 +301,7 @@ ASSOCIATIONS = {"association": 0, "association2": 1, "association3": 2}
 
 
 @dataclass(frozen=True)
-class Asked:
+class CuedIdentifier:
     """An identifier in its row, and the row whose context stands before its cue."""
 
     example: schema.ManifestExample
@@ -452,7 +452,7 @@ def _before(
     return ids[positions < text.leading], ids[positions >= text.leading]
 
 
-def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], Asked]:
+def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifier]:
     """The identifiers of rows without a canary, by their row and first character.
 
     The row that lends one a context is the next one of the task, of test rows if there
@@ -479,7 +479,7 @@ def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], Asked]:
                 and own not in text[other.id]
                 and other.identifiers[-1][1][0] - other.kept[0] >= 2 * CUE
             )
-            found[row.id, span.start] = Asked(row, span, next(others, None))
+            found[row.id, span.start] = CuedIdentifier(row, span, next(others, None))
     return found
 
 

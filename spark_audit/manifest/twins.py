@@ -33,7 +33,7 @@ from spark_audit.data.occurrences import (
     string_of,
 )
 from spark_audit.data.pii import luhn, providers, strings
-from spark_audit.manifest.layout import Corpus, Layout, Rows
+from spark_audit.manifest.layout import ManifestLayout, Rows, TokenCorpus
 from spark_audit.manifest.selection import Record
 from spark_audit.provenance import seed_for
 
@@ -71,7 +71,7 @@ class Identifiers:
         self._places: dict[str, array[int]] = defaultdict(lambda: array("i"))
         self._fed_texts: dict[str, tuple[int, int]] = {}
 
-    def add(self, texts: Corpus, *, first: int) -> None:
+    def add(self, texts: TokenCorpus, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all."""
         for i, row in enumerate(texts.rows):
             scored = texts.unll[texts.of(i)] >= 0
@@ -202,7 +202,7 @@ def _in_turn(doses: Mapping[str, int], seed: int) -> Iterator[str]:
 
 def _fresh(
     one: _Identifier,
-    places: Sequence[tuple[Layout, int, int, int, int]],
+    places: Sequence[tuple[ManifestLayout, int, int, int, int]],
     forms: Forms,
     known: Collection[str],
     encode: Encode,

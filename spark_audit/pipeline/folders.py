@@ -45,7 +45,7 @@ from spark_audit.results import AuditResult, Report
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.checkpoints.open import Opening
+    from spark_audit.checkpoints.open import OpenCheckpoints
     from spark_audit.checkpoints.specs import Spec
 
 MANIFESTS = Path("manifests")
@@ -258,7 +258,7 @@ def unchanged(request: Request) -> Path | None:
     return None
 
 
-def inputs_of(request: Request, opening: Opening) -> States | None:
+def inputs_of(request: Request, opening: OpenCheckpoints) -> States | None:
     """What a report comes of, as it is now; ``None`` where files do not show all."""
     if not _lasting(request):
         return None

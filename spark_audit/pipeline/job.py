@@ -40,7 +40,7 @@ from spark_audit.terminal.console import Clock
 if TYPE_CHECKING:
     from spark_audit.checkpoints.derived import Relearning
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.checkpoints.open import Opening
+    from spark_audit.checkpoints.open import OpenCheckpoints
     from spark_audit.checkpoints.specs import Spec
     from spark_audit.scoring.items import AnyItem
     from spark_audit.scoring.store import Keys, Store
@@ -53,7 +53,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Scored:
+class CheckpointJob:
     """A checkpoint after its passes, without its model; how its scores are stored."""
 
     facts: CheckpointFacts
@@ -76,7 +76,7 @@ class Job:
 
     request: Request
     order: Lineup
-    opening: Opening
+    opening: OpenCheckpoints
     manifest: Manifest
     view: Manifest
     plans: list[Plan]
@@ -95,7 +95,7 @@ class Job:
         SparkError
             For anything that the user gave and that cannot be used.
         """
-        from spark_audit.checkpoints.open import Opening
+        from spark_audit.checkpoints.open import OpenCheckpoints
         from spark_audit.scoring.store import Store
 
         check_formats(request.formats)
@@ -118,7 +118,7 @@ class Job:
             )
         loading, opening = loading_of(request), None
         if request.manifest is None:
-            opening = Opening(order.specs, loading)
+            opening = OpenCheckpoints(order.specs, loading)
             manifest = original(manifest_for(opening.described[0], request))
         else:
             manifest = original(load_manifest(request.manifest))
@@ -128,7 +128,7 @@ class Job:
         folder = report_folder(manifest, order.names, order.specs, request)
         relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
-            opening = Opening(order.specs, loading, relearning=relearning)
+            opening = OpenCheckpoints(order.specs, loading, relearning=relearning)
         check_not_swapped(manifest, opening.described, request)
         for one in opening.described:
             check_fit(manifest, one, base_sha256=one.base_sha256)
@@ -195,11 +195,11 @@ class Job:
                 n_in_part += 1
         return n_whole, len(lacking), n_in_part
 
-    def scored(self, checkpoint: Loaded) -> Scored:
+    def scored(self, checkpoint: Loaded) -> CheckpointJob:
         """What a report says of a checkpoint, and where its scores will be."""
         fit = check_fit(self.manifest, checkpoint, base_sha256=checkpoint.base_sha256)
         notes = [*checkpoint.notes, *fit]
-        return Scored(facts_of(checkpoint, notes), self.keys(checkpoint))
+        return CheckpointJob(facts_of(checkpoint, notes), self.keys(checkpoint))
 
     def tokens_left(self, group: int, lacking: Lacking) -> int | None:
         """Tokens that a module's checkpoints lack; ``None``: known after loading."""
@@ -219,13 +219,13 @@ class Job:
             else:
                 yield from self.opening.open(group)
 
-    def missing(self, scored: Sequence[Scored]) -> int:
+    def missing(self, scored: Sequence[CheckpointJob]) -> int:
         """How many items nobody has scored yet."""
         self.store.refresh()
         every = (keys for one in scored for keys in one.keys.values())
         return sum(len(self.store.left(keys)) for keys in every)
 
-    def noted(self, scored: Sequence[Scored]) -> list[Scored]:
+    def noted(self, scored: Sequence[CheckpointJob]) -> list[CheckpointJob]:
         """With what was remarked while they were scored."""
         self.store.refresh()
         noted = []

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from spark_audit.errors import InputError, free_bytes
-from spark_audit.pipeline.job import Job, Lacking, Scored
+from spark_audit.pipeline.job import CheckpointJob, Job, Lacking
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.added_rows import added_remarks
 from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_threads
@@ -84,7 +84,7 @@ def processes(job: Job, lacking: Lacking) -> int:
     return max(min(cores(), MAX_PROCESSES, room), 1)
 
 
-def score(job: Job, lacking: Lacking) -> list[Scored]:
+def score(job: Job, lacking: Lacking) -> list[CheckpointJob]:
     """Score what falls to this process; all of the job, unless it is a worker's part.
 
     Processes that help keep what they have scored when the job is interrupted.
@@ -95,7 +95,7 @@ def score(job: Job, lacking: Lacking) -> list[Scored]:
     return _shared(job, lacking, count)
 
 
-def _shared(job: Job, lacking: Lacking, count: int) -> list[Scored]:
+def _shared(job: Job, lacking: Lacking, count: int) -> list[CheckpointJob]:
     """Score the job in so many processes."""
     threads = max(cores() // count, 1)
     parts = (replace(job.request, jobs=1, shard=(i, count)) for i in range(1, count))
@@ -123,9 +123,9 @@ def help_score(request: Request) -> None:
 
 def score_part(
     job: Job, opened: Iterator[Loaded], shard: tuple[int, int]
-) -> list[Scored]:
+) -> list[CheckpointJob]:
     """Score one worker's part of all passes over some checkpoints."""
-    scored: list[Scored] = []
+    scored: list[CheckpointJob] = []
     while True:
         with job.clock("loading"):
             checkpoint = next(opened, None)

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from unittest.mock import patch
 
 from spark_audit import errors
-from spark_audit.pipeline.job import Job, Lacking, Scored, loading_of
+from spark_audit.pipeline.job import CheckpointJob, Job, Lacking, loading_of
 from spark_audit.pipeline.local_engine import score_part
 from spark_audit.provenance import versions
 from spark_audit.scoring.store import Rows, Store
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.checkpoints.open import Opening
+    from spark_audit.checkpoints.open import OpenCheckpoints
     from spark_audit.checkpoints.specs import Loading, Spec
 
 
@@ -102,14 +102,14 @@ def without_models(job: Job) -> Job:
 
 
 @lru_cache(maxsize=1)
-def _opening(specs: tuple[Spec, ...], loading: Loading) -> Opening:
+def _opening(specs: tuple[Spec, ...], loading: Loading) -> OpenCheckpoints:
     """The checkpoints of a job: a node checks their files once."""
-    from spark_audit.checkpoints.open import Opening
+    from spark_audit.checkpoints.open import OpenCheckpoints
 
-    return Opening(specs, loading)
+    return OpenCheckpoints(specs, loading)
 
 
-def score(job: Job, lacking: Lacking) -> list[Scored]:
+def score(job: Job, lacking: Lacking) -> list[CheckpointJob]:
     """Have all of a job scored on a cluster; the store is written here.
 
     Raises
@@ -124,7 +124,7 @@ def score(job: Job, lacking: Lacking) -> list[Scored]:
             raise told(error) from error
 
 
-def _scored(ray: Any, job: Job, lacking: Lacking) -> list[Scored]:
+def _scored(ray: Any, job: Job, lacking: Lacking) -> list[CheckpointJob]:
     """Ask for all parts at once, and take in what comes back."""
     cpus, gpus, slots = capacity(ray, job.request.loading.device)
     # Ray has its process use as many threads as it gives it cores, and ends one that

@@ -26,7 +26,7 @@ from spark_audit.files import alone, sha256_file
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, RELEARNED_BASE
 from spark_audit.pipeline import folders
-from spark_audit.pipeline.job import Job, Lacking, Progress, Scored, missing_base
+from spark_audit.pipeline.job import CheckpointJob, Job, Lacking, Progress, missing_base
 from spark_audit.pipeline.local_engine import processes
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, matching
@@ -77,7 +77,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     if there is not None and (there[0] or there[2] or request.scores is not None):
         say(f"{stored_passes(*there)} are stored in {job.store.folder}")
     engine = import_module(f"spark_audit.pipeline.{request.engine}_engine")
-    scored: list[Scored] = engine.score(job, lacking)
+    scored: list[CheckpointJob] = engine.score(job, lacking)
     with job.clock("gathering"):
         missing = job.missing(scored)
     if missing and request.shard[1] > 1:
@@ -143,7 +143,7 @@ STATISTICS = "statistics, audits"
 """What is being done after scoring."""
 
 
-def conclude(job: Job, scored: Sequence[Scored]) -> Report:
+def conclude(job: Job, scored: Sequence[CheckpointJob]) -> Report:
     """Conclude from what is stored, all of it, and write the report's folder."""
     request, folder = job.request, job.folder
     tables = {
@@ -211,7 +211,7 @@ def score_files(evidence: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _results(
-    job: Job, scored: Sequence[Scored], tables: Tables
+    job: Job, scored: Sequence[CheckpointJob], tables: Tables
 ) -> dict[str, AuditResult]:
     """What each audit concludes."""
     results: dict[str, AuditResult] = {}
@@ -235,7 +235,7 @@ def _results(
     return results
 
 
-def _setup(job: Job, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
+def _setup(job: Job, scored: Sequence[CheckpointJob], tables: Tables) -> list[Guard]:
     """The setup guards that fail, of a series by its last stage."""
     stages = job.order.stages
     names = {job.order.entry(name): name for name in tables if name in stages}

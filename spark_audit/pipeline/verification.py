@@ -35,7 +35,7 @@ from spark_audit.report.folder import (
     WRITERS,
     read_report,
 )
-from spark_audit.report.tables import Rendering
+from spark_audit.report.tables import WriterInput
 from spark_audit.results import AuditResult, Finding, Guard, Report, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import OF_REPORT
@@ -450,7 +450,7 @@ def _rendered(
     show_text: bool,
 ) -> dict[str, bytes]:
     """Return the bytes of each file of a format, by its name."""
-    how = Rendering(partial(drawn_in, language), manifest, show_text)
+    how = WriterInput(partial(drawn_in, language), manifest, show_text)
     with sentences.spoken(language):
         files = list(WRITERS[kind](shared, folder, how))
     return {
@@ -486,7 +486,7 @@ def _weights(
     report: Report, ckpt: Sequence[str], base: str | None
 ) -> Iterator[Checked]:
     """Yield whether checkpoints are those that the report is of."""
-    from spark_audit.checkpoints.open import Opening
+    from spark_audit.checkpoints.open import OpenCheckpoints
 
     known = {one.name: one.weights_sha256 for one in report.checkpoints}
     specs = parse_specs(list(ckpt))
@@ -495,7 +495,7 @@ def _weights(
             what = f"{spec.name!r} is none of the report's checkpoints"
             fix = f"{choose(spec.name, known)}; name it as NAME=PATH"
             raise InputError(what, where="--ckpt", fix=fix)
-    for one in Opening(specs, Loading(base=base)).described:
+    for one in OpenCheckpoints(specs, Loading(base=base)).described:
         if one.name in known:
             same = one.weights_sha256 == known[one.name]
             yield f"weights of {one.name}", "" if same else "are others"

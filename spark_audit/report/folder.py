@@ -32,25 +32,25 @@ from spark_audit.files import (
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures import drawing
-from spark_audit.report.tables import File, Rendering
+from spark_audit.report.tables import File, WriterInput
 from spark_audit.report.writers import latex, markdown, pages, table_files
 from spark_audit.results import Report
 from spark_audit.terminal.flags import one_of
 from spark_audit.terminal.previous import keeping_previous
 
-Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
+Writer: TypeAlias = Callable[[Report, Path, WriterInput], Iterable[File]]
 
 REPORT_FOLDERS = ("tables", "figures", "scores", "scores/store")
 """What a report folder holds besides files; never a link out of it."""
 
 
-def _json(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def _json(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``report.json`` (schema: ``schemas/report.json`` of the package)."""
     # Its figures are not rounded, and its findings not withheld.
     yield File("report.json", report.model_dump_json(indent=1) + "\n", private=True)
 
 
-def _figures(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def _figures(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``figures/``: every figure that the report has data for, alike every time."""
     for picture in how.drawn():
         for form in drawing.FIGURE_FORMATS:
@@ -177,7 +177,7 @@ def write_report(
 
     # Drawing takes longest: the page and the files share what is drawn.
     drawn = cache(partial(drawing.drawings, shared))
-    how = Rendering(drawn, manifest, show_text)
+    how = WriterInput(drawn, manifest, show_text)
 
     def run(name: str, told: Report) -> list[Path]:
         with sentences.spoken("en" if name in ENGLISH_FORMATS else language):

@@ -127,7 +127,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleOutcome:
     """What a rule came to on one checkpoint, or why it leaves it out."""
 
     rule: str
@@ -236,7 +236,7 @@ def check(
     changed: Report | None = None,
     same: Collection[str] = (),
     allow_missing: bool = False,
-) -> list[Finding]:
+) -> list[RuleOutcome]:
     """What each rule comes to on every checkpoint, the base and the baseline too.
 
     A checkpoint is left out where the rule says so, or where there can be no figure of
@@ -257,7 +257,7 @@ def check(
     """
     known = {False: report} | ({} if changed is None else {True: changed})
     pairs = {change: (one, disclosed(one)) for change, one in known.items()}
-    found: list[Finding] = []
+    found: list[RuleOutcome] = []
     for rule in dict.fromkeys(rules):
         if rule.change not in pairs:
             where = f"--fail-if {rule.text!r}"
@@ -268,7 +268,7 @@ def check(
         for name, state, detail in own:
             if state == "missing" and not allow_missing:
                 state = "tripped"
-            found.append(Finding(rule.text, name, state, detail))
+            found.append(RuleOutcome(rule.text, name, state, detail))
     return found
 
 
@@ -304,7 +304,7 @@ def _verdicts(
             yield name, state, detail
 
 
-def judged(found: Sequence[Finding]) -> list[str]:
+def judged(found: Sequence[RuleOutcome]) -> list[str]:
     """One line per rule: how many checkpoints it judged, and which it left out."""
     lines = []
     for rule, own in grouped(found, attrgetter("rule")).items():
@@ -525,7 +525,7 @@ SARIF_LEVELS = {"tripped": "error", "missing": "warning"}
 """States that a log names, and as what."""
 
 
-def junit(found: Sequence[Finding], *, name: str) -> str:
+def junit(found: Sequence[RuleOutcome], *, name: str) -> str:
     """One suite a rule, one case a checkpoint: failed where it tripped.
 
     Cases whose figure is missing, where that may be, and those that a rule leaves out
@@ -542,7 +542,7 @@ def junit(found: Sequence[Finding], *, name: str) -> str:
     )
 
 
-def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
+def sarif(found: Sequence[RuleOutcome], *, name: str) -> dict[str, Any]:
     """A log of what tripped or lacks a figure, in SARIF 2.1.0 (OASIS, 2020).
 
     ``name`` is that of the report's folder. GitHub's code scanning asks for both
@@ -586,7 +586,7 @@ SHARED = ("html", "md", "csv", "latex", "figures", "card")
 
 
 def statement(
-    report: Report, folder: Path, found: Sequence[Finding], *, allow_missing: bool
+    report: Report, folder: Path, found: Sequence[RuleOutcome], *, allow_missing: bool
 ) -> bytes:
     """What the rules of a gate came to on the checkpoints of a report, as JSON.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from spark_audit.errors import visible
-from spark_audit.report.gate import NO_CHECKPOINT, Finding, State, judged
+from spark_audit.report.gate import NO_CHECKPOINT, RuleOutcome, State, judged
 from spark_audit.results import grouped
 from spark_audit.sentences import render
 
@@ -19,7 +19,7 @@ WORDS: Mapping[State, str] = {"tripped": "FAIL", "ok": "pass", "missing": "no fi
 """What a rule came to, in words; whom a rule leaves out is told below it."""
 
 
-def gate_lines(found: Sequence[Finding]) -> list[str]:
+def gate_lines(found: Sequence[RuleOutcome]) -> list[str]:
     """Return the lines that the command prints; the last one is the verdict."""
     by_rule = grouped(found, attrgetter("rule"))
     lines: list[str] = []
@@ -31,7 +31,7 @@ def gate_lines(found: Sequence[Finding]) -> list[str]:
     return [*lines, verdict(found)]
 
 
-def verdict(found: Sequence[Finding]) -> str:
+def verdict(found: Sequence[RuleOutcome]) -> str:
     """Return PASS or FAIL, and the first rule that decided, in one line."""
     violations = [one for one in found if one.state == "tripped"]
     missing = [one for one in found if one.state == "missing"]
@@ -49,7 +49,7 @@ def verdict(found: Sequence[Finding]) -> str:
     return visible(text)
 
 
-def _checkpoint_lines(findings: Sequence[Finding]) -> list[str]:
+def _checkpoint_lines(findings: Sequence[RuleOutcome]) -> list[str]:
     """One paragraph a checkpoint: the result, its name, and why."""
     widths = [len(one.whom) for one in findings if len(one.whom) <= MOST_NAME]
     width = max(widths, default=0)

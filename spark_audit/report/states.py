@@ -26,7 +26,7 @@ from spark_audit.names import (
     entry_of,
     series_of,
 )
-from spark_audit.report.tables import Table, entries, records_table
+from spark_audit.report.tables import ReportTable, entries, records_table
 from spark_audit.results import (
     OF_REPORT,
     Finding,
@@ -718,7 +718,7 @@ def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
     return ""
 
 
-def attack_table(tried: Sequence[Mapping[str, Any]]) -> Table:
+def attack_table(tried: Sequence[Mapping[str, Any]]) -> ReportTable:
     """One line per attack: what it asks, on how much it was tested, what it detects."""
     records = []
     for one in tried:

@@ -107,7 +107,7 @@ def cell(value: object) -> Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One row of a table: its cells, and whose it is."""
 
     cells: tuple[Cell, ...]
@@ -120,7 +120,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """One table for a reader; ``remarks`` stand below it.
 
     Attributes
@@ -135,30 +135,30 @@ class Table:
 
     title: str
     header: tuple[str, ...]
-    rows: tuple[Line, ...]
+    rows: tuple[TableLine, ...]
     remarks: tuple[str, ...] = ()
     section: str = FURTHER_TABLES
     short: str = ""
     key: str = ""
 
 
-def records_table(records: Iterable[Mapping[str, Any]], **facts: Any) -> Table:
+def records_table(records: Iterable[Mapping[str, Any]], **facts: Any) -> ReportTable:
     """Records as a table, a column a key.
 
-    ``facts`` are the other fields of :class:`Table`, of which ``title`` is
+    ``facts`` are the other fields of :class:`ReportTable`, of which ``title`` is
     needed.
     """
     records = list(records)
     names = list(dict.fromkeys(name for record in records for name in record))
     rows = [
-        Line(
+        TableLine(
             tuple(cell(record.get(name)) for name in names),
             checkpoint=str(record.get("checkpoint") or ""),
         )
         for record in records
     ]
     header = tuple(name.replace("_", " ") for name in names)
-    return Table(header=header, rows=tuple(rows), **facts)
+    return ReportTable(header=header, rows=tuple(rows), **facts)
 
 
 class File(NamedTuple):
@@ -170,7 +170,7 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rendering:
+class WriterInput:
     """What a writer is given beside the report.
 
     Attributes
@@ -201,7 +201,7 @@ RowT = TypeVar("RowT", bound=Row)
 GROUP_KINDS = ("dose", "type", "task", "split")
 
 
-def tables(report: Report, *, brief: bool = False) -> list[Table]:
+def tables(report: Report, *, brief: bool = False) -> list[ReportTable]:
     """The tables that a person reads, in order.
 
     Parameters
@@ -209,7 +209,7 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
     brief
         Only pooled figures: what a terminal shows of many audits.
     """
-    made: list[Table] = []
+    made: list[ReportTable] = []
     for audit, rows in grouped(report.results, lambda row: row.audit).items():
         pooled = [row for row in rows if row.group == "pooled"]
         wide = about(audit).wide
@@ -235,7 +235,7 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
     return made
 
 
-def further_tables(report: Report) -> list[Table]:
+def further_tables(report: Report) -> list[ReportTable]:
     """The report's tables of records that readers are shown, in order."""
     return [
         records_table(
@@ -284,7 +284,7 @@ def _pooled(report: Report) -> list[Row]:
     return [row for row in rows if row.group == "pooled"]
 
 
-def glance(report: Report) -> Table | None:
+def glance(report: Report) -> ReportTable | None:
     """One line a checkpoint, one figure an audit; ``None`` where there is none.
 
     Figures are chosen beforehand, never by what came out (:func:`main_rows`).
@@ -309,13 +309,15 @@ def glance(report: Report) -> Table | None:
     for who, name in whose.items():
         cells = [column.get(who) for column in columns.values()]
         if any(cells):
-            lines.append(Line((Cell(who), *(one or EMPTY_CELL for one in cells)), name))
+            lines.append(
+                TableLine((Cell(who), *(one or EMPTY_CELL for one in cells)), name)
+            )
     if not lines:
         return None
     if not all(cell.missing for cell in chance):
-        lines.append(Line((Cell(sentences.render("table.chance")), *chance)))
+        lines.append(TableLine((Cell(sentences.render("table.chance")), *chance)))
     names = ("checkpoint", *columns)
-    return Table(
+    return ReportTable(
         title=sentences.render("page.glance"),
         header=tuple(sentences.translated("column", name) for name in names),
         rows=_telling(lines),
@@ -344,7 +346,9 @@ def _units(rows: Sequence[Row]) -> str:
     return f", in {', '.join(units)}" if units else ""
 
 
-def _table(audit: str, rows: Sequence[RowT], words: str, panel: str = "") -> Table:
+def _table(
+    audit: str, rows: Sequence[RowT], words: str, panel: str = ""
+) -> ReportTable:
     """One line a checkpoint and part, one column a metric; variants as either."""
     wide = about(audit).wide and not isinstance(rows[0], Contrast)
     named = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
@@ -377,16 +381,16 @@ def _table(audit: str, rows: Sequence[RowT], words: str, panel: str = "") -> Tab
             texts = (Cell(of(mine[0])) for of in lead.values())
             shown = (_change(cells[c]) if c in cells else EMPTY_CELL for c in columns)
             whole = (*texts, *shown, *map(cell, sizes))
-            lines.append(Line(whole, mine[0].checkpoint))
+            lines.append(TableLine(whole, mine[0].checkpoint))
         by_column = grouped(part, column)
         chance = [_chance(by_column.get(one, [])) for one in columns]
         if about(audit).chance and not all(one.missing for one in chance):
             texts = (Cell(of(part[0])) for of in [*lead.values()][1:])
             whole = (Cell("chance"), *texts, *chance, EMPTY_CELL, EMPTY_CELL)
-            lines.append(Line(whole))
+            lines.append(TableLine(whole))
     names = (label(audit, *one) if wide else label(audit, one[0]) for one in columns)
     counts = about(audit).counts if wide else "n"
-    return Table(
+    return ReportTable(
         title=f"{audit}: {words}",
         header=(*lead, *names, counts, "clusters"),
         rows=_telling(lines),
@@ -396,7 +400,7 @@ def _table(audit: str, rows: Sequence[RowT], words: str, panel: str = "") -> Tab
     )
 
 
-def _telling(lines: Sequence[Line]) -> tuple[Line, ...]:
+def _telling(lines: Sequence[TableLine]) -> tuple[TableLine, ...]:
     """Lines with a figure that is estimable, or withheld; all where there is none.
 
     Why the others have none stands below the table.
@@ -471,7 +475,7 @@ OVER_ORDER = ("both", "sources", "seeds")
 """Of a method with several seeds the first that there is is shown."""
 
 
-def against(report: Report, other: Report) -> Table:
+def against(report: Report, other: Report) -> ReportTable:
     """Figures that both reports hold of checkpoints of one name, one per line.
 
     Raises

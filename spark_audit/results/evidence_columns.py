@@ -96,7 +96,7 @@ def _is_figures(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Layout:
+class EvidenceLayout:
     """Columns of the units, scores of the checkpoints, and facts, by name."""
 
     units: Mapping[str, Range]
@@ -110,8 +110,8 @@ _SPAN = {
     "stratum": PLACE,
 }
 
-LAYOUTS: Mapping[str, Layout] = {
-    "spans.parquet": Layout(
+LAYOUTS: Mapping[str, EvidenceLayout] = {
+    "spans.parquet": EvidenceLayout(
         {
             **_SPAN,
             **dict.fromkeys(("example", "role"), TEXT),
@@ -124,17 +124,17 @@ LAYOUTS: Mapping[str, Layout] = {
         },
         {"nll_sum": SCORE_RANGE},
     ),
-    "rank.parquet": Layout(
+    "rank.parquet": EvidenceLayout(
         {**_SPAN, "set": TEXT}, {"rank": RANK_RANGE, "ties": NUMBER_OF}
     ),
-    "nll.parquet": Layout(
+    "nll.parquet": EvidenceLayout(
         {
             **dict.fromkeys(("of", "split", "task", "type", "cluster"), TEXT),
             "den": SIZE,
         },
         {"num": SCORE_RANGE},
     ),
-    "canary.parquet": Layout(
+    "canary.parquet": EvidenceLayout(
         {
             **dict.fromkeys(("canary_id", "part", "example", "format"), TEXT),
             **dict.fromkeys(("pair", "kind"), TEXT),
@@ -146,7 +146,7 @@ LAYOUTS: Mapping[str, Layout] = {
         {"rank": RANK_RANGE, "ties": NUMBER_OF},
         {"kept_contexts": _is_count_or_none},
     ),
-    "twins.parquet": Layout(
+    "twins.parquet": EvidenceLayout(
         {
             **dict.fromkeys(("twins_id", "type", "cluster"), TEXT),
             **dict.fromkeys(("dose", "contexts"), COUNT_RANGE),
@@ -157,7 +157,7 @@ LAYOUTS: Mapping[str, Layout] = {
         {"rank": RANK_RANGE, "ties": NUMBER_OF},
         {"lost": _is_count},
     ),
-    "mia.parquet": Layout(
+    "mia.parquet": EvidenceLayout(
         {
             **dict.fromkeys(("example", "task", "cluster"), TEXT),
             "member": FLAG,
@@ -168,7 +168,7 @@ LAYOUTS: Mapping[str, Layout] = {
         {name: SCORE_RANGE for name in ("loss", "response", "zlib", "reference")},
         {"alone": _is_figures, "borrowed": _is_flag, "unscored": _is_names},
     ),
-    "extract.parquet": Layout(
+    "extract.parquet": EvidenceLayout(
         {
             **dict.fromkeys(("set", "split", "task", "type", "cluster"), TEXT),
             **dict.fromkeys(("origin", "canary_id", "part", "prompt"), TEXT),
@@ -184,7 +184,7 @@ LAYOUTS: Mapping[str, Layout] = {
         },
         {"asked": _is_names, "trained": _is_names, "checkpoints": _is_names},
     ),
-    "noise.parquet": Layout(
+    "noise.parquet": EvidenceLayout(
         {
             **dict.fromkeys(("kind", "task", "cluster"), TEXT),
             "n": COUNT_RANGE,
@@ -193,7 +193,7 @@ LAYOUTS: Mapping[str, Layout] = {
         },
         {"clean": NUMBER_OF, "noisy": NUMBER_OF, "relative": NUMBER_OF},
     ),
-    "stages.parquet": Layout(
+    "stages.parquet": EvidenceLayout(
         {
             **_SPAN,
             "example": TEXT,
@@ -204,7 +204,7 @@ LAYOUTS: Mapping[str, Layout] = {
         },
         {"nll_sum": SCORE_RANGE, "place": NUMBER_OF},
     ),
-    "series.parquet": Layout(
+    "series.parquet": EvidenceLayout(
         {
             **dict.fromkeys(("example", "task", "cluster"), TEXT),
             "member": FLAG,
@@ -212,7 +212,7 @@ LAYOUTS: Mapping[str, Layout] = {
         },
         {"nll": SCORE_RANGE, "place": NUMBER_OF, "texts": SCORE_RANGE},
     ),
-    "utility.parquet": Layout(
+    "utility.parquet": EvidenceLayout(
         {
             **dict.fromkeys(("example", "task", "cluster", "reason", "scorer"), TEXT),
             "chance": SHARE,

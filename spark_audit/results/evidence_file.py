@@ -24,7 +24,7 @@ from spark_audit.files import SETTINGS_BYTES, check_regular, data_bytes, parse_j
 from spark_audit.results.evidence_columns import (
     FREE_OR_NONE,
     LAYOUTS,
-    Layout,
+    EvidenceLayout,
     Range,
 )
 
@@ -95,7 +95,7 @@ def opened_evidence(
 # --- before anything is decoded -------------------------------------------------------
 
 
-def _about(file: pq.ParquetFile, layout: Layout | None) -> _About:
+def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
     """Return what the file says of itself, checked."""
     raw = (file.schema_arrow.metadata or {}).get(b"evidence")
     if raw is None:
@@ -137,7 +137,7 @@ def _names(value: object) -> list[str]:
     return value
 
 
-def _check_names(about: _About, layout: Layout) -> None:
+def _check_names(about: _About, layout: EvidenceLayout) -> None:
     lacking = [name for name in layout.units if name not in about.units]
     lacking += [name for name in layout.values if name not in about.values]
     lacking += [name for name in layout.facts if name not in about.facts]
@@ -192,7 +192,7 @@ def _units(
     file: pq.ParquetFile,
     about: _About,
     texts: Sequence[str],
-    layout: Layout | None,
+    layout: EvidenceLayout | None,
 ) -> pd.DataFrame:
     """Return the units, each column of its type and range."""
     columns: dict[str, pa.ChunkedArray] = {}
@@ -270,7 +270,7 @@ def _check_range(name: str, values: np.ndarray, wanted: Range) -> None:
 
 
 def _scores(
-    file: pq.ParquetFile, about: _About, layout: Layout | None
+    file: pq.ParquetFile, about: _About, layout: EvidenceLayout | None
 ) -> Iterator[Scored]:
     """Yield the scores of each checkpoint by name, shape ``(units,)`` each.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from spark_audit.report.gate import Finding as Judged
+    from spark_audit.report.gate import RuleOutcome as Judged
     from spark_audit.report.states import Standing
 
 

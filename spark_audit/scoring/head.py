@@ -73,7 +73,7 @@ def fused_on(device: torch.device) -> ModuleType | None:
     return fused
 
 
-class Columns:
+class TokenColumns:
     """Token columns from logits, group by group of rows.
 
     Parameters
@@ -360,7 +360,7 @@ class Head:
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         transform: Transform,
-        columns: Columns,
+        columns: TokenColumns,
     ) -> None:
         self._weight = weight[: columns.vocabulary]
         if not weight.is_cuda and self._weight.numel() <= self.COPIED:

@@ -40,7 +40,7 @@ WINDOW = 1024
 """Items that are scored together where batches are to be the same again."""
 
 
-class Scored(dict[Pass, TokenTable]):
+class PassTables(dict[Pass, TokenTable]):
     """Tables by pass, with ``notes`` on how they came about."""
 
     def __init__(self, tables: dict[Pass, TokenTable], notes: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def score(
     store: Store | None = None,
     batch_size: BatchSize = "auto",
     progress: Progress | bool | None = None,
-) -> Scored:
+) -> PassTables:
     """Score items in every pass, once; what the store holds is not scored again.
 
     Parameters
@@ -117,7 +117,7 @@ def score(
             names = keys()
             tables[kind] = store.gather(names, kind=kind)
             notes |= dict.fromkeys([*store.remarks(names.values()), *store.notes])
-    return Scored(tables, list(notes))
+    return PassTables(tables, list(notes))
 
 
 def score_keys(

@@ -189,11 +189,11 @@ class TokenTable:
             ids=tuple(ids.to_pylist()),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             position=column("position"),
-            columns=Columns(names, column),
+            columns=LazyColumns(names, column),
         )
 
 
-class Columns(UserDict[str, Any]):
+class LazyColumns(UserDict[str, Any]):
     """Columns of which each is read when it is first asked for."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], np.ndarray]) -> None:

@@ -44,8 +44,8 @@ from .intervals import ratio_estimate as ratio_estimate
 from .intervals import replicates_of as replicates_of
 from .intervals import with_parity as with_parity
 from .matching import Choices as Choices
+from .matching import MatchedPair as MatchedPair
 from .matching import Matching as Matching
-from .matching import Pair as Pair
 from .matching import Windows as Windows
 from .matching import assign_disjoint as assign_disjoint
 from .matching import balance_rows as balance_rows

@@ -70,7 +70,7 @@ _MAX_DISTANCE = 1e6
 _MAX_DISTANCES = 1 << 20
 
 
-class Pair(NamedTuple):
+class MatchedPair(NamedTuple):
     """A span and one of its controls.
 
     Attributes
@@ -95,7 +95,7 @@ class Matching(NamedTuple):
     ``pairs`` are sorted by span and start; ``unmatched``: why a span has no control.
     """
 
-    pairs: list[Pair]
+    pairs: list[MatchedPair]
     unmatched: dict[int, str]
 
 
@@ -230,13 +230,13 @@ def match_spans(
             else:
                 reasons[i] = OUTSIDE_CALIPER
     picks = assign_disjoint(list(choices.values()))
-    pairs: list[Pair] = []
+    pairs: list[MatchedPair] = []
     for (i, choice), window in zip(choices.items(), picks, strict=True):
         if window is None:
             reasons[i] = LOST_TO_SPAN
         else:
             start, cost = window
-            pairs.append(Pair(i, start, start + choice.length, cost))
+            pairs.append(MatchedPair(i, start, start + choice.length, cost))
     return Matching(sorted(pairs), dict(sorted(reasons.items())))
 
 

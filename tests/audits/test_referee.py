@@ -11,7 +11,7 @@ import pytest
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.mia.audit import judged_scores
-from spark_audit.audits.mia.estimates import Group
+from spark_audit.audits.mia.estimates import MembershipGroup
 from spark_audit.audits.mia.guards import Findings
 from spark_audit.audits.mia.referee import given_files, read_scores
 from spark_audit.audits.mia.scores import MEMBERSHIP_FPRS
@@ -49,7 +49,7 @@ def verdicts(
         else:
             scores["base"]["x"] = np.full(ROWS, np.nan)
         known = facts, scores, Context(replicates=20), MEMBERSHIP_FPRS, 1
-        pooled = Group(*known, "pooled", np.arange(ROWS), 2)
+        pooled = MembershipGroup(*known, "pooled", np.arange(ROWS), 2)
         (record,) = judged_scores(["base", "mine"], ["x"], Findings(pooled))
         said.append(record["says"])
     return said

@@ -10,7 +10,7 @@ import torch
 from refusals import opened, problem_of, refused
 from tiny_models import make_model, make_tokenizer, save_model
 
-from spark_audit.checkpoints.open import Opening
+from spark_audit.checkpoints.open import OpenCheckpoints
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.cli.main import run
 from spark_audit.errors import InputError
@@ -87,7 +87,7 @@ def test_a_text_that_holds_the_added_token_is_refused_by_name(pair):
 def test_the_base_has_its_own_rows(pair):
     base, adapter = pair
     rows = len(opened(base).usable)
-    both = Opening([Spec("a", (str(adapter),))], Loading(base=str(base)))
+    both = OpenCheckpoints([Spec("a", (str(adapter),))], Loading(base=str(base)))
     alone, other = both.each()
     assert (alone.name, len(alone.usable)) == ("base", rows)
     assert alone.added is None

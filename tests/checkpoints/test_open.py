@@ -10,7 +10,7 @@ import torch
 from refusals import each, edited, opened, reference_of, said
 from tiny_models import make_model, save_model
 
-from spark_audit.checkpoints.open import Opening
+from spark_audit.checkpoints.open import OpenCheckpoints
 from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError
@@ -171,9 +171,9 @@ def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
     said = f"copy: tensor {name}.weight holds NaN; training diverged, "
     said += "or the dtype is too narrow: leave it out"
     with pytest.raises(CheckpointError, match=said):
-        Opening(specs, Loading(base=str(tiny_base), device="cpu"))
+        OpenCheckpoints(specs, Loading(base=str(tiny_base), device="cpu"))
     assert not loads
-    Opening(specs[:1], Loading(base=str(tiny_base), device="cpu"))
+    OpenCheckpoints(specs[:1], Loading(base=str(tiny_base), device="cpu"))
     # A buffer that no model uses may hold infinity.
     edited(sound / "model.safetensors", lambda s: s.update(mask=torch.tensor(-INF)))
     check_stored([sound / "model.safetensors"])
@@ -189,13 +189,13 @@ def test_headers_tell_what_is_opened(adapters, tiny_base, tmp_path):
     every = [Spec(name, (str(path),)) for name, path in paths.items()]
     rounded = replace(loading, quantize=("int8",))
     with pytest.raises(CheckpointError, match="cannot be merged here"):
-        Opening(every, rounded)  # before anything is loaded
+        OpenCheckpoints(every, rounded)  # before anything is loaded
     plain = [one for one in every if one.name not in ("head", "dora")]
-    _check_described(Opening(every, loading))
-    _check_described(Opening(plain, rounded))
+    _check_described(OpenCheckpoints(every, loading))
+    _check_described(OpenCheckpoints(plain, rounded))
 
 
-def _check_described(opening: Opening) -> None:
+def _check_described(opening: OpenCheckpoints) -> None:
     known = {one.name: one for one in opening.described}
     names = []
     for loaded in opening.each():

@@ -11,7 +11,7 @@ from refusals import change, edited, inspected, opened, problem_of, refused, sai
 from safetensors.torch import load_file, save_file
 from tiny_models import make_model, make_tokenizer, save_model
 
-from spark_audit.checkpoints.open import Opening
+from spark_audit.checkpoints.open import OpenCheckpoints
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError
 
@@ -179,7 +179,7 @@ def test_a_pattern_in_quotes_is_what_a_shell_makes_of_it(
     monkeypatch.chdir(tmp_path)
     specs = parse_specs(["out/*"])
     assert [spec.name for spec in specs] == ["a", "b"]
-    opening = Opening(specs, Loading(base=str(tiny_base), device="cpu"))
+    opening = OpenCheckpoints(specs, Loading(base=str(tiny_base), device="cpu"))
     assert opening.groups == [["base", "a", "b"]]
     (seeds,) = parse_specs(["mine=out/[ab]"])
     assert (seeds.name, seeds.paths) == ("mine", ("out/a", "out/b"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spark_audit.checkpoints.derived import Relearning
-from spark_audit.checkpoints.open import Opening, open_checkpoint
+from spark_audit.checkpoints.open import OpenCheckpoints, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.errors import CheckpointError
 
@@ -38,7 +38,7 @@ def opened(tiny_base, make_adapter, tmp_path):
     def each(read: Any = logits, **how: Any) -> dict[str, tuple[str, Any]]:
         plan = Relearning(**{"texts": TEXTS, "steps": 6, "lr": 3e-3, "seed": 0} | how)
         loading = Loading(base=str(tiny_base), device="cpu")
-        made = Opening([Spec("a", (adapter,))], loading, relearning=plan).each()
+        made = OpenCheckpoints([Spec("a", (adapter,))], loading, relearning=plan).each()
         return {one.name: (one.model_id, read(one)) for one in made}
 
     return each
@@ -83,4 +83,4 @@ def test_it_does_not_go_with_an_adapter_that_cannot_be_merged(
     plan = Relearning(TEXTS, 1, 1e-3, 0)
     loading = Loading(base=str(tiny_base), device="cpu")
     with pytest.raises(CheckpointError, match="cannot be merged here"):
-        Opening([spec], loading, relearning=plan)
+        OpenCheckpoints([spec], loading, relearning=plan)

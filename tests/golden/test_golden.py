@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from planted import PLANTED, World, columns_of, luck
 
-from spark_audit.checkpoints.open import Opening, open_checkpoint
+from spark_audit.checkpoints.open import OpenCheckpoints, open_checkpoint
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.canaries import inject
 from spark_audit.demo import make_examples
@@ -112,7 +112,7 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
         patch.setattr(scoring, "_runner", lambda one, _: partial(planted, one, None))
         # A rounded copy of each would show nothing more, and take twice the time.
         patch.setattr(
-            Opening,
+            OpenCheckpoints,
             "_kinds",
             lambda _, one: ("", *["int8"] * (one.name == "leak")),
         )

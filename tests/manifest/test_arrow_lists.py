@@ -21,7 +21,7 @@ from spark_audit.manifest.file import (
     seal,
     write_manifest,
 )
-from spark_audit.manifest.packed_lists import Table
+from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import Manifest, ManifestExample
 
 
@@ -129,7 +129,7 @@ def test_a_name_must_say_its_format(tmp_path):
 
 def test_tables_are_sequences(manifest, small):
     rows = list(manifest.examples)
-    found = Table.of(ManifestExample, iter(rows), name="examples")
+    found = Records.of(ManifestExample, iter(rows), name="examples")
     assert len(found) == len(rows)
     assert found == rows
     assert rows == found
@@ -146,7 +146,7 @@ def test_tables_are_sequences(manifest, small):
     assert json.loads(b"".join(found.pieces())) == [
         row.model_dump(mode="json") for row in rows
     ]
-    assert b"".join(Table.of(ManifestExample, (), name="").pieces()) == b"[]"
+    assert b"".join(Records.of(ManifestExample, (), name="").pieces()) == b"[]"
     assert pickle.loads(pickle.dumps(found)) == rows
 
 

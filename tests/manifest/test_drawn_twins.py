@@ -13,7 +13,7 @@ from spark_audit.data.canaries import draw
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
 from spark_audit.data.pii import luhn
-from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.layout import ManifestLayout, Rows
 from spark_audit.manifest.twins import (
     FEWEST,
     HELD_OUT,
@@ -43,7 +43,7 @@ def twins(tiny_tokenizer) -> Make:
         seed: int = 0,
         max_length: int | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> tuple[list[dict[str, Any]], list[Layout], int]:
+    ) -> tuple[list[dict[str, Any]], list[ManifestLayout], int]:
         laid = Rows(examples, tiny_tokenizer, max_length=max_length)
         rows = [*laid]
         table = made_table([item(r.example.id, r.encoding, r.kept) for r in rows])

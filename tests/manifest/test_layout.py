@@ -10,15 +10,15 @@ from marked import made_corpus, made_table, make_example
 
 from spark_audit.errors import InputError
 from spark_audit.manifest.layout import (
-    Corpus,
-    Layout,
+    ManifestLayout,
     Rows,
+    TokenCorpus,
     covariates,
     pool,
     token_classes,
 )
 from spark_audit.manifest.schema import BuildSettings
-from spark_audit.manifest.selection import Balance, Pairs
+from spark_audit.manifest.selection import Balance, SelectedPairs
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
 
@@ -27,11 +27,13 @@ def chosen(**settings: Any) -> Any:
     return BuildSettings().recorded().model_copy(update=settings)
 
 
-def laid_out(examples: Any, tokenizer: Any, *, max_length: int | None) -> list[Layout]:
+def laid_out(
+    examples: Any, tokenizer: Any, *, max_length: int | None
+) -> list[ManifestLayout]:
     return [*Rows(examples, tokenizer, max_length=max_length)]
 
 
-def shown(row: Layout, mask: np.ndarray) -> str:
+def shown(row: ManifestLayout, mask: np.ndarray) -> str:
     """The text of the tokens of a mask, other characters as dots."""
     keep = [False] * len(row.example.text)
     for start, end in zip(
@@ -102,7 +104,7 @@ def test_no_room_names_the_example(tiny_tokenizer):
 # --- covariates -----------------------------------------------------------------------
 
 
-Small = tuple[list[Layout], Corpus, TokenTable]
+Small = tuple[list[ManifestLayout], TokenCorpus, TokenTable]
 TEXTS = [
     ("Text: The FOOD was 42 dollars, caf\u00e9 \u4f60\u597d.\nLabel:", " good"),
     ("Ask Maria at 555-0142  now \U0001f600", " World news"),
@@ -119,7 +121,7 @@ def small(tiny_tokenizer) -> Small:
 
 
 def plain(
-    rows: list[Layout], table: TokenTable, i: int, start: int, length: int
+    rows: list[ManifestLayout], table: TokenTable, i: int, start: int, length: int
 ) -> dict[str, float]:
     row, text = rows[i], rows[i].example.text
     tokens = range(start, start + length)
@@ -216,7 +218,7 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small):
 def test_balance_adds_where_controls_stand(small):
     _, texts, _ = small
     balance = Balance()
-    pairs = Pairs([], [], np.array([(0, 10, 2, 5), (1, 4, 3, 9)]))
+    pairs = SelectedPairs([], [], np.array([(0, 10, 2, 5), (1, 4, 3, 9)]))
     balance.add(texts, texts.unll >= 0, pairs)
     by_name = {row["covariate"]: row for row in balance.records()}
     assert list(by_name)[:3] == ["nll_mean", "nll_max", "nll_first"]

@@ -14,7 +14,7 @@ from spark_audit.manifest.sequences import (
     CUE,
     MAX_TOKENS_BEFORE_CUE,
     PROMPTS,
-    Asked,
+    CuedIdentifier,
     asked_keys,
     example_of,
     items_for,
@@ -120,13 +120,13 @@ def test_further_identifiers_of_the_row_are_told_the_nearest_first(case):
     manifest = build_manifest(rows, loaded, name="four", caliper=2.0)
     (example,) = manifest.examples
     spans = {span.type: span for span in example.spans}
-    asked = Asked(example, spans["EMAIL"], None)
+    asked = CuedIdentifier(example, spans["EMAIL"], None)
     assert asked.question("association") == "The email address of Anna Lee is "
     told = "The email address of Anna Lee, phone number 555-0142, is "
     assert asked.question("association2") == told
     told = told.replace(", is", ", social security number 912-34-5678, is")
     assert asked.question("association3") == told
-    assert not Asked(example, spans["NAME"], None).question("association")
+    assert not CuedIdentifier(example, spans["NAME"], None).question("association")
     keys = asked_keys(manifest, ["association3"])
     (made,) = items_for(manifest, loaded, {PROMPTED: keys})[PROMPTED][-1:]
     said = loaded.tokenizer.decode(made.ids, skip_special_tokens=True)

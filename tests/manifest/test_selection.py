@@ -19,7 +19,7 @@ from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import stop_word_ranges
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.layout import Corpus, Layout, Rows
+from spark_audit.manifest.layout import ManifestLayout, Rows, TokenCorpus
 from spark_audit.manifest.overview import describe
 from spark_audit.manifest.schema import BuildSettings
 from spark_audit.manifest.selection import (
@@ -27,7 +27,7 @@ from spark_audit.manifest.selection import (
     NO_TOKEN,
     WIDESPREAD_ROWS,
     Clusters,
-    Pairs,
+    SelectedPairs,
     canary_sets,
     clusters,
     duplicates,
@@ -39,7 +39,7 @@ from spark_audit.manifest.selection import (
 from spark_audit.scoring.score import item
 from spark_audit.stats.matching import SPAN_NOT_SCORED
 
-Laid = tuple[list[Layout], Corpus]
+Laid = tuple[list[ManifestLayout], TokenCorpus]
 Lay = Callable[..., Laid]
 
 
@@ -64,12 +64,14 @@ def chosen(**settings: Any) -> Any:
     return BuildSettings().recorded().model_copy(update=settings)
 
 
-def free(rows: Sequence[Layout], texts: Corpus) -> np.ndarray:
+def free(rows: Sequence[ManifestLayout], texts: TokenCorpus) -> np.ndarray:
     excluded = [row.excluded(chosen()) for row in rows]
     return (texts.unll >= 0) & ~np.concatenate(excluded)
 
 
-def matched(rows: Sequence[Layout], texts: Corpus, *, caliper: float = 9.0) -> Pairs:
+def matched(
+    rows: Sequence[ManifestLayout], texts: TokenCorpus, *, caliper: float = 9.0
+) -> SelectedPairs:
     eligible = free(rows, texts)
     return match(texts, eligible, chosen(caliper=caliper))
 

@@ -11,7 +11,7 @@ import pytest
 from named import examples
 
 from spark_audit.audits import NLL, Extraction, Matched
-from spark_audit.checkpoints.open import Opening, open_checkpoint
+from spark_audit.checkpoints.open import OpenCheckpoints, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import SparkError
@@ -376,7 +376,7 @@ def test_other_weights_are_found(place, tmp_path, tiny_base):
         changed[rng.randrange(start, len(changed))] ^= 1
         path.write_bytes(bytes(changed))
         spec = Spec("ours", (str(tmp_path / "lora"),))
-        *_, one = Opening([spec], Loading(base=str(tiny_base))).described
+        *_, one = OpenCheckpoints([spec], Loading(base=str(tiny_base))).described
         assert one.weights_sha256 != known
     source = f"ours={tmp_path / 'lora'}"
     said = wrong(place / "report", ckpt=[source], base=str(tiny_base))

@@ -20,7 +20,7 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.report.assemble import assemble
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.states import OUTCOMES, SHAPES, attacks, standings
-from spark_audit.report.tables import Rendering
+from spark_audit.report.tables import WriterInput
 from spark_audit.report.writers import pages as page
 from spark_audit.report.writers.pages import MAX_EXPOSED_ROWS, exposed
 from spark_audit.results import (
@@ -168,7 +168,7 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
         "membership": ("void", "void"),
         "extraction": ("not tested", "this audit was not run"),
     }
-    (made,) = page.write_dossier(less, Path("nowhere"), Rendering())
+    (made,) = page.write_dossier(less, Path("nowhere"), WriterInput())
     text = text_of(made.content)
     assert "twins : not tested: this audit was not run." in text
     assert "tested, but the figures are not valid 0.047" not in text
@@ -204,7 +204,7 @@ def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
         text = case.manifest.by_id[row["id"]].text
         assert all(each in text for each in row["texts"])
     # No figure of a row stands anywhere: its digits are those of its id.
-    ((_, html, _),) = page.write_dossier(report, folder, Rendering())
+    ((_, html, _),) = page.write_dossier(report, folder, WriterInput())
     part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
     assert not re.search(r"\d\.\d", part)
 

@@ -17,17 +17,17 @@ from made_reports import figure, made_report
 
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
-from spark_audit.report.gate import Finding, junit, sarif
+from spark_audit.report.gate import RuleOutcome, junit, sarif
 from spark_audit.report.gate_lines import gate_lines
 
 ROOT = Path(__file__).parents[2]
 RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"
 FOUND = [
-    Finding(RULE, "er", "tripped", "high 0.6"),
-    Finding(RULE, "a:b,c\n<&\x1b", "missing", 'not "estimable" 5%\r\n\x00'),
-    Finding(RULE, "base", "left_out", "by the rule"),
-    Finding("claim == memory", "-", "tripped", "no checkpoint to check"),
-    Finding("claim == memory", "er", "ok", "nothing"),
+    RuleOutcome(RULE, "er", "tripped", "high 0.6"),
+    RuleOutcome(RULE, "a:b,c\n<&\x1b", "missing", 'not "estimable" 5%\r\n\x00'),
+    RuleOutcome(RULE, "base", "left_out", "by the rule"),
+    RuleOutcome("claim == memory", "-", "tripped", "no checkpoint to check"),
+    RuleOutcome("claim == memory", "er", "ok", "nothing"),
 ]
 
 
@@ -61,9 +61,9 @@ def test_the_last_line_is_the_verdict_and_the_rule_that_decided(folder, capsys):
 def test_long_details_are_wrapped_below_their_checkpoint_and_nothing_is_cut():
     words = [f"word{i}" for i in range(60)]
     found = [
-        Finding(RULE, "a" * 40, "tripped", " ".join(words)),
-        Finding(RULE, "er", "missing", "has no high"),
-        Finding(RULE, "base", "left_out", "by the rule"),
+        RuleOutcome(RULE, "a" * 40, "tripped", " ".join(words)),
+        RuleOutcome(RULE, "er", "missing", "has no high"),
+        RuleOutcome(RULE, "base", "left_out", "by the rule"),
     ]
     lines = gate_lines(found)
     assert max(map(len, lines[:-1])) <= 100

@@ -24,7 +24,7 @@ from made_reports import (
 )
 
 from spark_audit.report.figures import drawing
-from spark_audit.report.tables import Rendering
+from spark_audit.report.tables import WriterInput
 from spark_audit.report.writers import pages
 from spark_audit.results import (
     Finding,
@@ -113,7 +113,7 @@ def report() -> Report:
 
 
 def render(report: Report) -> str:
-    how = Rendering(partial(drawing.drawings, report))
+    how = WriterInput(partial(drawing.drawings, report))
     (made,) = pages.write_page(report, Path(), how)
     return str(made.content)
 

@@ -22,7 +22,7 @@ import spark_train.cli
 from spark_audit.report.folder import read_report
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
-from spark_train.training_settings import Settings, parse
+from spark_train.training_settings import TrainingSettings, parse
 
 LISTS = Path(__file__).parents[2] / "reports" / "README.md"
 TEXT = LISTS.read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def parsed(call: list[str]) -> dict[str, Any]:
     return {name: None if one.value is UNSET else one.value for name, one in names}
 
 
-def settings_of(call: dict[str, Any]) -> Settings:
+def settings_of(call: dict[str, Any]) -> TrainingSettings:
     reads = [*groups(call["method"]), *privacy_groups(call["dp"])]
     return parse(call["set"] or (), groups=reads, method=call["method"])
 

@@ -9,7 +9,7 @@ from scored_by_hand import naive
 from transformers import TopPLogitsWarper
 
 from spark_audit.scoring import head as head_module
-from spark_audit.scoring.head import Columns, Head, Transform, nuclei
+from spark_audit.scoring.head import Head, TokenColumns, Transform, nuclei
 from spark_audit.scoring.table import PLAIN_COLUMNS, WITH_NUCLEI
 from spark_audit.stats.memorisation import top_k_logp
 
@@ -39,7 +39,7 @@ def reduced(
     names: Mapping[str, np.dtype] = PLAIN_COLUMNS,
 ) -> dict[str, np.ndarray]:
     usable = np.ones(logits.shape[1], dtype=bool) if usable is None else usable
-    columns = Columns(usable, DEVICE)
+    columns = TokenColumns(usable, DEVICE)
     columns.names = names
     z = columns.buffer(len(logits))
     z[:, : columns.vocabulary] = torch.from_numpy(logits)[:, : columns.vocabulary]
@@ -125,7 +125,7 @@ def test_equal_head_rows_tie_exactly():
     weight = torch.randn(4000, 48, generator=generator)
     weight[3999], weight[1777] = weight[5], weight[5]
     hidden = torch.randn(200, 48, generator=generator)
-    columns = Columns(np.ones(4000, dtype=bool), DEVICE)
+    columns = TokenColumns(np.ones(4000, dtype=bool), DEVICE)
     head = Head(weight.to(DEVICE), None, Transform(), columns)
     targets = torch.full((200,), 5, device=DEVICE)
     targets[100:] = 6
@@ -165,7 +165,7 @@ def test_the_head_is_float32_with_bias_and_transform(
     if transform.softcap:
         logits = torch.tanh(logits / transform.softcap) * transform.softcap
     targets = torch.arange(30) * 7
-    columns = Columns(np.ones(5000, dtype=bool), DEVICE)
+    columns = TokenColumns(np.ones(5000, dtype=bool), DEVICE)
     head = Head(weight.to(DEVICE), bias.to(DEVICE), transform, columns)
     found = head(hidden.to(DEVICE), targets.to(DEVICE)).cpu().numpy()
     expected = naive(logits.numpy(), targets.numpy(), np.ones(5000, dtype=bool))
@@ -183,7 +183,7 @@ def test_positions_are_chunked_and_buffers_reused(monkeypatch):
     generator = torch.Generator().manual_seed(2)
     weight = torch.randn(3000, 16, generator=generator)
     hidden = torch.randn(27, 16, generator=generator)
-    columns = Columns(np.ones(3000, dtype=bool), CPU)
+    columns = TokenColumns(np.ones(3000, dtype=bool), CPU)
     head = Head(weight, None, Transform(), columns)
     targets = torch.arange(27)
     found = head(hidden, targets)
@@ -217,7 +217,7 @@ def test_the_nll_alone_is_that_of_the_columns(vocabulary):
     logits, targets = random_logits(11, vocabulary)
     usable = np.ones(vocabulary, dtype=bool)
     usable[vocabulary // 2] = vocabulary // 2 in targets
-    columns = Columns(usable, DEVICE)
+    columns = TokenColumns(usable, DEVICE)
     z = columns.buffer(len(logits))
     z[:, :vocabulary] = torch.from_numpy(logits)
     goal = torch.from_numpy(np.stack([targets, targets[::-1]], axis=1)).to(DEVICE)

@@ -11,8 +11,8 @@ from spark_audit.errors import InputError
 from spark_audit.stats.matching import (
     OUTSIDE_CALIPER,
     Choices,
+    MatchedPair,
     Matching,
-    Pair,
     assign_disjoint,
     dilate,
     eligible_windows,
@@ -75,7 +75,9 @@ def test_dilate_equals_the_plain_loop(mask, buffer):
 @pytest.mark.parametrize("caliper_u", [500_000, 100_000])
 def test_worked_example_optimum(caliper_u):
     found = match_spans(*worked(), [A, B], caliper_u=caliper_u)
-    assert found == Matching([Pair(0, 10, 12, 100_000), Pair(1, 13, 15, 200_000)], {})
+    assert found == Matching(
+        [MatchedPair(0, 10, 12, 100_000), MatchedPair(1, 13, 15, 200_000)], {}
+    )
 
 
 @pytest.mark.parametrize("base", [0, 10**12])
@@ -88,7 +90,7 @@ def test_caliper_is_inclusive_to_the_last_micro_nat(base, length):
     spans = [(0, length)]
     eligible = everything(2 * length)
     found = match_spans(unll, eligible, spans, caliper_u=caliper_u)
-    assert found.pairs == [Pair(0, length, 2 * length, caliper_u * length)]
+    assert found.pairs == [MatchedPair(0, length, 2 * length, caliper_u * length)]
     unll[-1] += 1
     found = match_spans(unll, eligible, spans, caliper_u=caliper_u)
     assert found.unmatched == {0: OUTSIDE_CALIPER}

@@ -14,7 +14,7 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.pipeline.run import Request, run
 from spark_train.model import add_lora
-from spark_train.training_rows import Corpus
+from spark_train.training_rows import TrainingCorpus
 from spark_train.training_run import accuracy
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
@@ -109,10 +109,14 @@ def test_a_row_with_nothing_before_its_response_is_not_asked():
     for bos, keys in ((False, ["b"]), (True, ["a", "b"])):
         loaded = make_loaded(make_model(), tokenizer=make_tokenizer(bos=bos))
         told: list[str] = []
-        asked = Corpus((), rows, ("t",)).prompts(loaded, limit=0, note=told.append)
+        asked = TrainingCorpus((), rows, ("t",)).prompts(
+            loaded, limit=0, note=told.append
+        )
         assert [prompt.key for prompt in asked["t"]] == keys
         assert bool(told) is (len(keys) == 1)
-        few = Corpus((), rows, ("t",)).prompts(loaded, limit=1, note=told.append)
+        few = TrainingCorpus((), rows, ("t",)).prompts(
+            loaded, limit=1, note=told.append
+        )
         assert [prompt.key for prompt in few["t"]] == keys[:1]
 
 
@@ -126,7 +130,9 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer
     model = add_lora(base, r=4, seed=0).train()
     loaded = make_loaded(model, tokenizer=tiny_tokenizer)
     rows = [one for one in examples() if one.task == "yelp"]
-    asked = Corpus((), tuple(rows), ("yelp",)).prompts(loaded, limit=0, note=print)
+    asked = TrainingCorpus((), tuple(rows), ("yelp",)).prompts(
+        loaded, limit=0, note=print
+    )
     state = torch.random.get_rng_state()
     accuracy(loaded, asked["yelp"])
     assert model.training

@@ -7,7 +7,7 @@ import pytest
 from spark_audit.errors import InputError
 from spark_train.training_settings import (
     SETTING_GROUPS,
-    Settings,
+    TrainingSettings,
     describe,
     names,
     parse,
@@ -27,7 +27,7 @@ DEFAULTS = (
 
 
 def test_the_papers_values_are_the_defaults():
-    assert parse(DEFAULTS.split()) == Settings()
+    assert parse(DEFAULTS.split()) == TrainingSettings()
 
 
 def test_assignments():
@@ -39,10 +39,10 @@ def test_assignments():
     assert found.lr == 1e-3
     assert found.loss.scope == "full"
     changed = {"ptpc.alpha_ul", "replay.lambda", "lr", "loss.scope"}
-    flat, usual = found.flat(), Settings().flat()
+    flat, usual = found.flat(), TrainingSettings().flat()
     assert {name for name in flat if flat[name] != usual[name]} == changed
     assert parse(["seed=1", "seed=2"]).seed == 2
-    assert parse([]) == Settings()
+    assert parse([]) == TrainingSettings()
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_a_method_takes_its_own_settings_only():
 
 def test_every_setting_is_described():
     rows = describe()
-    assert [row["name"] for row in rows] == list(Settings().flat())
+    assert [row["name"] for row in rows] == list(TrainingSettings().flat())
     for row in rows:
         assert row["meaning"]
         assert row["source"] in ("paper", "ours")
         # The default as it is shown can be given.
-        assert parse([f"{row['name']}={row['default']}"]) == Settings()
+        assert parse([f"{row['name']}={row['default']}"]) == TrainingSettings()
     shown = {row["name"]: (row["default"], row["source"]) for row in rows}
     assert shown["replay.t_squared"] == ("off", "ours")
     assert shown["replay.lambda"] == ("1", "paper")

@@ -14,7 +14,7 @@ import scipy
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.canary import ranks
-from spark_audit.audits.canary.ranks import Judged, Tested
+from spark_audit.audits.canary.ranks import CanaryTest, Judged
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Row
 from spark_audit.stats import memorisation
@@ -91,7 +91,7 @@ def findings(
 def _ends(
     frame: pd.DataFrame,
     parts: Collection[str],
-    never: Sequence[Pair],
+    never: Sequence[DosePair],
     judged: Judged,
     means: Mapping[tuple[str, str], Row],
 ) -> Iterator[Finding]:
@@ -133,7 +133,7 @@ def _ends(
 
 
 def _against_chance(
-    ours: pd.DataFrame, best: Tested, shown: Tested | None, mean: Row
+    ours: pd.DataFrame, best: CanaryTest, shown: CanaryTest | None, mean: Row
 ) -> Finding:
     """Whether canaries are remembered, by what was ``shown`` of all, or of most rows.
 
@@ -169,7 +169,7 @@ def _against_chance(
     return finding(name, "nothing_shown", "nothing", facts, **on)
 
 
-def _rise(frame: pd.DataFrame, best: Tested, never: Sequence[Pair]) -> Finding:
+def _rise(frame: pd.DataFrame, best: CanaryTest, never: Sequence[DosePair]) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     name, part = best.checkpoint, frame[frame["part"] == best.part]
     own = ranks.trained(part)
@@ -195,7 +195,7 @@ def _rise(frame: pd.DataFrame, best: Tested, never: Sequence[Pair]) -> Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair(Tested):
+class DosePair(CanaryTest):
     """Ranks of planted canaries of one part next to those of never-inserted ones.
 
     ``value`` is the share of pairs whose planted canary ranks ahead, ``p`` of no
@@ -211,7 +211,7 @@ class Pair(Tested):
         return {**self.mean_ranks, "p": self.p, "over": self.over}
 
 
-def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
+def _against_held_out(frame: pd.DataFrame) -> list[DosePair]:
     """A comparison of each part of one checkpoint, the clearest first."""
     found = []
     for name, part, whole in ranks.by_part(frame):
@@ -235,11 +235,11 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
         alike = pd.concat([ours, never]).nunique() == 1
         p = 1.0 if alike else float(test.pvalue)
         one = name, part, n, float(1 - test.statistic / (n * m)), p
-        found.append(Pair(*one, mean_ranks=means, power=power))
+        found.append(DosePair(*one, mean_ranks=means, power=power))
     return sorted(ranks.adjusted(found), key=attrgetter("p"))
 
 
-def _clear(never: Sequence[Pair], *, ahead: bool) -> Pair | None:
+def _clear(never: Sequence[DosePair], *, ahead: bool) -> DosePair | None:
     """The clearest part with a difference to that side."""
     return next((x for x in never if x.detected and (x.value > 0.5) == ahead), None)
 

@@ -128,7 +128,7 @@ def p_risen(rises: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Tested:
+class CanaryTest:
     """Adjusted one-sided p value of one test, with what it was taken on."""
 
     checkpoint: str
@@ -151,7 +151,7 @@ class Tested:
         return {metric: row, "p": self.p, "over": self.over}
 
 
-TestedT = TypeVar("TestedT", bound=Tested)
+TestedT = TypeVar("TestedT", bound=CanaryTest)
 
 
 def adjusted(tests: Sequence[TestedT]) -> list[TestedT]:
@@ -162,15 +162,15 @@ def adjusted(tests: Sequence[TestedT]) -> list[TestedT]:
 
 def tests_of(
     frame: pd.DataFrame, column: str, p_of: Callable[[pd.DataFrame], float]
-) -> list[Tested]:
+) -> list[CanaryTest]:
     """A test of each checkpoint and part, on the mean of a column."""
     return [
-        Tested(name, part, len(chosen), float(chosen[column].mean()), p_of(chosen))
+        CanaryTest(name, part, len(chosen), float(chosen[column].mean()), p_of(chosen))
         for name, part, chosen in by_part(frame)
     ]
 
 
-def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
+def uniform_tests(frame: pd.DataFrame) -> list[CanaryTest]:
     """Tests that ranks are uniform, over all parts by Holm, smallest p value first.
 
     Parts in which nothing is ranked (:func:`unresolved`) are not tested.
@@ -185,7 +185,9 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
     return sorted(adjusted(known), key=attrgetter("p"))
 
 
-def two_ended(frame: pd.DataFrame, parts: Collection[str]) -> tuple[Tested, Tested]:
+def two_ended(
+    frame: pd.DataFrame, parts: Collection[str]
+) -> tuple[CanaryTest, CanaryTest]:
     """The clearest tests of one checkpoint's trained canaries, of some of its parts.
 
     That of the remembered end, and that of the suppressed one. By Holm over both ends
@@ -208,7 +210,7 @@ class Judged:
     frame: pd.DataFrame
 
     @cached_property
-    def base(self) -> list[Tested]:
+    def base(self) -> list[CanaryTest]:
         """Tests of the base's ranks: it saw none of the canaries, held out or not."""
         return uniform_tests(self.frame[self.frame["checkpoint"] == BASE])
 
@@ -240,7 +242,7 @@ class Judged:
         }
 
     @cached_property
-    def control(self) -> list[Tested]:
+    def control(self) -> list[CanaryTest]:
         """Whether canaries of the highest dose were found, in any checkpoint and part.
 
         Corrected by Holm over checkpoints and parts, since one success is enough for a

@@ -20,7 +20,7 @@ from spark_audit.audits.extract.prompts import (
     EXTRACT_COLUMNS,
     NUCLEUS,
     SAMPLERS,
-    Asked,
+    PromptedIdentifier,
     _known,
     _scores,
     listed,
@@ -109,13 +109,15 @@ class Extraction(Audit):
         keys = {*sequences.asked_keys(manifest, asked)}
         trained_on = trained_identifiers(manifest)
         known = _known(manifest, trained_on)
-        spans: list[Asked] = []
+        spans: list[PromptedIdentifier] = []
         for example, span, tokens in spans_of(manifest):
             each = {p: sequences.key_of(p, span.start, example.id) for p in asked}
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
             text = example.text[span.start : span.end]
             spans.append(
-                Asked(text, span.type, tokens, {FULL_PROMPT: example.id, **prompts})
+                PromptedIdentifier(
+                    text, span.type, tokens, {FULL_PROMPT: example.id, **prompts}
+                )
             )
         units = pd.DataFrame.from_records(
             {**facts, "prompt": prompt, "span": number}
@@ -183,7 +185,7 @@ class Extraction(Audit):
 
 
 def medians(
-    group: ratio_rows.Group, evidence: Evidence, context: Context
+    group: ratio_rows.UnitGroup, evidence: Evidence, context: Context
 ) -> tuple[list[Row], list[Contrast]]:
     """Median numbers of tries of a group's spans, and contrasts of them.
 

@@ -87,7 +87,7 @@ def _known(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, Any]]:
         }
 
 
-class Asked(NamedTuple):
+class PromptedIdentifier(NamedTuple):
     """An identifier: its text, type and tokens; prompts and keys, true prefix first."""
 
     text: str
@@ -97,7 +97,7 @@ class Asked(NamedTuple):
 
 
 def _scores(
-    one: Asked,
+    one: PromptedIdentifier,
     table: TokenTable,
     others: TokenTable | None,
     nucleus: TokenTable | None,
@@ -132,7 +132,7 @@ def _scores(
         yield len(nll), first, sure, logp, top40, *known[prompt], *top_p
 
 
-def _top_p(table: TokenTable, one: Asked, of: str) -> float:
+def _top_p(table: TokenTable, one: PromptedIdentifier, of: str) -> float:
     """Log probability of an identifier behind its true prefix under top-p sampling."""
     rows = table.span(one.prompts[FULL_PROMPT], *one.tokens)
     columns = ("nll", "rank_lo", f"{of}_logp", f"{of}_size")

@@ -40,7 +40,7 @@ Summed: TypeAlias = dict[Key, intervals.Estimand | Estimate]
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairSums:
     """One group's pairs and windows, for all checkpoints.
 
     ``pii`` and ``control`` are the sides of the pairs, with their cluster ``code``, and
@@ -77,7 +77,7 @@ class Pairs:
         return matching.rtm_bias(self.windows, *(sums[at] / tokens for sums in nll))
 
 
-def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
+def _groups(units: pd.DataFrame) -> Iterator[PairSums]:
     """Train rows pooled, by task and by type, and test rows where there are any.
 
     The windows of a group are those of its spans' cells: examples and lengths.
@@ -115,10 +115,10 @@ def _groups(units: pd.DataFrame) -> Iterator[Pairs]:
                 span_cells=every["cell"].to_numpy(),
             )
             pii, control = own[role == "pii"], own[role == "control"]
-            yield Pairs(name, pii, control, pool[["n_tokens"]], reference)
+            yield PairSums(name, pii, control, pool[["n_tokens"]], reference)
 
 
-def _summed(known: UnitScores, group: Pairs) -> Summed:
+def _summed(known: UnitScores, group: PairSums) -> Summed:
     """What the figures of a group rest on, those of checkpoints first."""
     nll, pairs = known.nll, known.context.baselines.items()
     sums: Summed = {}

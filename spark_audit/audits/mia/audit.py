@@ -164,7 +164,7 @@ class Membership(Audit):
         seed = partial(seed_for, context.seed, "mia")
         known = evidence.units, values, context, scores.MEMBERSHIP_FPRS, seed("chance")
         groups = {
-            group: estimates.Group(*known, group, rows, seed(group))
+            group: estimates.MembershipGroup(*known, group, rows, seed(group))
             for group, rows in estimates.rows_by_group(evidence.units).items()
         }
         pooled = groups["pooled"]
@@ -208,7 +208,7 @@ class Membership(Audit):
 
 
 def rows_of(
-    group: estimates.Group, name: str, attack: str, judged: Findings
+    group: estimates.MembershipGroup, name: str, attack: str, judged: Findings
 ) -> Iterator[Row]:
     """AUC and rates of one score, with what the guards say of it."""
     pooled = group.name == "pooled"
@@ -249,7 +249,7 @@ def _voided(
 
 
 def contrasts_of(
-    group: estimates.Group,
+    group: estimates.MembershipGroup,
     name: str,
     other: str,
     attack: str,
@@ -265,7 +265,9 @@ def contrasts_of(
         yield Contrast.of_estimate(estimate, **columns, **figure)
 
 
-def curve_table(pooled: estimates.Group, names: list[str]) -> Iterator[dict[str, Any]]:
+def curve_table(
+    pooled: estimates.MembershipGroup, names: list[str]
+) -> Iterator[dict[str, Any]]:
     """Points of the ROC curves, with the band of a score that knows nothing.
 
     Budgets of false positives run from what one non-member of the smallest task

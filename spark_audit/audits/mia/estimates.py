@@ -207,7 +207,7 @@ def less_chance(estimate: Estimate, chance: float) -> Estimate:
 
 
 @dataclass
-class Group:
+class MembershipGroup:
     """The rows of one group; estimates and resamples are kept once made.
 
     Attributes

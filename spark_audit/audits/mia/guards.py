@@ -74,7 +74,7 @@ class Findings:
     that are judged, ``facts`` what is known of these rows.
     """
 
-    pooled: estimates.Group
+    pooled: estimates.MembershipGroup
     alone: Mapping[str, float] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)

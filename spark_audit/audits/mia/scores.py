@@ -38,7 +38,7 @@ class Untrained:
 
 
 @dataclass(frozen=True)
-class Scored:
+class TextBlock:
     """Texts as a checkpoint scored them, ``k`` of them with ``n`` tokens each.
 
     ``logp`` (nats) and ``response``, whether a token is of the response (or had loss,
@@ -54,12 +54,12 @@ class Scored:
     base: Untrained
 
 
-def loss(block: Scored) -> np.ndarray:
+def loss(block: TextBlock) -> np.ndarray:
     """Mean log-probability of the tokens, in nats: the NLL with its sign turned."""
     return np.asarray(block.logp.mean(axis=1))
 
 
-def response(block: Scored) -> np.ndarray:
+def response(block: TextBlock) -> np.ndarray:
     """Mean log-probability of the response's tokens; NaN without any.
 
     Of rows whose training is known they are the tokens that it had loss on.
@@ -84,7 +84,7 @@ def lowest_mean(values: np.ndarray, share: float) -> np.ndarray:
     return np.asarray(np.partition(values, count - 1)[..., :count].mean(axis=-1))
 
 
-def mink(block: Scored, share: float) -> np.ndarray:
+def mink(block: TextBlock, share: float) -> np.ndarray:
     """Min-K% Prob: mean log-probability of the least likely share of the tokens."""
     return lowest_mean(block.logp, share)
 
@@ -93,7 +93,7 @@ SD_FLOOR = 1e-4
 """Below this, a next-token distribution counts as having no spread."""
 
 
-def minkpp(block: Scored, share: float) -> np.ndarray:
+def minkpp(block: TextBlock, share: float) -> np.ndarray:
     """Min-K%++: mean of the lowest z scores; NaN without moments in the table.
 
     Log-probabilities against the model's own next-token distribution: ``(logp - mean) /
@@ -108,13 +108,13 @@ def minkpp(block: Scored, share: float) -> np.ndarray:
     return lowest_mean(z, share)
 
 
-def zlib(block: Scored) -> np.ndarray:
+def zlib(block: TextBlock) -> np.ndarray:
     """Mean log-probability over the bytes that the text takes when compressed."""
     size = [compressed_bytes(text) for text in block.texts]
     return np.asarray(block.logp.mean(axis=1) / np.array(size))
 
 
-def reference(block: Scored) -> np.ndarray:
+def reference(block: TextBlock) -> np.ndarray:
     """Mean log-probability minus that of the untrained model on the same tokens."""
     return np.asarray((block.logp - block.base.logp).mean(axis=1))
 
@@ -123,7 +123,7 @@ WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 """Tokens, as published; a shorter text is one window."""
 
 
-def wbc(block: Scored) -> np.ndarray:
+def wbc(block: TextBlock) -> np.ndarray:
     """Window-based comparison (arXiv 2601.02751), averaged over its window sizes.
 
     Only whether a window's loss fell counts, not by how much: a few odd tokens cannot
@@ -146,7 +146,7 @@ WRONG_GUESSES = 2
 EPSILON = 1e-12
 
 
-def ez(block: Scored) -> np.ndarray:
+def ez(block: TextBlock) -> np.ndarray:
     """Rises over falls since the base at wrong first guesses (arXiv 2601.12104).
 
     Without the first scored token; NaN with fewer than two wrong first guesses, and
@@ -165,7 +165,7 @@ def ez(block: Scored) -> np.ndarray:
     return np.where(known, ratio, np.nan)
 
 
-def rmia(block: Scored) -> np.ndarray:
+def rmia(block: TextBlock) -> np.ndarray:
     """Token-level RMIA (Zarifzadeh et al. 2024; Tao and Shokri, arXiv 2510.05582).
 
     A token's likelihood ratio to the base, the only reference, is compared with those
@@ -177,7 +177,7 @@ def rmia(block: Scored) -> np.ndarray:
     return np.asarray(risen.mean(axis=1) / len(block.base.population))
 
 
-MEMBERSHIP_SCORES: Mapping[str, Callable[[Scored], np.ndarray]] = {
+MEMBERSHIP_SCORES: Mapping[str, Callable[[TextBlock], np.ndarray]] = {
     "loss": loss,
     "response": response,
     **{f"mink{k}": partial(mink, share=k / 100) for k in (10, 20, 30)},
@@ -287,7 +287,7 @@ def membership_scores(
         rows = first[at, None] + np.arange(count[at[0]])
         logp = beside[rows].astype(np.float64)
         known = np.isfinite(logp).all(axis=1)
-        block = Scored(
+        block = TextBlock(
             logp=-table.columns["nll"][rows].astype(np.float64),
             response=is_response[rows],
             columns={name: each[rows] for name, each in table.columns.items()},

@@ -76,7 +76,7 @@ def verdicts(
 
 
 def _rates(
-    test: Tested, auc: estimates.AboveTexts, pooled: estimates.Group
+    test: ScoreTest, auc: estimates.AboveTexts, pooled: estimates.MembershipGroup
 ) -> Iterator[Record]:
     """TPR of a score, compared with that of the texts alone and of chance."""
     name, attack = test.row.checkpoint, test.row.of
@@ -105,7 +105,7 @@ def _rates(
 
 
 @dataclass(frozen=True)
-class Tested:
+class ScoreTest:
     """One score's test: of its change since the untrained model, or of its AUC.
 
     ``above`` is what it has beyond the texts alone: a weak difference in topic passes
@@ -165,10 +165,10 @@ def effect_of(row: Row) -> float:
 
 def _concluded(
     name: str, aucs: Mapping[str, Row], judged: Findings
-) -> tuple[Finding, dict[str, Tested]]:
+) -> tuple[Finding, dict[str, ScoreTest]]:
     """What is said of a checkpoint, and the tests of its usable scores."""
     not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
-    pooled, tests = judged.pooled, dict[str, Tested]()
+    pooled, tests = judged.pooled, dict[str, ScoreTest]()
     if not aucs:
         reason = scores.NO_MEMBERS if len(pooled.rows) else estimates.TOO_FEW_MEMBERS
         return not_tested("mia.missing", reason=reason), {}
@@ -182,7 +182,7 @@ def _concluded(
             beyond = doubted, 1.0 if doubted else p
             if above is not None:
                 beyond = above.told, above.p
-            tests[attack] = Tested(row, p, above, *beyond)
+            tests[attack] = ScoreTest(row, p, above, *beyond)
     void = sorted(a for a, row in aucs.items() if row.status not in USABLE)
     untested = sorted({*aucs} - {*tests, *void})
     facts: dict[str, Any] = {"void": void, "untested": untested}
@@ -209,7 +209,7 @@ def _concluded(
 
 
 def _corrected(
-    name: str, tests: Mapping[str, Tested], pooled: estimates.Group
+    name: str, tests: Mapping[str, ScoreTest], pooled: estimates.MembershipGroup
 ) -> tuple[dict[str, float], dict[str, float], tuple[float, float]]:
     """P values of each score's change, and of its claim, over the whole panel.
 
@@ -242,7 +242,7 @@ def _corrected(
     return changed, claimed, (worth, worth_excess)
 
 
-def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
+def _shown_of(found: list[str], tests: Mapping[str, ScoreTest]) -> str:
     """The score that is told: the one declared beforehand, where it may.
 
     The best of many looks better than it is.
@@ -253,7 +253,7 @@ def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
 
 
 def findings(
-    pooled: estimates.Group, told: Mapping[str, Any], *, seed: int
+    pooled: estimates.MembershipGroup, told: Mapping[str, Any], *, seed: int
 ) -> Findings:
     """Judge the sets and the untrained model.
 

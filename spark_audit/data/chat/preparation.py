@@ -21,8 +21,8 @@ from spark_audit.data.chat.formats import (
 )
 from spark_audit.data.chat.rendering import (
     NOT_VALID,
+    RenderedConversation,
     Renderer,
-    Rendering,
     Wanted,
 )
 from spark_audit.data.encoding import Encoding, check_one_bos, encode, runs
@@ -177,7 +177,9 @@ class Preparer:
 
     def _renderings(
         self, row: Conversation, place: str
-    ) -> tuple[Rendering, list[Rendering], list[Rendering]]:
+    ) -> tuple[
+        RenderedConversation, list[RenderedConversation], list[RenderedConversation]
+    ]:
         """The whole, each beginning of it, and each with a generation prompt."""
         assert self._renderer is not None
         n = len(row.messages)
@@ -201,7 +203,7 @@ class Preparer:
                 where=place,
                 fix="leave the row out, or give the template that it was trained with",
             )
-        empty = Rendering("")
+        empty = RenderedConversation("")
         # By how many messages come before.
         before = [empty, *rest[: n - 1], whole]
         prompts = [empty, *rest[n - 1 :]]
@@ -211,8 +213,8 @@ class Preparer:
         self,
         row: Conversation,
         text: str,
-        before: Sequence[Rendering],
-        prompts: Sequence[Rendering],
+        before: Sequence[RenderedConversation],
+        prompts: Sequence[RenderedConversation],
     ) -> _Places:
         found = _Places()
         for i, message in enumerate(row.messages):
@@ -251,9 +253,9 @@ class Preparer:
         self,
         kind: Supervised,
         row: Conversation,
-        whole: Rendering,
+        whole: RenderedConversation,
         places: _Places,
-        prompts: Sequence[Rendering],
+        prompts: Sequence[RenderedConversation],
     ) -> Ranges:
         text = whole.text
         if kind == "all":
@@ -277,7 +279,7 @@ class Preparer:
         self,
         answers: Sequence[int],
         row: Conversation,
-        whole: Rendering,
+        whole: RenderedConversation,
         places: _Places,
     ) -> Ranges:
         """What an assistant wrote, of some messages; by the template's own marks."""
@@ -289,13 +291,13 @@ class Preparer:
                 return ranges
             if len(whole.generated) == len(all_answers):
                 chosen = [whole.generated[all_answers.index(i)] for i in answers]
-                return self._as_tokens(Rendering(whole.text, tuple(chosen)))
+                return self._as_tokens(RenderedConversation(whole.text, tuple(chosen)))
             raise NotLocatableError
         if any(i not in places.written for i in answers):
             raise NotLocatableError
         return tuple(places.written[i] for i in answers)
 
-    def _as_tokens(self, whole: Rendering) -> Ranges:
+    def _as_tokens(self, whole: RenderedConversation) -> Ranges:
         """Generation blocks as transformers maps them to tokens, in characters."""
         with_offsets = self._tokenizer(
             whole.text, add_special_tokens=False, return_offsets_mapping=True

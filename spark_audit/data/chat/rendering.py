@@ -68,7 +68,7 @@ for line in sys.stdin:
 
 
 @dataclass(frozen=True)
-class Rendering:
+class RenderedConversation:
     """One rendering of a conversation.
 
     Attributes
@@ -225,7 +225,9 @@ class Renderer:
         """Whether the template marks what an assistant writes."""
         return "endgeneration" in self.template_for(tools)
 
-    def render(self, wanted: Sequence[Wanted], place: str) -> list[Rendering]:
+    def render(
+        self, wanted: Sequence[Wanted], place: str
+    ) -> list[RenderedConversation]:
         """Render conversations as ``tokenizer.apply_chat_template`` does.
 
         Raises
@@ -251,8 +253,8 @@ class Renderer:
             )
         answers = _worker.ask(json.dumps(request), place)
         return [
-            Rendering("", failure=ranges)
+            RenderedConversation("", failure=ranges)
             if isinstance(ranges, str)
-            else Rendering(text, tuple((low, high) for low, high in ranges))
+            else RenderedConversation(text, tuple((low, high) for low, high in ranges))
             for text, ranges in answers
         ]

@@ -49,7 +49,7 @@ Value: TypeAlias = "float | Row | None"
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """How something is drawn, and what stands for it in the legend.
 
     What has the ``name`` of a checkpoint belongs to it. ``dashes`` of "none" are marks
@@ -94,16 +94,16 @@ class Look:
                 artist.set_gid(CHECKPOINT + self.name)
 
 
-AREA = Look(area=True, alpha=0.25)
-DASHED = Look(colour=INK, dashes="--", width=1.0)
-DOTTED = Look(dashes=":", width=1.0)
-ZERO_LINE = Look(colour=INK, width=0.9)
+AREA = Style(area=True, alpha=0.25)
+DASHED = Style(colour=INK, dashes="--", width=1.0)
+DOTTED = Style(dashes=":", width=1.0)
+ZERO_LINE = Style(colour=INK, width=0.9)
 
 
-def looks(report: Report, **options: Any) -> dict[str, Look]:
+def looks(report: Report, **options: Any) -> dict[str, Style]:
     """Look of every checkpoint, with further fields; replicates have their entry's."""
     return {
-        name: Look(
+        name: Style(
             name,
             LIGHT[place % len(LIGHT)],
             MARKERS[place % len(MARKERS)],
@@ -169,7 +169,7 @@ class Curve:
     have hollow marks. Steps have few markers.
     """
 
-    look: Look
+    look: Style
     x: Sequence[Value]
     y: Sequence[Value]
     words: str = ""
@@ -240,7 +240,7 @@ def band(
     low: Sequence[float],
     high: Sequence[float],
     *,
-    look: Look = AREA,
+    look: Style = AREA,
     step: Any = None,
 ) -> Part:
     """An area between two heights over a range, of the checkpoint of the look."""
@@ -252,14 +252,14 @@ def band(
     return draw
 
 
-def rule(at: float, look: Look, *, upright: bool = False) -> Part:
+def rule(at: float, look: Style, *, upright: bool = False) -> Part:
     """A line of reference across the panel."""
     draw = Axes.axvline if upright else Axes.axhline
     return lambda axes: draw(axes, at, zorder=1.5, **look.line)
 
 
 def label(
-    text: str, top: float, look: Look, *, share: float = 0.0, colour: str = INK
+    text: str, top: float, look: Style, *, share: float = 0.0, colour: str = INK
 ) -> Part:
     """Text of a checkpoint: its upper edge at a height, from a share of the width."""
 
@@ -355,7 +355,7 @@ class Picture:
     audit: str
     panels: Sequence[Panel]
     facts: Mapping[str, Any] = field(default_factory=dict)
-    keys: Mapping[str, Look] = field(default_factory=dict)
+    keys: Mapping[str, Style] = field(default_factory=dict)
     digits: int = 3
     most: int = 2
     dodge: float = 0.0
@@ -365,9 +365,9 @@ class Picture:
         facts = {"name": name, **self._facts(report), **self.facts}
         entries = dict(self.keys)
         if facts["levels"]:
-            entries[render("figure.interval", **facts)] = Look(width=1.6)
+            entries[render("figure.interval", **facts)] = Style(width=1.6)
         if facts["hollow"]:
-            hollow = Look(marker="o", dashes="none", hollow=True)
+            hollow = Style(marker="o", dashes="none", hollow=True)
             entries[render("figure.hollow", **facts)] = hollow
         shows = self._alt(render(f"figure.{name}.shows", **facts))
         return Drawing(
@@ -379,7 +379,7 @@ class Picture:
             figure=self._drawn(name, entries),
         )
 
-    def _drawn(self, name: str, entries: Mapping[str, Look]) -> Figure:
+    def _drawn(self, name: str, entries: Mapping[str, Style]) -> Figure:
         label = wrapped(optional(f"figure.{name}.label"), width=SIDE)
         side = wrapped(optional(f"figure.{name}.side"), width=SIDE)
         labels = [wrapped(label, width=ENTRY_WIDTH, lines=3) for label in entries]

@@ -52,14 +52,14 @@ STYLES: tuple[dict[str, Any], ...] = (
 
 
 @dataclass(frozen=True)
-class Line:
+class ForestLine:
     """A line of a forest: ``label`` and ``text`` above marks of ``rows``.
 
     The interval of ``behind`` is a band; ``below`` are further texts, with colours.
     """
 
     label: str
-    look: picture.Look
+    look: picture.Style
     rows: Sequence[Row | None]
     text: str
     behind: Row | None = None
@@ -68,7 +68,7 @@ class Line:
 
 
 def section(
-    lines: Sequence[Line], title: str, label: str, **axis: Any
+    lines: Sequence[ForestLine], title: str, label: str, **axis: Any
 ) -> picture.Panel:
     """Lines on one axis as a panel; the unit of its height is an inch.
 
@@ -106,7 +106,7 @@ def section(
     )
 
 
-def span(lines: Sequence[Line]) -> tuple[float, float]:
+def span(lines: Sequence[ForestLine]) -> tuple[float, float]:
     """Ends of an axis with 0, all values, and of the intervals what is not far out."""
     rows = [row for line in lines for row in line.rows if row is not None]
     known = [row for row in rows if row.value is not None]
@@ -123,7 +123,7 @@ def span(lines: Sequence[Line]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def columns_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
+def columns_of(lines: Sequence[ForestLine]) -> list[tuple[float, int]]:
     """Where what is below the marks stands: share of the width, and row."""
     places: list[tuple[float, int]] = []
     at, row = 0.0, 0
@@ -139,8 +139,8 @@ def columns_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
 # --- selectivity ----------------------------------------------------------------------
 
 KEYS = {
-    "change": picture.Look(marker="o"),
-    "level": picture.Look(marker="o", **STYLES[1]),
+    "change": picture.Style(marker="o"),
+    "level": picture.Style(marker="o", **STYLES[1]),
     "regression": picture.AREA,
 }
 
@@ -171,7 +171,9 @@ def selectivity(report: Report) -> picture.Picture | None:
             )
         label, colour = _named(name, stand.get(name))
         style = _greyed(look[name], rows[0])
-        lines.append(Line(label, style, rows, text, bands.get(name), colour=colour))
+        lines.append(
+            ForestLine(label, style, rows, text, bands.get(name), colour=colour)
+        )
     panels = [_section("changes", lines)]
     contrasts, behind = (
         drawing.chosen_of(report, report.contrasts, "matched", metric, "", "pooled")
@@ -186,7 +188,9 @@ def selectivity(report: Report) -> picture.Picture | None:
             label += "" if one else f"\nvs {picture.wrapped(baseline)}"
             band = behind.get((name, baseline))
             style = _greyed(look[name], row)
-            lines.append(Line(label, style, [row], _words(row), band, colour=colour))
+            lines.append(
+                ForestLine(label, style, [row], _words(row), band, colour=colour)
+            )
         panels.append(_section("contrasts", lines, baseline=one))
     return picture.Picture(
         audit="matched",
@@ -201,7 +205,7 @@ def selectivity(report: Report) -> picture.Picture | None:
     )
 
 
-def _section(name: str, lines: list[Line], **facts: str) -> picture.Panel:
+def _section(name: str, lines: list[ForestLine], **facts: str) -> picture.Panel:
     title, label = (
         picture.wrapped(render(f"figure.selectivity.{key}", **facts), width=42, lines=3)
         for key in (name, f"{name}_axis")
@@ -217,7 +221,7 @@ def _named(name: str, standing: Standing | None) -> tuple[str, str]:
     return label, STYLE_OF_STATE[standing.state].colour
 
 
-def _greyed(look: picture.Look, row: Row | None) -> picture.Look:
+def _greyed(look: picture.Style, row: Row | None) -> picture.Style:
     """The look, or the same in grey where the row is void."""
     if row is None or row.status not in VOID:
         return look
@@ -234,18 +238,18 @@ def _words(row: Row | None) -> str:
     return f"{text} [{', '.join(map(picture.plain, row.ends))}]" if row.ends else text
 
 
-STYLE_OF_STATE: dict[State, picture.Look] = {
-    "LEAKS": picture.Look(colour=drawing.ALARM, marker="^"),
-    "DETECTABLE": picture.Look(colour=drawing.WARN, marker="D"),
-    "NO LEAK FOUND": picture.Look(colour=drawing.INK, marker="o", hollow=True),
-    "NOT TESTED": picture.Look(colour=drawing.MUTED, marker="x"),
+STYLE_OF_STATE: dict[State, picture.Style] = {
+    "LEAKS": picture.Style(colour=drawing.ALARM, marker="^"),
+    "DETECTABLE": picture.Style(colour=drawing.WARN, marker="D"),
+    "NO LEAK FOUND": picture.Style(colour=drawing.INK, marker="o", hollow=True),
+    "NOT TESTED": picture.Style(colour=drawing.MUTED, marker="x"),
 }
 """Shape and colour of each state."""
 ATTACK_LOOKS = {
-    "●": ("found", picture.Look(colour=drawing.ALARM, marker="o")),
-    "○": ("not_found", picture.Look(colour=drawing.INK, marker="o", hollow=True)),
-    "×": ("void", picture.Look(colour=drawing.MUTED, marker="x")),
-    "–": ("not_tested", picture.Look(colour=drawing.MUTED, marker="_")),
+    "●": ("found", picture.Style(colour=drawing.ALARM, marker="o")),
+    "○": ("not_found", picture.Style(colour=drawing.INK, marker="o", hollow=True)),
+    "×": ("void", picture.Style(colour=drawing.MUTED, marker="x")),
+    "–": ("not_tested", picture.Style(colour=drawing.MUTED, marker="_")),
 }
 """Sign of what the other attacks came to -> how the legend names and shows it."""
 RATIOS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -283,7 +287,7 @@ def memory(report: Report) -> picture.Picture | None:
     )
 
 
-def _line(one: Standing, *, alike: bool) -> Line:
+def _line(one: Standing, *, alike: bool) -> ForestLine:
     look = replace(STYLE_OF_STATE[one.state], name=one.name)
     row, sides = one.memory, () if alike else one.sides
     text = render("figure.memory.figure", row=row, sides=sides, missed=one.missed)
@@ -305,7 +309,7 @@ def _line(one: Standing, *, alike: bool) -> Line:
             band = row.model_copy(update={"low": -row.mde, "high": row.mde})
     label = f"{badge(one.state)}  {one.name}"
     label, text = picture.wrapped(label, lines=3), textwrap.fill(_minus(text), 44)
-    return Line(label, look, [mark], text, band, below=below, colour=look.colour)
+    return ForestLine(label, look, [mark], text, band, below=below, colour=look.colour)
 
 
 def _ticks(low: float, high: float) -> dict[float, str]:
@@ -335,7 +339,7 @@ def _minus(text: str) -> str:
     return re.sub(r"-(?=\d)", "\N{MINUS SIGN}", text)
 
 
-SHOWN = picture.Look(marker="o", dashes="none", size=6.0)
+SHOWN = picture.Style(marker="o", dashes="none", size=6.0)
 SERIES_DASHES = {"series": "-", "last": "--"}
 """What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
 VALUE_COLUMNS = ("value", "low", "high")
@@ -406,7 +410,7 @@ def series(report: Report) -> picture.Picture | None:
         title = f"{picture.wrapped(name, width=15)}\nn {n.get(name, 0)}"
         panels.append((title, curves, set[int]()))
     keys = {
-        f"series.{of}": picture.Look(marker="o", dashes=d)
+        f"series.{of}": picture.Style(marker="o", dashes=d)
         for of, d in SERIES_DASHES.items()
     }
     return _stage_figure("series", panels, keys, level=0.5)
@@ -429,7 +433,7 @@ def _by_stage(
 def _stage_figure(
     audit: str,
     panels: Iterable[tuple[str, list[picture.Curve], set[int]]],
-    keys: Mapping[str, picture.Look],
+    keys: Mapping[str, picture.Style],
     *,
     level: float | None = None,
 ) -> picture.Picture | None:
@@ -464,7 +468,7 @@ def _stage_figure(
 
 
 def _row(
-    audit: str, metric: str, look: picture.Look, *ends: float | None
+    audit: str, metric: str, look: picture.Style, *ends: float | None
 ) -> Row | None:
     """A row of a curve whose figures (value, low, high) stand in a table."""
     figures: dict[str, Any] = dict(zip(VALUE_COLUMNS, ends, strict=True))
@@ -516,7 +520,7 @@ def exposure(report: Report) -> picture.Picture | None:
 
 def _dose_panel(
     own: pd.DataFrame,
-    look: dict[str, picture.Look],
+    look: dict[str, picture.Style],
     marked: Sequence[picture.Part],
     reach: float,
 ) -> picture.Panel:
@@ -551,11 +555,11 @@ FEW_DECADES = 150.0
 """Ratio of an axis' ends below which it is labelled at 2 and 5 too."""
 FEW_POSITIVES = 0.05
 """False positive rate of the tables' true positive rates."""
-DIAGONAL = picture.Look(width=0.9)
-OTHER_SCORE = picture.Look(width=0.7, alpha=0.6)
-BEFORE = picture.Look(colour=drawing.INK, dashes=(0, (3, 1.2)), width=1.0)
+DIAGONAL = picture.Style(width=0.9)
+OTHER_SCORE = picture.Style(width=0.7, alpha=0.6)
+BEFORE = picture.Style(colour=drawing.INK, dashes=(0, (3, 1.2)), width=1.0)
 ROC_KEYS = {
-    "score": picture.Look(marker="o", size=3.5),
+    "score": picture.Style(marker="o", size=3.5),
     "base": BEFORE,
     "others": OTHER_SCORE,
     "diagonal": DIAGONAL,
@@ -611,7 +615,7 @@ def roc(report: Report) -> picture.Picture | None:
 def _roc_panel(
     own: pd.DataFrame,
     score: str,
-    look: picture.Look,
+    look: picture.Style,
     before: pd.DataFrame,
     *,
     floor: float,

@@ -21,7 +21,7 @@ from spark_audit.report.tables import (
     EMPTY_CELL,
     VOID,
     File,
-    Rendering,
+    WriterInput,
     figure,
     is_shared,
     line_name,
@@ -93,7 +93,7 @@ Shown = Mapping[Column, Mapping[str, Row]]
 """Column -> name of a line -> row."""
 
 
-def write_latex(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write_latex(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``tables/*.tex``; no text of an example is ever in them."""
     tables = latex_tables(report)
     whole = environment().get_template("all.tex")

@@ -14,8 +14,8 @@ from spark_audit.names import BASE
 from spark_audit.report.states import OUTCOME_SIGNS, SHAPES, Standing, reach, state_name
 from spark_audit.report.tables import (
     File,
-    Rendering,
-    Table,
+    ReportTable,
+    WriterInput,
     further_tables,
     general,
     main_rows,
@@ -28,7 +28,7 @@ LONGEST = 65_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``report.md``; no text of an example is ever in it."""
     yield File("report.md", render(report))
 
@@ -70,7 +70,7 @@ LIMITS = ("low", "high", "null", "null_low", "null_high", "level", "baseline")
 """What stands beside a figure as the arguments of its metric."""
 
 
-def write_card(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write_card(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``card.md``: figures as the hub reads them, then a section; no text."""
     import huggingface_hub.utils
     from huggingface_hub.repocard_data import eval_results_to_model_index
@@ -125,7 +125,7 @@ def _code(text: str) -> str:
     return f"`{visible(text).replace('`', chr(39))}`"
 
 
-def _grid(shown: Table) -> str:
+def _grid(shown: ReportTable) -> str:
     return table(shown.header, [line.texts for line in shown.rows])
 
 

@@ -32,8 +32,8 @@ from spark_audit.report.states import attack_table, attacks, uncovered
 from spark_audit.report.tables import (
     FURTHER_TABLES,
     File,
-    Rendering,
-    Table,
+    ReportTable,
+    WriterInput,
     entries,
     further_tables,
     general,
@@ -128,7 +128,7 @@ FIRST = "memory"
 """The figure on the first screen."""
 
 
-def write_page(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``report.html``; no text of an example is ever in it."""
     drawn = how.drawn()
     told = _sections(report, [d for d in drawn if d.name != FIRST])
@@ -165,7 +165,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
     """What the template writes of each audit, of the matching, and of all else."""
     rows = (*report.results, *report.contrasts)
     audits = list(dict.fromkeys(row.audit for row in rows))
-    grids: dict[str, list[Table]] = {
+    grids: dict[str, list[ReportTable]] = {
         k: [] for k in (*audits, "manifest", FURTHER_TABLES)
     }
     pictures: dict[str, list[Drawing]] = {name: [] for name in grids}
@@ -192,7 +192,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         }
 
 
-def _numeric(table: Table) -> list[bool]:
+def _numeric(table: ReportTable) -> list[bool]:
     """Which columns hold numbers, and are aligned at the right."""
     columns = zip(*(line.cells for line in table.rows), strict=True)
     told = ([cell.numeric for cell in column if not cell.missing] for column in columns)
@@ -203,7 +203,7 @@ MAX_EXPOSED_ROWS = 10
 """The most exposed rows that are told of each checkpoint."""
 
 
-def write_dossier(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``dossier.html``; a browser prints it on A4.
 
     Parameters

@@ -13,7 +13,7 @@ import pandas as pd
 
 from spark_audit.report.disclosure import step_of
 from spark_audit.report.named import AUDIT, NAMED_SHARE, evidence_of, named_rows
-from spark_audit.report.tables import File, Rendering, is_shared
+from spark_audit.report.tables import File, WriterInput, is_shared
 from spark_audit.report.void_rows import with_state_columns
 from spark_audit.results import Report, Row
 
@@ -34,7 +34,7 @@ RENAMED = {
 """Columns whose names in ``report.json`` are words of SQL, and what is named alike."""
 
 
-def write_csv(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write_csv(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """Results, contrasts, guards and the report's further tables as CSV."""
     lists = ("results", "contrasts", "guards")
     frames = {name: report.to_frame(name) for name in lists}
@@ -93,7 +93,7 @@ FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
 # --- who is shown to have been trained on ---------------------------------------------
 
 
-def write_named(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+def write_named(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``named_rows.csv`` and ``named_sources.csv``, where they are asked for by name.
 
     They say of each row or group only whether it is named: how familiar a single one

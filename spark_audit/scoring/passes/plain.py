@@ -35,7 +35,7 @@ import torch
 from spark_audit.checkpoints.loaded import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
-from spark_audit.scoring.head import Columns, Head, Transform
+from spark_audit.scoring.head import Head, TokenColumns, Transform
 from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, WITH_NUCLEI, Task
 
 if TYPE_CHECKING:
@@ -118,10 +118,10 @@ class Scorer:
         found = own_head(base, rows=len(loaded.usable))
         if isinstance(found, str):
             self._head, reason = None, found
-            self.columns = Columns(loaded.usable, self.device)
+            self.columns = TokenColumns(loaded.usable, self.device)
         else:
             weight, bias, transform = found
-            self.columns = Columns(loaded.usable, weight.device)
+            self.columns = TokenColumns(loaded.usable, weight.device)
             self._head = Head(weight, bias, transform, self.columns)
             self._body = getattr(base, base.base_model_prefix)
             reason = self._self_test(first)
