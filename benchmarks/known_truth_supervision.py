@@ -34,7 +34,7 @@ from known_truth_table import append
 from scipy.stats import beta
 
 from spark_audit.audits import Extraction, Matched, Twins
-from spark_audit.audits.base import corrected
+from spark_audit.audits.claims import corrected
 from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode_rows, tokens_of_ranges

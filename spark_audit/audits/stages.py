@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import identifiers
-from spark_audit.audits.base import ALPHA, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.base import Context, Metric, Plan, Tables, guard
+from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.matched.units import unequal
 from spark_audit.audits.utility import UNORDERED, OfSeries, tasks_in_order
 from spark_audit.data.occurrences import finder, folded, string_of

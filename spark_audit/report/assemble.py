@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spark_audit.audits.base import TESTS, at_level, corrected, family
+from spark_audit.audits.claims import TESTS, at_level, corrected, family
 from spark_audit.audits.setup_guards import consistent, faults, without_void
 from spark_audit.audits.trained_rows import without_answered
 from spark_audit.manifest.schema import Manifest

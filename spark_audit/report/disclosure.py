@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.audits import about
-from spark_audit.audits.base import ALPHA
+from spark_audit.audits.claims import ALPHA
 from spark_audit.report.places import command_line, shareable, shareable_settings
 from spark_audit.results import Finding, Hits, ManifestFacts, Report, Row, grouped
 from spark_audit.results.findings import (

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from spark_audit.audits.base import TESTS
+from spark_audit.audits.claims import TESTS
 from spark_audit.files import cannot_write
 from spark_audit.results import CheckpointFacts, Report
 from spark_audit.terminal.console import say

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_audit.audits import about
-from spark_audit.audits.base import ALPHA
+from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, OutputError, visible
 from spark_audit.files import sha256_file

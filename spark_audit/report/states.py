@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from spark_audit import sentences
 from spark_audit.audits import AUDITS, AUDITS_ON_REQUEST, about, audit_names
-from spark_audit.audits.base import ALPHA, TESTS
+from spark_audit.audits.claims import ALPHA, TESTS
 from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.audits.trained_rows import question_of
 from spark_audit.names import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_audit import sentences
 from spark_audit.audits import about, in_order, label, metric_of
-from spark_audit.audits.base import carriers
+from spark_audit.audits.claims import carriers
 from spark_audit.errors import InputError, choose
 from spark_audit.names import ANY_NAME, entry_of
 from spark_audit.report.figures.drawing import palette

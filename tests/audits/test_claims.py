@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from spark_audit.audits.base import corrected
+from spark_audit.audits.claims import corrected
 from spark_audit.audits.extract.rates import limits_p
 from spark_audit.audits.seeds import with_entries
 from spark_audit.report.assemble import assemble, results_of

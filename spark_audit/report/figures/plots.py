@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from spark_audit.audits.base import carriers
+from spark_audit.audits.claims import carriers
 from spark_audit.names import BASE
 from spark_audit.report.figures import drawing, picture
 from spark_audit.report.states import (

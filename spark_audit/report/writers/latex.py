@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from spark_audit import sentences
-from spark_audit.audits.base import carriers
+from spark_audit.audits.claims import carriers
 from spark_audit.report.states import method_of, standings, state_name
 from spark_audit.report.tables import (
     EMPTY_CELL,
