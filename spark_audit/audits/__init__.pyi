@@ -3,6 +3,8 @@ from .canary.audit import CanaryRank as CanaryRank
 from .extract.audit import Extraction as Extraction
 from .known import AUDITS as AUDITS
 from .known import AUDITS_ON_REQUEST as AUDITS_ON_REQUEST
+from .known import DEFAULT_AUDITS as DEFAULT_AUDITS
+from .known import TRAINING_AUDITS as TRAINING_AUDITS
 from .known import about as about
 from .known import all_audits as all_audits
 from .known import audit_names as audit_names

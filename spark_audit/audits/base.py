@@ -15,14 +15,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from spark_audit.audits.claims import at_level, corrected
 from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of
-from spark_audit.results import AuditResult, CheckpointFacts, Finding, Guard, Row
+from spark_audit.results import (
+    AuditResult,
+    CheckpointFacts,
+    Claim,
+    Finding,
+    Guard,
+    Row,
+)
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
@@ -35,6 +42,37 @@ Plan: TypeAlias = dict[Pass, list[str]]
 """Pass -> keys of the texts that it must score."""
 Baseline: TypeAlias = str | Mapping[str, str] | None
 """What checkpoints are compared with: one name, or one for each."""
+
+TableRule: TypeAlias = Literal["digits", "points", "dropped"]
+"""How shared files hold a table of an audit.
+
+Without a rule figures are rounded as the number of clusters allows, and those of few
+clusters are withheld. ``digits``: only digits are cut, as its strings were planted, or
+answers are counted. ``points``: its floats are points, and its whole numbers counts of
+parts of identifiers. ``dropped``: its records say nothing without a figure, so that
+those of few clusters are left out.
+"""
+
+
+class LatexColumn(NamedTuple):
+    """A column of a table of LaTeX: its header, and the rows that it shows.
+
+    Attributes
+    ----------
+    metric, of, group
+        Of the rows. ``of = "last"`` of an accuracy is a series' last stage.
+    counted
+        What ``n`` of the rows counts.
+    audit
+        Whose rows these are; empty: those of the audit that has the column.
+    """
+
+    header: str
+    metric: str
+    of: str = ""
+    counted: str = "tokens"
+    group: str = "pooled"
+    audit: str = ""
 
 
 def scored(
@@ -124,6 +162,10 @@ class Context:
 class Audit(ABC):
     """One audit. Its fields are the options; ``Annotated`` holds the help text.
 
+    Whatever states, disclosure, LaTeX, first screen, gate and command line ask of an
+    audit are these class attributes and class methods: no module outside of ``audits``
+    knows an audit by its name.
+
     Attributes
     ----------
     name, metrics
@@ -140,18 +182,51 @@ class Audit(ABC):
         Tables have one column per variant; what ``n`` of such a table counts.
     of_series
         It uses all stages of a series.
+    sees_relearned_base
+        It looks at the relearned base, too, which no other audit does.
     file
         File of its evidence in ``scores/``, if not named after the audit.
+    unit
+        Of its smallest effects as readers see it.
+    independent_units
+        What its intervals are over: what ``clusters`` of a row counts.
+    example
+        Arguments of its command that ``--help`` shows as an example; empty: the usual.
+
     covers
         Of an audit that attacks a checkpoint: the metric and the field of its rows that
         count what was tested; its sentences have ``attack`` and ``asks``. None: the
         audit only describes.
+    attacks_identifiers
+        The attack is on identifiers of people, not on rows or on planted strings.
+    needs_canaries
+        The attack is on planted strings: where there are none, the next training run
+        can plant them.
+    strongest_claim
+        The severest claim that it can make of a checkpoint; None: it makes none that
+        tells of training.
     memory
         Whether it tests memory.
+    memory_metric
+        Metric whose rows over sources the memory plot and the first screen show, in
+        nats per token, below 0 is more memory; empty: it has none.
     claims
         Whether it can make a claim.
-    unit
-        Of its smallest effects as readers see it.
+    voided_by_setup
+        Whether a failed setup guard voids its figures: it compares with the base, or
+        trained with held-out rows.
+    names_rows_by
+        Variant of its scores by which rows are named as trained on; empty: none.
+
+    disclosure_step
+        Least steps by which a share is rounded in shared files. Where each row or span
+        is in or out, a count would follow from one step, and two are taken; 1 where
+        tokens are counted.
+    table_rules
+        How shared files hold its tables; the others as :data:`TableRule` says.
+
+    latex_table, latex
+        Name of its table of LaTeX, if not the audit's, and the columns; none: no table.
     """
 
     name: ClassVar[str] = ""
@@ -164,11 +239,64 @@ class Audit(ABC):
     wide: ClassVar[bool] = False
     counts: ClassVar[str] = "tokens"
     of_series: ClassVar[bool] = False
+    sees_relearned_base: ClassVar[bool] = False
     file: ClassVar[str] = ""
-    covers: ClassVar[tuple[str, str] | None] = None
-    memory: ClassVar[bool] = False
-    claims: ClassVar[bool] = True
     unit: ClassVar[str] = ""
+    independent_units: ClassVar[str] = "clusters"
+    example: ClassVar[str] = ""
+
+    covers: ClassVar[tuple[str, str] | None] = None
+    attacks_identifiers: ClassVar[bool] = False
+    needs_canaries: ClassVar[bool] = False
+    strongest_claim: ClassVar[Claim | None] = None
+    memory: ClassVar[bool] = False
+    memory_metric: ClassVar[str] = ""
+    claims: ClassVar[bool] = True
+    voided_by_setup: ClassVar[bool] = True
+    names_rows_by: ClassVar[str] = ""
+
+    disclosure_step: ClassVar[int] = 2
+    table_rules: ClassVar[Mapping[str, TableRule]] = {}
+
+    latex_table: ClassVar[str] = ""
+    latex: ClassVar[tuple[LatexColumn, ...]] = ()
+
+    @classmethod
+    def is_of_nobody(cls, unit: str) -> bool:
+        """Return whether figures in a unit tell of no person, and are shown exactly.
+
+        Those of planted strings and counts of right answers do not.
+        """
+        del unit
+        return False
+
+    @classmethod
+    def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
+        """Return the figure of all identifiers, where this one is of a part of them.
+
+        Returns
+        -------
+        Audit, metric and variant. What both differ by is the figure of the rest, which
+        may be of few; None where there is no such figure.
+        """
+        del metric, of
+        return None
+
+    @classmethod
+    def latex_columns(
+        cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
+    ) -> Sequence[LatexColumn]:
+        """Return the columns of its table of LaTeX, for the rows of a report.
+
+        Parameters
+        ----------
+        rows, findings
+            Of the whole report.
+        paper
+            Whether the report is made as SPARK's paper does.
+        """
+        del rows, findings, paper
+        return cls.latex
 
     @classmethod
     def metric(cls, name: str) -> Metric:

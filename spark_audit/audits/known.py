@@ -41,6 +41,10 @@ RESERVED_COMMANDS = (
 AUDITS_ON_REQUEST = ("noise", "series")
 """``all`` runs these on request alone: they take most of the time, or answer who asks.
 """
+DEFAULT_AUDITS = ("matched",)
+"""What a Python call runs that names no audit."""
+TRAINING_AUDITS = ("matched", "mia")
+"""What a look at a model during training runs that names no audit."""
 
 
 @cache

@@ -9,7 +9,15 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import identifiers, ratio_rows
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    LatexColumn,
+    Metric,
+    Plan,
+    Tables,
+    scored,
+)
 from spark_audit.audits.rank import _tokens_by_state
 from spark_audit.audits.supervision import (
     COLUMN,
@@ -48,6 +56,15 @@ class NLL(Audit):
             missing=NLL_SETS,
             headline=("pii",),
         ),
+    )
+    latex_table = "ablations"
+    latex = (
+        LatexColumn("BWT ↑", "bwt", counted="answers", audit="utility"),
+        LatexColumn("Last ↑", "last", counted="answers", audit="utility"),
+        LatexColumn("Avg ↑", "avg", counted="answers", audit="utility"),
+        LatexColumn("PII NLL ↑", "nll", "pii"),
+        LatexColumn("Low-sens. NLL ↓", "nll", "low"),
+        LatexColumn("Canary NLL ↑", "nll", "canary", "canaries"),
     )
     nothing = unscored = "the manifest has no scored token of this kind"
 

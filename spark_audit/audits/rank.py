@@ -11,7 +11,15 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import identifiers, ratio_rows
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    LatexColumn,
+    Metric,
+    Plan,
+    Tables,
+    scored,
+)
 from spark_audit.audits.supervision import (
     COLUMN,
     NOT_READ,
@@ -110,8 +118,21 @@ class Rank(Audit):
             glance=("pii_all",),
         ),
     )
+    disclosure_step = 1
+    latex = (
+        LatexColumn("Rank mean ↑", "rank_mean", "pii"),
+        LatexColumn("Rank median ↑", "rank_median", "pii"),
+        LatexColumn("Top-1 ↓", "top1_rate", "pii"),
+        LatexColumn("Top-5 ↓", "top5_rate", "pii"),
+        LatexColumn("Top-10 ↓", "top10_rate", "pii"),
+    )
     nothing = "the manifest has no identifier to audit"
     unscored = "no identifier of this set was scored"
+
+    @classmethod
+    def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
+        """``pii`` are identifiers with a control, ``pii_all`` all of them."""
+        return (cls.name, metric, "pii_all") if of == "pii" else None
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples with an annotated identifier that was scored, canaries apart."""

@@ -79,6 +79,8 @@ class SeriesAttack(OfSeries):
     over = "trained rows compared with held-out rows"
     chance = True
     covers = ("auc", "n")
+    strongest_claim = "membership"
+    table_rules = {"series_epsilon": "digits"}
     unit = "of AUC"
 
     all_rows: Annotated[

@@ -53,6 +53,9 @@ class Stages(OfSeries):
     alone = "no series of several stages was given"
     over = "over the tasks trained on so far"
     memory = True
+    example = (
+        "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base --order t1,t2"
+    )
     claims = False
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:

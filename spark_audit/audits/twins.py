@@ -92,6 +92,8 @@ class Twins(Audit):
     wide = True
     counts = "identifiers"
     covers = ("rise", "n")
+    attacks_identifiers = True
+    strongest_claim = "memory"
     memory = True
     unit = "bits"
 

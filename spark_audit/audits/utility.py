@@ -11,7 +11,16 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    LatexColumn,
+    Metric,
+    Plan,
+    Tables,
+    guard,
+    scored,
+)
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.sequences import key_of, task_labels
@@ -105,6 +114,14 @@ class Utility(OfSeries):
     unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
     chance = True
+    voided_by_setup = False
+    table_rules = {"accuracy_matrix": "digits"}
+    latex = (
+        LatexColumn("BWT ↑", "bwt", counted="answers"),
+        LatexColumn("Last ↑", "last", counted="answers"),
+        LatexColumn("Avg ↑", "avg", counted="answers"),
+    )
+    example = "utility --ckpt runs/mine --data data/test.jsonl"
 
     scorer: Annotated[str, f"how an answer is scored: {', '.join(SCORERS)}"] = (
         "normalised"
@@ -113,6 +130,26 @@ class Utility(OfSeries):
     def __post_init__(self) -> None:
         one_of(self.scorer, "--scorer", SCORERS)
         super().__post_init__()
+
+    @classmethod
+    def is_of_nobody(cls, unit: str) -> bool:
+        """Answers are counted, of tasks and not of people."""
+        return True
+
+    @classmethod
+    def latex_columns(
+        cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
+    ) -> Sequence[LatexColumn]:
+        """Return a column per task with its last accuracy, then the others."""
+        tasks = dict.fromkeys(
+            row.grouping[1] for row in rows if row.metric == "accuracy"
+        )
+        of_tasks = [
+            LatexColumn(task, "accuracy", "last", "answers", f"task:{task}")
+            for task in tasks
+            if task
+        ]
+        return [*of_tasks, *cls.latex]
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Test rows of the order's tasks without a canary that have a response."""

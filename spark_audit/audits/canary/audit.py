@@ -13,7 +13,15 @@ import numpy as np
 import pandas as pd
 
 from spark_audit import sentences
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    LatexColumn,
+    Metric,
+    Plan,
+    Tables,
+    guard,
+)
 from spark_audit.audits.canary import epsilon, ranks
 from spark_audit.audits.canary.findings import (
     contrast_findings,
@@ -33,7 +41,7 @@ from spark_audit.audits.supervision import (
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.manifest.sequences import key_of
-from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import memorisation
@@ -89,9 +97,41 @@ class CanaryRank(Audit):
     nothing = NO_CANARY
     unscored = CANDIDATES_NOT_SCORED
     chance = True
+    independent_units = "canaries"
     covers = ("exposure_mean", "n")
+    needs_canaries = True
+    strongest_claim = "memory"
     memory = True
+    table_rules = {
+        "canary_by_dose": "digits",
+        "canary_epsilon": "digits",
+        "canary_one_run": "digits",
+    }
+    latex_table = "canary_rank"
+    latex = (
+        LatexColumn("Full rank ↑", "rank_mean", "full", "canaries"),
+        LatexColumn("Exposure ↓", "exposure_mean", "full", "canaries"),
+        LatexColumn("Full Top-1 ↓", "top1_rate", "full", "canaries"),
+        LatexColumn("Full Top-10 ↓", "top10_rate", "full", "canaries"),
+    )
     unit = "bits"
+
+    @classmethod
+    def is_of_nobody(cls, unit: str) -> bool:
+        """Return whether figures are ranks of planted strings, not scores (nats)."""
+        return unit != "nats"
+
+    @classmethod
+    def latex_columns(
+        cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
+    ) -> Sequence[LatexColumn]:
+        """Return its columns; the paper's are averaged over annotations."""
+        if not paper:
+            return cls.latex
+        return [
+            column._replace(of="full/annotation", counted="annotations")
+            for column in cls.latex
+        ]
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Candidates of every canary that can be ranked.

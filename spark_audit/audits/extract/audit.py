@@ -82,6 +82,9 @@ class Extraction(Audit):
     metrics = EXTRACT_METRICS
     nothing = NO_TRAINED_IDENTIFIER
     covers = ("greedy_rate", "n")
+    attacks_identifiers = True
+    strongest_claim = "verbatim"
+    table_rules = {"extract_prompts": "points"}
 
     prompts: Annotated[
         str,

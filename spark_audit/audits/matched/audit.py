@@ -10,7 +10,14 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    LatexColumn,
+    Metric,
+    Plan,
+    Tables,
+)
 from spark_audit.audits.identifiers import (
     Sums,
     plan_of_identifiers,
@@ -32,6 +39,7 @@ from spark_audit.audits.matched.units import (
     _spans,
     _texts,
 )
+from spark_audit.audits.nll import NLL
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import RELEARNED_BASE, entry_of, listed
@@ -86,8 +94,21 @@ class Matched(Audit):
     nothing = "the manifest has no identifier to audit"
     wide = True
     file = "spans.parquet"
+    sees_relearned_base = True
     covers = ("memory", "clusters")
+    attacks_identifiers = True
+    strongest_claim = "memory"
     memory = True
+    memory_metric = "memory"
+    # Memory first: the others move in any fine-tuning. Delta_sel has no better side, as
+    # a model that leaks, or one that is broken, may have the largest.
+    latex = (
+        LatexColumn("Memory ≈0", "memory"),
+        LatexColumn("PII NLL", "nll_pii"),
+        LatexColumn("Matched NLL", "nll_control"),
+        LatexColumn("Δsel", "delta_sel"),
+        LatexColumn("Δsel change", "delta_sel", "change"),
+    )
     unit = "nats per token"
 
     replicates: Annotated[
@@ -110,6 +131,11 @@ class Matched(Audit):
         if self.placebo_draws < 0:
             wrong = "must not be negative"
             raise InputError(wrong, where="--placebo-draws", fix="give 0 for none")
+
+    @classmethod
+    def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
+        """``nll_pii`` is of identifiers with a control, ``nll`` of all."""
+        return (NLL.name, "nll", "pii") if metric == "nll_pii" else None
 
     def check_names(self, names: Sequence[str]) -> None:
         if names:

@@ -11,7 +11,15 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, with_base
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    LatexColumn,
+    Plan,
+    Tables,
+    with_base,
+)
+from spark_audit.audits.claims import carriers
 from spark_audit.audits.mia import estimates, scores
 from spark_audit.audits.mia.guards import Findings, Record, covariate_table
 from spark_audit.audits.mia.referee import (
@@ -47,6 +55,22 @@ CURVE = 20
 OF_BASE = ("loss", "mink10", "zlib")
 """What the untrained model gives a text: had of any manifest, as a guess at it."""
 
+TABULATED_SCORES = (
+    "loss",
+    "response",
+    "mink10",
+    "minkpp10",
+    "zlib",
+    "reference",
+    "wbc",
+    "combined",
+    "blind",
+)
+"""Scores that a table of LaTeX shows, in the paper's order."""
+
+PAPER_TPR_SCORES = {"response", "reference"}
+"""Scores whose TPR the paper's table shows, where no claim rests on another."""
+
 TEXTS_NOT_SCORED = "its texts were not scored"
 
 
@@ -70,6 +94,9 @@ class Membership(Audit):
     over = "trained rows compared with held-out rows"
     chance = True
     covers = ("auc", "n")
+    strongest_claim = "membership"
+    names_rows_by = "reference"
+    table_rules = {"mia_roc": "dropped"}
     unit = "of AUC"
 
     blind_permutations: Annotated[
@@ -84,6 +111,23 @@ class Membership(Audit):
         Path | None,
         "rows of `manifest rows`, in whose order scores are that have no id",
     ] = None
+
+    @classmethod
+    def latex_columns(
+        cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
+    ) -> Sequence[LatexColumn]:
+        """Return the AUC of each score, and the TPR of those that claims rest on."""
+        scored = {row.of for row in rows if row.audit == cls.name}
+        claimed = {*carriers(findings, cls.name).values()} or PAPER_TPR_SCORES
+        shown = [("auc", "AUC ≈0.5", scored), ("tpr_at_fpr_5", "TPR@5% FPR ↓", claimed)]
+
+        columns = []
+        for metric, words, scores_shown in shown:
+            for score in TABULATED_SCORES:
+                if score in scores_shown:
+                    header = f"{render(f'latex.score_{score}')} {words}"
+                    columns.append(LatexColumn(header, metric, score, "rows"))
+        return columns
 
     def __post_init__(self) -> None:
         if self.blind_permutations and self.blind_permutations < 20:
