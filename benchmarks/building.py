@@ -104,7 +104,7 @@ def built(folder: Path, rows: int) -> None:
     from spark_audit.cli.main import run as command_line
     from spark_audit.manifest import build
     from spark_audit.manifest.file import load_manifest
-    from spark_audit.terminal.console import progress
+    from spark_audit.messages import progress
 
     checked, start, last = build.checked, [0.0], [""]
 

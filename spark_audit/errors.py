@@ -12,10 +12,12 @@ import re
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
+
+T = TypeVar("T")
 
 
 def visible(text: str, *, keep: str = "") -> str:
@@ -150,6 +152,21 @@ class NotEstimableError(SparkError, ValueError):
     """
 
     exit_code = 2
+
+
+def one_of(value: T, where: str, known: Collection[object]) -> T:
+    """Return the value if it is a known one.
+
+    Raises
+    ------
+    InputError
+        With the known values, the nearest first; ``None`` among them is not listed.
+    """
+    if value not in known:
+        names = [str(name) for name in known if name is not None]
+        fix = choose(str(value), names)
+        raise InputError(f"{value!r} is unknown", where=where, fix=fix)
+    return value
 
 
 # --- the end of memory, whichever library meets it ---

@@ -15,11 +15,13 @@ from cyclopts import App, Parameter
 from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
+from spark_audit import options
 from spark_audit.checkpoints.typed_paths import check_typed_paths
 from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import InputError
+from spark_audit.messages import say
 from spark_audit.terminal import flags
-from spark_audit.terminal.console import run_command, say, show_facts, show_table, tell
+from spark_audit.terminal.console import run_command, show_facts, show_table, tell
 from spark_train.training_request import (
     Base,
     RelearnRequest,
@@ -59,11 +61,11 @@ def train_run(
     request: TrainRequest,
     loading: StudentLoading = StudentLoading(),
     typed: flags.Line,
-    json: flags.Json = False,
-    quiet: flags.Quiet = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
-    from spark_audit.terminal.console import progress
+    from spark_audit.messages import progress
 
     with silence():  # what is imported has things to say of its own
         from spark_train.loop import assemble, rank
@@ -120,7 +122,7 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
     return figures
 
 
-def methods(*, json: flags.Json = False) -> None:
+def methods(*, json: options.Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources.
 
     Settings without a dot in their name are every method's; each privacy option goes
@@ -161,9 +163,9 @@ def relearn(
     *,
     request: RelearnRequest,
     loading: StudentLoading = StudentLoading(),
-    lora_alpha: flags.LoraAlpha = None,
-    json: flags.Json = False,
-    quiet: flags.Quiet = False,
+    lora_alpha: options.LoraAlpha = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """A short fine-tune without identifiers, to see whether suppression lasts.
 
@@ -174,7 +176,7 @@ def relearn(
     ckpt
         Checkpoint to continue from.
     """
-    from spark_audit.terminal.console import progress
+    from spark_audit.messages import progress
 
     with silence():
         from spark_train.relearn import relearn as relearned
@@ -205,10 +207,10 @@ def score(
     ckpt: Annotated[str | None, Parameter(metavar="PATH")] = None,
     alpha: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5,
     limit: PositiveInt = 5,
-    show_text: flags.ShowText = False,
+    show_text: options.ShowText = False,
     loading: StudentLoading = StudentLoading(),
-    json: flags.Json = False,
-    quiet: flags.Quiet = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Tokens with their sensitivity scores; identifiers only with --show-text.
 
@@ -229,7 +231,7 @@ def score(
         Examples to print.
     """
     from spark_audit.data.examples import data_files, read_examples
-    from spark_audit.terminal.console import progress
+    from spark_audit.messages import progress
 
     examples = read_examples(*data_files(data))
     with silence():

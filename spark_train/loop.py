@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor, cuda, distributed
 
+from spark_audit.clock import Clock
 from spark_audit.errors import InputError, SparkError
 from spark_audit.provenance import seed_for
-from spark_audit.terminal.console import Clock
 from spark_train.model import Student
 from spark_train.training_rows import TrainRow, pieces
 

@@ -57,9 +57,9 @@ from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.weight_files import NOISE_FILE
+from spark_audit.clock import Clock
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_audit.terminal.console import Clock
 from spark_train.loop import (
     Phase,
     Rows,

@@ -10,9 +10,9 @@ from typing import Annotated, TypeAlias
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
 
+from spark_audit import options
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.terminal import flags
 
 NO_PRIVACY = "none"
 """Of ``--dp``: the method alone."""
@@ -20,7 +20,7 @@ DP = (NO_PRIVACY, "dpsgd", "fn")
 """Named here, as importing ``spark_train.privacy`` takes seconds."""
 
 
-@flags.hidden(
+@options.hidden(
     "device_map", "lora_alpha", "quantize", "model", "agree", "base", "include_base"
 )
 class StudentLoading(Loading):
@@ -43,12 +43,12 @@ class StudentLoading(Loading):
 Base: TypeAlias = Annotated[
     str,
     Parameter(
-        group=flags.WHAT, help="Base model: a folder or hf:ORG/NAME.", metavar="MODEL"
+        group=options.WHAT, help="Base model: a folder or hf:ORG/NAME.", metavar="MODEL"
     ),
 ]
 
 
-@flags.fields_in(flags.WHAT)
+@options.fields_in(options.WHAT)
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     """A method over a stream of tasks, into a run folder.
@@ -94,13 +94,13 @@ class TrainRequest:
     gradient_checkpointing: bool = False
     lora_targets: Annotated[
         tuple[str, ...],
-        Parameter(group=flags.WHERE, metavar="NAME...", converter=flags.by_commas),
+        Parameter(group=options.WHERE, metavar="NAME...", converter=options.by_commas),
     ] = ()
-    loading: Annotated[Loading, flags.NO_OPTION] = StudentLoading()
-    command: Annotated[tuple[str, ...], flags.NO_OPTION] = ()
+    loading: Annotated[Loading, options.NO_OPTION] = StudentLoading()
+    command: Annotated[tuple[str, ...], options.NO_OPTION] = ()
 
 
-@flags.fields_in(flags.WHAT)
+@options.fields_in(options.WHAT)
 @dataclass(frozen=True, kw_only=True)
 class RelearnRequest:
     """A short fine-tune of a checkpoint without identifiers.
@@ -129,15 +129,15 @@ class RelearnRequest:
         If the learning rate is out of its range.
     """
 
-    ckpt: Annotated[str, flags.NO_OPTION] = ""
+    ckpt: Annotated[str, options.NO_OPTION] = ""
     data: Annotated[tuple[Path, ...], Parameter(metavar="DATA...")]
     output: Annotated[Path, Parameter(metavar="DIR", alias="-o")]
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None
     steps: PositiveInt = 50
     lr: float = 5e-4
     batch_size: PositiveInt = 8
-    seed: flags.Seed = 0
-    loading: Annotated[Loading, flags.NO_OPTION] = StudentLoading()
+    seed: options.Seed = 0
+    loading: Annotated[Loading, options.NO_OPTION] = StudentLoading()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr > 0):

@@ -32,7 +32,8 @@ from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.checkpoints.weight_files import NOISE_FILE, check_whole
-from spark_audit.errors import InputError, OutputError, at
+from spark_audit.clock import Clock
+from spark_audit.errors import InputError, OutputError, at, one_of
 from spark_audit.files import (
     BLANK_DIGEST,
     Fact,
@@ -54,8 +55,6 @@ from spark_audit.provenance import now, seed_for, sha256_json, versions
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
-from spark_audit.terminal.console import Clock
-from spark_audit.terminal.flags import one_of
 from spark_train import loop
 from spark_train.methods import METHODS, groups
 from spark_train.model import (

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "errors names sentences",
     "stats",
-    "files provenance results terminal",
+    "files provenance messages clock options",
+    "previous results terminal",
     "data",
     "checkpoints",
     "scoring",
@@ -67,6 +68,14 @@ PATTERNS = {
     "spark_audit.results.report": "names of files",
 }
 """What looks for patterns behind the audits, and in what: never for a figure."""
+
+TERMINAL_PLACES = (
+    "spark_audit.terminal",
+    "spark_audit.cli",
+    "spark_audit.__main__",
+    "spark_train.cli",
+    "spark_train.__main__",
+)
 
 HEAVY = {"torch", "transformers", "peft", "accelerate", "safetensors"}
 HEAVY_PLACES = (
@@ -210,6 +219,18 @@ def test_no_figure_is_read_from_a_sentence():
         if target in ("re", "regex")
     }
     assert found == set(PATTERNS)
+
+
+def test_the_terminal_is_for_command_lines():
+    """Fields that are options, lines on stderr and clocks stand below, without it."""
+    bad = [
+        f"{module}:{line} -> {target}"
+        for module, path in OURS.items()
+        if not any(within(module, place) for place in TERMINAL_PLACES)
+        for line, target in imports(path)
+        if within(target, "spark_audit.terminal")
+    ]
+    assert not bad, "\n".join(bad)
 
 
 @pytest.mark.parametrize("module", list(OURS))

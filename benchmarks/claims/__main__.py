@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spark_audit.checkpoints.untrusted import quiet as silence
 from spark_audit.errors import SparkError
-from spark_audit.terminal.console import progress
+from spark_audit.messages import progress
 from spark_train.training_request import StudentLoading
 
 

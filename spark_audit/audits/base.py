@@ -21,6 +21,7 @@ from spark_audit.audits.claims import at_level, corrected
 from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
+from spark_audit.messages import say
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of
 from spark_audit.results import (
     AuditResult,
@@ -34,7 +35,6 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.estimate import Estimate
-from spark_audit.terminal.console import say
 
 Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
 """Checkpoint -> pass -> scores."""

@@ -11,8 +11,8 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from spark_audit import audits
+from spark_audit.errors import one_of
 from spark_audit.sentences import optional
-from spark_audit.terminal.flags import one_of
 
 if TYPE_CHECKING:
     from spark_audit.audits.base import Audit, Metric

@@ -21,7 +21,7 @@ from spark_audit.audits.base import (
     guard,
     scored,
 )
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, one_of
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.sequences import key_of, task_labels
 from spark_audit.names import ANY_NAME, CheckpointName, series_of
@@ -35,7 +35,6 @@ from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
-from spark_audit.terminal.flags import one_of
 
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""

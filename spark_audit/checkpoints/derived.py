@@ -29,10 +29,9 @@ from torch.nn.utils.rnn import pad_sequence
 from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.encoding import token_ids
-from spark_audit.errors import CheckpointError, InputError
+from spark_audit.errors import CheckpointError, InputError, one_of
 from spark_audit.names import ROUNDINGS
 from spark_audit.provenance import seed_for, sha256_json
-from spark_audit.terminal.flags import one_of
 
 RANK, SCALE = 16, 2.0
 """Rank of the LoRA, and the factor of its product (``alpha / rank``)."""

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from spark_audit import errors, options
 from spark_audit.checkpoints import untrusted
 from spark_audit.errors import CheckpointError, InputError, OutputError, at, shown
 from spark_audit.files import (
@@ -29,7 +30,6 @@ from spark_audit.files import (
     read_regular,
 )
 from spark_audit.names import BASE, CheckpointName
-from spark_audit.terminal import flags
 
 SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -48,7 +48,7 @@ def is_server(source: str) -> bool:
     return source.startswith(SCHEMES)
 
 
-@flags.fields_in(flags.WHERE)
+@options.fields_in(options.WHERE)
 @dataclass(frozen=True, kw_only=True)
 class Loading:
     """How checkpoints are opened; fields are named like the flags.
@@ -94,17 +94,17 @@ class Loading:
         "float32"
     )
     device_map: Annotated[str | None, Parameter(choices=("auto",))] = None
-    tokenizer: Annotated[str | None, Parameter(group=flags.ADVANCED, metavar="DIR")] = (
-        None
-    )
-    lora_alpha: flags.LoraAlpha = None
-    revision: Annotated[str | None, Parameter(group=flags.ADVANCED)] = None
-    trust_remote_code: Annotated[bool, Parameter(group=flags.ADVANCED)] = False
+    tokenizer: Annotated[
+        str | None, Parameter(group=options.ADVANCED, metavar="DIR")
+    ] = None
+    lora_alpha: options.LoraAlpha = None
+    revision: Annotated[str | None, Parameter(group=options.ADVANCED)] = None
+    trust_remote_code: Annotated[bool, Parameter(group=options.ADVANCED)] = False
     quantize: Annotated[tuple[str, ...], Parameter(metavar="int8|int4")] = ()
     model: str | None = None
     agree: Annotated[str | None, Parameter(metavar="PATH")] = None
-    base: Annotated[str | None, flags.NO_OPTION] = None
-    include_base: Annotated[bool, flags.NO_OPTION] = False
+    base: Annotated[str | None, options.NO_OPTION] = None
+    include_base: Annotated[bool, options.NO_OPTION] = False
 
     def locate(self, source: str) -> Path:
         """The local path of a model that the user gave."""
@@ -116,7 +116,7 @@ class Loading:
         if not DEVICES.fullmatch(self.device):
             what = f"unknown device {self.device!r}"
             raise InputError(what, where="--device", fix="give auto, cpu or cuda[:N]")
-        flags.one_of(self.dtype, "--dtype", DTYPES)
+        errors.one_of(self.dtype, "--dtype", DTYPES)
         if self.device_map and self.quantize:
             what = "rounds whole models, not models spread by --device-map"
             raise InputError(what, where="--quantize")

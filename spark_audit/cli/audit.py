@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from spark_audit import options
 from spark_audit.audits import AUDITS_ON_REQUEST, Audit
 from spark_audit.checkpoints.specs import Loading
+from spark_audit.messages import say
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
 from spark_audit.terminal import flags
-from spark_audit.terminal.console import say, tell, tell_json
+from spark_audit.terminal.console import tell, tell_json
 
 
 def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
@@ -38,10 +40,10 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         request: Request,
         own: Any = own(),
         loading: Loading = Loading(),
-        dry_run: Annotated[bool, Parameter(group=flags.WHAT)] = False,
-        json: flags.Json = False,
-        quiet: flags.Quiet = False,
-        verbose: flags.Verbose = False,
+        dry_run: Annotated[bool, Parameter(group=options.WHAT)] = False,
+        json: options.Json = False,
+        quiet: options.Quiet = False,
+        verbose: options.Verbose = False,
         skip: tuple[str, ...] = (),
         also: tuple[str, ...] = (),
         typed: flags.Line,
@@ -80,8 +82,10 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             listed = " ".join(waiting)
             say(f"left out unless asked for: {listed} (--also {listed})")
 
-    none = Annotated[Any, flags.NO_OPTION]
-    names = Annotated[tuple[str, ...], Parameter(group=flags.WHAT, metavar="AUDIT...")]
+    none = Annotated[Any, options.NO_OPTION]
+    names = Annotated[
+        tuple[str, ...], Parameter(group=options.WHAT, metavar="AUDIT...")
+    ]
     command.__annotations__ |= {
         "own": own if fields(own) else none,
         "skip": Annotated[names, Parameter(choices=named)] if several else none,
@@ -103,8 +107,8 @@ def _audit(
         else:
             tell("\n".join(told(estimated)))
         return
+    from spark_audit.messages import progress
     from spark_audit.pipeline.run import run
-    from spark_audit.terminal.console import progress
 
     with progress(quiet=quiet or request.shard[0] > 0) as show:
         outcome = run(request, progress=show)

@@ -11,9 +11,11 @@ from cyclopts import Group, Parameter
 
 from spark_audit.data.examples import Example, data_files, read_examples, write_examples
 from spark_audit.errors import InputError
-from spark_audit.terminal.console import keep_apart, say
-from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas, pairs
-from spark_audit.terminal.previous import keeping_previous
+from spark_audit.messages import say
+from spark_audit.options import OUTPUT, Json, Quiet, Seed, by_commas
+from spark_audit.previous import keeping_previous
+from spark_audit.terminal.console import keep_apart
+from spark_audit.terminal.flags import pairs
 
 DATA_FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
@@ -83,7 +85,7 @@ def import_(
         Side that the trainer cut off: end (default) or start.
     """
     from spark_audit.data.importers import import_rows
-    from spark_audit.terminal.console import progress
+    from spark_audit.messages import progress
 
     _check_file(output, [Path(source)])
     remarks: list[str] = []
@@ -166,7 +168,7 @@ def _import_chat(
     from spark_audit.checkpoints.chat_template import read_chat_template
     from spark_audit.data.chat.import_chat import import_chat
     from spark_audit.data.chat.supervision import count_supervision, supervision_notes
-    from spark_audit.terminal.console import progress
+    from spark_audit.messages import progress
 
     loaded, template = read_chat_template(chat_template, tokenizer=tokenizer)
     remarks: list[str] = []

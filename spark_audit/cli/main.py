@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from spark_audit import sentences
+from spark_audit import options, sentences
 from spark_audit.audits import AUDITS, about, all_audits, audit_names
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.typed_paths import check_typed_paths
@@ -97,7 +97,7 @@ def _app(argv: Sequence[str]) -> App:
     put("demo", demo)
     for name, text in COMMAND_GROUPS.items():
         place = len([*app])
-        group = App(name=name, help=text, group_parameters=flags.HOW, sort_key=place)
+        group = App(name=name, help=text, group_parameters=options.HOW, sort_key=place)
         if name in argv:
             for one, function in _commands_of(name).items():
                 _add(group, one, function, within=f"{name} ")
@@ -139,7 +139,7 @@ def _add(
 # --- commands without a model, and with all of it -------------------------------------
 
 
-@flags.hidden("trust_remote_code", "quantize", "model", "agree")
+@options.hidden("trust_remote_code", "quantize", "model", "agree")
 class Opened(Loading):
     """How a checkpoint is opened to be looked at."""
 
@@ -150,7 +150,7 @@ def inspect(
     *,
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     loading: Opened = Opened(),
-    json: flags.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Report the type of a checkpoint and whether it would load; no scoring.
 
@@ -171,9 +171,9 @@ def demo(
     output: Annotated[Path, Parameter(metavar="DIR", alias="-o")] = Path(
         "reports/demo-run"
     ),
-    seed: flags.Seed = 0,
-    quiet: flags.Quiet = False,
-    verbose: flags.Verbose = False,
+    seed: options.Seed = 0,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """A complete small example, offline: data, base, five runs, manifest, all audits.
 
@@ -186,7 +186,7 @@ def demo(
     """
     from spark_audit.cli.show import say_where, show_report
     from spark_audit.demo import run_demo
-    from spark_audit.terminal.console import progress
+    from spark_audit.messages import progress
 
     with progress(quiet=quiet) as show:
         outcome = run_demo(output, seed=seed, progress=show)

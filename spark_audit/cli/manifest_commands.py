@@ -10,13 +10,14 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from spark_audit import messages
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.manifest.schema import BuildSettings
+from spark_audit.options import BatchSize, Json, Quiet, Verbose, hidden
+from spark_audit.previous import keeping_previous
 from spark_audit.sentences import render
 from spark_audit.terminal import console
-from spark_audit.terminal.flags import BatchSize, Json, Quiet, Verbose, hidden
-from spark_audit.terminal.previous import keeping_previous
 
 BALANCE_COLUMNS = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Columns of the balance that fit a terminal; --json has all."""
@@ -60,15 +61,15 @@ def build(
     from spark_audit.manifest.build import build_manifest
     from spark_audit.manifest.overlap import check_splits
     from spark_audit.manifest.overview import describe
+    from spark_audit.messages import progress
     from spark_audit.scoring.store import Store
-    from spark_audit.terminal.console import progress
 
     files = data_files(data)
     console.keep_apart([output], files)
     # Handed over, not kept: they would take room while the manifest is sealed.
     examples = [read_examples(*files)]
     for note in check_splits(examples[0]):
-        console.say(note)
+        messages.say(note)
     check_output(output)
     check_writable(output.parent)
     reference = open_checkpoint(base, loading, name="base")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from spark_audit import options
 from spark_audit.errors import InputError, choose
+from spark_audit.previous import keeping_previous
 from spark_audit.sentences import render, spoken
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import keep_apart, tell, tell_json
-from spark_audit.terminal.previous import keeping_previous
 
 Unit = Literal["row", "canary"]
 Relation = Literal["add-remove", "replace"]
@@ -27,15 +28,15 @@ def report(
     folder: Folder,
     /,
     *,
-    formats: flags.Formats = (),
-    language: flags.Language = "en",
+    formats: options.Formats = (),
+    language: options.Language = "en",
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    show_text: flags.ShowText = False,
+    show_text: options.ShowText = False,
     against: Annotated[
-        Path | None, Parameter(group=flags.WHAT, metavar="REPORT")
+        Path | None, Parameter(group=options.WHAT, metavar="REPORT")
     ] = None,
-    json: flags.Json = False,
-    verbose: flags.Verbose = False,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Render a report folder again from its report.json; needs no model.
 
@@ -50,7 +51,7 @@ def report(
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.folder import write_report
 
-    flags.text_in_dossier(formats, show_text=show_text)
+    options.text_in_dossier(formats, show_text=show_text)
     if show_text and manifest is None:
         what = "the text is in the manifest"
         raise InputError(what, where="--show-text", fix="add --manifest")
@@ -117,12 +118,12 @@ def compare(
     typed: flags.Line,
     baseline: Annotated[str | None, Parameter(metavar="NAME")] = None,
     output: Annotated[Path | None, Parameter(metavar="DIR", alias="-o")] = None,
-    language: flags.Language = "en",
-    preset: flags.Preset = None,
-    seed: flags.Seed = 0,
+    language: options.Language = "en",
+    preset: options.Preset = None,
+    seed: options.Seed = 0,
     null: Annotated[str | None, Parameter(metavar="NAME,NAME")] = None,
-    json: flags.Json = False,
-    verbose: flags.Verbose = False,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Paired contrasts of reports over one manifest; needs no model.
 
@@ -179,7 +180,7 @@ def gate(
     junit: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     sarif: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     attest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    json: flags.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Fail with exit code 1 if a rule is violated; needs no model.
 
@@ -273,7 +274,7 @@ def epsilon(
     unit: Unit = "row",
     relation: Relation = "add-remove",
     run: Annotated[Path | None, Parameter(metavar="RUN")] = None,
-    json: flags.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Hold a claim of differential privacy against a report's canaries; 1 if it fails.
 
@@ -315,7 +316,7 @@ def verify(
     ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")] = (),
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    json: flags.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Conclude a report anew from its evidence, without model or text; 1 if it differs.
 
@@ -375,8 +376,8 @@ def persons(
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: Annotated[bool, Parameter(negative="")] = False,
     share: Annotated[float, Parameter(metavar="X")] = 0.1,
-    language: flags.Language = "en",
-    json: flags.Json = False,
+    language: options.Language = "en",
+    json: options.Json = False,
 ) -> None:
     """What a report shows of single rows and persons; needs no model and no text.
 

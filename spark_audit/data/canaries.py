@@ -35,9 +35,8 @@ from spark_audit.data.examples import (
 )
 from spark_audit.data.fixed_wording import task_templates, template_ranges
 from spark_audit.data.training_input import with_insertion
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, one_of
 from spark_audit.provenance import seed_for
-from spark_audit.terminal.flags import one_of
 
 T = TypeVar("T")
 Encode = Callable[[list[str]], list[list[int]]]

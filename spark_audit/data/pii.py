@@ -23,8 +23,7 @@ import regex
 
 from spark_audit.data.cut_strings import composed, is_cut
 from spark_audit.data.examples import TYPE, Span
-from spark_audit.errors import InputError
-from spark_audit.terminal.flags import one_of
+from spark_audit.errors import InputError, one_of
 
 NAMES_MISSED = (
     "rules find some 57% of people's names (83% of full ones) and half of addresses: "

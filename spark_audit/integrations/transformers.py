@@ -32,7 +32,7 @@ from accelerate.utils import (
 from spark_audit.audits import Audit, Matched, find, metric_of
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.loaded import Loaded, live, undisturbed
-from spark_audit.errors import InputError, SparkError
+from spark_audit.errors import InputError, SparkError, one_of
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
 from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
@@ -47,7 +47,6 @@ from spark_audit.report.tables import main_rows
 from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable
-from spark_audit.terminal.flags import one_of
 
 MAX_TIME_SHARE = 0.02
 """Of the time of training, what looks may take where no interval is given."""

@@ -49,12 +49,12 @@ from spark_audit.manifest.selection import (
     membership,
 )
 from spark_audit.manifest.twins import Identifiers, twin_sets
+from spark_audit.options import BatchSize
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import item, score_keys
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.terminal.flags import BatchSize
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded

@@ -36,9 +36,9 @@ from spark_audit.data.training_input import (
     answer_end,
     supervision_of,
 )
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, one_of
 from spark_audit.manifest.packed_lists import Packed
-from spark_audit.terminal.flags import HOW, NO_OPTION, Seed, fields_in, one_of
+from spark_audit.options import HOW, NO_OPTION, Seed, fields_in
 
 Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_audit.audits.base import Audit, Plan
 from spark_audit.checkpoints.specs import Loading, parse_specs, trained_order
+from spark_audit.clock import Clock
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
@@ -35,7 +36,6 @@ from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
-from spark_audit.terminal.console import Clock
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.derived import Relearning

@@ -22,11 +22,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from spark_audit.errors import InputError, free_bytes
+from spark_audit.messages import say
 from spark_audit.pipeline.job import CheckpointJob, Job, Lacking
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.added_rows import added_remarks
 from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_threads
-from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded

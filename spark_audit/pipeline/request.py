@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 from cyclopts.types import PositiveInt
 
+from spark_audit import options
 from spark_audit.audits import Audit, find
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.terminal import flags
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
@@ -72,7 +72,7 @@ _REFUSED = {
 """What is said of options that do not go together, or of their values."""
 
 
-@flags.fields_in(flags.WHAT)
+@options.fields_in(options.WHAT)
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is audited, how, and where the report goes.
@@ -122,7 +122,7 @@ class Request:
         What was typed.
     """
 
-    audits: Annotated[tuple[Audit, ...], flags.NO_OPTION] = ()
+    audits: Annotated[tuple[Audit, ...], options.NO_OPTION] = ()
     ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")]
     base: Annotated[
         str | None, Parameter(metavar="MODEL", env_var="SPARK_AUDIT_BASE")
@@ -132,43 +132,43 @@ class Request:
         Path | None, Parameter(metavar="FILE", env_var="SPARK_AUDIT_MANIFEST")
     ] = None
     output: Annotated[Path | None, Parameter(metavar="DIR", alias="-o")] = None
-    formats: Annotated[flags.Formats, Parameter(group=flags.WHAT)] = ()
-    language: Annotated[flags.Language, Parameter(group=flags.WHAT)] = "en"
+    formats: Annotated[options.Formats, Parameter(group=options.WHAT)] = ()
+    language: Annotated[options.Language, Parameter(group=options.WHAT)] = "en"
     data: Annotated[
-        tuple[Path, ...], Parameter(group=flags.HOW, metavar="DIR|DATA...")
+        tuple[Path, ...], Parameter(group=options.HOW, metavar="DIR|DATA...")
     ] = ()
     relearn: Annotated[
-        tuple[Path, ...], Parameter(group=flags.HOW, metavar="DIR|DATA...")
+        tuple[Path, ...], Parameter(group=options.HOW, metavar="DIR|DATA...")
     ] = ()
-    relearn_steps: Annotated[PositiveInt, Parameter(group=flags.HOW)] = 50
-    relearn_lr: Annotated[float, Parameter(group=flags.HOW)] = 1e-3
-    preset: flags.Preset = None
-    seed: flags.Seed = 0
-    limit: Annotated[PositiveInt | None, Parameter(group=flags.HOW)] = None
+    relearn_steps: Annotated[PositiveInt, Parameter(group=options.HOW)] = 50
+    relearn_lr: Annotated[float, Parameter(group=options.HOW)] = 1e-3
+    preset: options.Preset = None
+    seed: options.Seed = 0
+    limit: Annotated[PositiveInt | None, Parameter(group=options.HOW)] = None
     scores: Annotated[
         Path | None,
-        Parameter(group=flags.WHERE, metavar="DIR", env_var="SPARK_AUDIT_SCORES"),
+        Parameter(group=options.WHERE, metavar="DIR", env_var="SPARK_AUDIT_SCORES"),
     ] = None
-    batch_size: flags.BatchSize = "auto"
+    batch_size: options.BatchSize = "auto"
     shard: Annotated[
         tuple[int, int],
         Parameter(
-            group=flags.WHERE,
+            group=options.WHERE,
             metavar="I/N",
             converter=_shard,
             n_tokens=1,
         ),
     ] = (0, 1)
-    jobs: flags.Count = "auto"
-    engine: Annotated[str, Parameter(group=flags.WHERE, choices=("local", "ray"))] = (
+    jobs: options.Count = "auto"
+    engine: Annotated[str, Parameter(group=options.WHERE, choices=("local", "ray"))] = (
         "local"
     )
     address: Annotated[
-        str | None, Parameter(group=flags.WHERE, metavar="HOST:PORT")
+        str | None, Parameter(group=options.WHERE, metavar="HOST:PORT")
     ] = None
-    show_text: flags.ShowText = False
-    loading: Annotated[Loading, flags.NO_OPTION] = Loading()
-    command: Annotated[tuple[str, ...], flags.NO_OPTION] = ()
+    show_text: options.ShowText = False
+    loading: Annotated[Loading, options.NO_OPTION] = Loading()
+    command: Annotated[tuple[str, ...], options.NO_OPTION] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ckpt", _named(self.ckpt))
@@ -179,7 +179,7 @@ class Request:
         for name in ("manifest", "output", "scores"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _path(value))
-        flags.text_in_dossier(self.formats, show_text=self.show_text)
+        options.text_in_dossier(self.formats, show_text=self.show_text)
         ray = self.engine == "ray"
         wrong = {
             "--data": self.data

@@ -24,6 +24,8 @@ from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.errors import IncompleteError, InputError, at, free_bytes
 from spark_audit.files import alone, sha256_file
 from spark_audit.manifest.schema import Manifest
+from spark_audit.messages import awaited, say
+from spark_audit.messages import progress as shown
 from spark_audit.names import BASE, RELEARNED_BASE
 from spark_audit.pipeline import folders
 from spark_audit.pipeline.job import CheckpointJob, Job, Lacking, Progress, missing_base
@@ -35,8 +37,6 @@ from spark_audit.report.kept import keep_if_replaced, other_models
 from spark_audit.results import AuditResult, Guard, ManifestFacts, Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Scores
-from spark_audit.terminal.console import awaited, say
-from spark_audit.terminal.console import progress as shown
 
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""

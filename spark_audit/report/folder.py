@@ -18,7 +18,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from spark_audit import sentences
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, one_of
 from spark_audit.files import (
     check_links,
     data_bytes,
@@ -30,13 +30,12 @@ from spark_audit.files import (
     write_atomically,
 )
 from spark_audit.manifest.schema import Manifest
+from spark_audit.previous import keeping_previous
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures import drawing
 from spark_audit.report.tables import File, WriterInput
 from spark_audit.report.writers import latex, markdown, pages, table_files
 from spark_audit.results import Report
-from spark_audit.terminal.flags import one_of
-from spark_audit.terminal.previous import keeping_previous
 
 Writer: TypeAlias = Callable[[Report, Path, WriterInput], Iterable[File]]
 

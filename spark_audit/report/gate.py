@@ -29,7 +29,7 @@ from urllib.parse import quote
 from spark_audit.audits import about, audit_names
 from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT, training_of
-from spark_audit.errors import InputError, choose, visible
+from spark_audit.errors import InputError, choose, one_of, visible
 from spark_audit.files import parse_json, read_regular, sha256_file
 from spark_audit.names import (
     ANY_NAME,
@@ -53,7 +53,6 @@ from spark_audit.results import Contrast, Report, Row, grouped, number
 from spark_audit.results import Finding as Claimed
 from spark_audit.results.findings import SEVERITY, WITHHELD
 from spark_audit.sentences import render
-from spark_audit.terminal.flags import one_of
 
 FIELDS = ("value", "low", "high", "p")
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from spark_audit.audits.claims import TESTS
 from spark_audit.files import cannot_write
+from spark_audit.messages import say
+from spark_audit.previous import DATE, unused
 from spark_audit.results import CheckpointFacts, Report
-from spark_audit.terminal.console import say
-from spark_audit.terminal.previous import DATE, unused
 
 NOT_KEPT = (".report.lock", ".spark-*", "store", "inputs.json")
 """What is no part of a report: locks, files half written, and the scores of models,

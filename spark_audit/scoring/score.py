@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from spark_audit.data.encoding import Encoding
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, one_of
+from spark_audit.options import BatchSize
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.store import Keys, Store
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, Task, TokenTable
-from spark_audit.terminal.flags import BatchSize, one_of
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -97,8 +97,8 @@ def score(
         If the store cannot be written; what was stored before stays valid.
     """
     from spark_audit.checkpoints.open import open_checkpoint
-    from spark_audit.terminal.console import awaited
-    from spark_audit.terminal.console import progress as shown
+    from spark_audit.messages import awaited
+    from spark_audit.messages import progress as shown
 
     loaded = open_checkpoint(loaded)
     store = Store(None) if store is None else store

@@ -6,17 +6,13 @@ imported here, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import os
 import re
 import sys
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +24,8 @@ from cyclopts import (
 )
 
 from spark_audit import errors
-from spark_audit.errors import masked, out_of_memory, visible
+from spark_audit.errors import out_of_memory, visible
+from spark_audit.messages import say
 from spark_audit.terminal.interrupts import (
     again,
     interrupted,
@@ -38,9 +35,6 @@ from spark_audit.terminal.interrupts import (
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-# --- running a command ----------------------------------------------------------------
 
 
 def run_command(
@@ -156,9 +150,6 @@ def _log(error: BaseException, program: str) -> str:
         return f"at {lines[-1]}" if lines else "no details"
 
 
-# --- reading what was typed -----------------------------------------------------------
-
-
 def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
     """Refuse to write over what is read."""
     # Of links that lead round and round `Path.resolve` makes an error.
@@ -171,15 +162,6 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
                 where=str(output),
                 fix="give another -o",
             )
-
-
-# --- showing things -------------------------------------------------------------------
-
-
-def say(text: str) -> None:
-    """One or more plain lines on stderr, if anybody listens."""
-    with contextlib.suppress(OSError):
-        print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)
 
 
 def tell(text: str = "") -> None:
@@ -249,82 +231,3 @@ def stdout() -> Console:
 def show_line(text: str, *, style: str | None = None) -> None:
     """A line that is wrapped to the terminal."""
     stdout().print(visible(text), style=style, markup=False)
-
-
-# --- the progress of long work, on stderr: a bar, or plain lines in a log -------------
-
-
-class Clock(dict[str, float]):
-    """Seconds by kind of work: on the wall, or of the processor alone."""
-
-    def __init__(self, seconds: Mapping[str, float] = {}, *, of: str = "wall") -> None:
-        super().__init__(seconds)
-        self._now = time.process_time if of == "processor" else time.perf_counter
-
-    @contextmanager
-    def __call__(self, kind: str) -> Iterator[None]:
-        """Count what follows under a name: ``with clock("loading"): ...``."""
-        began = self._now()
-        try:
-            yield
-        finally:
-            self[kind] = self.get(kind, 0.0) + self._now() - began
-
-
-SETTLED_SECONDS = 2.0
-"""Seconds after which a rate says something about the time left."""
-PLAIN_EVERY = 10.0
-"""Seconds between two progress lines when stderr is no terminal."""
-
-
-def awaited() -> bool:
-    """Whether a person waits for it: in a terminal, or in a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
-
-
-@contextmanager
-def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A callback ``(what, done, total)`` that shows a rate and the time left.
-
-    A bar when stderr is a terminal, else a plain line every ten seconds and at the end
-    of each stage.
-    """
-    bars = None
-    if not quiet and sys.stderr.isatty():
-        from rich import progress as rich
-        from rich.console import Console
-
-        bars = rich.Progress(
-            rich.TextColumn("{task.description}"),
-            rich.BarColumn(),
-            rich.TaskProgressColumn(),
-            rich.TextColumn("{task.fields[rate]}"),
-            rich.TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-    tasks: dict[str, Any] = {}
-    stages: dict[str, tuple[float, float, int]] = {}
-
-    def update(what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        start, told, before = stages.get(what, (now, -math.inf, 0))
-        if done < before:
-            # The same stage once more, of another command or checkpoint.
-            start, told = now, -math.inf
-        fresh, finished = told == -math.inf, 0 < total <= done
-        due = finished or now - told >= PLAIN_EVERY
-        stages[what] = (start, now if due else told, done)
-        seconds = now - start
-        rate = f"{done / seconds:,.0f}/s" if seconds > 0.5 and done else ""
-        if bars is not None:
-            if fresh:
-                tasks[what] = bars.add_task(visible(what), rate="")
-            bars.update(tasks[what], completed=done, total=total or None, rate=rate)
-        elif due:
-            line = f"{visible(what)}: {done}{f'/{total}' if total else ''} {rate}"
-            if 0 < done < total and seconds > SETTLED_SECONDS:
-                line += f", {seconds / done * (total - done):.0f} s left"
-            print(line.rstrip(), file=sys.stderr, flush=True)
-
-    with bars or nullcontext():
-        yield (lambda what, done, total: None) if quiet else update

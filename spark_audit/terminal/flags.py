@@ -1,144 +1,26 @@
-"""Options that several commands share, and how fields become options.
+"""A program of commands, made of functions, with their options.
 
-    @fields_in(WHERE)
-    @dataclass(frozen=True, kw_only=True)
-    class Loading:
-        device: Annotated[str, Parameter(env_var="SPARK_AUDIT_DEVICE")] = "auto"
-
-    def audit(*, loading: Loading = Loading(), seed: Seed = 0) -> None: ...
-
-cyclopts reads ``--device`` and ``--seed``, and what they are for in the docstring.
-
-A program's commands are functions. What is typed wins over the file of ``--config``,
-the file over the environment.
+What is typed wins over the file of ``--config``, the file over the environment.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
-from cyclopts import App, ArgumentCollection, Group, Parameter, Token
+from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.argument import update_argument_collection
-from cyclopts.types import NonNegativeInt
 
-from spark_audit.errors import InputError, OutputError, choose
+from spark_audit.errors import InputError, OutputError
 from spark_audit.files import elsewhere, is_missing, no_such_path, read_regular
-from spark_audit.sentences import LANGUAGES
+from spark_audit.options import ADVANCED, HOW, OUTPUT, fields_in
 
-T = TypeVar("T")
-
-WHAT, HOW, WHERE, OUTPUT, ADVANCED = (
-    Group(name, sort_key=place)
-    for place, name in enumerate(("What", "How", "Where", "Output", "Advanced"))
-)
-"""The panels of ``--help``; what says nothing else is in ``How``."""
-
-
-def fields_in(group: Group) -> Parameter:
-    """What stands above a dataclass whose fields are options, in a panel."""
-    return Parameter(name="*", group=group)
-
-
-NO_OPTION = Parameter(parse=False)
-"""Of a field that is none."""
-
-
-def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
-    """Values of a tuple's kind with commas or blanks between them."""
-    read = get_args(kind)[0]
-    return tuple(read(part.strip()) for one in tokens for part in one.value.split(","))
-
-
-def auto_or_number(kind: Any, value: int | Literal["auto"]) -> None:
-    """Refuse a number below 1."""
-    if value != "auto" and value < 1:
-        raise ValueError("Give auto or N, a number from 1.")
-
-
-LoraAlpha: TypeAlias = Annotated[
-    float | None,
-    Parameter(group=ADVANCED, help="Alpha of bare LoRA weights without a config."),
-]
-Seed: TypeAlias = Annotated[
-    NonNegativeInt, Parameter(group=HOW, help="Seed of everything random.")
-]
-ShowText: TypeAlias = Annotated[
-    bool, Parameter(group=OUTPUT, help="Show identifiers in the dossier.")
-]
-
-
-def text_in_dossier(formats: Collection[str], *, show_text: bool) -> None:
-    """Refuse to show text where no dossier is written, which alone has it."""
-    if show_text and "dossier" not in formats:
-        what = "shows text in the dossier alone"
-        raise InputError(what, where="--show-text", fix="add --format dossier")
-
-
-Quiet: TypeAlias = Annotated[bool, NO_OPTION]
-Verbose: TypeAlias = Annotated[bool, NO_OPTION]
-"""Every command takes ``--quiet`` and ``--verbose``; these parameters hear of it."""
 _QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
-Json: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="Print JSON to stdout.")]
-Count: TypeAlias = Annotated[
-    int | Literal["auto"],
-    Parameter(
-        group=WHERE, metavar="auto|N", show_choices=False, validator=auto_or_number
-    ),
-]
-BatchSize: TypeAlias = Annotated[
-    Count,
-    Parameter(
-        env_var="SPARK_AUDIT_BATCH_SIZE", help="Rows scored at once; auto: by tokens."
-    ),
-]
-Formats: TypeAlias = Annotated[
-    tuple[str, ...],
-    Parameter(
-        "--format",
-        group=OUTPUT,
-        metavar="NAMES",
-        converter=by_commas,
-        help="Formats to write: html, md, csv, json, latex, figures, dossier, card, "
-        "named, with commas; default: the first four.",
-    ),
-]
-Language: TypeAlias = Annotated[
-    str,
-    Parameter(
-        group=OUTPUT,
-        choices=LANGUAGES,
-        help="Language of the first screen, advice and dossier; the rest is English.",
-    ),
-]
-Preset: TypeAlias = Annotated[
-    str | None,
-    Parameter(
-        group=HOW, choices=("robust", "paper"), help="Default: that of the manifest."
-    ),
-]
-
-
-def hidden(*names: str) -> Callable[[type[T]], type[T]]:
-    """Make a dataclass of a subclass in which these fields are no options."""
-
-    def made(kind: type[T]) -> type[T]:
-        inherited = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
-        for name in names:
-            kind.__annotations__[name] = Annotated[Any, NO_OPTION]
-            setattr(kind, name, inherited[name].default)
-        whole = dataclass(frozen=True, kw_only=True)(kind)
-        # Names in the types of inherited fields are those of another module.
-        hints = get_type_hints(whole, include_extras=True)
-        whole.__init__.__annotations__.update(hints)
-        return whole
-
-    return made
 
 
 def options(*audits: Any, named: bool = False) -> Any:
@@ -177,19 +59,10 @@ def pairs(texts: Sequence[str], *, where: str, form: str) -> dict[str, str]:
     return found
 
 
-def one_of(value: Any, where: str, known: Collection[Any]) -> Any:
-    """The value, if it is a known one."""
-    if value not in known:
-        fix = choose(str(value), (one for one in known if one is not None))
-        raise InputError(f"{value!r} is unknown", where=where, fix=fix)
-    return value
-
-
-# --- a program of commands, made of functions -----------------------------------------
-
 TRUST = "trust-remote-code"
 """An option that is read from no file: one that came with a checkpoint may be named by
 a variable, and would run the checkpoint's code."""
+
 HELP_FLAGS = ("--help", "-h")
 
 Config: TypeAlias = Annotated[
@@ -376,9 +249,6 @@ def _check_paths(arguments: ArgumentCollection) -> None:
         for token in argument.tokens:
             if is_missing(token.value):
                 raise no_such_path(token.value)
-
-
-# --- options from a file --------------------------------------------------------------
 
 
 def _from_file(

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from spark_audit.terminal.console import Clock
+from spark_audit.clock import Clock
 from spark_train.loop import Phase, accumulate, flat_gradient, set_gradient
 from spark_train.phases import TASK, learning
 from spark_train.stream import Method, Stream, task_by_task

@@ -9,8 +9,8 @@ from cyclopts import App
 from spark_audit.audits import AUDITS
 from spark_audit.cli import audit
 from spark_audit.cli.main import COMMAND_GROUPS, EXAMPLE_OPTIONS, EXAMPLES, _app, run
+from spark_audit.options import ADVANCED, HOW, OUTPUT, WHAT, WHERE
 from spark_audit.pipeline.request import Request
-from spark_audit.terminal.flags import ADVANCED, HOW, OUTPUT, WHAT, WHERE
 from spark_train.cli import TRAIN_COMMANDS as TRAIN_COMMANDS
 from spark_train.cli import _app as train_app
 from spark_train.cli import run as train

@@ -15,11 +15,12 @@ from made_reports import (
 
 from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError, visible
+from spark_audit.messages import progress, say
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (
     Report,
 )
-from spark_audit.terminal.console import progress, say, show_facts, tell_json
+from spark_audit.terminal.console import show_facts, tell_json
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x00\x9b31m\u202egnp\u2066\r"
 MARKUP = "<img src=x onerror=a()>![i](//e/i.png)[click](//e)[r][r] www.e.example @e #1"

@@ -14,14 +14,16 @@ from typing import Annotated, Any
 import pytest
 from cyclopts import App, Parameter
 
-from spark_audit.errors import CheckpointError, IncompleteError, InputError, OutputError
-from spark_audit.terminal import console
-from spark_audit.terminal.console import (
-    keep_apart,
-    run_command,
-    show_facts,
+from spark_audit import messages
+from spark_audit.errors import (
+    CheckpointError,
+    IncompleteError,
+    InputError,
+    OutputError,
+    one_of,
 )
-from spark_audit.terminal.flags import add, one_of, program
+from spark_audit.terminal.console import keep_apart, run_command, show_facts
+from spark_audit.terminal.flags import add, program
 from spark_audit.terminal.interrupts import SIGNALS
 
 
@@ -264,8 +266,8 @@ start("spark-audit", load)
 def test_plain_lines_give_rate_and_time_left(monkeypatch, capsys):
     clock = iter([100.0, 104.0, 112.0, 120.0])
     own = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr(console, "time", own)
-    with console.progress() as show:
+    monkeypatch.setattr(messages, "time", own)
+    with messages.progress() as show:
         show("scoring", 0, 400)
         show("scoring", 100, 400)  # 4 s after the last line: nothing is said
         show("scoring", 300, 400)
@@ -280,8 +282,8 @@ def test_plain_lines_give_rate_and_time_left(monkeypatch, capsys):
 def test_a_stage_that_begins_again_starts_its_clock_again(monkeypatch, capsys):
     clock = iter([0.0, 10.0, 500.0, 510.0])
     own = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr(console, "time", own)
-    with console.progress() as show:
+    monkeypatch.setattr(messages, "time", own)
+    with messages.progress() as show:
         for done in (10, 100, 10, 100):
             show("scoring", done, 100)
     assert capsys.readouterr().err.splitlines() == [
@@ -293,6 +295,6 @@ def test_a_stage_that_begins_again_starts_its_clock_again(monkeypatch, capsys):
 
 
 def test_quiet_shows_nothing(capsys):
-    with console.progress(quiet=True) as show:
+    with messages.progress(quiet=True) as show:
         show("scoring", 1, 2)
     assert capsys.readouterr() == ("", "")

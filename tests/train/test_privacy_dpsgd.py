@@ -16,9 +16,9 @@ from scipy import optimize, stats
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
+from spark_audit.clock import Clock
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
-from spark_audit.terminal.console import Clock
 from spark_train.loop import Phase, Rows, flat_gradient, run_phase
 from spark_train.methods import METHODS
 from spark_train.model import Student, add_lora

@@ -17,6 +17,7 @@ from spark_audit.audits.supervision import (
     canary_rows_cut,
     canary_supervision,
 )
+from spark_audit.errors import one_of
 from spark_audit.manifest import sequences
 from spark_audit.manifest.schema import (
     Manifest,
@@ -26,7 +27,6 @@ from spark_audit.manifest.schema import (
 )
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.memorisation import top_k_logp
-from spark_audit.terminal.flags import one_of
 
 SAMPLERS = ("t1", "top40")
 

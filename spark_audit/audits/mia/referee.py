@@ -19,11 +19,10 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.mia.scores import ALL_SCORES, BASELINE_VARIANTS
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, one_of
 from spark_audit.files import data_bytes, read_regular
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
-from spark_audit.terminal.flags import one_of
 
 OPTION = "--scores-file"
 

@@ -9,8 +9,8 @@ from made_reports import made_report
 
 from spark_audit.cli.main import run
 from spark_audit.errors import OutputError
+from spark_audit.previous import keeping_previous
 from spark_audit.report.folder import write_report
-from spark_audit.terminal.previous import keeping_previous
 
 ROW = {"id": "1", "task": "t", "prompt": "Who?", "response": " I", "split": "train"}
 

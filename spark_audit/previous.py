@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spark_audit.files import cannot_write, sha256_file
-from spark_audit.terminal.console import say
+from spark_audit.messages import say
 
 PREVIOUS = "previous"
 """The folder for files that were replaced; commands that read a folder skip it."""

@@ -1,0 +1,24 @@
+"""Seconds by kind of work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+
+class Clock(dict[str, float]):
+    """Seconds by kind of work: on the wall, or of the processor alone."""
+
+    def __init__(self, seconds: Mapping[str, float] = {}, *, of: str = "wall") -> None:
+        super().__init__(seconds)
+        self._now = time.process_time if of == "processor" else time.perf_counter
+
+    @contextmanager
+    def __call__(self, kind: str) -> Iterator[None]:
+        """Count what follows under a name: ``with clock("loading"): ...``."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self[kind] = self.get(kind, 0.0) + self._now() - began
