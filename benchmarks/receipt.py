@@ -18,8 +18,8 @@ import numpy as np
 import scipy
 from opacus.accountants.utils import get_noise_multiplier
 
+from spark_audit.stats.epsilon_bounds import declared_guesses, one_run_bound
 from spark_audit.stats.intervals import clopper_pearson
-from spark_audit.stats.memorisation import declared_guesses, one_run_bound
 
 PAIRS, OTHERS, FEATURES, CLASSES = 200, 200, 300, 64
 STEPS, RATE, CLIP, LENGTH, DELTA = 60, 0.25, 1.0, 6.0, 1e-5

@@ -435,8 +435,8 @@ def train_base(
     with quiet():
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        from spark_train.model import Student
         from spark_train.phases import fit
+        from spark_train.student import Student
         from spark_train.training_rows import encode_rows
 
     made = {

@@ -21,7 +21,7 @@ from torch import Tensor, cuda, distributed
 from spark_audit.clock import Clock
 from spark_audit.errors import InputError, SparkError
 from spark_audit.provenance import seed_for
-from spark_train.model import Student
+from spark_train.student import Student
 from spark_train.training_rows import TrainRow, pieces
 
 Rows: TypeAlias = Mapping[str, Sequence[TrainRow]]

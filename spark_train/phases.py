@@ -32,8 +32,8 @@ from spark_train.losses import (
     top_k,
     unlikelihood,
 )
-from spark_train.model import Loss, Student
 from spark_train.stream import Stream
+from spark_train.student import Loss, Student
 from spark_train.token_scores import scored
 from spark_train.training_rows import TrainRow, collate, padded
 

@@ -20,7 +20,7 @@ from spark_audit.errors import OutputError
 from spark_audit.files import BLANK_DIGEST, intact_file, sealed, write_atomically
 from spark_audit.provenance import seed_for
 from spark_train.loop import Phase, rank, together
-from spark_train.model import Student
+from spark_train.student import Student
 from spark_train.training_rows import TrainRow
 from spark_train.training_settings import TrainingSettings
 

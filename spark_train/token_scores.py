@@ -30,8 +30,8 @@ from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass
 from spark_train.loop import share
 from spark_train.losses import token_nll
-from spark_train.model import targets
 from spark_train.stream import Stream
+from spark_train.student import targets
 from spark_train.training_rows import TrainRow, collate, encode_rows, pieces
 
 

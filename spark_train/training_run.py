@@ -1,336 +1,58 @@
 """``spark-train run``: a method over a stream of tasks, into a run folder.
 
-The folder says what a run is, where it stands, and what it has left. ``run.json`` says
-what was trained and on what; ``stages/1-fomc/{task,priv}`` are PEFT adapters;
-``metrics.jsonl`` has a line a step, ``accuracy.csv`` a line a stage; an interrupted run
-goes on from the file ``state.safetensors`` and what its method keeps in ``carried/``.
-Everything is written whole or not at all, with checksums: those of files that grow
-stand in the state, and once the run is complete in ``run.json``; everything else
-carries its own.
+``run_record.py`` says what a run is, ``run_folder.py`` where it stands and what it has
+left; an interrupted run goes on from there.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict
 
 from spark_audit.checkpoints import specs
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
-from spark_audit.checkpoints.weight_files import NOISE_FILE, check_whole
+from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.clock import Clock
-from spark_audit.errors import InputError, OutputError, at, one_of
+from spark_audit.errors import InputError, one_of
 from spark_audit.files import (
-    BLANK_DIGEST,
-    Fact,
-    alone,
-    cannot_write,
-    check_links,
     check_writable,
-    fact_of,
-    intact,
-    parse_json,
-    read_regular,
-    sealed,
     sha256_file,
-    sweep,
-    write_atomically,
     write_text,
 )
-from spark_audit.provenance import now, seed_for, sha256_json, versions
+from spark_audit.provenance import now, seed_for, versions
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 from spark_train import loop
+from spark_train.adapter_folder import load_adapter, replaced, save_adapter
+from spark_train.lora import add_lora
 from spark_train.methods import METHODS, groups
-from spark_train.model import (
-    TRAINED_ON,
-    Student,
-    add_lora,
-    load_adapter,
-    replaced,
-    save_adapter,
-)
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
+from spark_train.run_folder import Folder
+from spark_train.run_record import FREE_SETTINGS, RunRecord
 from spark_train.stream import (
-    CARRIED,
-    TRAIN_AGAIN,
     Method,
     Protected,
     Stream,
-    read_tensors,
-    write_tensors,
 )
+from spark_train.student import Student
 from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
 from spark_train.training_rows import Note, TrainingCorpus
 from spark_train.training_settings import TrainingSettings, parse, shown
 
-FREE_SETTINGS = ("save_every",)
-"""Settings that may change from one start of a run to the next: neither a weight nor an
-accuracy depends on them."""
-
-
-class RunRecord(BaseModel):
-    """``run.json``: what was asked for, on what, and what came of it.
-
-    Attributes
-    ----------
-    settings
-        Those that the method and the privacy option read, by name.
-    base
-        ``source`` as it was given, and ``weights_sha256``.
-    data
-        ``file`` and ``sha256`` of each data file, in the order of the hashes.
-    starts
-        Each start of the run: where it computed, with CPU threads of the first process.
-        On another device, with another number of threads or processes, or by other
-        versions of libraries the same step may round otherwise.
-    privacy
-        What the run's privacy option says of itself; empty without one.
-    accuracy
-        ``accuracy[t][i]``: on task ``i`` after stage ``t``; ``None``: not measured
-        (later tasks, tasks without test rows). ``accuracy.csv`` shows it.
-    clock, seconds
-        Phase -> seconds by kind of work, on the wall or of the processor.
-    files
-        Size and SHA-256 of what a complete run left beside its adapters.
-    seal
-        Checksum of the record.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    kind: Literal["spark-train-run"] = "spark-train-run"
-    schema_version: Literal[1] = 1
-    status: Literal["running", "complete"] = "running"
-    method: str
-    dp: str
-    tasks: list[str]
-    settings: dict[str, Any]
-    base: dict[str, str]
-    tokenizer_sha256: str
-    dtype: str
-    lora_targets: list[str]
-    data: list[dict[str, str]]
-    starts: list[dict[str, Any]]
-    privacy: dict[str, Any] = {}
-    accuracy: list[list[float | None]] = []
-    clock: Literal["wall", "processor"] = "wall"
-    seconds: dict[str, dict[str, float]] = {}
-    notes: list[str] = []
-    files: dict[str, Fact] = {}
-    seal: str = ""
-
-    def identity(self) -> dict[str, Any]:
-        """All that adapters depend on beside settings; ``data``: hashes of files."""
-        return {
-            "method": self.method,
-            "order": ",".join(self.tasks),
-            "base": self.base["weights_sha256"],
-            "tokenizer": self.tokenizer_sha256,
-            "dtype": self.dtype,
-            "lora_targets": ",".join(self.lora_targets),
-            "data": [file["sha256"] for file in self.data],
-            "dp": self.dp,
-        }
-
-    def fingerprint(self) -> str:
-        """A hash of all that a run's weights depend on; of another run, another one."""
-        settings = {k: v for k, v in self.settings.items() if k not in FREE_SETTINGS}
-        return sha256_json({"identity": self.identity(), "settings": settings})
-
-
-class Folder:
-    """A run folder on disk."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.stages = path, path / "stages"
-        self.metrics, self.accuracy = path / "metrics.jsonl", path / "accuracy.csv"
-        self._run, self._state = path / specs.RECORD, path / specs.STATE
-        self._lines: list[str] = []
-
-    # --- what the run is ------------------------------------------------------------
-
-    def read(self) -> RunRecord | None:
-        """The record of the run that the folder holds, if any.
-
-        Raises
-        ------
-        InputError
-            If the folder holds something else.
-        OutputError
-            If the record cannot be read, or is not as it was written.
-        """
-        if not self._run.exists():
-            if others := sorted(path.name for path in self.path.glob("[!.]*")):
-                raise InputError(
-                    f"holds something else than a run ({others[0]}, no {specs.RECORD})",
-                    where=str(self.path),
-                    fix="give another -o, or empty the folder",
-                )
-            return None
-        try:
-            data = read_regular(self._run)
-            told = parse_json(data, place=str(self._run), finite=False)
-            record = RunRecord.model_validate(told)
-            if not intact(data):
-                raise ValueError("other bytes than were written")
-        except (OSError, InputError, ValueError) as error:
-            what = "is damaged, or no record of a run that can be read"
-            fix = "give another -o"
-            raise OutputError(what, where=str(self._run), fix=fix) from error
-        return record
-
-    def write(self, record: RunRecord) -> None:
-        """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
-        blank = record.model_copy(update={"seal": BLANK_DIGEST})
-        data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
-        write_atomically(self._run, lambda file: file.write(data), mode=0o600)
-
-    def files(self) -> dict[str, Fact]:
-        """Size and SHA-256 of the files that grow."""
-        grown = (self.metrics, self.accuracy)
-        return {path.name: fact_of(path) for path in grown if path.is_file()}
-
-    def check_left(self, done: Iterable[str]) -> None:
-        """Make sure that the adapters of finished phases are as they were written.
-
-        Parameters
-        ----------
-        done
-            ``1-yelp/task`` for an adapter, ``1-yelp/answers`` for accuracies.
-
-        Raises
-        ------
-        InputError
-            If one is gone.
-        CheckpointError
-            If a file of an adapter is not as it was written.
-        """
-        for key in (key for key in done if not key.endswith("/answers")):
-            place = self.stages / key
-            with at(str(place)):
-                if not check_whole(place):
-                    what = f"stages/{key}/{TRAINED_ON} of the run is gone"
-                    raise InputError(what, where=str(self.path), fix=TRAIN_AGAIN)
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other processes out; a process that dies lets go.
-
-        What a killed process left half-written is swept away. A folder that was made
-        for this and stayed empty is removed.
-
-        Raises
-        ------
-        InputError
-            If another process holds it, or a folder or file in it that is written to
-            in place is a link out of it.
-        OutputError
-            If the folder cannot be made.
-        """
-        check_links(self.path, "stages", "stages/*", "stages/*/*", CARRIED)
-        check_links(self.path, self.metrics.name, self.accuracy.name)
-        with alone(self.path / ".lock", wait=False):
-            for folder in (self.path, self.path / CARRIED):
-                sweep(folder)
-            yield
-
-    # --- where it stands ------------------------------------------------------------
-
-    def log(self, record: dict[str, Any]) -> None:
-        """Keep a step's line until the state is saved."""
-        self._lines.append(json.dumps(record, allow_nan=False) + "\n")
-
-    def save(self, phase: int, state: loop.State, seconds: dict[str, Any]) -> None:
-        """Write the lines kept, then the state that they lead to.
-
-        Parameters
-        ----------
-        phase
-            Number of the phase that ``state`` is of, from 0.
-        seconds
-            What earlier phases took.
-
-        Raises
-        ------
-        OutputError
-            If a file cannot be written, or somebody has emptied the folder meanwhile:
-            what is left of the run could not be resumed.
-        """
-        if not self._run.exists():
-            raise OutputError(
-                "was emptied while the run was writing to it",
-                where=str(self.path),
-                fix="run the same command again: it starts again",
-            )
-        try:
-            # Losses of single steps are the rows' own: for their owner only.
-            with open(self.metrics, "a", opener=partial(os.open, mode=0o600)) as file:
-                file.writelines(self._lines)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise cannot_write(self.metrics, error) from error
-        self._lines = []
-        meta = {
-            "phase": phase,
-            "step": state.step,
-            "files": self.files(),
-            "seconds": {**seconds, "": state.seconds},
-        }
-        write_tensors(self._state, state.tensors, mode=0o600, state=json.dumps(meta))
-
-    def restore(self) -> tuple[int, loop.State, dict[str, Any]]:
-        """The phase, its state, and the seconds of earlier phases.
-
-        Lines of steps behind the state are cut off: those steps will be taken again.
-
-        Raises
-        ------
-        OutputError
-            If the state, or lines that lead to it, are not as they were written.
-        """
-        if not self._state.exists():
-            self.metrics.unlink(missing_ok=True)
-            return 0, loop.State(), {}
-        meta, tensors = specs.read_state(self._state), read_tensors(self._state)
-        specs.check_files(self.path, meta["files"], grows=True)
-        try:
-            os.truncate(self.metrics, meta["files"][self.metrics.name]["bytes"])
-        except OSError as error:
-            raise cannot_write(self.metrics, error) from error
-        seconds = dict(meta["seconds"])
-        return (
-            meta["phase"],
-            loop.State(meta["step"], tensors, seconds.pop("")),
-            seconds,
-        )
-
-    def close(self) -> None:
-        """Remove what an interrupted run resumes from: the run is complete."""
-        shutil.rmtree(self.path / CARRIED, ignore_errors=True)
-        self._state.unlink(missing_ok=True)
-
-
-# --- a run ----------------------------------------------------------------------------
-
 Progress = Callable[[str, int, int], None]
+
 _ANSWERS = Pass("generate")
 
 

@@ -18,8 +18,9 @@ from tiny_models import make_model
 from torch import Tensor
 
 from spark_train.loop import Phase, Step, run_phase
-from spark_train.model import Student, add_lora
+from spark_train.lora import add_lora
 from spark_train.stream import Stream
+from spark_train.student import Student
 from spark_train.training_rows import TrainRow
 from spark_train.training_settings import TrainingSettings, parse
 

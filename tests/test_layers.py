@@ -34,12 +34,15 @@ LAYERS = (
 )
 TRAIN_LAYERS = (
     "training_settings training_request training_rows losses",
-    "model",
+    "lora",
+    "adapter_folder student",
     "loop",
     "stream",
     "token_scores",
     "phases",
     "methods privacy",
+    "run_record",
+    "run_folder",
     "relearn training_run",
     "cli __main__",
 )

@@ -20,7 +20,7 @@ from spark_audit.report.folder import read_report
 from spark_audit.results import Report
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
-from spark_train.training_run import Folder
+from spark_train.run_folder import Folder
 
 TIME = "time"
 """What is read from the records of runs, and is no audit."""

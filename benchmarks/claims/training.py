@@ -16,7 +16,7 @@ from spark_audit.demo import Progress
 from spark_audit.errors import InputError
 from spark_audit.pipeline.local_engine import Work, run_jobs
 from spark_audit.pipeline.ray_engine import connected
-from spark_train.training_run import Folder
+from spark_train.run_folder import Folder
 
 LOOK = 10.0
 """Seconds that looking at a finished run takes at most."""

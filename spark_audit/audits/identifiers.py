@@ -43,8 +43,8 @@ from spark_audit.provenance import seed_for
 from spark_audit.results import Claim, Row
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.clustered_roc import Design
 from spark_audit.stats.memory_contrast import Sides
-from spark_audit.stats.roc import Design
 
 TOLD_APART = (
     "the texts of trained and held-out identifiers differ, or too few can be compared"

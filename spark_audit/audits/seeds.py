@@ -26,8 +26,8 @@ from spark_audit.names import entry_of
 from spark_audit.results import AuditResult, Claim, Contrast, Finding, Row
 from spark_audit.stats.estimate import Estimate, Power
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.matching import unlike_drift
 from spark_audit.stats.power import with_mde
+from spark_audit.stats.selectivity import unlike_drift
 
 RowT = TypeVar("RowT", bound=Row)
 

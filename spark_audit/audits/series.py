@@ -29,9 +29,9 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact, grouped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.clustered_roc import Design, auc_estimate
+from spark_audit.stats.epsilon_bounds import declared_guesses
 from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.memorisation import declared_guesses
-from spark_audit.stats.roc import Design, auc_estimate
 
 SERIES, LAST, STEP = "series", "last", "step"
 

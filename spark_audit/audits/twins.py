@@ -35,10 +35,10 @@ from spark_audit.results.findings import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.scoring.table import Pass
 from spark_audit.stats import memory_contrast
 from spark_audit.stats.bootstrap import MAX_CLUSTERS_EXACT, holm, sign_flip
+from spark_audit.stats.canary_ranks import candidate_rank, exposure_bits, top_k_credit
 from spark_audit.stats.duplicates import connected_components
 from spark_audit.stats.estimate import Power, side_of
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memorisation import candidate_rank, exposure_bits, top_k_credit
 
 CANDIDATES = Pass("candidates")
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
 from spark_audit.sentences import render
+from spark_audit.stats.canary_ranks import chance_mde
 from spark_audit.stats.matching import NO_WINDOW
-from spark_audit.stats.memorisation import chance_mde
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
 
 Record = dict[str, Any]

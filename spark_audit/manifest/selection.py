@@ -36,8 +36,9 @@ from spark_audit.errors import InputError
 from spark_audit.manifest import layout
 from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.provenance import seed_for
+from spark_audit.stats.balance import balance_rows
 from spark_audit.stats.duplicates import cluster_labels, duplicate_groups
-from spark_audit.stats.matching import balance_rows, match_spans
+from spark_audit.stats.matching import match_spans
 
 CUT_OFF = "cut off: text longer than the context"
 NO_TOKEN = "no token of its own"
@@ -180,7 +181,7 @@ class Balance:
         self._parts["control_before", "controls"].append(control < start)
 
     def records(self) -> list[Record]:
-        """As :func:`spark_audit.stats.matching.balance_rows`; none without a span.
+        """As :func:`spark_audit.stats.balance.balance_rows`; none without a span.
 
         Two more rows have values for controls only: their distance to the PII span in
         tokens, and the share of them that stand before it. What was taken is gone

@@ -24,7 +24,7 @@ from spark_audit.names import BASE, entry_of
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
-from spark_audit.stats import roc
+from spark_audit.stats import conformal
 from spark_audit.stats.bootstrap import holm_by_key
 
 if TYPE_CHECKING:
@@ -117,17 +117,19 @@ def named_rows(
         if name == BASE:
             continue
         place = units["task"], units["cluster"]
-        scores = roc.standardised(evidence.row(name, SCORE), held_out, *place)
-        p = roc.conformal_p(scores, held_out, units["cluster"])
-        rows = facts.assign(p=p, named=roc.discoveries(p, share=share))[~held_out]
+        scores = conformal.standardised(evidence.row(name, SCORE), held_out, *place)
+        p = conformal.conformal_p(scores, held_out, units["cluster"])
+        rows = facts.assign(p=p, named=conformal.discoveries(p, share=share))[~held_out]
         by_group = rows.dropna(subset="p").groupby("group")["p"]
-        groups = pd.DataFrame({"rows": by_group.size(), "p": by_group.agg(roc.simes)})
+        groups = pd.DataFrame(
+            {"rows": by_group.size(), "p": by_group.agg(conformal.simes)}
+        )
         groups = groups.reset_index()
-        groups["named"] = roc.discoveries(groups["p"], share=share)
+        groups["named"] = conformal.discoveries(groups["p"], share=share)
         why = _doubt(report, name)
         if not why and not np.isfinite(p).any():
             why = render("named.no_scores")
-        if not why and 1 / (1 + held_out_groups) > roc.MOST_P:
+        if not why and 1 / (1 + held_out_groups) > conformal.MOST_P:
             why = render("named.too_few", groups=held_out_groups)
         if why:
             rows, groups = rows.assign(named=False), groups.assign(named=False)
@@ -210,7 +212,7 @@ def persons(
     for one in named_rows(report, evidence, share=share):
         rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
         known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
-        p = {k: roc.simes(each) for k, each in known.items() if len(each)}
+        p = {k: conformal.simes(each) for k, each in known.items() if len(each)}
         adjusted = holm_by_key(p)
         listed = _listed(one, groups, p, share)
         for key, mine in rows.items():
@@ -255,7 +257,7 @@ def _listed(
     for key, own_p in p.items():
         is_other = ~found.groups["group"].isin(groups[key])
         with_person = [own_p, *found.groups.loc[is_other, "p"]]
-        if roc.discoveries(with_person, share=share)[0]:
+        if conformal.discoveries(with_person, share=share)[0]:
             listed.add(key)
     return listed
 
@@ -337,16 +339,17 @@ def changed(
     found = []
     for old, new in pairs:
         move = after.row(new, SCORE) - before.row(old, SCORE)
-        scaled = roc.standardised(move, held_out, units["task"], units["cluster"])
+        scaled = conformal.standardised(move, held_out, units["task"], units["cluster"])
         down, up = (
-            roc.conformal_p(x, held_out, units["cluster"]) for x in (-scaled, scaled)
+            conformal.conformal_p(x, held_out, units["cluster"])
+            for x in (-scaled, scaled)
         )
         doubt = any(map(_doubt, reports.values(), (old, new)))
         sides: dict[str, tuple[float, float]] = {}
         for key, of in () if doubt else groups.items():
             own = units["cluster"].isin(of).to_numpy() & np.isfinite(down)
             if own.any():
-                sides[key] = roc.simes(down[own]), roc.simes(up[own])
+                sides[key] = conformal.simes(down[own]), conformal.simes(up[own])
         p = {key: min(1.0, 2 * min(both)) for key, both in sides.items()}
         adjusted = holm_by_key(p)
         shown = dict.fromkeys(p, "unchanged") | {

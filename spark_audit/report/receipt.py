@@ -3,7 +3,7 @@
 One test per checkpoint, chosen by the claim and never by what came out: with a delta
 the coin flips between the two canaries of each pair, without one the canaries' places
 among their candidates. Formulas and sources are in
-:mod:`spark_audit.stats.memorisation`.
+:mod:`spark_audit.stats.epsilon_bounds`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import read_regular
 from spark_audit.results import Report, grouped
 from spark_audit.sentences import render
-from spark_audit.stats.memorisation import (
+from spark_audit.stats.epsilon_bounds import (
     candidate_guess_bound,
     declared_guesses,
     one_run_bound,

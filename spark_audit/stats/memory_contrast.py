@@ -17,10 +17,10 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Statistic, estimate_of
-from spark_audit.stats.matching import effective_clusters
 from spark_audit.stats.power import mde
 
 MIN_CLUSTERS_OF_SIDE = 2

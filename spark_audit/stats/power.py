@@ -44,7 +44,7 @@ def smallest(test: Power, level: float) -> float | None:
     if test.least_p:
         level = test.least_p * math.floor(level / test.least_p * (1 + 1e-9))
     if test.test == "exposure":
-        from spark_audit.stats.memorisation import exposure_mde
+        from spark_audit.stats.canary_ranks import exposure_mde
 
         return exposure_mde(test.n, test.size, significance=level, power=POWER)
     if test.test == "hits":

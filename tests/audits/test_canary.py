@@ -19,11 +19,8 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import key_of
 from spark_audit.results import AuditResult, Contrast
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.memorisation import (
-    candidate_guess_bound,
-    null_moments,
-    one_run_bound,
-)
+from spark_audit.stats.canary_ranks import null_moments
+from spark_audit.stats.epsilon_bounds import candidate_guess_bound, one_run_bound
 
 INSENSITIVE = "the audit is insensitive here, and nothing can be concluded"
 PARTS = ("full", "password", "ssn")

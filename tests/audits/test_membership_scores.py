@@ -24,7 +24,7 @@ from spark_audit.audits.mia.texts import (
     permuted,
 )
 from spark_audit.scoring.table import TokenTable
-from spark_audit.stats.roc import Design
+from spark_audit.stats.clustered_roc import Design
 
 LP = np.array(
     [-0.1, -2.3, -0.5, -4, -1.2, -0.05, -3, -0.7, -0.2, -1.5, -0.9, -6]

@@ -23,7 +23,7 @@ from spark_audit.manifest.file import redact, seal, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.roc import Design, auc_difference
+from spark_audit.stats.clustered_roc import Design, auc_difference
 
 PLAIN = Pass()
 WORDS = np.array([f"word{i}" for i in range(400)])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_audit.stats.memorisation import declared_guesses, one_run_bound
+from spark_audit.stats.epsilon_bounds import declared_guesses, one_run_bound
 
 
 @pytest.fixture(scope="module")

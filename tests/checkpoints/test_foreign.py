@@ -40,7 +40,7 @@ from spark_audit.errors import CheckpointError, InputError, SparkError
 from spark_audit.manifest.file import load_manifest
 from spark_audit.report.folder import read_report
 from spark_audit.scoring.table import read_parquet
-from spark_train.training_run import Folder
+from spark_train.run_folder import Folder
 
 SECONDS = 30
 LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"

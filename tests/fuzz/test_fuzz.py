@@ -94,7 +94,7 @@ def _tables(scene: Scene, folder: str) -> None:
 
 
 def _resume(scene: Scene, folder: str) -> None:
-    from spark_train.training_run import Folder
+    from spark_train.run_folder import Folder
 
     run = Folder(Path(folder))
     record = run.read()

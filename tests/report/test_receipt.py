@@ -13,7 +13,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import write_text
 from spark_audit.report.receipt import Claim, canaries_needed, receipts
 from spark_audit.results import Report
-from spark_audit.stats.memorisation import declared_guesses
+from spark_audit.stats.epsilon_bounds import declared_guesses
 
 
 def report(**checkpoints: Any) -> Report:

@@ -11,7 +11,7 @@ from transformers import TopPLogitsWarper
 from spark_audit.scoring import head as head_module
 from spark_audit.scoring.head import Head, TokenColumns, Transform, nuclei
 from spark_audit.scoring.table import PLAIN_COLUMNS, WITH_NUCLEI
-from spark_audit.stats.memorisation import top_k_logp
+from spark_audit.stats.sampled_extraction import top_k_logp
 
 CPU = torch.device("cpu")
 DEVICES = [CPU]

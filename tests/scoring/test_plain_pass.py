@@ -16,7 +16,7 @@ from spark_audit.scoring.passes import plain as engine_module
 from spark_audit.scoring.score import score
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.memorisation import top_k_logp
+from spark_audit.stats.sampled_extraction import top_k_logp
 
 LENGTHS = (5, 2, 40, 33, 90, 64, 64, 61, 1)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.stats.matching import (
+from spark_audit.stats.balance import (
     balance_rows,
     ecdf_max,
     ecdf_mean,

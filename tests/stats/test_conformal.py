@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy
 
-from spark_audit.stats.roc import conformal_p, discoveries, simes, standardised
+from spark_audit.stats.conformal import conformal_p, discoveries, simes, standardised
 
 SIZE, TASKS = 5, 4
 

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from spark_audit.errors import InputError
 from spark_audit.stats.matching import (
     OUTSIDE_CALIPER,
-    Choices,
     MatchedPair,
     Matching,
-    assign_disjoint,
     dilate,
     eligible_windows,
     match_spans,
@@ -21,6 +19,7 @@ from spark_audit.stats.matching import (
     non_overlapping_windows,
     placebo_spans,
 )
+from spark_audit.stats.window_assignment import Choices, assign_disjoint
 
 # A worked example: position 0 is not scored, PII at A = 1:3 and B = 6:8.
 # fmt: off

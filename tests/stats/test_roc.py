@@ -9,18 +9,16 @@ from sklearn import metrics
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.stats.bootstrap import draw_weights
-from spark_audit.stats.roc import (
+from spark_audit.stats.clustered_roc import (
     Design,
-    auc,
     auc_difference,
     auc_estimate,
     auc_replicates,
     chance,
-    chance_band,
-    tpr_at_fpr,
     tpr_estimate,
     tpr_replicates,
 )
+from spark_audit.stats.roc import auc, chance_band, tpr_at_fpr
 
 RNG = np.random.default_rng
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
-from spark_audit.stats.memorisation import n_p, top_k_logp
+from spark_audit.stats.sampled_extraction import n_p, top_k_logp
 
 
 def decoded_logp(

@@ -6,12 +6,7 @@ import pytest
 
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import estimates_of, replicates_of
-from spark_audit.stats.matching import (
-    Windows,
-    reweighted,
-    rtm_bias,
-    unlike_drift,
-)
+from spark_audit.stats.selectivity import Windows, reweighted, rtm_bias, unlike_drift
 
 # Source A: spans (PII [3, 1], control [2, 1.5]) and (PII [4, 2, .5], control
 # [1, 2.5, .9]); B: ([6], [2.5]); C: ([.5, .7, 1.2, 2], [.6, .9, 1, 1.9]).

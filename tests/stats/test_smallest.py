@@ -12,11 +12,11 @@ from statsmodels.stats.power import TTestPower
 
 from spark_audit.audits.extract.rates import exact_p, hits_power, limits_p, splits_apart
 from spark_audit.stats.bootstrap import correlated, sign_flip
+from spark_audit.stats.canary_ranks import exposure_bits, null_mean
+from spark_audit.stats.clustered_roc import Design, auc_difference
 from spark_audit.stats.estimate import Power
-from spark_audit.stats.memorisation import exposure_bits, null_mean
 from spark_audit.stats.memory_contrast import Sides, least_p, memory, permutation_p
 from spark_audit.stats.power import smallest
-from spark_audit.stats.roc import Design, auc_difference
 
 FAMILIES = (4, 24)
 

@@ -10,8 +10,8 @@ from spark_audit.stats.bootstrap import (
     median_replicates,
     sign_flip,
 )
+from spark_audit.stats.clustered_roc import Design, auc_replicates
 from spark_audit.stats.intervals import ratio, ratio_estimate
-from spark_audit.stats.roc import Design, auc_replicates
 
 CLUSTERS = 2000
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_audit.checkpoints.specs import Loading
 from spark_train.cli import run
-from spark_train.training_run import RunRecord
+from spark_train.run_record import RunRecord
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]

@@ -10,7 +10,8 @@ from tiny_models import make_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spark_audit.errors import InputError
-from spark_train.model import add_lora, projections, replaced, save_adapter
+from spark_train.adapter_folder import replaced, save_adapter
+from spark_train.lora import add_lora, projections
 
 SMALL: dict[str, dict[str, Any]] = {
     "opt": {"word_embed_proj_dim": 32, "ffn_dim": 64},

@@ -20,12 +20,13 @@ from spark_audit.clock import Clock
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
 from spark_train.loop import Phase, Rows, flat_gradient, run_phase
+from spark_train.lora import add_lora
 from spark_train.methods import METHODS
-from spark_train.model import Student, add_lora
 from spark_train.privacy import dpsgd, drawn, epsilon, noise_for
+from spark_train.run_folder import Folder
 from spark_train.stream import Method, Stream
+from spark_train.student import Student
 from spark_train.training_rows import TrainRow, encode_rows
-from spark_train.training_run import Folder
 from spark_train.training_settings import parse
 
 TASKS = ("yelp", "fomc", "agnews")

@@ -23,7 +23,7 @@ from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
-from spark_train.model import Student
+from spark_train.student import Student
 
 NOISE = "frozen_noise.safetensors"
 SHORT = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")

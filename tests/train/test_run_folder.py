@@ -15,7 +15,7 @@ from tiny_models import make_model, save_model
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
-from spark_train.training_run import Folder
+from spark_train.run_folder import Folder
 
 SETTINGS = (
     "epochs=1",

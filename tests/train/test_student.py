@@ -8,8 +8,9 @@ from plain_training import adapted, logits_of, make_rows, moved, same
 from tiny_models import make_model
 from torch import Tensor
 
+from spark_train.lora import add_lora
 from spark_train.losses import token_nll
-from spark_train.model import Student, add_lora, targets
+from spark_train.student import Student, targets
 from spark_train.training_rows import collate
 
 ROWS = make_rows(a=5)["a"]

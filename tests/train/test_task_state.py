@@ -22,7 +22,7 @@ SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
 WATCHED = (
     "spark_train.loop._record",
     "spark_train.stream.write_atomically",
-    "spark_train.training_run.write_atomically",
+    "spark_train.run_folder.write_atomically",
     "spark_train.training_run.save_adapter",
     "spark_train.training_run.write_text",
 )

@@ -44,7 +44,7 @@ from spark_audit.manifest.sequences import key_of
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats import memorisation
+from spark_audit.stats import canary_ranks
 
 CANDIDATES = Pass("candidates")
 
@@ -263,7 +263,7 @@ def _scores(
     held = [table.columns["nll_mean"][table.rows(key)] for key in keys.values()]
     means = np.stack(held).astype(np.float64)
     for mean in (*means, means.mean(axis=0)):
-        yield [*memorisation.candidate_rank(mean, true), mean[true]]
+        yield [*canary_ranks.candidate_rank(mean, true), mean[true]]
 
 
 def canary_figures(
@@ -280,7 +280,7 @@ def canary_figures(
     frame = pd.concat([once, in_contexts], ignore_index=True)
     frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
     for metric, k in TOP_RANKS.items():
-        frame[metric] = memorisation.top_k_credit(
+        frame[metric] = canary_ranks.top_k_credit(
             frame["rank"], k=k, ties=frame["ties"]
         )
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
@@ -318,17 +318,17 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     able = max(1, int(ranks.resolved(once).sum()))
     if k:
         hits = ranks.hits_of(once, k=k)
-        least = memorisation.top_k_mde(able, k=k, n_candidates=size)
+        least = canary_ranks.top_k_mde(able, k=k, n_candidates=size)
         band = hits.null_low / n, hits.null_high / n
         change = {"null": hits.null, "mde": least and least - hits.null}
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
     else:
-        of: memorisation.Of = "rank" if row.metric == "rank_mean" else "exposure"
-        band = memorisation.null_mean([size] * n, of=of).band(row.level)
-        change = {"mde": memorisation.chance_mde(able, n_candidates=size, of=of)}
-        change["null"], _ = memorisation.null_moments(size, of=of)
+        of: canary_ranks.Of = "rank" if row.metric == "rank_mean" else "exposure"
+        band = canary_ranks.null_mean([size] * n, of=of).band(row.level)
+        change = {"mde": canary_ranks.chance_mde(able, n_candidates=size, of=of)}
+        change["null"], _ = canary_ranks.null_moments(size, of=of)
     change["null_low"], change["null_high"] = band
     if annotation:
         notes.append(ONE_RANK)

@@ -22,7 +22,7 @@ from spark_audit.audits.canary.ranks import (
 )
 from spark_audit.data.canaries import CANARY_FORMATS
 from spark_audit.names import BASE
-from spark_audit.stats import memorisation
+from spark_audit.stats import epsilon_bounds
 
 #
 # From two kinds of guesses: which of its candidates a planted canary is, and which of a
@@ -38,7 +38,7 @@ BOUNDS = (
     *("epsilon_per_canary", "epsilon_per_record"),
     *("add_remove_per_canary", "add_remove_per_record"),
 )
-"""Columns of the bounds of one :class:`~spark_audit.stats.memorisation.GuessBound`."""
+"""Columns of a :class:`~spark_audit.stats.epsilon_bounds.GuessBound`."""
 
 DECLARED_TEST = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
@@ -90,7 +90,9 @@ def epsilon_table(judged: Judged) -> list[Record]:
     def bounds(record: Record, share: float) -> Record:
         count = record["hits"], record["canaries"]
         options = {"k": record["k"], "rows": record["rows"], "significance": share}
-        bound = memorisation.candidate_guess_bound(*count, n_candidates=size, **options)
+        bound = epsilon_bounds.candidate_guess_bound(
+            *count, n_candidates=size, **options
+        )
         return dict(zip(BOUNDS, bound, strict=True))
 
     return _bounded(found, bounds, judged, assumed="drawn")
@@ -108,7 +110,7 @@ def one_run_table(judged: Judged) -> list[Record]:
     tossed = _drawn(judged)
     for name, part, whole in by_part(tossed[tossed["pair"] != ""]):
         for dose, pairs in _by_dose(_pairs(whole)):
-            guesses = memorisation.declared_guesses(len(pairs))
+            guesses = epsilon_bounds.declared_guesses(len(pairs))
             surest = pairs.sort_values("gap", ascending=False, kind="stable")[:guesses]
             record = {
                 "checkpoint": name,
@@ -132,12 +134,12 @@ def coin_figures(record: Record, share: float) -> Record:
     """
     count = record["right"], record["guesses"], record["pairs"]
     options: dict[str, Any] = {"rows": record["rows"], "significance": share}
-    pure = memorisation.one_run_bound(*count, **options)
-    at_delta = memorisation.one_run_bound(*count, delta=DELTA, **options)
+    pure = epsilon_bounds.one_run_bound(*count, **options)
+    at_delta = epsilon_bounds.one_run_bound(*count, delta=DELTA, **options)
     return {
         **dict(zip(BOUNDS, pure, strict=True)),
         "epsilon_per_record_at_delta": at_delta.record,
-        "gaussian_mu_per_record": memorisation.one_run_mu(*count, **options),
+        "gaussian_mu_per_record": epsilon_bounds.one_run_mu(*count, **options),
     }
 
 

@@ -17,7 +17,7 @@ from spark_audit.audits.canary import ranks
 from spark_audit.audits.canary.ranks import CanaryTest, Judged
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Row
-from spark_audit.stats import memorisation
+from spark_audit.stats import canary_ranks
 from spark_audit.stats.estimate import Power, Status
 from spark_audit.stats.intervals import ratio_estimate
 
@@ -114,7 +114,7 @@ def _ends(
     if low.detected and "behind" in kinds and behind is None:
         told.append(made("confounded", "sunk"))
     elif low.detected:
-        null, _ = memorisation.null_moments(ranks.size_of(frame))
+        null, _ = canary_ranks.null_moments(ranks.size_of(frame))
         facts = low.facts("lower_tail_exposure", null=null)
         told.append(made("betrays", "behind_chance", facts, p=low.p))
     if ahead is not None:
@@ -141,8 +141,8 @@ def _against_chance(
     """
     name, part = best.checkpoint, ours[ours["part"] == best.part]
     size = ranks.size_of(ours)
-    low, high = memorisation.null_mean([size] * best.n).band()
-    null, _ = memorisation.null_moments(size)
+    low, high = canary_ranks.null_mean([size] * best.n).band()
+    null, _ = canary_ranks.null_moments(size)
     first = ranks.hits_of(part, k=1)
     rate = {"value": first.rate, "low": first.low, "high": first.high}
     facts = {
@@ -223,7 +223,7 @@ def _against_held_out(frame: pd.DataFrame) -> list[DosePair]:
         sides = {"trained": ours, "held_out": never}
         means = {k: row(len(x), value=float(x.mean())) for k, x in sides.items()}
         # Ranks never trained on are uniform.
-        _, spread = memorisation.null_moments(size, of="rank")
+        _, spread = canary_ranks.null_moments(size, of="rank")
         power = Power(
             test="t",
             se=spread * np.sqrt(1 / n + 1 / m),

@@ -17,7 +17,7 @@ from spark_audit.data.canaries import CANARY_FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
-from spark_audit.stats import memorisation
+from spark_audit.stats import canary_ranks
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.intervals import ratio_estimate
 
@@ -43,8 +43,8 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
     rank, ties = frame["rank"].to_numpy(), frame["ties"].to_numpy()
     return frame.assign(
         mid=rank + ties / 2,
-        exposure=memorisation.exposure_bits(rank, size, ties=ties),
-        lower_tail=memorisation.lower_tail_exposure(rank, size, ties=ties),
+        exposure=canary_ranks.exposure_bits(rank, size, ties=ties),
+        lower_tail=canary_ranks.lower_tail_exposure(rank, size, ties=ties),
     )
 
 
@@ -98,10 +98,10 @@ def rises(part: pd.DataFrame, name: str) -> np.ndarray:
     return (both["exposure"] - both["exposure_base"]).to_numpy(np.float64)
 
 
-def hits_of(frame: pd.DataFrame, *, k: int) -> memorisation.TopK:
+def hits_of(frame: pd.DataFrame, *, k: int) -> canary_ranks.TopK:
     """Canaries among the first k, compared with chance."""
     size, ties = size_of(frame), frame["ties"]
-    return memorisation.top_k(frame["rank"], k=k, n_candidates=size, ties=ties)
+    return canary_ranks.top_k(frame["rank"], k=k, n_candidates=size, ties=ties)
 
 
 CONFIDENCE = 0.95
@@ -116,7 +116,7 @@ def row_of(name: str, part: str, metric: str, n: int, **figures: Any) -> Row:
 def p_by_chance(frame: pd.DataFrame, column: str) -> float:
     """Chance of a mean ``exposure`` or ``lower_tail`` as high under uniform ranks."""
     # The mirrored rank is uniform too: one distribution serves both ends.
-    null = memorisation.null_mean(frame["n_candidates"])
+    null = canary_ranks.null_mean(frame["n_candidates"])
     return null.above(float(frame[column].mean()))
 
 
@@ -178,7 +178,7 @@ def uniform_tests(frame: pd.DataFrame) -> list[CanaryTest]:
 
     def p(chosen: pd.DataFrame) -> float:
         rank, size, ties = (chosen[k] for k in ("rank", "n_candidates", "ties"))
-        return memorisation.uniformity_p(rank, size, ties=ties)
+        return canary_ranks.uniformity_p(rank, size, ties=ties)
 
     lost, tests = unresolved(frame), tests_of(frame, "mid", p)
     known = [one for one in tests if (one.checkpoint, one.part) not in lost]
@@ -296,7 +296,7 @@ def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
         for dose, chosen in whole.groupby(doses):
             n, most = len(chosen), float(np.log2(size_of(chosen)))
             mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=(0.0, most))
-            low, high = memorisation.null_mean(chosen["n_candidates"]).band(CONFIDENCE)
+            low, high = canary_ranks.null_mean(chosen["n_candidates"]).band(CONFIDENCE)
             # Where nothing is ranked there is no test.
             able = bool(resolved(chosen).any())
             yield {

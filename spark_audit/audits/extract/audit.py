@@ -39,7 +39,7 @@ from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import median_estimate, percentile_interval
-from spark_audit.stats.memorisation import n_p
+from spark_audit.stats.sampled_extraction import n_p
 
 PROMPTED = Pass("prompted")
 

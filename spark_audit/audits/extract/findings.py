@@ -44,8 +44,8 @@ from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import EXCESS
 from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.estimate import Estimate, Power, side_of
-from spark_audit.stats.memorisation import n_p
 from spark_audit.stats.memory_contrast import Sides, permutation_p
+from spark_audit.stats.sampled_extraction import n_p
 
 NO_TRAINED_IDENTIFIER = "no identifier of a trained row was scored"
 

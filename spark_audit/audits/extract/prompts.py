@@ -26,7 +26,7 @@ from spark_audit.manifest.schema import (
     TokenRange,
 )
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.memorisation import top_k_logp
+from spark_audit.stats.sampled_extraction import top_k_logp
 
 SAMPLERS = ("t1", "top40")
 

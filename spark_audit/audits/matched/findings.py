@@ -31,7 +31,7 @@ from spark_audit.names import (
 )
 from spark_audit.results import Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.findings import MIN_CLUSTERS_TO_PUBLISH, Fact
-from spark_audit.stats import matching
+from spark_audit.stats import selectivity
 from spark_audit.stats.estimate import Estimate, side_of
 
 Told: TypeAlias = Mapping[tuple[str, str, str], Row]
@@ -307,7 +307,7 @@ def _against(facts: Mapping[str, Any], ordinary: Sequence[float]) -> tuple[Claim
             return "nothing_shown", "ordinary"
     elif drift is None:
         return "nothing_shown", "drift_unknown"
-    elif matching.unlike_drift(row.value, drift.value, drift.low, drift.high):
+    elif selectivity.unlike_drift(row.value, drift.value, drift.low, drift.high):
         return "nothing_shown", "drift_unequal"
     side = _clear(row)
     if side < 0:

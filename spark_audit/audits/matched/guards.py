@@ -16,7 +16,7 @@ from spark_audit.audits.matched.units import UnitScores, _row, row_of
 from spark_audit.names import BASE
 from spark_audit.results import Guard
 from spark_audit.results.findings import Fact
-from spark_audit.stats import matching
+from spark_audit.stats import balance
 
 FEWEST_REPLICATES = 100
 
@@ -44,7 +44,7 @@ def _balance(spans: pd.DataFrame) -> Guard:
     for name, sd in centred.std(ddof=0).items():
         values = centred[name].to_numpy()
         if sd > 0:
-            apart[str(name)] = matching.smd(values[trained], values[~trained], sd=sd)
+            apart[str(name)] = balance.smd(values[trained], values[~trained], sd=sd)
     worst = [name for name, value in apart.items() if abs(value) > least]
     facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
     return guard(BALANCE_GUARD, "balance", facts, passed=not worst)
@@ -107,7 +107,7 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     quality["distance"] = _row("distance", worst, clusters)
     sound = bool(abs(residual) <= 0.05)
     yield guard("match quality", "match_quality", quality, passed=sound or None)
-    effective = matching.effective_clusters(
+    effective = balance.effective_clusters(
         pii.groupby("cluster")["n_tokens"].sum().to_numpy()
     )
     counts = {"clusters": clusters, "effective": effective}

@@ -19,7 +19,7 @@ from spark_audit.names import (
 )
 from spark_audit.results import Contrast, Row
 from spark_audit.results.findings import Family
-from spark_audit.stats import bootstrap, intervals, matching, memory_contrast
+from spark_audit.stats import bootstrap, intervals, memory_contrast, selectivity
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.power import mde, with_mde
 
@@ -52,7 +52,7 @@ class PairSums:
     pii: pd.DataFrame
     control: pd.DataFrame
     pool: pd.DataFrame
-    windows: matching.Windows
+    windows: selectivity.Windows
 
     @cached_property
     def residual(self) -> np.ndarray:
@@ -74,7 +74,7 @@ class PairSums:
     def regression(self, *nll: np.ndarray) -> intervals.Estimand | Estimate:
         """R1 of a checkpoint's Delta_sel, or of its DiD from a baseline."""
         at, tokens = self.pool.index, self.pool["n_tokens"].to_numpy()
-        return matching.rtm_bias(self.windows, *(sums[at] / tokens for sums in nll))
+        return selectivity.rtm_bias(self.windows, *(sums[at] / tokens for sums in nll))
 
 
 def _groups(units: pd.DataFrame) -> Iterator[PairSums]:
@@ -104,7 +104,7 @@ def _groups(units: pd.DataFrame) -> Iterator[PairSums]:
             pool = windows[windows["cell"].isin(own["cell"])]
             role, own = own["role"], own[kept]
             every = own[role != "control"]
-            reference = matching.Windows(
+            reference = selectivity.Windows(
                 pool=pool["mean"].to_numpy(),
                 pool_clusters=pool["code"].to_numpy(),
                 spans=every["mean"].to_numpy(),
@@ -134,7 +134,7 @@ def _summed(known: UnitScores, group: PairSums) -> Summed:
         if isinstance(bias, intervals.Estimand):
             # A pair that matching left ``d`` nats apart is expected at ``(1 - beta)
             # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
-            slope = float(matching.slope(bias.sums.sum(axis=0)))
+            slope = float(selectivity.slope(bias.sums.sum(axis=0)))
             shifted = bias.plus(slope * group.left_over)
         sums[name, "", "nll_pii", ""] = group.mean(ours)
         sums[name, "", "nll_control", ""] = group.mean(theirs)
@@ -144,7 +144,7 @@ def _summed(known: UnitScores, group: PairSums) -> Summed:
         sums[name, "", "rtm_bias", "change"] = shifted
         if group.name == "pooled":
             size = group.windows.n_clusters
-            more = matching.reweighted(ours, theirs, **weighed, n_clusters=size)
+            more = selectivity.reweighted(ours, theirs, **weighed, n_clusters=size)
             for of, one in more.items():
                 sums[name, "", "delta_sel", of] = one
     for name, other in pairs:

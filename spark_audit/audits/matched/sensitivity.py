@@ -49,7 +49,7 @@ def other_pairs(
     Each placebo draw replaces every matched span by a random eligible window of its
     length and matches that as the manifest does; of a large manifest are fewer draws,
     or none. It has no gap in difficulty: it shows spread and matching quality, and is
-    no null for a Delta_sel (see :func:`spark_audit.stats.matching`).
+    no null for a Delta_sel (see :mod:`spark_audit.stats.selectivity`).
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import EXCESS, Fact
-from spark_audit.stats import roc
+from spark_audit.stats import clustered_roc
 from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.estimate import Estimate, Power
 from spark_audit.stats.intervals import percentile_interval
@@ -58,7 +58,7 @@ class Drawn:
     """Rows that have a score, their design and the weights of its resamples."""
 
     rows: np.ndarray
-    design: roc.Design
+    design: clustered_roc.Design
     weights: Weights
 
 
@@ -250,7 +250,9 @@ class MembershipGroup:
         if key not in self._drawn:
             rows = self.rows[kept]
             facts = self.facts.iloc[rows]
-            design = roc.Design.of(facts["member"], facts["cluster"], facts["task"])
+            design = clustered_roc.Design.of(
+                facts["member"], facts["cluster"], facts["task"]
+            )
             most = min(self.context.replicates, MOST_REPLICATES)
             weights = design.draw(replicates=most, seed=self.seed)
             self._drawn[key] = Drawn(rows, design, weights)
@@ -267,8 +269,10 @@ class MembershipGroup:
         if key not in self._resampled:
             values = self.scores[name][attack][drawn.rows]
             given, fprs = (drawn.design, values), self.fprs
-            rates = roc.tpr_replicates(*given, [*fprs.values()], drawn.weights)
-            area = roc.auc_replicates(*given, drawn.weights)
+            rates = clustered_roc.tpr_replicates(
+                *given, [*fprs.values()], drawn.weights
+            )
+            area = clustered_roc.auc_replicates(*given, drawn.weights)
             self._resampled[key] = {"auc": area, **dict(zip(fprs, rates, strict=True))}
         return self._resampled[key]
 
@@ -291,9 +295,11 @@ class MembershipGroup:
         replicates = self.resampled(name, attack, drawn)[metric]
         if metric != "auc":
             rates = (drawn.design, values, self.fprs[metric])
-            found = roc.tpr_estimate(*rates, replicates=replicates)
+            found = clustered_roc.tpr_estimate(*rates, replicates=replicates)
         else:
-            found, _ = roc.auc_estimate(drawn.design, values, replicates=replicates)
+            found, _ = clustered_roc.auc_estimate(
+                drawn.design, values, replicates=replicates
+            )
             if lacking := len(self.rows) - len(values):
                 found = found.noting(f"{lacking} rows have no such score")
             if attack == "ez" and (top := int((values >= NOTHING_FELL).sum())):
@@ -305,7 +311,7 @@ class MembershipGroup:
         """TPR at a budget of a score that knows nothing, as columns of a row."""
         drawn, _ = self.drawn((name, attack))
         try:
-            band = roc.chance(drawn.design, fpr, seed=self.chance_seed)
+            band = clustered_roc.chance(drawn.design, fpr, seed=self.chance_seed)
         except NotEstimableError:
             return {}
         return dict(zip(NULL, band, strict=True))
@@ -313,7 +319,7 @@ class MembershipGroup:
     def p(self, name: str, attack: str) -> float | None:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
         drawn, (values,) = self.drawn((name, attack))
-        return roc.auc_estimate(drawn.design, values)[1]
+        return clustered_roc.auc_estimate(drawn.design, values)[1]
 
     def above_texts(
         self,
@@ -342,9 +348,9 @@ class MembershipGroup:
             return None
         drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
         ours = ours if more else -ours
-        over_texts, texts_p = roc.auc_difference(drawn.design, ours, guess)
-        score, chance_p = roc.auc_estimate(drawn.design, ours)
-        alone, told_p = roc.auc_estimate(drawn.design, guess)
+        over_texts, texts_p = clustered_roc.auc_difference(drawn.design, ours, guess)
+        score, chance_p = clustered_roc.auc_estimate(drawn.design, ours)
+        alone, told_p = clustered_roc.auc_estimate(drawn.design, guess)
         if score.value is None or alone.value is None or texts_p is None:
             return None
 
@@ -377,7 +383,9 @@ class MembershipGroup:
         rows: list[bytes] = []
         for attack, other in tests.items():
             drawn, found = self.drawn((name, attack), *([other] if other else []))
-            each = [roc.auc_components(drawn.design, values) for values in found]
+            each = [
+                clustered_roc.auc_components(drawn.design, values) for values in found
+            ]
             part = each[0] - sum(each[1:])
             parts.append(part / (np.linalg.norm(part) or 1.0))
             rows.append(drawn.rows.tobytes())
@@ -402,7 +410,9 @@ class MembershipGroup:
         apart = {metric: ours[metric] - theirs[metric] for metric in ours}
         for metric, moved in apart.items():
             if metric == "auc":
-                found = roc.auc_difference(drawn.design, *pair, replicates=moved)
+                found = clustered_roc.auc_difference(
+                    drawn.design, *pair, replicates=moved
+                )
             else:
                 rate = _rate_difference(drawn, pair, self.fprs[metric], moved)
                 found = rate, None
@@ -446,7 +456,7 @@ def _rate_difference(
     drawn: Drawn, pair: Sequence[np.ndarray], fpr: float, replicates: np.ndarray
 ) -> Estimate:
     """Difference of two rates with the percentile interval of its resamples."""
-    found = [roc.tpr_by_task(drawn.design, values, fpr) for values in pair]
+    found = [clustered_roc.tpr_by_task(drawn.design, values, fpr) for values in pair]
     one, other = (float(np.mean([tpr.value for tpr in side])) for side in found)
     clear = all(tpr.resolvable for side in found for tpr in side)
     sizes: dict[str, Any] = {"n": len(drawn.rows), "clusters": drawn.design.n_clusters}

@@ -24,9 +24,9 @@ from spark_audit.results import (
     number,
 )
 from spark_audit.results.findings import Fact
+from spark_audit.stats.balance import smd
 from spark_audit.stats.bootstrap import correlated
 from spark_audit.stats.estimate import Status, side_of
-from spark_audit.stats.matching import smd
 
 Record: TypeAlias = "dict[str, Any]"
 

@@ -15,8 +15,9 @@ import scipy
 from spark_audit.data.examples import parts_outside
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
+from spark_audit.stats.clustered_roc import Design
 from spark_audit.stats.duplicates import duplicate_groups
-from spark_audit.stats.roc import Design, auc
+from spark_audit.stats.roc import auc
 
 MOST_COMPARED = 20
 """Labels of a task that both sides are compared by; with more, each is too rare."""

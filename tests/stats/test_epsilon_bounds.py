@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from spark_audit.stats.memorisation import (
+from spark_audit.stats.epsilon_bounds import (
     candidate_guess_bound,
     declared_guesses,
     one_run_bound,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import gammaln
 
-from spark_audit.stats.memorisation import (
+from spark_audit.stats.canary_ranks import (
     candidate_rank,
     chance_mde,
     exposure_bits,

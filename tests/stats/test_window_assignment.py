@@ -4,8 +4,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spark_audit.stats import matching
-from spark_audit.stats.matching import Choices, Pick, assign_disjoint
+from spark_audit.stats import window_assignment
+from spark_audit.stats.window_assignment import Choices, Pick, assign_disjoint
 
 
 def choices_of(*spans: tuple[int, dict[int, int]]) -> list[Choices]:
@@ -98,7 +98,7 @@ def test_groups_change_nothing(monkeypatch):
         if not choices:
             continue
         picks = assign_disjoint(choices)
-        assert picks == matching._dynamic_programme(choices)
+        assert picks == window_assignment._dynamic_programme(choices)
 
 
 def test_more_than_twelve_competing_spans_share_what_there_is():

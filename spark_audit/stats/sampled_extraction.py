@@ -1,0 +1,68 @@
+"""How often sampling gives a span back.
+
+Of a span whose true prefix is known, ``p_z`` is the chance that sampling gives exactly
+its tokens, ``n_p`` in how many tries it comes at least once with probability p:
+(n, p)-discoverable extraction, Hayes et al. (2024), "Measuring memorization through
+probabilistic discoverable extraction". A text can be tokenised in several ways and
+``p_z`` counts one: a lower bound of the chance of the text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def top_k_logp(
+    nll: ArrayLike, rank: ArrayLike, mass_logp: ArrayLike, *, k: ArrayLike
+) -> np.ndarray:
+    """Log probability of tokens under top-k sampling, from columns of a token table.
+
+    At temperature T it is that of ``nll / T`` and of the log of the likeliest tokens'
+    probabilities to the power of 1 / T, summed. Top-p sampling is that of as many
+    tokens as each nucleus has.
+
+    Parameters
+    ----------
+    nll
+        Shape ``(n,)``: nats, over the whole vocabulary.
+    rank
+        Shape ``(n,)``: strict-greater ranks; a token that ties with the k-th can be
+        drawn.
+    mass_logp
+        Shape ``(n,)``: log of the probability of the k likeliest tokens together.
+    k
+        One for all tokens, or shape ``(n,)``.
+
+    Returns
+    -------
+    Shape ``(n,)``, nats; ``-inf`` where the rank is above k.
+    """
+    logp = -np.asarray(nll, dtype=np.float64)
+    if np.isnan(logp).any():
+        raise ValueError("an NLL is NaN")
+    # Rounding of float32 columns must not make a probability larger than 1.
+    inside = np.minimum(logp - np.asarray(mass_logp, dtype=np.float64), 0.0)
+    return np.asarray(np.where(np.asarray(rank) <= k, inside, -np.inf))
+
+
+def n_p(logp: ArrayLike, *, p: float = 0.5) -> np.ndarray:
+    """Fewest tries after which a span came at least once with probability p.
+
+    ``ceil(ln(1-p) / ln(1-p_z))``, at least 1, from ``log p_z`` so that nothing
+    underflows: the number is finite down to ``log p_z`` of -700 and infinite where the
+    span cannot be drawn.
+
+    Parameters
+    ----------
+    logp
+        ``log p_z``, nats, of any shape.
+    """
+    if not 0 < p < 1:
+        raise ValueError("p must lie in (0, 1)")
+    values = np.asarray(logp, dtype=np.float64)
+    if np.isnan(values).any() or np.any(values > 0):
+        raise ValueError("a log probability is NaN or above 0")
+    with np.errstate(divide="ignore", over="ignore"):
+        tries = np.log1p(-p) / np.log1p(-np.exp(values))
+    return np.asarray(np.maximum(np.ceil(tries), 1.0))

@@ -1,0 +1,212 @@
+"""LoRA on a causal LM: the adapter in training, frozen copies, earlier adapters."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from transformers.pytorch_utils import Conv1D
+
+from spark_audit.errors import InputError
+
+_ATTENTION = re.compile(r"(attn|attention).*\.")
+
+
+def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str]:
+    """Full names of the linear layers that get LoRA: q, k, v and o of attention blocks.
+
+    Parameters
+    ----------
+    targets
+        Last names of the linear layers that get it instead.
+
+    Raises
+    ------
+    InputError
+        If there is no such layer, with the names of those there are, or if one is the
+        output head.
+    """
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, (torch.nn.Linear, Conv1D))
+    }
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    leaves = dict.fromkeys(_leaf(n) for n, layer in layers.items() if layer is not head)
+    missing = sorted({*targets} - {*map(_leaf, layers)})
+    names = [
+        name
+        for name in layers
+        if (_leaf(name) in targets if targets else _ATTENTION.search(name))
+    ]
+    if missing or not names:
+        what = f"linear layer {missing[0]!r}" if missing else "attention projections"
+        raise InputError(
+            f"has no {what}; its linear layers are: {', '.join(leaves) or 'none'}",
+            where=type(model).__name__,
+            fix="name some with --lora-targets" if leaves else "choose a transformer",
+        )
+    if heads := [name for name in names if layers[name] is head]:
+        raise InputError(
+            f"{_leaf(heads[0])!r} is the output head, which stays as it is",
+            where="--lora-targets",
+        )
+    return names
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def add_lora(
+    model: Any,
+    *,
+    r: int = 16,
+    alpha: float = 32,
+    seed: int = 0,
+    targets: Sequence[str] = (),
+) -> Any:
+    """Put a fresh LoRA adapter on q, k, v and o (SPARK: r=16, alpha=32).
+
+    Parameters
+    ----------
+    model
+        A transformers causal LM; it is changed in place and frozen but for the
+        adapter.
+    seed
+        Of the random half (``lora_A``); ``lora_B`` starts at 0, so that the model's
+        output does not change yet.
+    targets
+        Last names of linear layers to put it on instead.
+
+    Returns
+    -------
+    PeftModel
+        ``save_pretrained(folder)`` writes a PEFT adapter folder.
+    """
+    names = projections(model, targets)
+    config = LoraConfig(
+        r=r,
+        lora_alpha=alpha,  # type: ignore[arg-type]  # any number does
+        lora_dropout=0.0,
+        target_modules=names,  # PEFT shortens a long list
+        fan_in_fan_out=isinstance(model.get_submodule(names[0]), Conv1D),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # PEFT 0.21 reads this attribute of transformers 5.23 by its old name.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
+        torch.manual_seed(seed)
+        return get_peft_model(model, config)
+
+
+ADAPTER_NAME = "default"
+"""PEFT's name of the adapter in training: its folder has no name of its own."""
+
+
+def copy_adapter(model: Any, source: str, name: str) -> None:
+    """Give an adapter's weights to another of the same model, added where missing.
+
+    Which adapter is switched on, and what is trained, is the caller's to say.
+    """
+    if name not in model.peft_config:
+        config = replace(model.peft_config[source], inference_mode=False)
+        model.add_adapter(name, config)
+    set_peft_model_state_dict(model, _state(model, source), adapter_name=name)
+
+
+def _state(model: Any, name: str) -> dict[str, torch.Tensor]:
+    """The tensors of an adapter by PEFT's names in a file."""
+    return dict(
+        get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    )
+
+
+EARLIER = "earlier"
+"""PEFT's name of the adapter that is switched on beside the one in training, frozen:
+those of earlier tasks, as one of their ranks together (O-LoRA)."""
+
+
+def switch(model: Any, name: str = ADAPTER_NAME) -> None:
+    """Switch on an adapter, and beside it the earlier one where there is one."""
+    if EARLIER not in model.peft_config:
+        model.set_adapter(name)
+        return
+    model.base_model.set_adapter([EARLIER, name])
+    model.set_requires_grad(EARLIER, requires_grad=False)
+
+
+def set_aside(model: Any, *, seed: int) -> None:
+    """Freeze what was trained so far, and go on with a fresh adapter beside it.
+
+    The model's output stays the same; the weights in training are the same tensors with
+    other values.
+
+    Parameters
+    ----------
+    seed
+        Of the fresh ``lora_A``, as in :func:`add_lora`.
+    """
+    set_earlier(model, whole_adapter(model))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in _layers(model):
+            module.reset_lora_parameters(ADAPTER_NAME, True)
+
+
+def old_and_new(model: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """``lora_A`` of earlier tasks ``(R, n)`` and in training ``(r, n)``, by layer."""
+    return [
+        (module.lora_A[EARLIER].weight, module.lora_A[ADAPTER_NAME].weight)
+        for module in _layers(model)
+        if EARLIER in module.lora_A
+    ]
+
+
+def _layers(model: Any) -> list[Any]:
+    return [module for module in model.modules() if isinstance(module, LoraLayer)]
+
+
+def set_earlier(model: Any, state: dict[str, torch.Tensor]) -> None:
+    """Make tensors of :func:`whole_adapter` the earlier adapter."""
+    with torch.random.fork_rng(devices=[]):
+        if EARLIER in model.peft_config:
+            model.set_adapter(ADAPTER_NAME)
+            model.delete_adapter(EARLIER)
+        own = model.peft_config[ADAPTER_NAME]
+        rank = rank_of(state)
+        alpha = own.lora_alpha * (rank / own.r)
+        config = replace(own, r=rank, lora_alpha=alpha, inference_mode=False)
+        model.add_adapter(EARLIER, config)
+    set_peft_model_state_dict(model, state, adapter_name=EARLIER)
+    switch(model)
+
+
+def whole_adapter(model: Any) -> dict[str, torch.Tensor]:
+    """The tensors of the adapter that acts as all that are switched on do.
+
+    Low-rank parts stand one below the other: ``A = [A_1; A_2]``, ``B = [B_1 B_2]``, so
+    that ``B A = B_1 A_1 + B_2 A_2``.
+    """
+    own = _state(model, ADAPTER_NAME)
+    if EARLIER not in model.peft_config:
+        return own
+    old = _state(model, EARLIER)
+    return {n: torch.cat([old[n], new], dim=rank_axis(n)) for n, new in own.items()}
+
+
+def rank_axis(name: str) -> int:
+    """Return the axis of a tensor along which ranks are counted."""
+    return 0 if ".lora_A." in name else 1
+
+
+def rank_of(state: dict[str, torch.Tensor]) -> int:
+    """Return the rank of an adapter from its tensors."""
+    return next(len(weight) for name, weight in state.items() if rank_axis(name) == 0)

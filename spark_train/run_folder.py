@@ -1,0 +1,216 @@
+"""The folder of a training run: its record, where it stands, and what it has left.
+
+``run.json`` says what was trained and on what; ``stages/1-fomc/{task,priv}`` are PEFT
+adapters; ``metrics.jsonl`` has a line a step, ``accuracy.csv`` a line a stage; an
+interrupted run goes on from the file ``state.safetensors`` and what its method keeps in
+``carried/``. Everything is written whole or not at all, with checksums: those of files
+that grow stand in the state, and once the run is complete in ``run.json``; everything
+else carries its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spark_audit.checkpoints import specs
+from spark_audit.checkpoints.weight_files import check_whole
+from spark_audit.errors import InputError, OutputError, at
+from spark_audit.files import (
+    BLANK_DIGEST,
+    Fact,
+    alone,
+    cannot_write,
+    check_links,
+    fact_of,
+    intact,
+    parse_json,
+    read_regular,
+    sealed,
+    sweep,
+    write_atomically,
+)
+from spark_train import loop
+from spark_train.adapter_folder import TRAINED_ON
+from spark_train.run_record import RunRecord
+from spark_train.stream import (
+    CARRIED,
+    TRAIN_AGAIN,
+    read_tensors,
+    write_tensors,
+)
+
+
+class Folder:
+    """A run folder on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.stages = path, path / "stages"
+        self.metrics, self.accuracy = path / "metrics.jsonl", path / "accuracy.csv"
+        self._run, self._state = path / specs.RECORD, path / specs.STATE
+        self._lines: list[str] = []
+
+    def read(self) -> RunRecord | None:
+        """The record of the run that the folder holds, if any.
+
+        Raises
+        ------
+        InputError
+            If the folder holds something else.
+        OutputError
+            If the record cannot be read, or is not as it was written.
+        """
+        if not self._run.exists():
+            if others := sorted(path.name for path in self.path.glob("[!.]*")):
+                raise InputError(
+                    f"holds something else than a run ({others[0]}, no {specs.RECORD})",
+                    where=str(self.path),
+                    fix="give another -o, or empty the folder",
+                )
+            return None
+        try:
+            data = read_regular(self._run)
+            told = parse_json(data, place=str(self._run), finite=False)
+            record = RunRecord.model_validate(told)
+            if not intact(data):
+                raise ValueError("other bytes than were written")
+        except (OSError, InputError, ValueError) as error:
+            what = "is damaged, or no record of a run that can be read"
+            fix = "give another -o"
+            raise OutputError(what, where=str(self._run), fix=fix) from error
+        return record
+
+    def write(self, record: RunRecord) -> None:
+        """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
+        blank = record.model_copy(update={"seal": BLANK_DIGEST})
+        data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
+        write_atomically(self._run, lambda file: file.write(data), mode=0o600)
+
+    def files(self) -> dict[str, Fact]:
+        """Size and SHA-256 of the files that grow."""
+        grown = (self.metrics, self.accuracy)
+        return {path.name: fact_of(path) for path in grown if path.is_file()}
+
+    def check_left(self, done: Iterable[str]) -> None:
+        """Make sure that the adapters of finished phases are as they were written.
+
+        Parameters
+        ----------
+        done
+            ``1-yelp/task`` for an adapter, ``1-yelp/answers`` for accuracies.
+
+        Raises
+        ------
+        InputError
+            If one is gone.
+        CheckpointError
+            If a file of an adapter is not as it was written.
+        """
+        for key in (key for key in done if not key.endswith("/answers")):
+            place = self.stages / key
+            with at(str(place)):
+                if not check_whole(place):
+                    what = f"stages/{key}/{TRAINED_ON} of the run is gone"
+                    raise InputError(what, where=str(self.path), fix=TRAIN_AGAIN)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes out; a process that dies lets go.
+
+        What a killed process left half-written is swept away. A folder that was made
+        for this and stayed empty is removed.
+
+        Raises
+        ------
+        InputError
+            If another process holds it, or a folder or file in it that is written to
+            in place is a link out of it.
+        OutputError
+            If the folder cannot be made.
+        """
+        check_links(self.path, "stages", "stages/*", "stages/*/*", CARRIED)
+        check_links(self.path, self.metrics.name, self.accuracy.name)
+        with alone(self.path / ".lock", wait=False):
+            for folder in (self.path, self.path / CARRIED):
+                sweep(folder)
+            yield
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Keep a step's line until the state is saved."""
+        self._lines.append(json.dumps(record, allow_nan=False) + "\n")
+
+    def save(self, phase: int, state: loop.State, seconds: dict[str, Any]) -> None:
+        """Write the lines kept, then the state that they lead to.
+
+        Parameters
+        ----------
+        phase
+            Number of the phase that ``state`` is of, from 0.
+        seconds
+            What earlier phases took.
+
+        Raises
+        ------
+        OutputError
+            If a file cannot be written, or somebody has emptied the folder meanwhile:
+            what is left of the run could not be resumed.
+        """
+        if not self._run.exists():
+            raise OutputError(
+                "was emptied while the run was writing to it",
+                where=str(self.path),
+                fix="run the same command again: it starts again",
+            )
+        try:
+            # Losses of single steps are the rows' own: for their owner only.
+            with open(self.metrics, "a", opener=partial(os.open, mode=0o600)) as file:
+                file.writelines(self._lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise cannot_write(self.metrics, error) from error
+        self._lines = []
+        meta = {
+            "phase": phase,
+            "step": state.step,
+            "files": self.files(),
+            "seconds": {**seconds, "": state.seconds},
+        }
+        write_tensors(self._state, state.tensors, mode=0o600, state=json.dumps(meta))
+
+    def restore(self) -> tuple[int, loop.State, dict[str, Any]]:
+        """The phase, its state, and the seconds of earlier phases.
+
+        Lines of steps behind the state are cut off: those steps will be taken again.
+
+        Raises
+        ------
+        OutputError
+            If the state, or lines that lead to it, are not as they were written.
+        """
+        if not self._state.exists():
+            self.metrics.unlink(missing_ok=True)
+            return 0, loop.State(), {}
+        meta, tensors = specs.read_state(self._state), read_tensors(self._state)
+        specs.check_files(self.path, meta["files"], grows=True)
+        try:
+            os.truncate(self.metrics, meta["files"][self.metrics.name]["bytes"])
+        except OSError as error:
+            raise cannot_write(self.metrics, error) from error
+        seconds = dict(meta["seconds"])
+        return (
+            meta["phase"],
+            loop.State(meta["step"], tensors, seconds.pop("")),
+            seconds,
+        )
+
+    def close(self) -> None:
+        """Remove what an interrupted run resumes from: the run is complete."""
+        shutil.rmtree(self.path / CARRIED, ignore_errors=True)
+        self._state.unlink(missing_ok=True)

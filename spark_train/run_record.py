@@ -1,0 +1,86 @@
+"""The record of a training run, ``run.json``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from spark_audit.files import (
+    Fact,
+)
+from spark_audit.provenance import sha256_json
+
+FREE_SETTINGS = ("save_every",)
+"""Settings that may change from one start of a run to the next: neither a weight nor an
+accuracy depends on them."""
+
+
+class RunRecord(BaseModel):
+    """``run.json``: what was asked for, on what, and what came of it.
+
+    Attributes
+    ----------
+    settings
+        Those that the method and the privacy option read, by name.
+    base
+        ``source`` as it was given, and ``weights_sha256``.
+    data
+        ``file`` and ``sha256`` of each data file, in the order of the hashes.
+    starts
+        Each start of the run: where it computed, with CPU threads of the first process.
+        On another device, with another number of threads or processes, or by other
+        versions of libraries the same step may round otherwise.
+    privacy
+        What the run's privacy option says of itself; empty without one.
+    accuracy
+        ``accuracy[t][i]``: on task ``i`` after stage ``t``; ``None``: not measured
+        (later tasks, tasks without test rows). ``accuracy.csv`` shows it.
+    clock, seconds
+        Phase -> seconds by kind of work, on the wall or of the processor.
+    files
+        Size and SHA-256 of what a complete run left beside its adapters.
+    seal
+        Checksum of the record.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["spark-train-run"] = "spark-train-run"
+    schema_version: Literal[1] = 1
+    status: Literal["running", "complete"] = "running"
+    method: str
+    dp: str
+    tasks: list[str]
+    settings: dict[str, Any]
+    base: dict[str, str]
+    tokenizer_sha256: str
+    dtype: str
+    lora_targets: list[str]
+    data: list[dict[str, str]]
+    starts: list[dict[str, Any]]
+    privacy: dict[str, Any] = {}
+    accuracy: list[list[float | None]] = []
+    clock: Literal["wall", "processor"] = "wall"
+    seconds: dict[str, dict[str, float]] = {}
+    notes: list[str] = []
+    files: dict[str, Fact] = {}
+    seal: str = ""
+
+    def identity(self) -> dict[str, Any]:
+        """All that adapters depend on beside settings; ``data``: hashes of files."""
+        return {
+            "method": self.method,
+            "order": ",".join(self.tasks),
+            "base": self.base["weights_sha256"],
+            "tokenizer": self.tokenizer_sha256,
+            "dtype": self.dtype,
+            "lora_targets": ",".join(self.lora_targets),
+            "data": [file["sha256"] for file in self.data],
+            "dp": self.dp,
+        }
+
+    def fingerprint(self) -> str:
+        """A hash of all that a run's weights depend on; of another run, another one."""
+        settings = {k: v for k, v in self.settings.items() if k not in FREE_SETTINGS}
+        return sha256_json({"identity": self.identity(), "settings": settings})
