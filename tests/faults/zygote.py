@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link")
-STILL = ("spark_audit.terminal.console", "spark_audit.scoring.store")
+STILL = ("spark_audit.clock", "spark_audit.messages", "spark_audit.scoring.store")
 
 
 LINES = {"spark-audit": "spark_audit.cli.main", "spark-train": "spark_train.cli"}
