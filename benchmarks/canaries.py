@@ -29,8 +29,9 @@ import torch
 from known_truth_training import encoded, fit, token_nll
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spark_audit.data.canaries import canary_ranges, inject
+from spark_audit.data.canaries import canary_ranges
 from spark_audit.data.examples import Example, read_examples
+from spark_audit.data.injection import inject
 from spark_audit.files import write_text
 
 TRAIN, CANARIES, DOSES = 900, 40, (1, 4, 16)

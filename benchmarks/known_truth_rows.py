@@ -9,8 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from spark_audit.data.canaries import CANARY_FORMATS, FRAMES, draw, draw_parts, render
+from spark_audit.data.canaries import CANARY_FORMATS, draw, draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span, Split
+from spark_audit.data.injection import FRAMES
 from spark_audit.demo import DEMO_WORDS, TASKS, make_examples
 
 UNKNOWN = ("Reference: {}.", "It said {} there.")

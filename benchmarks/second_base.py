@@ -12,8 +12,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from spark_audit.data.canaries import inject
 from spark_audit.data.examples import data_files, read_examples
+from spark_audit.data.injection import inject
 from spark_audit.demo import train_base
 
 SHAPE = {

@@ -46,8 +46,8 @@ from spark_audit.audits import all_audits
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.untrusted import quiet
-from spark_audit.data.canaries import inject
 from spark_audit.data.examples import Example, Split, read_examples, write_examples
+from spark_audit.data.injection import inject
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest

@@ -30,7 +30,7 @@ from spark_audit.audits.mia.texts import (
     word_features,
 )
 from spark_audit.audits.supervision import Trained, is_read, trained_identifiers
-from spark_audit.data.canaries import FRAMES
+from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import string_of
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import (

@@ -313,7 +313,7 @@ def inject(
         Dose ladder of canaries.
     """
     from spark_audit.cli.show import show_records
-    from spark_audit.data.canaries import inject as injected
+    from spark_audit.data.injection import inject as injected
 
     if output.is_file():
         fix = "name a folder: it holds a file per task"

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from spark_audit import messages
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
-from spark_audit.manifest.schema import BuildSettings
+from spark_audit.manifest.settings import BuildSettings
 from spark_audit.options import BatchSize, Json, Quiet, Verbose, hidden
 from spark_audit.previous import keeping_previous
 from spark_audit.sentences import render

@@ -35,7 +35,7 @@ from spark_audit.manifest.layout import (
 )
 from spark_audit.manifest.overlap import check_splits
 from spark_audit.manifest.packed_lists import packed
-from spark_audit.manifest.schema import BuildSettings, Manifest, ManifestSettings
+from spark_audit.manifest.schema import Manifest, ManifestSettings
 from spark_audit.manifest.selection import (
     CUT_OFF,
     Balance,
@@ -48,6 +48,7 @@ from spark_audit.manifest.selection import (
     match,
     membership,
 )
+from spark_audit.manifest.settings import BuildSettings
 from spark_audit.manifest.twins import Identifiers, twin_sets
 from spark_audit.options import BatchSize
 from spark_audit.provenance import sha256_json, versions

@@ -11,21 +11,17 @@ Its long lists are packed (:mod:`spark_audit.manifest.packed_lists`).
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from cyclopts import Parameter
-from cyclopts.validators import Number
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 
@@ -36,12 +32,12 @@ from spark_audit.data.training_input import (
     answer_end,
     supervision_of,
 )
-from spark_audit.errors import InputError, one_of
 from spark_audit.manifest.packed_lists import Packed
-from spark_audit.options import HOW, NO_OPTION, Seed, fields_in
 
 Preset = Literal["robust", "paper"]
+
 Split = Literal["train", "test"]
+
 TokenRange = tuple[int, int]
 
 
@@ -59,15 +55,23 @@ def _once(values: list[str]) -> list[str]:
 
 MAX_INTEGER = 10**9
 """No count, position or dose is larger: it is beyond any text or vocabulary."""
+
 Name = Annotated[str, Field(max_length=1000), AfterValidator(_plain)]
 """What names files, rows of tables and lines of a terminal."""
+
 Distinct = Annotated[list[str], AfterValidator(_once)]
+
 MOST_NATS = 1e4
 """No token is this unlikely to a model whose logits are finite."""
+
 Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+
 Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
+
 MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]
+
 Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -543,81 +547,3 @@ class Manifest(_Part):
     def lengths(self) -> np.ndarray:
         """Tokens of each example, in their order."""
         return np.array([len(row.reference_unll) for row in self.examples], np.int64)
-
-
-# --- what decides a manifest besides its data and its reference model -----------------
-
-
-PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
-"""``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
-FIXED_SETTINGS = {"exclude_template": True, "tau": 0.6, "alpha": 0.5}
-"""What every manifest is built with."""
-
-
-@fields_in(HOW)
-@dataclass(frozen=True, kw_only=True)
-class BuildSettings:
-    """How identifiers are matched, and canaries ranked.
-
-    Attributes
-    ----------
-    caliper
-        Largest difference of mean NLL between a span and its control, nats per token.
-    preset
-        ``robust`` or ``paper``: the defaults of ``buffer`` (1; 0) and
-        ``canary_contexts`` (1; all), and what audits report.
-    distance
-        What makes a span and a control alike: their mean NLLs, or (``profile``) the
-        sorted NLLs of their tokens.
-    controls
-        Where controls stand: anywhere in the text, or ``before`` the identifier.
-    max_length
-        Tokens that are read of a text; default and upper bound: the model's context.
-    n_candidates
-        Strings that a canary is ranked among, itself included.
-
-    Raises
-    ------
-    InputError
-        If a name is unknown or a number out of range.
-    """
-
-    caliper: float = 0.5
-    preset: Annotated[str, Parameter(choices=tuple(PRESETS))] = "robust"
-    distance: Literal["mean", "profile"] = "mean"
-    controls: Literal["any", "before"] = "any"
-    max_length: Annotated[int | None, Parameter(validator=Number(gte=2))] = None
-    seed: Seed = 0
-    n_candidates: Annotated[int, NO_OPTION] = 512
-
-    def __post_init__(self) -> None:
-        self.recorded()
-
-    def recorded(self, *, max_positions: int | None = None) -> ManifestSettings:
-        """What a manifest says of them: presets resolved, the model's context applied.
-
-        Raises
-        ------
-        InputError
-            If ``max_length`` does not fit into the model's context.
-        """
-        buffer, contexts = PRESETS[one_of(self.preset, "preset", PRESETS)]
-        if self.n_candidates < 2:
-            raise InputError(f"{self.n_candidates} is below 2", where="n_candidates")
-        length = max_positions if self.max_length is None else self.max_length
-        if max_positions is not None and length is not None and length > max_positions:
-            raise InputError(
-                f"{length} tokens do not fit into the model's context of "
-                f"{max_positions}",
-                where="max_length",
-                fix=f"give at most {max_positions}",
-            )
-        resolved = {"buffer": buffer, "canary_contexts": contexts, "max_length": length}
-        try:
-            return ManifestSettings.model_validate(
-                {**vars(self), **FIXED_SETTINGS, **resolved}
-            )
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            what = f"{first['input']!r}: {first['msg'].lower()}"
-            raise InputError(what, where=str(first["loc"][0])) from error

@@ -13,13 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_audit.data.canaries import (
-    NO_CANDIDATES,
-    RANKED,
-    Encode,
-    canary_ranges,
-    candidates,
-)
+from spark_audit.data.canaries import RANKED, canary_ranges
+from spark_audit.data.canary_candidates import NO_CANDIDATES, Encode, candidates
 from spark_audit.data.encoding import TokenSpan
 from spark_audit.data.examples import Canary, Example, Part, Span, parts_outside
 from spark_audit.data.fixed_wording import template_ranges

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_audit.data.canaries import HOSTS, Encode, checked, pick
+from spark_audit.data.canaries import HOSTS, checked, pick
+from spark_audit.data.canary_candidates import Encode
 from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import (
     cut_off_strings,
@@ -32,7 +33,8 @@ from spark_audit.data.occurrences import (
     folded,
     string_of,
 )
-from spark_audit.data.pii import luhn, providers, strings
+from spark_audit.data.person_names import providers, strings
+from spark_audit.data.pii import luhn
 from spark_audit.manifest.layout import ManifestLayout, Rows, TokenCorpus
 from spark_audit.manifest.selection import Record
 from spark_audit.provenance import seed_for

@@ -8,21 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from spark_audit.data import canaries, pii
+from spark_audit.data import canaries, injection, pii
 from spark_audit.data.canaries import (
     CANARY_FORMATS,
     CANARY_PARTS,
-    FRAMES,
     RANKED,
     canary_ranges,
-    candidates,
     draw,
     draw_parts,
-    inject,
     render,
 )
+from spark_audit.data.canary_candidates import candidates
 from spark_audit.data.examples import Canary, Example, Span
 from spark_audit.data.fixed_wording import task_templates
+from spark_audit.data.injection import FRAMES, inject
 from spark_audit.errors import InputError
 
 PARTS_OF = {"name": "Ann Lee", "password": "aB3dE6gH9k", "ssn": "912-34-5678"}
@@ -483,7 +482,7 @@ def test_a_coin_says_which_of_a_pair_is_planted(injected):
     pairs = {row.canary.id: row.canary.pair for row in after if row.canary}
     assert pairs == {f"{c}{i:03d}": f"p{i:03d}" for c in "ch" for i in range(12)}
     fell = [
-        canaries._Plan(rows, seed).drawn_as(
+        injection._Plan(rows, seed).drawn_as(
             Canary(f"c{i}", "x", 1, False, 0, pair=f"p{i}")
         )
         == f"h{i}"
@@ -502,7 +501,7 @@ def test_only_strings_depend_on_the_coins(monkeypatch):
             first = "hc"[turned] if canary.held_out else "ch"[turned]
             return first + canary.id[1:]
 
-        monkeypatch.setattr(canaries._Plan, "drawn_as", drawn_as)
+        monkeypatch.setattr(injection._Plan, "drawn_as", drawn_as)
         found.append(inject(rows, seed=2, canaries=6)[0])
     ours, theirs = map(passwords, found)
     assert {

@@ -7,10 +7,11 @@ import pytest
 from importing import import_examples
 
 from spark_audit.cli.main import run
-from spark_audit.data import pii
+from spark_audit.data import pii, presidio
 from spark_audit.data.annotation import annotate, annotated
 from spark_audit.data.examples import Example, Span, write_examples
-from spark_audit.data.pii import find_identifiers, names
+from spark_audit.data.person_names import names
+from spark_audit.data.pii import find_identifiers
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -378,22 +379,22 @@ def test_unknown_detector():
 
 
 @pytest.fixture
-def presidio():
+def with_presidio():
     pytest.importorskip("presidio_analyzer", reason="the extra `presidio`")
 
 
-@pytest.mark.usefixtures("presidio")
+@pytest.mark.usefixtures("with_presidio")
 def test_presidio_says_how_to_get_a_model(monkeypatch):
     import spacy
 
-    pii.by_presidio.cache_clear()
+    presidio.by_presidio.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
     with pytest.raises(InputError) as caught:
         marked("x", detector="presidio")
     assert "spacy download en_core_web_lg" in str(caught.value)
 
 
-@pytest.mark.usefixtures("presidio")
+@pytest.mark.usefixtures("with_presidio")
 def test_presidio_names_come_from_the_model(monkeypatch):
     import spacy
 
@@ -403,11 +404,11 @@ def test_presidio_names_come_from_the_model(monkeypatch):
         place = SimpleNamespace(start_char=0, end_char=2, label_="GPE")
         return SimpleNamespace(ents=[place, person])
 
-    pii.by_presidio.cache_clear()
+    presidio.by_presidio.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
     monkeypatch.setattr(spacy, "load", lambda name: people)
     got = found("LA: Ann Lee, ann@example.org", detector="presidio")
-    pii.by_presidio.cache_clear()
+    presidio.by_presidio.cache_clear()
     assert got == [("NAME", "Ann Lee"), ("EMAIL", "ann@example.org")]
 
 

@@ -17,8 +17,8 @@ from spark_audit.manifest.layout import (
     pool,
     token_classes,
 )
-from spark_audit.manifest.schema import BuildSettings
 from spark_audit.manifest.selection import Balance, SelectedPairs
+from spark_audit.manifest.settings import BuildSettings
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
 

@@ -14,14 +14,13 @@ from marked import (
     make_example,
 )
 
-from spark_audit.data.canaries import inject
 from spark_audit.data.examples import Example
+from spark_audit.data.injection import inject
 from spark_audit.data.occurrences import stop_word_ranges
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.layout import ManifestLayout, Rows, TokenCorpus
 from spark_audit.manifest.overview import describe
-from spark_audit.manifest.schema import BuildSettings
 from spark_audit.manifest.selection import (
     CUT_OFF,
     NO_TOKEN,
@@ -36,6 +35,7 @@ from spark_audit.manifest.selection import (
     match,
     membership,
 )
+from spark_audit.manifest.settings import BuildSettings
 from spark_audit.scoring.score import item
 from spark_audit.stats.matching import SPAN_NOT_SCORED
 
@@ -298,7 +298,7 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(lay, tiny_tokeni
 
 
 def test_too_few_candidates_are_none_with_a_reason(lay, tiny_tokenizer, monkeypatch):
-    monkeypatch.setattr("spark_audit.data.canaries.MAX_DRAWS", 5)
+    monkeypatch.setattr("spark_audit.data.canary_candidates.MAX_DRAWS", 5)
     laid, texts = lay([make_canary_row("row")])
     records, _ = sets_of((laid, texts), tiny_tokenizer, n=64)
     assert all(record["candidates"] == [] for record in records)

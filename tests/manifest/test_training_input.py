@@ -7,9 +7,9 @@ import pytest
 from tiny_models import make_tokenizer
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.canaries import inject
 from spark_audit.data.encoding import encode_rows
 from spark_audit.data.examples import Example, Span, read_examples, write_examples
+from spark_audit.data.injection import inject
 from spark_audit.data.training_input import TrainingInput, Turn
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest

@@ -30,9 +30,7 @@ from spark_audit.audits.supervision import (
     trained_identifiers,
 )
 from spark_audit.manifest import sequences
-from spark_audit.manifest.schema import (
-    Manifest,
-)
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass

@@ -1,0 +1,70 @@
+"""Identifiers by Presidio's recognisers and a model of spaCy, an optional detector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+
+from spark_audit.data.examples import Span
+from spark_audit.errors import InputError
+
+Find = Callable[[str], Iterable[Span]]
+"""A detector: the identifiers of a text, in no order."""
+
+_MIN_PRESIDIO_SCORE = 0.4
+"""Below it Presidio's patterns are bare digit runs that need a cue to mean anything."""
+
+_RECOGNISERS = (
+    ("EmailRecognizer", "EMAIL"),
+    ("CreditCardRecognizer", "CREDIT_CARD"),
+    ("UsSsnRecognizer", "SSN"),
+    ("UsItinRecognizer", "SSN"),
+    ("IbanRecognizer", "ID"),
+    ("IpRecognizer", "ID"),
+    ("PhoneRecognizer", "PHONE"),
+)
+
+_SPACY_MODELS = (
+    "en_core_web_trf",
+    "en_core_web_lg",
+    "en_core_web_md",
+    "en_core_web_sm",
+)
+
+
+@lru_cache(maxsize=1)
+def by_presidio() -> Find:
+    """Its recognisers of patterns, and people's names from a spaCy model.
+
+    Raises
+    ------
+    InputError
+        If Presidio, or a model of spaCy, is not installed.
+    """
+    try:
+        import spacy
+        from presidio_analyzer import predefined_recognizers
+
+        model = spacy.load(next(filter(spacy.util.is_package, _SPACY_MODELS)))
+    except (ImportError, StopIteration) as error:
+        raise InputError(
+            "Presidio, or a model of spaCy that finds names, is not installed",
+            where="option --detector",
+            fix="use `--detector rules`, or where spark-audit lies: "
+            "pip install '.[presidio]'; python -m spacy download en_core_web_lg",
+        ) from error
+    recognisers = [
+        (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS
+    ]
+
+    def find(text: str) -> Iterator[Span]:
+        for recogniser, type in recognisers:
+            results = recogniser.analyze(text, recogniser.supported_entities, None)
+            results = [r for r in results or () if r.score >= _MIN_PRESIDIO_SCORE]
+            for found in sorted(results, key=lambda r: (-r.score, r.start, -r.end)):
+                yield Span(found.start, found.end, type)
+        for entity in model(text).ents:
+            if entity.label_ == "PERSON":
+                yield Span(entity.start_char, entity.end_char, "NAME")
+
+    return find

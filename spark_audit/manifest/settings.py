@@ -1,0 +1,90 @@
+"""What decides a manifest besides its data and its reference model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from pydantic import ValidationError
+
+from spark_audit.errors import InputError, one_of
+from spark_audit.manifest.schema import ManifestSettings
+from spark_audit.options import HOW, NO_OPTION, Seed, fields_in
+
+PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
+"""``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
+
+FIXED_SETTINGS = {"exclude_template": True, "tau": 0.6, "alpha": 0.5}
+"""What every manifest is built with."""
+
+
+@fields_in(HOW)
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """How identifiers are matched, and canaries ranked.
+
+    Attributes
+    ----------
+    caliper
+        Largest difference of mean NLL between a span and its control, nats per token.
+    preset
+        ``robust`` or ``paper``: the defaults of ``buffer`` (1; 0) and
+        ``canary_contexts`` (1; all), and what audits report.
+    distance
+        What makes a span and a control alike: their mean NLLs, or (``profile``) the
+        sorted NLLs of their tokens.
+    controls
+        Where controls stand: anywhere in the text, or ``before`` the identifier.
+    max_length
+        Tokens that are read of a text; default and upper bound: the model's context.
+    n_candidates
+        Strings that a canary is ranked among, itself included.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown or a number out of range.
+    """
+
+    caliper: float = 0.5
+    preset: Annotated[str, Parameter(choices=tuple(PRESETS))] = "robust"
+    distance: Literal["mean", "profile"] = "mean"
+    controls: Literal["any", "before"] = "any"
+    max_length: Annotated[int | None, Parameter(validator=Number(gte=2))] = None
+    seed: Seed = 0
+    n_candidates: Annotated[int, NO_OPTION] = 512
+
+    def __post_init__(self) -> None:
+        self.recorded()
+
+    def recorded(self, *, max_positions: int | None = None) -> ManifestSettings:
+        """What a manifest says of them: presets resolved, the model's context applied.
+
+        Raises
+        ------
+        InputError
+            If ``max_length`` does not fit into the model's context.
+        """
+        buffer, contexts = PRESETS[one_of(self.preset, "preset", PRESETS)]
+        if self.n_candidates < 2:
+            raise InputError(f"{self.n_candidates} is below 2", where="n_candidates")
+        length = max_positions if self.max_length is None else self.max_length
+        if max_positions is not None and length is not None and length > max_positions:
+            raise InputError(
+                f"{length} tokens do not fit into the model's context of "
+                f"{max_positions}",
+                where="max_length",
+                fix=f"give at most {max_positions}",
+            )
+        resolved = {"buffer": buffer, "canary_contexts": contexts, "max_length": length}
+        try:
+            return ManifestSettings.model_validate(
+                {**vars(self), **FIXED_SETTINGS, **resolved}
+            )
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            what = f"{first['input']!r}: {first['msg'].lower()}"
+            raise InputError(what, where=str(first["loc"][0])) from error
