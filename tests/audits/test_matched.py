@@ -492,6 +492,18 @@ def test_what_comes_back_is_memory_beyond_before_and_the_base(
     assert rested.value == pytest.approx(after - base, abs=0.25)
 
 
+@pytest.mark.parametrize("missing", ["base", "base+relearn", "ours"])
+def test_nothing_comes_back_without_what_it_is_held_against(make_case, missing):
+    case = make_case(sources=30, tests=20, seed=33)
+    changes = dict.fromkeys(("base", "base+relearn", "ours", "ours+relearn"), same)
+    del changes[missing]
+    known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
+    result = conclude("matched", known, Context(), rematched=False, placebo_draws=0)
+    assert {row.checkpoint for row in result.rows} > {"ours+relearn"}
+    figures = [*result.rows, *result.contrasts, *result.findings]
+    assert not [figure for figure in figures if figure.metric == "returned"]
+
+
 def rematched(case: Any, variant: dict[str, Any]) -> pd.DataFrame:
     _, pairs = other_pairs(case.manifest, {"own": variant}, draws=0, seed=0)
     return pairs

@@ -42,7 +42,7 @@ from spark_audit.audits.matched.units import (
 from spark_audit.audits.nll import NLL
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import RELEARNED_BASE, entry_of, listed
+from spark_audit.names import entry_of, listed
 from spark_audit.results import AuditResult, grouped
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass
@@ -178,7 +178,7 @@ class Matched(Audit):
         texts = [*_texts(manifest)]
         sets = [(text["index"], text.pop("tokens")) for text in texts]
         variants = VARIANTS if self.rematched else {}
-        others, pairs = other_pairs(
+        others, further_pairs = other_pairs(
             manifest, variants, draws=self.placebo_draws, seed=context.seed
         )
         rows = [(e.id, e.cluster, e.task, e.split) for e in manifest.examples]
@@ -187,9 +187,9 @@ class Matched(Audit):
         units = _filled(pd.concat([own, others], ignore_index=True))
 
         def summed(nll: Sums) -> np.ndarray:
-            row, ours, theirs, size = pairs[PAIRS[:4]].to_numpy().T
+            row, ours, theirs, size = further_pairs[PAIRS[:4]].to_numpy().T
             apart = nll(row, ours, size) - nll(row, theirs, size)
-            apart = np.bincount(pairs["unit"], apart, len(others))
+            apart = np.bincount(further_pairs["unit"], apart, len(others))
             return np.concatenate([nll(*at), nll.over(sets), apart])
 
         units["ref_sum"] = summed(Sums(manifest))
@@ -212,11 +212,11 @@ class Matched(Audit):
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
         told = [*findings.findings(known, rows, tested)]
-        if RELEARNED_BASE in nll:
-            for back, after, finding in findings.returned(known, [*told]):
-                contrasts.append(back)
-                rows.append(after)
-                told += [finding] if finding else []
+        for back, after, finding in findings.returned(known, [*told]):
+            contrasts.append(back)
+            rows.append(after)
+            if finding is not None:
+                told.append(finding)
         if contrasts:
             entries = {*nll}.difference(evidence.checkpoints)
             null = listed(self.null, [*nll], where="--null")
@@ -233,10 +233,10 @@ def _with_entries(
     for the mean of several seeds is that of the averaged sums.
     """
     nll = dict(zip(evidence.checkpoints, evidence.values["nll_sum"], strict=True))
-    pairs = dict(baselines)
+    baseline_of = dict(baselines)
     replicates = (name for name in nll if entry_of(name) != name)
     for entry, names in grouped(replicates, entry_of).items():
         nll[entry] = np.mean([nll[name] for name in names], axis=0)
         if (other := baselines.get(names[0])) is not None:
-            pairs[entry] = entry_of(other)
-    return nll, pairs
+            baseline_of[entry] = entry_of(other)
+    return nll, baseline_of

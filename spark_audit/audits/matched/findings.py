@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from operator import attrgetter
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import scipy
@@ -32,58 +30,117 @@ from spark_audit.names import (
 from spark_audit.results import Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.findings import MIN_CLUSTERS_TO_PUBLISH, Fact
 from spark_audit.stats import selectivity
-from spark_audit.stats.estimate import Estimate, side_of
+from spark_audit.stats.estimate import Estimate, Power, side_of
 
-Told: TypeAlias = Mapping[tuple[str, str, str], Row]
+RowsOfCheckpoint: TypeAlias = Mapping[tuple[str, str, str], Row]
 """Rows of a checkpoint by metric, variant and group."""
 
-_tested = partial(Finding.on, family="primary")
-"""One of the tests that were declared beforehand."""
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trained and held-out identifiers of one group, and their difference: memory."""
+
+    memory: Row
+    trained: Row
+    held_out: Row
+
+    @classmethod
+    def of_group(cls, rows: RowsOfCheckpoint, group: str) -> Comparison:
+        """Return the comparison of a group from a checkpoint's rows."""
+        return cls(
+            memory=rows["memory", "", group],
+            trained=rows["pii_change", TRAINED, group],
+            held_out=rows["pii_change", NEVER, group],
+        )
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """Its rows by the names that sentences know them by."""
+        return {
+            "memory": self.memory,
+            "trained": self.trained,
+            "held_out": self.held_out,
+        }
 
 
 def findings(
     known: UnitScores, rows: Sequence[Row], tested: Mapping[str, Mapping[str, Moved]]
 ) -> Iterator[Finding]:
-    """What is said of each method; single replicates of one have no finding.
+    """Yield what is said of each method; single replicates of one have no finding.
 
     ``tested`` are the tests of no memory, by checkpoint and group.
     """
-    whole, ours = known.sides[0], known.train
-    entries = {entry_of(name) for name in known.nll if entry_of(name) != name}
-    trained, total = whole.sides.trained, ours["role"].isin(["pii", "unmatched"]).sum()
-    # Trained identifiers that have nothing to be compared with.
-    lost = dict[str, Fact]()
-    if count := int((trained & (whole.sides.cells < 0)).sum()):
-        lost["without_counterpart"] = Hits(count=count, of=int(total))
-    if count := int(total - trained.sum()):
-        lost["untold"] = Hits(count=count, of=int(total))
-    if lost:
-        lost["left_out_types"] = _left_out_types(ours, whole)
+    pooled = known.sides[0]
+    matched = known.train[known.train["role"] == "pii"]
+    replicated = {entry_of(name) for name in known.nll if entry_of(name) != name}
+    not_compared = _not_compared(known)
+
     for name, change in known.changes.items():
         # The relearned base is what others are held against.
         if entry_of(name) != name or name == RELEARNED_BASE:
             continue
-        told = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
-        seeds, reference = name in entries, name in known.references
-        row, facts = _compared(told, "pooled", seeds=seeds, **lost)
-        if not reference and row.value is None:
-            yield _unknown(row, "not_tested", facts)
-        elif not reference and whole.told_apart:
-            yield _said(
-                row, "confounded", "confounded", {**facts, **whole.by_text(name)}
-            )
-        elif not reference:
-            yield from _memory_findings(told, tested[name], facts)
-        moved = pooled_change(ours[ours["role"] == "pii"], change)
-        yield _selectivity_finding(told, moved, reference=reference, seeds=seeds)
+        rows_of_name = {
+            (row.metric, row.of, row.group): row
+            for row in rows
+            if row.checkpoint == name
+        }
+        is_reference = name in known.references
+        is_replicated = name in replicated
+
+        comparison = Comparison.of_group(rows_of_name, "pooled")
+        facts: dict[str, Fact] = {
+            **comparison.facts,
+            "seeds": is_replicated,
+            **not_compared,
+        }
+        if is_reference:
+            pass
+        elif comparison.memory.value is None:
+            yield _unknown(comparison.memory, "not_tested", facts)
+        elif pooled.told_apart:
+            facts |= pooled.by_text(name)
+            yield _said(comparison.memory, "confounded", "confounded", facts)
+        else:
+            yield from _memory_findings(rows_of_name, tested[name], comparison, facts)
+
+        yield _selectivity_finding(
+            rows_of_name,
+            pooled_change(matched, change),
+            is_reference=is_reference,
+            is_replicated=is_replicated,
+        )
+
+
+def _not_compared(known: UnitScores) -> dict[str, Fact]:
+    """Return the facts on identifiers that no comparison uses; empty if it uses all."""
+    pooled = known.sides[0]
+    is_trained = pooled.sides.trained  # (occurrences,), bool
+    n_identifiers = int(known.train["role"].isin(["pii", "unmatched"]).sum())
+
+    # Trained identifiers without a held-out one of their form and place.
+    n_without_counterpart = int((is_trained & (pooled.sides.cells < 0)).sum())
+    # Identifiers of trained rows that are not on the trained side.
+    n_on_no_side = int(n_identifiers - is_trained.sum())
+
+    facts: dict[str, Fact] = {}
+    if n_without_counterpart:
+        facts["without_counterpart"] = Hits(
+            count=n_without_counterpart, of=n_identifiers
+        )
+    if n_on_no_side:
+        facts["untold"] = Hits(count=n_on_no_side, of=n_identifiers)
+    if facts:
+        facts["left_out_types"] = _left_out_types(known.train, pooled)
+    return facts
 
 
 def returned(
     known: UnitScores, told: Sequence[Finding]
 ) -> Iterator[tuple[Contrast, Row, Finding | None]]:
-    """What came back to the original of each relearned checkpoint, beside the base.
+    """Yield what came back to the original of each relearned checkpoint.
 
-    The base and the relearned base are among the checkpoints, or nothing is yielded.
+    What came back to the base is subtracted: nothing is yielded unless the original,
+    the base and the relearned base are among the checkpoints.
 
     Drift by the rows of that short training moves trained identifiers and others of
     their kind alike; what it moves unequally, it does to the base too. Two tests must
@@ -101,111 +158,180 @@ def returned(
     identifiers became likelier again, others of their kind not), memory after, and what
     is said.
     """
-    shown = {f.checkpoint for f in told if f.alone == "memory"}
-    unclear = {f.checkpoint for f in told if f.claim == "confounded"}
-    nll, whole, seed = known.nll, known.sides[0], known.context.seed
+    nll = known.nll
+    pooled = known.sides[0]
+    remembers_before = {f.checkpoint for f in told if f.alone == "memory"}
+    confounded = {f.checkpoint for f in told if f.claim == "confounded"}
+
     for name in nll:
         original = original_of(name)
-        relearned = (
-            CheckpointName.parse(name).derived == RELEARN and name != RELEARNED_BASE
-        )
-        if not relearned or not {BASE, original} <= nll.keys():
+        is_relearned = CheckpointName.parse(name).derived == RELEARN
+        if not is_relearned or name == RELEARNED_BASE:
             continue
-        moved = nll[name] - nll[RELEARNED_BASE]
-        change = moved - (nll[original] - nll[BASE])
-        back, then = (whole.moved(values, seed=seed) for values in (change, moved))
-        own = {"checkpoint": name, "metric": "returned", "null": 0.0}
-        row = contrast_of(back.own.difference, baseline=original, p=back.p, **own)
-        after = row_of(then.own.difference, of="after", **own)
-        facts = {"returned": row, "after": after, "original": original}
+        if not {BASE, RELEARNED_BASE, original} <= nll.keys():
+            continue
+
+        change_after = nll[name] - nll[RELEARNED_BASE]  # (units,), nats
+        change_before = nll[original] - nll[BASE]
+        back = pooled.moved(change_after - change_before, seed=known.context.seed)
+        after = pooled.moved(change_after, seed=known.context.seed)
+        back_row = contrast_of(
+            back.own.difference,
+            checkpoint=name,
+            baseline=original,
+            metric="returned",
+            null=0.0,
+            p=back.p,
+        )
+        after_row = row_of(
+            after.own.difference,
+            checkpoint=name,
+            metric="returned",
+            of="after",
+            null=0.0,
+        )
+
+        facts: dict[str, Fact] = {
+            "returned": back_row,
+            "after": after_row,
+            "original": original,
+        }
         finding = None
-        if row.value is None or back.p is None or then.p is None:
-            finding = _unknown(row, "return_missing", facts)
-        elif name not in unclear and original in shown:
-            finding = _said(row, "nothing_shown", "return_known", facts)
-        elif name not in unclear:
-            both = {memory_claim(each) for each in (row, after)}
-            claim: Claim = "memory" if both == {"memory"} else "nothing_shown"
-            says = "returned" if claim == "memory" else "not_returned"
-            told_by = {"p": max(back.p, then.p), "power": [*back.power, *then.power]}
-            finding = _said(row, claim, says, facts, family="primary", **told_by)
-        yield row, after, finding
+        if back_row.value is None or back.p is None or after.p is None:
+            finding = _unknown(back_row, "return_missing", facts)
+        elif name in confounded:
+            pass
+        elif original in remembers_before:
+            finding = _said(back_row, "nothing_shown", "return_known", facts)
+        else:
+            claims = {memory_claim(back_row), memory_claim(after_row)}
+            is_memory = claims == {"memory"}
+            finding = _said(
+                back_row,
+                "memory" if is_memory else "nothing_shown",
+                "returned" if is_memory else "not_returned",
+                facts,
+                is_declared=True,
+                p=max(back.p, after.p),
+                power=[*back.power, *after.power],
+            )
+        yield back_row, after_row, finding
 
 
 def _said(
-    row: Row, claim: Claim, says: str, facts: Mapping[str, Any], **more: Any
+    row: Row,
+    claim: Claim,
+    says: str,
+    facts: Mapping[str, Fact],
+    *,
+    is_declared: bool = False,
+    p: float | None = None,
+    power: Sequence[Power] = (),
 ) -> Finding:
-    return Finding.on(row, claim, f"matched.{says}", facts=facts, **more)
+    """Return a finding of this audit on a row.
+
+    ``is_declared`` is whether it is one of the tests that were declared beforehand.
+    """
+    return Finding.on(
+        row,
+        claim,
+        f"matched.{says}",
+        facts=facts,
+        family="primary" if is_declared else "exploratory",
+        p=p,
+        power=list(power),
+    )
 
 
-def _unknown(row: Row, says: str, facts: Mapping[str, Any]) -> Finding:
-    """That nothing can be said, for the row's reason."""
+def _unknown(row: Row, says: str, facts: Mapping[str, Fact]) -> Finding:
+    """Return that nothing can be said, for the row's reason."""
     return _said(row, "not_tested", says, {**facts, "reason": row.note})
 
 
-def _compared(rows: Told, group: str, **more: Fact) -> tuple[Row, dict[str, Any]]:
-    """The figure of a comparison, and the facts: itself, its sides, and more."""
-    facts: dict[str, Any] = {"memory": rows["memory", "", group]}
-    facts["trained"] = rows["pii_change", TRAINED, group]
-    facts["held_out"] = rows["pii_change", NEVER, group]
-    return facts["memory"], facts | more
-
-
 def _memory_findings(
-    rows: Told, tests: Mapping[str, Moved], facts: dict[str, Any]
+    rows: RowsOfCheckpoint,
+    tests: Mapping[str, Moved],
+    pooled: Comparison,
+    facts: Mapping[str, Fact],
 ) -> Iterator[Finding]:
-    """Whether identifiers that were trained on moved as others of their kind did.
+    """Yield whether trained identifiers moved as others of their kind did.
 
     Of all of them, and of those that stand in most trained rows: these two are tests
     declared beforehand. The second one is left out where those rows are of fewer than
-    :data:`FEWEST` clusters: it could see next to nothing, and would still count among
-    the tests that p is corrected over.
+    :data:`MIN_CLUSTERS_TO_PUBLISH` clusters: it could see next to nothing, and would
+    still count among the tests that p is corrected over.
     """
+    # Doses of fewer clusters say next to nothing, and nothing that may be shared.
     doses = [group for group in tests if group.startswith("dose:")]
-    highest = doses[-1:]
-    if (
-        highest
-        and rows["pii_change", TRAINED, highest[0]].clusters < MIN_CLUSTERS_TO_PUBLISH
-    ):
-        highest = []
-    row, test, kind = facts["memory"], tests["pooled"], rows["kind", "", "pooled"]
-    power = [*test.power]
-    for group in doses:
-        # Of fewer it says next to nothing, and nothing that may be shared.
-        if rows["pii_change", TRAINED, group].clusters >= MIN_CLUSTERS_TO_PUBLISH:
-            own = tests[group].power
-            power += [replace(each, of=group) for each in own]
-    claim = memory_claim(row)
-    says: str = claim
-    if claim == "nothing_shown":
-        # By themselves too: next to text that drifted up, what stood still looks
-        # learned.
-        learned = _clear(facts["held_out"]) < 0 and _clear(kind) < 0
-        if row.ends is None:
-            says = "no_interval"
-        elif side_of(row):
-            says = "unequal"
-        elif learned:
-            claim, says, facts = "formats", "formats", {**facts, "kind": kind}
-        else:
-            says = "nothing"
-    yield _said(row, claim, says, facts, family="primary", p=test.p, power=power)
-    for group in highest:
-        row, facts = _compared(rows, group, dose=group.removeprefix("dose:"))
-        claim, test = memory_claim(row), tests[group]
-        if row.value is None:
-            missing = {**facts, "reason": row.note}
-            yield _said(row, "nothing_shown", "dose_missing", missing)
-            continue
-        says = "dose_nothing" if claim == "nothing_shown" else f"dose_{claim}"
-        told = {"p": test.p, "power": [*test.power]}
-        yield _said(row, claim, says, facts, family="primary", **told)
+    shown_doses = [
+        group
+        for group in doses
+        if rows["pii_change", TRAINED, group].clusters >= MIN_CLUSTERS_TO_PUBLISH
+    ]
+    power = [*tests["pooled"].power]
+    for group in shown_doses:
+        power += [replace(test, of=group) for test in tests[group].power]
+
+    claim, says = _pooled_claim(pooled, rows["kind", "", "pooled"])
+    if claim == "formats":
+        facts = {**facts, "kind": rows["kind", "", "pooled"]}
+    yield _said(
+        pooled.memory,
+        claim,
+        says,
+        facts,
+        is_declared=True,
+        p=tests["pooled"].p,
+        power=power,
+    )
+    if doses and doses[-1] in shown_doses:
+        yield _dose_finding(rows, doses[-1], tests[doses[-1]])
+
+
+def _pooled_claim(pooled: Comparison, kind: Row) -> tuple[Claim, str]:
+    """Return what the memory of all trained identifiers claims, and the key it says."""
+    claim = memory_claim(pooled.memory)
+    if claim != "nothing_shown":
+        return claim, claim
+    if pooled.memory.ends is None:
+        return claim, "no_interval"
+    if side_of(pooled.memory):
+        return claim, "unequal"
+    # Held-out ones must be likelier by themselves too: next to text that drifted up,
+    # what stood still looks learned.
+    if _clear(pooled.held_out) < 0 and _clear(kind) < 0:
+        return "formats", "formats"
+    return claim, "nothing"
+
+
+def _dose_finding(rows: RowsOfCheckpoint, group: str, test: Moved) -> Finding:
+    """Return what is said of the identifiers that stand in most trained rows."""
+    comparison = Comparison.of_group(rows, group)
+    facts: dict[str, Fact] = {
+        **comparison.facts,
+        "dose": group.removeprefix("dose:"),
+    }
+    if comparison.memory.value is None:
+        facts["reason"] = comparison.memory.note
+        return _said(comparison.memory, "nothing_shown", "dose_missing", facts)
+
+    claim = memory_claim(comparison.memory)
+    says = "dose_nothing" if claim == "nothing_shown" else f"dose_{claim}"
+    return _said(
+        comparison.memory,
+        claim,
+        says,
+        facts,
+        is_declared=True,
+        p=test.p,
+        power=test.power,
+    )
 
 
 def _selectivity_finding(
-    rows: Told, moved: Estimate, *, reference: bool, seeds: bool
+    rows: RowsOfCheckpoint, moved: Estimate, *, is_reference: bool, is_replicated: bool
 ) -> Finding:
-    """How Delta_sel moved.
+    """Return how Delta_sel moved.
 
     What is read is the change since the reference: what matching left over there is
     no finding about a checkpoint.
@@ -217,30 +343,34 @@ def _selectivity_finding(
         learned faster than identifiers.
     """
     row = rows["delta_sel", "", "pooled"]
-    facts: dict[str, Any] = {"delta_sel": row, "seeds": seeds}
+    facts: dict[str, Fact] = {"delta_sel": row, "seeds": is_replicated}
     if row.value is None:
         return _unknown(row, "no_delta_sel", facts)
-    if reference:
+    if is_reference:
         return _said(row, "nothing_shown", "reference", facts)
+
     change = rows["delta_sel", "change", "pooled"]
-    other = rows.get(("delta_sel", "change", "split:test"))
-    facts |= {
-        "change": change,
-        "test_rows": None if other is None or other.value is None else other,
-        "regression": rows["rtm_bias", "change", "pooled"],
-        "own": row_of(moved, checkpoint=row.checkpoint, metric="own_change"),
-    }
+    test_rows = rows.get(("delta_sel", "change", "split:test"))
+    if test_rows is not None and test_rows.value is None:
+        test_rows = None
+    facts["change"] = change
+    facts["test_rows"] = test_rows
+    facts["regression"] = rows["rtm_bias", "change", "pooled"]
+    facts["own"] = row_of(moved, checkpoint=row.checkpoint, metric="own_change")
+
     side = _clear(change)
     says = {1: "up", 0: "still", -1: "down"}[side]
     if side < 0 < _clear(moved):
         says = "both_up"
-    return _said(
-        change, "moved" if side else "nothing_shown", f"delta_sel_{says}", facts
-    )
+    claim: Claim = "moved" if side else "nothing_shown"
+    return _said(change, claim, f"delta_sel_{says}", facts)
 
 
 def _clear(moved: Row | Estimate) -> int:
-    """1, -1: a change is clearly above, below 0; where all clusters agree it is."""
+    """Return 1 or -1 for a change clearly above or below 0, else 0.
+
+    Without an interval, where all clusters agree, the sign of the value counts.
+    """
     side = side_of(moved)
     return int(np.sign(moved.value or 0.0)) if side is None else side
 
@@ -251,7 +381,7 @@ def contrast_findings(
     entries: Collection[str],
     ordinary: Collection[str],
 ) -> Iterator[Finding]:
-    """How identifiers moved against the baseline, and what the drift of both was.
+    """Yield how identifiers moved against the baseline, and how other text drifted.
 
     Of methods, and of what rounding did to a checkpoint.
 
@@ -263,59 +393,88 @@ def contrast_findings(
         Checkpoints whose training nobody corrected.
     """
     drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
-    place = attrgetter("checkpoint", "baseline", "metric")
-    by_pair = {place(row): row for row in contrasts if row.group == "pooled"}
-    for (who, base, metric), row in by_pair.items():
-        rounded = CheckpointName.parse(who).derived in ROUNDINGS
-        wanted = row.family == "primary" or (rounded and original_of(who) == base)
-        if metric != "did" or not wanted:
+    by_pair = {
+        (row.checkpoint, row.baseline, row.metric): row
+        for row in contrasts
+        if row.group == "pooled"
+    }
+    for (name, baseline, metric), did in by_pair.items():
+        is_rounded = CheckpointName.parse(name).derived in ROUNDINGS
+        is_rounding_of_baseline = is_rounded and original_of(name) == baseline
+        if metric != "did" or not (did.family == "primary" or is_rounding_of_baseline):
             continue
-        facts: dict[str, Any] = {"did": row, "baseline": base, "seeds": who in entries}
-        if row.value is None:
-            yield _unknown(row, "did_missing", facts)
-            continue
-        drift = by_pair[who, base, "low_change"]
-        facts |= {
-            "p": row.best_p,
-            "adjusted": row.p_adjusted is not None,
-            "drift": None if drift.value is None else drift,
-            "drift_own": drifts.get(who),
-            "drift_baseline": drifts.get(base),
-            "own": by_pair[who, base, "nll_pii"],
-            "alike": by_pair[who, base, "did_alike"],
+        facts: dict[str, Fact] = {
+            "did": did,
+            "baseline": baseline,
+            "seeds": name in entries,
         }
-        spread = list[float]()
-        for run in () if who in ordinary else ordinary:
-            one = by_pair.get((run, base, "did"))
-            if one is not None and one.value is not None:
-                spread.append(one.value)
-        claim, says = _against(facts, spread)
-        yield _said(row, claim, f"did_{says}", facts)
+        if did.value is None:
+            yield _unknown(did, "did_missing", facts)
+            continue
+
+        drift: Contrast | None = by_pair[name, baseline, "low_change"]
+        if drift is not None and drift.value is None:
+            drift = None
+        own = by_pair[name, baseline, "nll_pii"]
+        alike = by_pair[name, baseline, "did_alike"]
+        facts["p"] = did.best_p
+        facts["adjusted"] = did.p_adjusted is not None
+        facts["drift"] = drift
+        facts["drift_own"] = drifts.get(name)
+        facts["drift_baseline"] = drifts.get(baseline)
+        facts["own"] = own
+        facts["alike"] = alike
+
+        did_of_ordinary: list[float] = []  # nats per token
+        if name not in ordinary:
+            for run in ordinary:
+                other = by_pair.get((run, baseline, "did"))
+                if other is not None and other.value is not None:
+                    did_of_ordinary.append(other.value)
+        claim, says = _did_claim(did, drift, own, alike, did_of_ordinary)
+        yield _said(did, claim, f"did_{says}", facts)
 
 
-def _against(facts: Mapping[str, Any], ordinary: Sequence[float]) -> tuple[Claim, str]:
-    """What a DiD says that differs from 0, next to the DiD of ordinary runs.
+def _did_claim(
+    did: Contrast,
+    drift: Contrast | None,
+    own: Contrast,
+    alike: Contrast,
+    did_of_ordinary: Sequence[float],
+) -> tuple[Claim, str]:
+    """Return what a DiD claims, next to the DiD of ordinary runs, and what it says.
 
     Suppressed is said of identifiers that are less likely by themselves, than equally
     hard text, and than text that looks like them, where other text drifted alike.
+
+    Parameters
+    ----------
+    drift
+        Change of low-sensitivity text; ``None``: not known.
+    own
+        Change of the identifiers by themselves.
+    alike
+        Change of the identifiers beyond text that looks like them.
     """
-    row, drift = facts["did"], facts["drift"]
-    if facts["p"] is None or facts["p"] >= 1 - row.level:
+    if did.best_p is None or did.best_p >= 1 - did.level:
         return "nothing_shown", "still"
-    if ordinary:
-        if _within(row, ordinary):
+    if did_of_ordinary:
+        if _within(did, did_of_ordinary):
             return "nothing_shown", "ordinary"
-    elif drift is None:
+    elif drift is None or drift.value is None:
         return "nothing_shown", "drift_unknown"
-    elif selectivity.unlike_drift(row.value, drift.value, drift.low, drift.high):
+    elif selectivity.unlike_drift(did.value or 0.0, drift.value, drift.low, drift.high):
         return "nothing_shown", "drift_unequal"
-    side = _clear(row)
+
+    side = _clear(did)
+    is_less_likely_by_itself = _clear(own) > 0
+    is_less_likely_than_alike = _clear(alike) > 0
     if side < 0:
         return "moved", "likelier"
-    by_itself, beyond = (_clear(facts[name]) > 0 for name in ("own", "alike"))
-    if not by_itself:
-        return "moved", f"less_likely_{'not_own' if beyond else 'only'}"
-    if not beyond or not side:
+    if not is_less_likely_by_itself:
+        says = "not_own" if is_less_likely_than_alike else "only"
+        return "moved", f"less_likely_{says}"
+    if not is_less_likely_than_alike or not side:
         return "moved", "less_likely_not_alike"
     return "suppressed_kind", "suppressed"
 

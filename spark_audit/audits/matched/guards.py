@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -60,17 +59,21 @@ def _guards(known: UnitScores) -> Iterator[Guard]:
     """
     units, whole = known.units, known.sides[0]
     if BASE in known.nll:
-        shown = _row("reproduced", known.worst[BASE], units["cluster"].nunique())
-        sound = BASE in known.references
-        facts: dict[str, Fact] = {"worst": shown, "reproduced": sound}
-        told: dict[str, Any] = {"passed": sound, "checkpoint": BASE}
-        yield guard("reference reproduced", "reproduced", facts, **told)
+        worst = _row("reproduced", known.worst[BASE], units["cluster"].nunique())
+        is_reproduced = BASE in known.references
+        yield guard(
+            "reference reproduced",
+            "reproduced",
+            {"worst": worst, "reproduced": is_reproduced},
+            passed=is_reproduced,
+            checkpoint=BASE,
+        )
     yield from _pair_guards(known.train)
     if whole.before.value is None:
         return
     apart, annotated = bool(whole.reach), whole.spans["form"] == 0
     before = row_of(whole.before, checkpoint=BASE, metric="before")
-    facts = {"before": before, "unequal": apart}
+    facts: dict[str, Fact] = {"before": before, "unequal": apart}
     name = "never-trained identifiers"
     yield guard(name, "before", facts, passed=None if apart else True)
     if annotated.any():
@@ -99,7 +102,8 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     yield guard("matched share", "matched_share", share, passed=sound or None)
     if not len(pii):
         return
-    tokens, clusters = pii["n_tokens"].to_numpy(float), pii["cluster"].nunique()
+    tokens = pii["n_tokens"].to_numpy(float)
+    clusters = pii["cluster"].nunique()
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()
     residual = gaps.sum() / tokens.sum()
     worst = float(np.quantile(np.abs(gaps) / tokens, 0.95))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import numpy as np
 
 from spark_audit.audits.matched.drift import _low_drift
 from spark_audit.audits.matched.units import REFERENCE, Moved, UnitScores, row_of
@@ -11,7 +11,7 @@ from spark_audit.stats import memory_contrast
 
 
 def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Moved]]:
-    """The change of identifiers on either side, and their difference, by group.
+    """Return the change of identifiers on either side, and their difference, by group.
 
     Sides that were unequally hard on the reference drift unequally where drift depends
     on difficulty; at most, what they differed by is lost. That is the difference's
@@ -24,31 +24,82 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
     tests
         Of no memory, by group.
     """
-    lost = memory_contrast.Memory.missing(REFERENCE)
-    tests, trend = {"pooled": Moved(lost, lost)}, lost.difference
-    drift, change, groups = trend, known.changes[name], known.sides
-    if name not in known.references:
-        # The two groups that claims rest on; doses come last, the highest at the end.
-        claimed, seed = {"pooled", groups[-1].group}, known.context.seed
-        tests = {
-            each.group: each.moved(change, seed=seed if each.group in claimed else None)
-            for each in groups
-        }
-        spans, sides = groups[0].spans, groups[0].sides
-        trend = memory_contrast.dose_trend(change[spans.index], sides, spans["dose"])
+    if name in known.references:
+        missing = memory_contrast.Memory.missing(REFERENCE)
+        tests = {"pooled": Moved(missing, missing)}
+        trend = missing.difference
+        drift = missing.difference
+    else:
+        change = known.changes[name]  # (units,), nats
+        tests = _tests_by_group(known, change)
+        every = known.sides[0]
+        trend = memory_contrast.dose_trend(
+            change[every.spans.index], every.sides, every.spans["dose"]
+        )
         drift = _low_drift(known.train, change)
-    rows = list[Row]()
-    for group, found in tests.items():
-        own, beyond = found.own, found.beyond
-        row = partial(row_of, checkpoint=name, group=group)
-        band = {"null_low": -found.reach, "null_high": found.reach}
-        rows += [
-            row(own.trained, metric="pii_change", of="trained"),
-            row(own.held_out, metric="pii_change", of="never-trained"),
-            row(own.difference, metric="memory", null=0.0, **band),
-            row(beyond.held_out, metric="kind", null=0.0),
-            row(beyond.difference, metric="specific", null=0.0),
-        ]
+
+    rows: list[Row] = []
+    for group, test in tests.items():
+        rows += _rows_of_group(name, group, test)
     rows.append(row_of(trend, checkpoint=name, metric="memory", of="trend", null=0.0))
     rows.append(row_of(drift, checkpoint=name, metric="low_change"))
     return rows, tests
+
+
+def _tests_by_group(known: UnitScores, change: np.ndarray) -> dict[str, Moved]:
+    """Return the test of no memory of each group of identifiers.
+
+    Only the two groups that claims rest on are permuted: all identifiers, and those of
+    the highest dose, which comes last.
+    """
+    claimed = {"pooled", known.sides[-1].group}
+    tests = {}
+    for occurrences in known.sides:
+        seed = known.context.seed if occurrences.group in claimed else None
+        tests[occurrences.group] = occurrences.moved(change, seed=seed)
+    return tests
+
+
+def _rows_of_group(name: str, group: str, test: Moved) -> list[Row]:
+    """Return the rows of one group: both sides, memory, and both beyond controls."""
+    changes = test.own
+    beyond_controls = test.beyond
+    return [
+        row_of(
+            changes.trained,
+            checkpoint=name,
+            metric="pii_change",
+            of="trained",
+            group=group,
+        ),
+        row_of(
+            changes.held_out,
+            checkpoint=name,
+            metric="pii_change",
+            of="never-trained",
+            group=group,
+        ),
+        row_of(
+            changes.difference,
+            checkpoint=name,
+            metric="memory",
+            group=group,
+            null=0.0,
+            null_low=-test.reach,
+            null_high=test.reach,
+        ),
+        row_of(
+            beyond_controls.held_out,
+            checkpoint=name,
+            metric="kind",
+            group=group,
+            null=0.0,
+        ),
+        row_of(
+            beyond_controls.difference,
+            checkpoint=name,
+            metric="specific",
+            group=group,
+            null=0.0,
+        ),
+    ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,6 @@ from spark_audit.stats import bootstrap, intervals, memory_contrast, selectivity
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.power import mde, with_mde
 
-contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
-
 NO_PAIRS = Estimate.missing("this group has no matched identifier")
 
 OF_REFERENCE = (
@@ -37,6 +35,63 @@ Key: TypeAlias = tuple[str, str, str, str]
 
 Summed: TypeAlias = dict[Key, intervals.Estimand | Estimate]
 """What figures rest on, or why there are none."""
+
+
+@dataclass(frozen=True)
+class DidTest:
+    """The test of one DiD.
+
+    Attributes
+    ----------
+    p
+        Two-sided p of no difference; ``None``: not tested.
+    p_adjusted
+        p corrected by max-T over the pooled DiD of methods; ``None``: none of them.
+    mde
+        Smallest DiD that passes the first step of that correction, nats per token.
+    note
+        What its readers must know.
+    """
+
+    p: float | None = None
+    p_adjusted: float | None = None
+    mde: float | None = None
+    note: str = ""
+
+
+NOT_TESTED = DidTest()
+
+
+def contrast_of(
+    estimate: Estimate,
+    *,
+    checkpoint: str,
+    baseline: str,
+    metric: str,
+    of: str = "",
+    group: str = "pooled",
+    null: float | None = None,
+    family: Family = "exploratory",
+    p: float | None = None,
+    p_adjusted: float | None = None,
+    note: str = "",
+) -> Contrast:
+    """Return a contrast of this audit with an estimate's figures."""
+    return Contrast.of_estimate(
+        estimate,
+        audit="matched",
+        checkpoint=checkpoint,
+        baseline=baseline,
+        metric=metric,
+        of=of,
+        group=group,
+        unit="nats",
+        null=null,
+        family=family,
+        p=p,
+        p_adjusted=p_adjusted,
+        note=note,
+    )
 
 
 @dataclass(frozen=True)
@@ -123,7 +178,6 @@ def _summed(known: UnitScores, group: PairSums) -> Summed:
     nll, pairs = known.nll, known.context.baselines.items()
     sums: Summed = {}
     pii, control = group.pii.index, group.control.index
-    weighed = {"n_tokens": group.pii["n_tokens"], "clusters": group.pii["code"]}
     for name, values in nll.items():
         ours, theirs = values[pii], values[control]
         change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
@@ -143,10 +197,15 @@ def _summed(known: UnitScores, group: PairSums) -> Summed:
         sums[name, "", "rtm_bias", ""] = bias
         sums[name, "", "rtm_bias", "change"] = shifted
         if group.name == "pooled":
-            size = group.windows.n_clusters
-            more = selectivity.reweighted(ours, theirs, **weighed, n_clusters=size)
-            for of, one in more.items():
-                sums[name, "", "delta_sel", of] = one
+            variants = selectivity.reweighted(
+                ours,
+                theirs,
+                n_tokens=group.pii["n_tokens"],
+                clusters=group.pii["code"],
+                n_clusters=group.windows.n_clusters,
+            )
+            for variant, estimand in variants.items():
+                sums[name, "", "delta_sel", variant] = estimand
     for name, other in pairs:
         apart = nll[name] - nll[other]
         sums[name, other, "did", ""] = group.mean(apart[pii] - apart[control])
@@ -157,30 +216,64 @@ def _summed(known: UnitScores, group: PairSums) -> Summed:
 
 
 def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
-    """Figures of the matched pairs in every group of train and of test rows."""
-    context, rows, contrasts = known.context, list[Row](), list[Contrast]()
-    options = {"replicates": context.replicates, "seed": context.seed}
-    weights_of = cache(partial(bootstrap.draw_weights, **options))
+    """Return the figures of the matched pairs in every group of train and test rows."""
+    context = known.context
+    weights_of = cache(
+        partial(
+            bootstrap.draw_weights, replicates=context.replicates, seed=context.seed
+        )
+    )
+
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
     for group in _groups(known.units):
-        sums, nulls = _summed(known, group), dict[tuple[str, str], float]()
-        if len(group.pii):
-            nulls = {("delta_sel", "change"): 0.0, ("did", ""): 0.0}
-            nulls["delta_sel", ""] = group.left_over
-        drawn = intervals.replicates_of(sums, weights_of(group.windows.n_clusters))
-        estimates = intervals.estimates_of(sums, drawn)
+        sums = _summed(known, group)
+        replicates = intervals.replicates_of(sums, weights_of(group.windows.n_clusters))
+        estimates = intervals.estimates_of(sums, replicates)
         tests = _tests(known, group.name, sums, estimates)
+
+        nulls: dict[tuple[str, str], float] = {}
+        if len(group.pii):
+            nulls["delta_sel", ""] = group.left_over
+            nulls["delta_sel", "change"] = 0.0
+            nulls["did", ""] = 0.0
+
         for key, estimate in estimates.items():
-            name, other, metric, of = key
-            shown = with_mde(estimate) if metric in ("delta_sel", "did") else estimate
-            shown = shown.decided(paper=context.paper)
-            columns: dict[str, Any] = {"checkpoint": name, "group": group.name}
-            columns |= {"metric": metric, "of": of, "null": nulls.get((metric, of))}
-            if other:
-                columns |= {"baseline": other, **tests.get(key, {})}
-                columns["family"] = _family(group.name, name, other)
-                contrasts.append(contrast_of(shown, **columns))
-            else:
-                rows.append(row_of(shown, **columns))
+            name, baseline, metric, of = key
+            if metric in ("delta_sel", "did"):
+                estimate = with_mde(estimate)
+            estimate = estimate.decided(paper=context.paper)
+            null = nulls.get((metric, of))
+
+            if not baseline:
+                row = row_of(
+                    estimate,
+                    checkpoint=name,
+                    metric=metric,
+                    of=of,
+                    group=group.name,
+                    null=null,
+                )
+                rows.append(row)
+                continue
+
+            test = tests.get(key, NOT_TESTED)
+            if test.mde is not None:
+                estimate = replace(estimate, mde=test.mde)
+            contrast = contrast_of(
+                estimate,
+                checkpoint=name,
+                baseline=baseline,
+                metric=metric,
+                of=of,
+                group=group.name,
+                null=null,
+                family=_family(group.name, name, baseline),
+                p=test.p,
+                p_adjusted=test.p_adjusted,
+                note=test.note,
+            )
+            contrasts.append(contrast)
     return rows, contrasts
 
 
@@ -192,51 +285,87 @@ def _family(group: str, name: str, other: str) -> Family:
 
 def _tests(
     known: UnitScores, group: str, sums: Summed, estimates: Mapping[Key, Estimate]
-) -> dict[Key, dict[str, Any]]:
-    """What the contrasts of DiD state of their tests.
+) -> dict[Key, DidTest]:
+    """Return the tests of a group's DiD.
 
     The pooled DiD of methods are one family, corrected by max-T; smallest effects are
     those that pass its first step among so many tests (by Bonferroni's bound).
     """
-    seed, family = known.context.seed, dict[Key, np.ndarray]()
-    found: dict[Key, dict[str, Any]] = {}
+    seed = known.context.seed
+    tests: dict[Key, DidTest] = {}
+    primary_sums: dict[Key, np.ndarray] = {}  # key -> (clusters,), nats
     for key, summed in sums.items():
-        if key[2] != "did" or isinstance(summed, Estimate):
+        name, baseline, metric, _ = key
+        if metric != "did" or isinstance(summed, Estimate):
             continue
-        if estimates[key].value is not None:
-            note = OF_REFERENCE if key[1] in known.references else ""
-            scores = summed.sums[:, 0]
-            found[key] = {"p": bootstrap.sign_flip(scores, seed=seed), "note": note}
-            if _family(group, *key[:2]) == "primary":
-                family[key] = scores
-    if family:
-        scores = np.stack([*family.values()], axis=1)
-        corrected = bootstrap.max_t(scores, seed=seed).tolist()
-        for key, p in zip(family, corrected, strict=True):
-            one = estimates[key]
-            level = 1 - (1 - one.level) / len(family)
-            found[key]["p_adjusted"] = p
-            if one.se is not None:
-                found[key]["mde"] = mde(one.se, clusters=one.clusters, level=level)
-    return found
+        if estimates[key].value is None:
+            continue
+        sums_by_cluster = summed.sums[:, 0]
+        tests[key] = DidTest(
+            p=bootstrap.sign_flip(sums_by_cluster, seed=seed),
+            note=OF_REFERENCE if baseline in known.references else "",
+        )
+        if _family(group, name, baseline) == "primary":
+            primary_sums[key] = sums_by_cluster
+    if not primary_sums:
+        return tests
+
+    columns = np.stack([*primary_sums.values()], axis=1)  # (clusters, tests), nats
+    corrected = bootstrap.max_t(columns, seed=seed).tolist()
+    for key, p in zip(primary_sums, corrected, strict=True):
+        estimate = estimates[key]
+        smallest = None
+        if estimate.se is not None:
+            level = 1 - (1 - estimate.level) / len(primary_sums)
+            smallest = mde(estimate.se, clusters=estimate.clusters, level=level)
+        tests[key] = replace(tests[key], p_adjusted=p, mde=smallest)
+    return tests
 
 
 def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contrast]:
-    """Identifiers on either side and low-sensitivity text against the baseline's.
+    """Yield a checkpoint's identifiers and low-sensitivity text against a baseline's.
 
     Memory is linear in the change since the reference, which both share: what is left
     of the difference is how far the two are apart.
     """
-    contrast = partial(contrast_of, checkpoint=name, baseline=baseline)
-    apart, train = known.nll[name] - known.nll[baseline], known.train
-    yield contrast(_low_drift(train, apart), metric="low_change")
-    for each in known.sides:
-        moved = memory_contrast.memory(apart[each.spans.index], each.sides)
-        more = {"group": each.group, "null": 0.0, "p": moved.t_p()}
-        yield contrast(moved.difference, metric="memory", **more)
-    pii = train[train["role"] == "pii"]
-    yield contrast(pooled_change(pii, apart), metric="nll_pii", null=0.0)
-    yield contrast(_beyond_alike(train, apart), metric="did_alike", null=0.0)
+    train = known.train
+    difference = known.nll[name] - known.nll[baseline]  # (units,), nats
+    yield contrast_of(
+        _low_drift(train, difference),
+        checkpoint=name,
+        baseline=baseline,
+        metric="low_change",
+    )
+
+    for occurrences in known.sides:
+        memory = memory_contrast.memory(
+            difference[occurrences.spans.index], occurrences.sides
+        )
+        yield contrast_of(
+            memory.difference,
+            checkpoint=name,
+            baseline=baseline,
+            metric="memory",
+            group=occurrences.group,
+            null=0.0,
+            p=memory.t_p(),
+        )
+
+    matched = train[train["role"] == "pii"]
+    yield contrast_of(
+        pooled_change(matched, difference),
+        checkpoint=name,
+        baseline=baseline,
+        metric="nll_pii",
+        null=0.0,
+    )
+    yield contrast_of(
+        _beyond_alike(train, difference),
+        checkpoint=name,
+        baseline=baseline,
+        metric="did_alike",
+        null=0.0,
+    )
 
 
 def _left_out_types(train: pd.DataFrame, whole: Occurrences) -> list[Row]:
@@ -259,6 +388,13 @@ def _left_out_types(train: pd.DataFrame, whole: Occurrences) -> list[Row]:
         shown = Estimate(
             len(part) / len(every), n=len(every), clusters=part["cluster"].nunique()
         )
-        place = {"metric": "left_out", "group": f"type:{kind}", "of": str(why)}
-        rows.append(row_of(shown, checkpoint=BASE, **{**place, "unit": ""}))
+        row = row_of(
+            shown,
+            checkpoint=BASE,
+            metric="left_out",
+            of=str(why),
+            group=f"type:{kind}",
+            unit="",
+        )
+        rows.append(row)
     return sorted(rows, key=lambda row: -(row.value or 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,37 @@ ROW = ["example", "cluster", "task", "split"]
 """Columns of what a unit's row is."""
 
 
+def row_of(
+    estimate: Estimate,
+    *,
+    checkpoint: str,
+    metric: str,
+    of: str = "",
+    group: str = "pooled",
+    unit: str = "nats",
+    null: float | None = None,
+    null_low: float | None = None,
+    null_high: float | None = None,
+) -> Row:
+    """Return a row of this audit with an estimate's figures."""
+    return Row.of_estimate(
+        estimate,
+        audit="matched",
+        checkpoint=checkpoint,
+        metric=metric,
+        of=of,
+        group=group,
+        unit=unit,
+        null=null,
+        null_low=null_low,
+        null_high=null_high,
+    )
+
+
 def _row(metric: str, value: float, clusters: int) -> Row:
-    """A figure that only a guard shows."""
-    shown = Estimate(float(value), clusters=clusters)
-    return row_of(shown, checkpoint=BASE, metric=metric)
+    """Return a figure that only a guard shows."""
+    estimate = Estimate(float(value), clusters=clusters)
+    return row_of(estimate, checkpoint=BASE, metric=metric)
 
 
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -104,8 +131,6 @@ def _filled(units: pd.DataFrame) -> pd.DataFrame:
     units = units.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
     return units.astype({**dict.fromkeys(whole, np.int64), "text_auc": np.float64})
 
-
-row_of = partial(Row.of_estimate, audit="matched", unit="nats")
 
 CLASS_NAMES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
 """Classes of tokens, and the columns that count an identifier's tokens of each."""
