@@ -23,8 +23,8 @@ from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.report.disclosure import (
-    BESIDE,
-    FEWEST,
+    WITHHELD_NOTE,
+    MIN_CLUSTERS_TO_PUBLISH,
     MIN_STEP_TIMES_CLUSTERS,
     WITHHELD,
     disclosed,
@@ -253,10 +253,10 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(small, tmp_path):
         "only 1 cluster holds data, an interval needs 2",
     )
     found = left_over(rows, "type")
-    assert found[2] >= FEWEST + 1
+    assert found[2] >= MIN_CLUSTERS_TO_PUBLISH + 1
     assert abs(found[0] - truth) > NEAR
     page = (tmp_path / "report.md").read_text()
-    assert BESIDE in page
+    assert WITHHELD_NOTE in page
     assert "| withheld |" in page
     # What is private tells all, and what is decided is of it.
     kept = read_report(tmp_path)
@@ -270,7 +270,7 @@ def test_no_cluster_is_what_two_pools_differ_by(small):
     rng = np.random.default_rng(0)
     near = []
     for _ in range(300):
-        size = int(rng.integers(FEWEST + 1, 200))
+        size = int(rng.integers(MIN_CLUSTERS_TO_PUBLISH + 1, 200))
         nll, length = rng.gamma(2.0, 1.5, size), rng.integers(2, 9, size)
         pools = [nll * length, (nll * length)[1:]], [length, length[1:]]
         told = [
@@ -309,7 +309,7 @@ def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(small):
     assert f"Delta_sel of {told} nats" in shown.findings[0].sentence
 
 
-@pytest.mark.parametrize("clusters", [FEWEST - 1, 40])
+@pytest.mark.parametrize("clusters", [MIN_CLUSTERS_TO_PUBLISH - 1, 40])
 def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
     clusters, small
 ):
@@ -329,7 +329,7 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
         row = Row(**place, value=value, unit="", clusters=clusters)
         one = small[0].model_copy(update={"results": [row], "findings": [said]})
         (shown,) = disclosed(one).findings
-        few = clusters < FEWEST
+        few = clusters < MIN_CLUSTERS_TO_PUBLISH
         for name, exact in told.items():
             figure = getattr(shown, name)
             if few:
