@@ -37,7 +37,7 @@ from transformers import (
 )
 
 import spark_audit as sa
-from spark_audit.report.states import standings
+from spark_audit.report.standings import standings
 
 PARTS = {"member": 120, "held": 120, "retain": 60, "other": 120, "relearn": 60}
 """Rows of a task: ``member`` and ``held`` are audited, the others in no manifest."""

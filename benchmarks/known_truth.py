@@ -147,7 +147,7 @@ def concluded(
 
     ``asks``: whether the report asks if its trained rows are those that are listed.
     """
-    from spark_audit.report.states import standings
+    from spark_audit.report.standings import standings
     from spark_audit.results.findings import UNUSABLE
 
     checkpoint = original + rounding

@@ -120,7 +120,7 @@ def audited(folder: Path, seed: int, flags: list[str]) -> dict[str, Any]:
     """What the report says of each case before and after, and what it claims."""
     import spark_audit as sa
     from spark_audit.cli.main import run
-    from spark_audit.report.states import standings
+    from spark_audit.report.standings import standings
 
     lab = Lab(folder / "lab", seed, SIZES["small"])
     # Everything is made of, and audited on, the rows that are learned by heart.

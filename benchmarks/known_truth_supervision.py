@@ -43,7 +43,7 @@ from spark_audit.data.training_input import Supervision, TrainingInput
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.names import BASE
-from spark_audit.pipeline.job import make_plans, union
+from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.scoring.score import score
 
 HERE = Path(__file__).parent

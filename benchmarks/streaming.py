@@ -33,9 +33,10 @@ from building import peak
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
-from spark_audit.pipeline.job import CheckpointJob, Clock, Job, Lineup, make_plans
+from spark_audit.pipeline.conclude import conclude
+from spark_audit.pipeline.job import CheckpointJob, Clock, Job
+from spark_audit.pipeline.lineup import Lineup, make_plans
 from spark_audit.pipeline.request import Request
-from spark_audit.pipeline.run import conclude
 from spark_audit.results import CheckpointFacts
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Store

@@ -35,7 +35,7 @@ from spark_audit.audits.base import Audit
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.manifest.file import load_manifest
 from spark_audit.manifest.sequences import items_for
-from spark_audit.pipeline.job import make_plans, union
+from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.scoring.items import Candidates, Item, Prompt
 from spark_audit.scoring.table import Pass
 

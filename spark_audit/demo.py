@@ -51,7 +51,7 @@ from spark_audit.data.injection import inject
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
-from spark_audit.pipeline.local_engine import run_jobs
+from spark_audit.pipeline.engines.local import run_jobs
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import Outcome, run
 from spark_audit.provenance import seed_for, sha256_json, versions

@@ -23,15 +23,15 @@ from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.report.disclosure import (
-    WITHHELD_NOTE,
     MIN_CLUSTERS_TO_PUBLISH,
-    MIN_STEP_TIMES_CLUSTERS,
     WITHHELD,
-    disclosed,
+    WITHHELD_NOTE,
 )
+from spark_audit.report.disclosure.rounding import MIN_STEP_TIMES_CLUSTERS
+from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_files, write_report
-from spark_audit.report.tables import WriterInput
 from spark_audit.report.writers import table_files
+from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Finding, Report, Row, number
 from spark_audit.results.findings import Hits
 from spark_train.cli import run as training_line

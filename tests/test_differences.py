@@ -26,10 +26,11 @@ from spark_audit.manifest.file import (
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import canonical_json
-from spark_audit.report.disclosure import disclosed, step_of
+from spark_audit.report.disclosure.rounding import step_of
+from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_files, write_report
-from spark_audit.report.tables import WriterInput
 from spark_audit.report.writers import table_files
+from spark_audit.report.writers.writer import WriterInput
 
 TEXTS = (
     "Ticket {} is still open, and nobody at the office has called back. Label:",

@@ -16,7 +16,7 @@ from claims.__main__ import parser as claims_parser
 from spark_audit import sentences
 from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
-from spark_audit.report.states import SHAPES
+from spark_audit.report.standings import SHAPES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -49,9 +49,10 @@ TRAIN_LAYERS = (
 TRAINING_STANDS_ON = "manifest"
 DOORS = {
     ("spark_audit.results.report", "spark_audit.report.folder"),
-    ("spark_audit.results.report", "spark_audit.report.gate"),
+    ("spark_audit.results.report", "spark_audit.report.gate.judge"),
+    ("spark_audit.results.report", "spark_audit.report.gate.rules"),
     ("spark_audit.results.report", "spark_audit.report.figures.drawing"),
-    ("spark_audit.results.report", "spark_audit.report.states"),
+    ("spark_audit.results.report", "spark_audit.report.standings"),
     ("spark_audit.results.report", "spark_audit.report.void_rows"),
 }
 """Methods for Python's users that open what stands above, when they are called."""
@@ -60,15 +61,15 @@ PATTERNS = {
     "spark_audit.audits.extract.guessing": "parts of identifiers",
     "spark_audit.audits.unguessable": "parts of identifiers",
     "spark_audit.audits.identifiers": "forms of identifiers",
-    "spark_audit.report.figures.plots": "signs of numbers",
-    "spark_audit.report.figures.picture": "where names of checkpoints break",
-    "spark_audit.report.figures.drawing": "drawings",
-    "spark_audit.report.gate": "rules that somebody typed",
-    "spark_audit.report.disclosure": "lengths in a reason",
-    "spark_audit.report.places": "folders of a path",
+    "spark_audit.report.figures.memory": "signs of numbers",
+    "spark_audit.report.figures.text_room": "where names of checkpoints break",
+    "spark_audit.report.figures.figure_files": "drawings",
+    "spark_audit.report.gate.rules": "rules that somebody typed",
+    "spark_audit.report.disclosure.tables": "lengths in a reason",
+    "spark_audit.report.disclosure.places": "folders of a path",
     "spark_audit.report.writers.latex": "what is escaped",
     "spark_audit.report.writers.markdown": "what is escaped",
-    "spark_audit.results.report": "names of files",
+    "spark_audit.results.report_checks": "names of files",
 }
 """What looks for patterns behind the audits, and in what: never for a figure."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spark_audit.errors import IncompleteError, one_line
-from spark_audit.pipeline.local_engine import Work
+from spark_audit.pipeline.engines.local import Work
 
 LIVES = 4
 """Nodes that may die over one job."""
@@ -16,7 +16,7 @@ LIVES = 4
 def run_on_nodes(
     ray: Any, jobs: Sequence[Work], *, gpu: bool, ended: Callable[[Any], None]
 ) -> None:
-    """As ``run_jobs`` of :mod:`spark_audit.pipeline.local_engine`, on Ray's nodes.
+    """As ``run_jobs`` of :mod:`spark_audit.pipeline.engines.local`, on Ray's nodes.
 
     A job that a node took along is begun anew on another one, and must resume itself.
 

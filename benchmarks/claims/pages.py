@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 
 from claims.rules import VERDICTS, Decision, Figure
 from spark_audit.files import write_text
-from spark_audit.report.tables import shown
+from spark_audit.report.cells import shown
 from spark_audit.report.writers.markdown import table
 
 COLUMNS = ("claim", "the paper", "here", "holds if the interval is")

@@ -20,7 +20,7 @@ import pandas as pd
 
 from spark_audit.data.examples import write_examples
 from spark_audit.demo import TASKS, Progress, make_examples
-from spark_audit.pipeline.local_engine import Work, run_jobs
+from spark_audit.pipeline.engines.local import Work, run_jobs
 
 PAPER_STEPS, PAPER_CORRECTION = 507, 200
 """Steps a task (2,700 rows, 3 epochs, half of 32 rows its own), and of PTPC."""

@@ -26,7 +26,8 @@ from spark_audit.names import BASE, CheckpointName, series_of
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Claim, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Fact, grouped
+from spark_audit.results.findings import Fact
+from spark_audit.results.rows import grouped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.clustered_roc import Design, auc_estimate

@@ -21,7 +21,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, CheckpointName
 from spark_audit.results import AuditResult, Claim, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import grouped
+from spark_audit.results.rows import grouped
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import holm, holm_by_key
 from spark_audit.stats.memory_contrast import Memory, Sides, memory

@@ -31,7 +31,7 @@ from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import AuditResult, Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import MIN_CLUSTERS_TO_PUBLISH
+from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.scoring.table import Pass
 from spark_audit.stats import memory_contrast
 from spark_audit.stats.bootstrap import MAX_CLUSTERS_EXACT, holm, sign_flip

@@ -99,7 +99,7 @@ def _audit(
 ) -> None:
     """Do what is asked."""
     if dry_run:
-        from spark_audit.pipeline.run import estimate, told
+        from spark_audit.pipeline.estimate import estimate, told
 
         estimated = estimate(request)
         if json:

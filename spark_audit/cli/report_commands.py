@@ -63,7 +63,7 @@ def report(
     # Before anything is written: a name that is unknown leaves the folder as it is.
     beside = []
     if against is not None:
-        from spark_audit.report.tables import against as compared
+        from spark_audit.report.against import against as compared
 
         beside = [compared(content, opened(against)[1])]
     written = write_report(
@@ -210,10 +210,12 @@ def gate(
     """
     from spark_audit.audits.supervision_guards import supervision_warnings
     from spark_audit.files import write_text
-    from spark_audit.report import gate as rule
-    from spark_audit.report.gate_lines import gate_lines
+    from spark_audit.report.gate import pipeline_files, statement
+    from spark_audit.report.gate.judge import check
+    from spark_audit.report.gate.lines import gate_lines
+    from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
 
-    rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT_RULES]
+    rules = [parse_rule(text) for text in fail_if or DEFAULT_RULES]
     folder, content = opened(folder)
     since: dict[str, Any] = {}
     if against is not None and (audits := {one.audit for one in rules if one.change}):
@@ -221,7 +223,7 @@ def gate(
 
         changed, same = changed_since(folder, opened(against)[0], only=audits)
         since = {"changed": changed, "same": same}
-    verdicts = rule.check(content, rules, allow_missing=allow_missing, **since)
+    verdicts = check(content, rules, allow_missing=allow_missing, **since)
     outputs = [one for one in (junit, sarif, attest) if one]
     keep_apart(outputs, [folder, folder / "report.json"])
     if attest is not None and since:
@@ -232,14 +234,14 @@ def gate(
         _check_evidence(content, folder)
     with keeping_previous(outputs):
         if junit is not None:
-            write_text(junit, rule.junit(verdicts, name=name))
+            write_text(junit, pipeline_files.junit(verdicts, name=name))
         if sarif is not None:
-            write_text(sarif, dumps(rule.sarif(verdicts, name=name)))
+            write_text(sarif, dumps(pipeline_files.sarif(verdicts, name=name)))
         if attest is not None:
-            statement = rule.statement(
+            stated = statement.statement(
                 content, folder, verdicts, allow_missing=allow_missing
             )
-            write_text(attest, statement.decode())
+            write_text(attest, stated.decode())
     try:
         if json:
             tell_json([vars(one) for one in verdicts])
@@ -254,7 +256,7 @@ def gate(
 
 def _check_evidence(report: Report, folder: Path) -> None:
     """Refuse to state anything on a report that does not follow from its evidence."""
-    from spark_audit.pipeline.verification import follows
+    from spark_audit.pipeline.verification.verify import follows
 
     for what, wrong in follows(report, folder):
         if wrong:
@@ -337,8 +339,8 @@ def verify(
     """
     from spark_audit.checkpoints.specs import parse_specs
     from spark_audit.cli.show import show_records
-    from spark_audit.pipeline.verification import taken_on_trust
-    from spark_audit.pipeline.verification import verify as verified
+    from spark_audit.pipeline.verification.trust import taken_on_trust
+    from spark_audit.pipeline.verification.verify import verify as verified
 
     folder, report = opened(folder)
     # Concluding again takes a minute: a name that is unknown is refused before it.

@@ -10,9 +10,11 @@ from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
 from spark_audit.names import BASE
-from spark_audit.report import states
-from spark_audit.report.disclosure import disclosed
-from spark_audit.report.tables import ReportTable, glance, records_table, tables
+from spark_audit.report import attacks, first_screen, standings
+from spark_audit.report.cells import ReportTable, records_table
+from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.glance import glance
+from spark_audit.report.tables import tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
 
@@ -20,7 +22,7 @@ from spark_audit.terminal.console import show_line, show_table, stdout, tell, te
 def show_report(report: Report, *, verbose: bool = False) -> None:
     """Where each checkpoint stands; of one audit, or if asked for, all there is."""
     report = _as_on_pages(report)
-    stand = states.standings(report)
+    stand = standings.standings(report)
     single = len({row.audit for row in report.results}) < 2
     if stand:
         _show_standings(report, stand)
@@ -71,27 +73,27 @@ MIN_TABLE_COLUMNS = 120
 """Columns below which a table's figures would be cut or stand in pieces."""
 
 
-def _show_standings(report: Report, stand: Sequence[states.Standing]) -> None:
+def _show_standings(report: Report, stand: Sequence[standings.Standing]) -> None:
     """The answer, a paragraph a checkpoint, and what to do next.
 
     In front stands what training did not see of what the user calls trained.
     """
     for warning in supervision_warnings(report.guards):
         show_line(warning, style="bold")
-    show_line(states.answer(stand), style="bold")
+    show_line(first_screen.answer(stand), style="bold")
     if not any(one.name == BASE for one in report.checkpoints):
         show_line(sentences.render("terminal.no_base"), style="bold")
     for one in stand:
-        line = f"{states.badge(one.state)} {one.name}: {one.lead} "
+        line = f"{standings.badge(one.state)} {one.name}: {one.lead} "
         line += f"{sentences.capitalised(one.outcomes)}."
         show_line(line, style="bold" if one.detections else None)
-    show_line(sentences.render("terminal.level", level=states.level(report)))
-    tested = states.attack_table(states.attacks(report, stand))
+    show_line(sentences.render("terminal.level", level=first_screen.level(report)))
+    tested = attacks.attack_table(attacks.attacks(report, stand))
     for attack, _, on, _, least in (line.texts for line in tested.rows):
         show_line(f"{attack}: {on}; {tested.header[-1]}: {least}")
-    for state, text in states.advice(stand).items():
-        show_line(f"{states.SHAPES[state]} {text}")
-    show_line(sentences.render("page.without_rules", does=states.gate(stand)))
+    for state, text in first_screen.advice(stand).items():
+        show_line(f"{standings.SHAPES[state]} {text}")
+    show_line(sentences.render("page.without_rules", does=first_screen.gate(stand)))
 
 
 def show_tables(tables: Sequence[ReportTable], *, figures: bool = True) -> None:

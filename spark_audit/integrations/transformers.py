@@ -38,12 +38,14 @@ from spark_audit.manifest.file import check_fit, limited, load_manifest, origina
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of, items_for
 from spark_audit.names import ANY_NAME, BASE
-from spark_audit.pipeline.job import facts_of, make_plans, union
-from spark_audit.pipeline.run import manifest_facts
+from spark_audit.pipeline.conclude import manifest_facts
+from spark_audit.pipeline.job import facts_of
+from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.report.assemble import assemble
-from spark_audit.report.disclosure import disclosed
-from spark_audit.report.gate import check, parse_rule
-from spark_audit.report.tables import main_rows
+from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.gate.judge import check
+from spark_audit.report.gate.rules import parse_rule
+from spark_audit.report.glance import main_rows
 from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable

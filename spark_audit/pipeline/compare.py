@@ -19,8 +19,8 @@ from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
+from spark_audit.pipeline.conclude import score_files, write_evidence
 from spark_audit.pipeline.folders import check_is_for_reports
-from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.report.assemble import MATCHING_TABLES, assemble
 from spark_audit.report.folder import REPORT_FOLDERS, read_report
 from spark_audit.report.kept import keep_if_replaced

@@ -11,7 +11,7 @@ from spark_audit.audits.setup_guards import consistent, faults, without_void
 from spark_audit.audits.trained_rows import without_answered
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
-from spark_audit.report.states import untested
+from spark_audit.report.standings import untested
 from spark_audit.report.void_rows import with_states
 from spark_audit.results import AuditResult, Guard, Report, by_severity
 

@@ -31,10 +31,10 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.previous import keeping_previous
-from spark_audit.report.disclosure import disclosed
-from spark_audit.report.figures import drawing
-from spark_audit.report.tables import File, WriterInput
+from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.figures import drawing, figure_files
 from spark_audit.report.writers import latex, markdown, pages, table_files
+from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report
 
 Writer: TypeAlias = Callable[[Report, Path, WriterInput], Iterable[File]]
@@ -52,9 +52,9 @@ def _json(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
 def _figures(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``figures/``: every figure that the report has data for, alike every time."""
     for picture in how.drawn():
-        for form in drawing.FIGURE_FORMATS:
+        for form in figure_files.FIGURE_FORMATS:
             name = f"figures/{picture.name}.{form}"
-            yield File(name, drawing.rendered(picture, form))
+            yield File(name, figure_files.rendered(picture, form))
 
 
 WRITERS: Mapping[str, Writer] = {

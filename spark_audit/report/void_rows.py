@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_audit.audits.setup_guards import faults
-from spark_audit.report.states import method_of, standings
+from spark_audit.report.standings import method_of, standings
 from spark_audit.results import Contrast, Finding, Report, Row
 
 if TYPE_CHECKING:

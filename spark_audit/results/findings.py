@@ -1,29 +1,21 @@
-"""Estimates, the figures of a report, and what is concluded from them.
+"""Findings and guards: what is concluded from the figures of a report.
 
-Figures are of single checkpoints, and against a baseline. They refuse NaN, a value
-without a status, and a missing reason. Findings and guards are a key and typed facts
-each; a sentence is rendered from them.
+Each is a key and typed facts; a sentence is rendered from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
-    Self,
     TypeAlias,
-    TypeVar,
     get_args,
 )
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     PlainSerializer,
     computed_field,
@@ -31,219 +23,20 @@ from pydantic import (
 )
 
 from spark_audit import sentences
-from spark_audit.errors import InputError, choose, visible
 from spark_audit.sentences import capitalised
-from spark_audit.stats.estimate import Estimate, Interval, Power, Status, side_of
+from spark_audit.stats.estimate import Power, Status
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from spark_audit.results.evidence import Evidence
-
-T = TypeVar("T")
-HashableT = TypeVar("HashableT", bound=Hashable)
-Family = Literal["primary", "exploratory"]
-Over = Literal["sources", "seeds", "both"]
-MIN_CLUSTERS_TO_PUBLISH = 5
-"""Clusters of a figure that is shown, and of a dose that is tested by itself. Three are
-the least that offices ask for; with five, four of them would have to be known to work
-out the last."""
-WITHHELD = f"withheld: fewer than {MIN_CLUSTERS_TO_PUBLISH} clusters (see report.json)"
-WITHHELD_NOTE = "withheld: else a smaller group could be worked out (see report.json)"
-
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Number = Finite | None
-AS_UNIT: dict[str, Any] = {"unit": "as the field `unit` says"}
-Measured = Annotated[Number, Field(json_schema_extra=AS_UNIT)]
-"""A number that may be missing, in the unit that the field ``unit`` names."""
-Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
-Count = Annotated[int, Field(ge=0, le=10**15)]
-Text = Annotated[str, AfterValidator(visible)]
-"""Text of a report: it may come from somebody else, and hides nothing."""
-
-
-class Strict(BaseModel):
-    """What a report file holds: it does not change, and knows all of its fields."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_rendered(cls, data: Any) -> Any:
-        # Files hold sentences for their readers; the facts are what counts.
-        rendered = cls.model_computed_fields
-        if rendered and isinstance(data, dict):
-            return {k: v for k, v in data.items() if k not in rendered}
-        return data
-
-    def model_copy(
-        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
-    ) -> Self:
-        """A copy; what is changed is validated, which pydantic's own leaves out.
-
-        Raises
-        ------
-        ValidationError
-            If the copy would hold what no new one could.
-        """
-        same = super().model_copy(deep=deep)
-        if not update:
-            return same
-        return type(self).model_validate({**vars(same), **update})
-
-
-class Figure(Strict):
-    """Where a figure stands, and what it is: of a row, or of what a finding claims."""
-
-    audit: Text
-    """Audit that made it."""
-    checkpoint: Text
-    """Checkpoint, or method with several seeds; of a finding on all of them empty."""
-    metric: Text
-    """What was measured; of a finding on none empty."""
-    of: Text = ""
-    """Variant of the metric; empty if it has one."""
-    group: Text = "pooled"
-    """`pooled`, or a part, as `type:SSN`, `task:T`, `split:S`."""
-    value: Measured = None
-    """The figure; null exactly where it is not estimable."""
-    low: Measured = None
-    """Lower limit of the interval that decides."""
-    high: Measured = None
-    """Upper limit of the interval that decides."""
-    unit: Text = ""
-    """Unit of value, limits, nulls and mde; empty: none."""
-    null: Measured = None
-    """Value of no effect."""
-    mde: Measured = None
-    """Smallest effect that is detected with 80% power: at the level that a claim must
-    pass where a primary finding rests on this figure (0.05 divided by the primary tests
-    of the report, Holm's first step; null if none can be), at 5% divided by the tests
-    of the table where p is corrected over them, else by one two-sided test at 5%."""
-    status: Status = "ok"
-    """Whether the figure may be concluded on; `void`: a setup guard failed."""
-    state: Text = ""
-    """State of its checkpoint, as the report's first screen has it; empty: none."""
-    voided_by: Text = ""
-    """Setup guard that failed and voids it; empty: none."""
-    family: Family = "exploratory"
-    """`primary`: declared beforehand, and corrected over all checkpoints together."""
-
-
-class Row(Figure):
-    """One figure of a report (tidy: one row a figure)."""
-
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    """Confidence level of the intervals, a share."""
-    interval: Interval = "none"
-    """How low and high were made."""
-    parity_low: Measured = None
-    """Lower limit by percentiles of the bootstrap."""
-    parity_high: Measured = None
-    """Upper limit by percentiles of the bootstrap."""
-    n: Count = 0
-    """How many were averaged."""
-    clusters: Count = 0
-    """How many independent clusters they are in."""
-    null_low: Measured = None
-    """Lower end of the band of no effect."""
-    null_high: Measured = None
-    """Upper end of the band of no effect."""
-    over: Over = "sources"
-    """What the intervals are over."""
-    note: Text = ""
-    """Why a figure is missing or void; remarks."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Row:
-        if (self.value is None) != (self.status == "not_estimable"):
-            raise ValueError("value is null exactly when status is not_estimable")
-        if self.status == "not_estimable" and not self.note:
-            raise ValueError("a not_estimable row needs its reason in note")
-        return self
-
-    @property
-    def grouping(self) -> tuple[str, str]:
-        """Kind and name of the part it is of: ``("type", "SSN")``; or ``"pooled"``."""
-        kind, _, name = self.group.partition(":")
-        return kind, name
-
-    @property
-    def ends(self) -> tuple[float, float] | None:
-        """Both ends of the interval that decides, if it has one."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @property
-    def withheld(self) -> bool:
-        """Whether a figure is there, but not in what can be shared."""
-        return self.value is None and self.note in (WITHHELD, WITHHELD_NOTE)
-
-    @classmethod
-    def of_estimate(cls, estimate: Estimate, **columns: Any) -> Self:
-        """A row with the estimate's figures and the given identifying columns."""
-        notes = filter(None, (estimate.note, columns.pop("note", "")))
-        columns = {**vars(estimate), **columns, "note": "; ".join(notes)}
-        del columns["se"]  # rows have what follows from it
-        return cls(**columns)
-
-
-class Contrast(Row):
-    """A paired comparison of a checkpoint with a baseline over the same manifest."""
-
-    baseline: Text
-    """What the checkpoint is held against."""
-    p: Probability = None
-    """Two-sided p of no difference."""
-    p_adjusted: Probability = None
-    """p corrected (Holm) over the checkpoints of the family."""
-
-    @property
-    def best_p(self) -> float | None:
-        """The p that counts: corrected, where it is one of several."""
-        return self.p if self.p_adjusted is None else self.p_adjusted
-
-    def direction(self, *, up: str, down: str) -> str:
-        """Where its interval lies: ``missing``, ``still``, or either side of 0."""
-        return {None: "missing", 0: "still", 1: up, -1: down}[side_of(self)]
-
-    @property
-    def moved(self) -> bool:
-        """Whether a change may be claimed: its interval and its test agree on one."""
-        return bool(side_of(self)) and self.p is not None and self.p <= 1 - self.level
-
-
-def grouped(
-    items: Iterable[T], key: Callable[[T], HashableT]
-) -> dict[HashableT, list[T]]:
-    """Items by a key, in the order in which its values come first."""
-    parts: dict[HashableT, list[T]] = {}
-    for item in items:
-        parts.setdefault(key(item), []).append(item)
-    return parts
-
-
-def frame(of: str, held: Any, lists: Mapping[str, type[BaseModel]]) -> pd.DataFrame:
-    """One of the lists that something holds, or of its further tables, as a frame.
-
-    Raises
-    ------
-    InputError
-        If there is none of that name; it names those that there are.
-    """
-    import pandas as pd
-
-    if of in lists:
-        records = [one.model_dump() for one in getattr(held, of)]
-        names = [*lists[of].model_fields, *lists[of].model_computed_fields]
-        table = pd.DataFrame(records, columns=names)
-        return table.drop(columns="facts", errors="ignore")
-    if of in held.tables:
-        return pd.DataFrame(held.tables[of])
-    fix = choose(of, [*lists, *held.tables])
-    raise InputError(f"there is no table {of!r}", fix=fix)
+    pass
+from spark_audit.results.rows import (
+    Contrast,
+    Count,
+    Figure,
+    Probability,
+    Row,
+    Strict,
+    Text,
+)
 
 
 class Hits(Strict):
@@ -335,14 +128,19 @@ Claim = Literal[
     "nothing_shown",
     "not_tested",
 ]
+
 SEVERITY = dict(zip(get_args(Claim), (6, 5, 4, 3, 2, 2, 2, 2, 1, 0), strict=True))
 """How much a claim matters to who must decide: 6 first, 0 last."""
+
 DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""
+
 UNUSABLE: tuple[Status, ...] = ("invalid", "void")
 """Statuses of a figure on which nothing can be concluded."""
+
 EXCESS = "_excess"
 """What the metric of a finding ends in that claims a difference of two figures."""
+
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
 
@@ -494,55 +292,3 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
         return one.audit != OF_REPORT or bool(one.checkpoint), -one.severity
 
     return sorted(findings, key=place)
-
-
-REPORT_LISTS: dict[str, type[Strict]] = {
-    "results": Row,
-    "contrasts": Contrast,
-    "guards": Guard,
-    "findings": Finding,
-}
-"""What audits and reports hold lists of."""
-
-
-@dataclass(frozen=True, repr=False)
-class AuditResult:
-    """What an audit concludes, before it is written anywhere.
-
-    ``findings`` say in plain words what was found and what was not. ``tables`` are
-    small further tables by name (a list of records each) that stand in the report,
-    ``settings`` what was really used; ``evidence`` is what the audit concludes from,
-    written to ``scores/`` and read again by comparisons, which need neither model nor
-    manifest. Neither holds text or token ids.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    contrasts: list[Contrast] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    evidence: Evidence | None = None
-
-    def __repr__(self) -> str:
-        return f"AuditResult({len(self.rows)} rows, {len(self.findings)} findings)"
-
-    def to_frame(self, of: str = "results") -> pd.DataFrame:
-        """The rows as a frame, a figure a line.
-
-        Parameters
-        ----------
-        of
-            ``results``, ``contrasts``, ``guards``, ``findings``, or a further table.
-        """
-        return frame(of, self, REPORT_LISTS)
-
-    @property
-    def results(self) -> list[Row]:
-        """The rows, as reports call them."""
-        return self.rows
-
-    @property
-    def verdict(self) -> list[str]:
-        """The sentences of the findings, the most severe first."""
-        return [finding.sentence for finding in by_severity(self.findings)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,37 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, computed_field
 
 from spark_audit import sentences
-from spark_audit.errors import visible
-from spark_audit.results.findings import (
-    REPORT_LISTS,
-    Contrast,
-    Count,
-    Finding,
-    Guard,
-    Row,
-    Strict,
-    Text,
-    by_severity,
-    frame,
-)
+from spark_audit.results.audit_result import REPORT_LISTS, frame
+from spark_audit.results.findings import Finding, Guard, by_severity
+from spark_audit.results.rows import Contrast, Count, Row, Strict, Text
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from spark_audit.report.gate import RuleOutcome as Judged
-    from spark_audit.report.states import Standing
-
-
-def _shown(value: Any) -> Any:
-    """Settings or records with all their text visible."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, dict):
-        return {visible(str(key)): _shown(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shown(each) for each in value]
-    return value
+    from spark_audit.report.gate.judge import RuleOutcome as Judged
+    from spark_audit.report.standings import Standing
+from spark_audit.results.report_checks import (
+    _RESERVED_TABLES,
+    checked_files,
+    checked_tables,
+    with_visible_text,
+)
 
 
 class CheckpointFacts(Strict):
@@ -91,69 +75,6 @@ class ManifestFacts(Strict):
     """Tokens of those spans."""
 
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_MAX_FIGURE = 1e15
-_RESERVED_TABLES = ("results", "contrasts", "guards")
-
-
-def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
-    for name in tables:
-        # They become names of files, whoever wrote the report.
-        if not _FILE_NAME.fullmatch(name) or name in _RESERVED_TABLES:
-            raise ValueError("the name of a table is letters, digits, _ and -")
-        for record in tables[name]:
-            _check_record(name, record)
-    visible_tables: dict[str, Any] = _shown(tables)
-    return visible_tables
-
-
-_FILE_OF_REPORT = re.compile(
-    r"report\.(?!json$)\w+|card\.md|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
-    r"|scores/[^/\0]+\.parquet"
-)
-
-
-def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
-    for name in chain(*files.values()):
-        # They are deleted by these names, whoever wrote the report.
-        if not _FILE_OF_REPORT.fullmatch(name):
-            raise ValueError("names a file that is none of a report's")
-    return files
-
-
-_DRAWN_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "matching_by_type": (("type", "reasons"), ("matched", "unmatched")),
-    "balance": (("covariate",), ()),
-    "canary_by_dose": (("checkpoint", "part"), ("dose",)),
-    "mia_roc": (("checkpoint", "of"), ("fpr", "tpr", "chance_low", "chance_high")),
-    "accuracy_matrix": (("checkpoint",), ("stage",)),
-    "stages_states": (("checkpoint", "task", "state"), ("stage",)),
-}
-"""Tables that figures and pages are made of: their columns of text and of numbers."""
-_TEXT_FIELDS = ("checkpoint", "note", "after", "says", "status", "work")
-_EITHER = (*_TEXT_FIELDS, "value")
-
-
-def _check_record(table: str, record: dict[str, Any]) -> None:
-    """A record is flat, its numbers are finite, and what is drawn has its columns."""
-    texts, numbers = _DRAWN_COLUMNS.get(table, ((), ()))
-    for column, value in record.items():
-        text = isinstance(value, str)
-        number = isinstance(value, int | float) and -_MAX_FIGURE <= value <= _MAX_FIGURE
-        misplaced = (
-            table in _DRAWN_COLUMNS and text and column not in (*texts, *_EITHER)
-        )
-        misplaced |= column in _TEXT_FIELDS and not text
-        if value is not None and (misplaced or not (text or number)):
-            raise ValueError(
-                f"table {table} holds something else than text or a number in its place"
-            )
-    for columns, kind in ((texts, str), (numbers, int | float)):
-        for column in columns:
-            if not isinstance(record.get(column), kind):
-                raise ValueError(f"table {table} lacks {column}")
-
-
 class Report(Strict):
     """``report.json``: the truth that every other format is rendered from."""
 
@@ -176,7 +97,7 @@ class Report(Strict):
     """When it was made, UTC, as ISO 8601."""
     versions: dict[Text, Text]
     """Versions of program and libraries."""
-    settings: Annotated[dict[str, Any], AfterValidator(_shown)] = {}
+    settings: Annotated[dict[str, Any], AfterValidator(with_visible_text)] = {}
     """Settings that shaped it; `AUDIT.NAME` is one audit's own."""
     manifest: ManifestFacts
     """What was audited against."""
@@ -192,7 +113,9 @@ class Report(Strict):
     """Conditions that can void a claim."""
     caveats: list[Text] = []
     """What cannot be concluded from this report alone."""
-    tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
+    tables: Annotated[
+        dict[str, list[dict[str, Any]]], AfterValidator(checked_tables)
+    ] = {}
     """Further tables by name: flat records."""
     origins: dict[Text, Text] = {}
     """Audit that made a table, or `manifest`, or `training`."""
@@ -202,7 +125,7 @@ class Report(Strict):
         default={}, json_schema_extra={"unit": "seconds"}
     )
     """Seconds spent, by stage."""
-    files: Annotated[dict[Text, list[str]], AfterValidator(_of_a_report)] = {}
+    files: Annotated[dict[Text, list[str]], AfterValidator(checked_files)] = {}
     """Files beside it, by the writer that they are of: nothing else in the folder is
     ever deleted."""
 
@@ -266,7 +189,7 @@ class Report(Strict):
     @property
     def standings(self) -> list[Standing]:
         """The state of each checkpoint, with its evidence, the worst first."""
-        from spark_audit.report.states import standings
+        from spark_audit.report.standings import standings
 
         return standings(self)
 
@@ -283,7 +206,8 @@ class Report(Strict):
         InputError
             If a rule is none, or names a checkpoint that the report has not.
         """
-        from spark_audit.report.gate import DEFAULT_RULES, check, parse_rule
+        from spark_audit.report.gate.judge import check
+        from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
 
         given = [rules] if isinstance(rules, str) else rules or DEFAULT_RULES
         return check(self, [parse_rule(rule) for rule in given])

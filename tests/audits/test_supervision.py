@@ -141,7 +141,7 @@ def trained(rows, tiny_base, tmp_path_factory):
 @pytest.fixture(scope="module")
 def tables(manifest, tiny_base, trained):
     from spark_audit.audits import NLL, Extraction, Matched, Rank, Twins
-    from spark_audit.pipeline.job import make_plans, union
+    from spark_audit.pipeline.lineup import make_plans, union
 
     audits = [Matched(), NLL(), Rank(), Twins(), Extraction()]
     plan = union(make_plans(manifest, audits, preset=None)[1])

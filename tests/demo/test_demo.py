@@ -22,7 +22,7 @@ from spark_audit.data.pii import find_identifiers
 from spark_audit.demo import TASKS, make_examples
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.file import load_manifest
-from spark_audit.pipeline.local_engine import run_jobs
+from spark_audit.pipeline.engines.local import run_jobs
 from spark_audit.pipeline.run import Outcome
 from spark_audit.report.folder import read_report, write_report
 

@@ -54,7 +54,7 @@ def stand_still() -> None:
         "spark_audit.manifest.build",
         "spark_audit.pipeline.run",
         "spark_audit.pipeline.compare",
-        "spark_audit.pipeline.verification",
+        "spark_audit.pipeline.verification.verify",
         "spark_audit.cli.main",
         "spark_audit.cli.show",
         "spark_audit.report.writers.pages",

@@ -19,7 +19,7 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import sha256_file
 from spark_audit.pipeline.compare import compare
-from spark_audit.pipeline.verification import verify
+from spark_audit.pipeline.verification.verify import verify
 from spark_audit.provenance import now, versions
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import AuditResult, Row

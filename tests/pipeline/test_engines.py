@@ -17,10 +17,9 @@ from spark_audit.errors import (
 )
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_audit.pipeline import local_engine as local
-from spark_audit.pipeline import ray_engine as engine
+from spark_audit.pipeline.engines import local, ray
+from spark_audit.pipeline.engines.ray import without_models
 from spark_audit.pipeline.job import Job
-from spark_audit.pipeline.ray_engine import without_models
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import versions
 
@@ -29,7 +28,7 @@ def test_errors_of_a_node_are_told_in_one_line():
     def said(text: str = "", cause: Exception | None = None) -> Exception:
         error: Any = RuntimeError(text)  # Ray's has what it was raised from
         error.cause = cause
-        return engine.told(error)
+        return ray.told(error)
 
     other = said("it broke\nwith a trace")
     assert isinstance(other, IncompleteError)
@@ -66,19 +65,19 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
 
     alone, job, own = job_of("alone"), job_of("shared"), versions()["spark-audit"]
     expected = local.score(alone, alone.lacking())
-    assert engine.parts(job.tokens_left(0, job.lacking()), 3) == 3
+    assert ray.parts(job.tokens_left(0, job.lacking()), 3) == 3
     copied = pickle.dumps(without_models(job))
     results: list[Any] = []
     opened: dict[str, Any] = {}
     for part in (1, 0, 2):
-        result = engine.work(own, copied, 0, (part, 3))
+        result = ray.work(own, copied, 0, (part, 3))
         results.append(pickle.loads(pickle.dumps(result)))
-        engine.take(results[-1], job.store, opened)
+        ray.take(results[-1], job.store, opened)
     assert not list(results[0][0][1].model.parameters())
     assert [*opened] == ["base", "a", "a+int8", "b", "b+int8"]
     scored = [job.scored(known) for known in opened.values()]
     assert not job.missing(scored)
-    assert engine.parts(job.tokens_left(0, job.lacking()), 3) == 0  # nothing is lacking
+    assert ray.parts(job.tokens_left(0, job.lacking()), 3) == 0  # nothing is lacking
     for here, there in zip(alone.noted(expected), job.noted(scored), strict=True):
         assert here.facts == there.facts
         for kind, keys in here.keys.items():
@@ -89,18 +88,18 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
                 np.testing.assert_allclose(table.columns[name], values, atol=1e-5)
     other: Any = SimpleNamespace(name="a", model_id="0")
     with pytest.raises(CheckpointError, match="a: is another checkpoint on one node"):
-        engine.take(([other], []), job.store, opened)
+        ray.take(([other], []), job.store, opened)
     with pytest.raises(InputError, match=r"a node has spark-audit .*, not 9\.9"):
-        engine.work("9.9", b"", 0, (0, 1))
+        ray.work("9.9", b"", 0, (0, 1))
 
 
 def test_a_cluster_without_nodes_is_refused_and_tasks_fit_on_any_node():
     found = [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2
     ray = SimpleNamespace(nodes=lambda: found)
-    assert engine.capacity(ray, "auto") == (2.0, 0, 2)
+    assert ray.capacity(ray, "auto") == (2.0, 0, 2)
     found = [{"Alive": True, "Resources": {"CPU": n, "GPU": 2}} for n in (4.0, 16.0)]
-    assert engine.capacity(ray, "auto") == (1.0, 1, 4)
-    assert engine.capacity(ray, "cpu") == (4.0, 0, 5)
+    assert ray.capacity(ray, "auto") == (1.0, 1, 4)
+    assert ray.capacity(ray, "cpu") == (4.0, 0, 5)
     found = []
     with pytest.raises(IncompleteError, match="no node that scores"):
-        engine.capacity(ray, "auto")
+        ray.capacity(ray, "auto")

@@ -1,6 +1,6 @@
 """What a run takes, shown beforehand in words that fit a screen."""
 
-from spark_audit.pipeline.run import duration, memory_size, stored_passes, told
+from spark_audit.pipeline.estimate import duration, memory_size, stored_passes, told
 from spark_audit.scoring.table import COLUMN_TYPES
 
 

@@ -15,7 +15,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline.run import Request, run
-from spark_audit.pipeline.verification import verify
+from spark_audit.pipeline.verification.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from audited import chosen
 
 from spark_audit.audits import Matched, Utility
 from spark_audit.checkpoints.specs import Spec
-from spark_audit.pipeline.job import lineup, make_plans
+from spark_audit.pipeline.lineup import lineup, make_plans
 from spark_audit.scoring.table import Pass
 
 PLAIN = Pass()

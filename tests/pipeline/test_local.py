@@ -8,7 +8,7 @@ import pytest
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.pipeline import local_engine as local
+from spark_audit.pipeline.engines import local
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.table import Pass
 

@@ -167,7 +167,7 @@ def test_an_address_that_answers_nothing_is_told_at_once(kind, request_of, tmp_p
 SEEN = """
 import json, os, sys
 import psutil
-from spark_audit.pipeline.ray_engine import connected
+from spark_audit.pipeline.engines.ray import connected
 
 def at_work():
     import colorsys
@@ -284,7 +284,7 @@ def test_jobs_that_a_node_took_along_are_begun_anew_and_errors_come_back(
     """As trainings of ``python benchmarks/claims`` are shared."""
     from claims.nodes import run_on_nodes
 
-    from spark_audit.pipeline.ray_engine import connected
+    from spark_audit.pipeline.engines.ray import connected
 
     nodes.fill()
     ended: list[int] = []

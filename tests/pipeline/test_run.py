@@ -22,11 +22,13 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
-from spark_audit.pipeline import local_engine as local
-from spark_audit.pipeline.job import Job, make_plans, union
-from spark_audit.pipeline.run import Request, estimate, run
-from spark_audit.pipeline.verification import verify
-from spark_audit.report.states import standings
+from spark_audit.pipeline.engines import local
+from spark_audit.pipeline.estimate import estimate
+from spark_audit.pipeline.job import Job
+from spark_audit.pipeline.lineup import make_plans, union
+from spark_audit.pipeline.run import Request, run
+from spark_audit.pipeline.verification.verify import verify
+from spark_audit.report.standings import standings
 from spark_audit.results import Report
 from spark_audit.scoring.store import Store
 
@@ -121,7 +123,7 @@ def test_figures_equal_a_naive_float64_recomputation(request_of, workshop, tiny_
 def test_the_same_command_opens_nothing_until_something_changed(
     request_of, workshop, tiny_base, tmp_path, monkeypatch
 ):
-    from spark_audit.pipeline import folders as inputs
+    from spark_audit.pipeline import up_to_date
 
     lora, base, words = tmp_path / "lora", tmp_path / "base", tmp_path / "words"
     shutil.copytree(workshop / "lora", lora)
@@ -142,14 +144,14 @@ def test_the_same_command_opens_nothing_until_something_changed(
     assert (done.anew, again.anew) == (True, False)
     assert again.report == done.report
     for other in ({"seed": 1}, {"formats": ("md",)}, {"audits": ("matched",)}):
-        assert inputs.unchanged(replace(request, **other)) is None
+        assert up_to_date.unchanged(replace(request, **other)) is None
 
     def touched(path: Path) -> bool:
         """Whether a file with other bytes of the same size and time is noticed."""
         kept, raw = path.stat(), path.read_bytes()
         path.write_bytes(raw[:-1] + b"?")
         os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
-        noticed = inputs.unchanged(request) is None
+        noticed = up_to_date.unchanged(request) is None
         path.write_bytes(raw)
         return noticed
 
@@ -157,7 +159,7 @@ def test_the_same_command_opens_nothing_until_something_changed(
     files = [manifest, lora / "adapter_model.safetensors", base / "model.safetensors"]
     for path in (*files, words / "tokenizer.json", report, done.folder / "report.md"):
         run(request)
-        assert inputs.unchanged(request) is not None
+        assert up_to_date.unchanged(request) is not None
         assert touched(path), path
     for gone in (lora / "adapter_model.safetensors", base / "model.safetensors"):
         assert run(request).anew
@@ -168,7 +170,7 @@ def test_the_same_command_opens_nothing_until_something_changed(
         source = workshop / "lora" if gone.parent == lora else tiny_base
         shutil.copy(source / gone.name, gone)
     assert run(request).anew
-    monkeypatch.setattr(inputs, "versions", lambda: {"torch": "another"})
+    monkeypatch.setattr(up_to_date, "versions", lambda: {"torch": "another"})
     assert run(request).anew
 
 
@@ -178,7 +180,7 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("loaded or scored though another checkpoint does not fit")
 
-    monkeypatch.setattr("spark_audit.pipeline.local_engine.score", never)
+    monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
     monkeypatch.setattr("spark_audit.checkpoints.checkpoint.Checkpoint.load", never)
     wide, other = tmp_path / "wide", tmp_path / "other"
     save_model(make_model("llama", hidden_size=48, seed=9), wide)
@@ -290,7 +292,7 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("scored although nothing can come of it")
 
-    monkeypatch.setattr("spark_audit.pipeline.local_engine.score", never)
+    monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
     given = tmp_path / "given"
     save_model(make_model("llama", seed=9), given / "base")
     (given / "file").write_text("")

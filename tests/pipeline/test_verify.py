@@ -19,12 +19,12 @@ from spark_audit.files import sha256_file
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.pipeline.run import Request, run
-from spark_audit.pipeline.verification import verify
+from spark_audit.pipeline.verification.verify import verify
 from spark_audit.report.folder import read_report
-from spark_audit.report.gate import (
-    check,
+from spark_audit.report.gate.judge import check
+from spark_audit.report.gate.rules import parse_rule
+from spark_audit.report.gate.statement import (
     differences,
-    parse_rule,
     read_rules,
     statement,
 )

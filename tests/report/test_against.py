@@ -10,8 +10,8 @@ from made_reports import checkpoint, figure, made_report
 from spark_audit.audits import about
 from spark_audit.cli.main import run
 from spark_audit.errors import InputError
+from spark_audit.report.against import against
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.tables import against
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from made_reports import made_report
 
-from spark_audit.report.figures import drawing as figures
+from spark_audit.report.figures import figure_files
 from spark_audit.report.folder import write_report
 from spark_audit.results import Report
 
@@ -47,7 +47,7 @@ def test_the_bytes_are_the_same_every_time(tmp_path, monkeypatch):
         write_report(
             report(canary_by_dose=DOSES), tmp_path / folder, formats=["figures"]
         )
-    for form in figures.FIGURE_FORMATS:
+    for form in figure_files.FIGURE_FORMATS:
         first, other = (
             (tmp_path / folder / "figures" / f"exposure.{form}").read_bytes()
             for folder in ("a", "b")

@@ -6,7 +6,8 @@ import pytest
 from made_reports import checkpoint, figure, guard, made_report, said
 
 from spark_audit.errors import InputError
-from spark_audit.report.gate import DEFAULT_RULES, check, judged, parse_rule
+from spark_audit.report.gate.judge import check, judged
+from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
 from spark_audit.results import Contrast, Report, Row
 from spark_audit.results import Finding as Told
 

@@ -17,8 +17,9 @@ from made_reports import figure, made_report
 
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
-from spark_audit.report.gate import RuleOutcome, junit, sarif
-from spark_audit.report.gate_lines import gate_lines
+from spark_audit.report.gate.judge import RuleOutcome
+from spark_audit.report.gate.lines import gate_lines
+from spark_audit.report.gate.pipeline_files import junit, sarif
 
 ROOT = Path(__file__).parents[2]
 RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"

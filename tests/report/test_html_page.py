@@ -24,8 +24,8 @@ from made_reports import (
 )
 
 from spark_audit.report.figures import drawing
-from spark_audit.report.tables import WriterInput
 from spark_audit.report.writers import pages
+from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import (
     Finding,
     Report,

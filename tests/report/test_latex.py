@@ -17,7 +17,7 @@ from made_reports import (
 )
 
 from spark_audit.report.assemble import assemble
-from spark_audit.report.disclosure import disclosed
+from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import write_report
 from spark_audit.report.writers.latex import latex_tables
 from spark_audit.results import AuditResult, Report, Row

@@ -12,9 +12,10 @@ from made_reports import figure, made_report
 from shared_digits import digits, long_numbers
 
 from spark_audit.audits.mia.guards import covariate_table
-from spark_audit.report.disclosure import FEWEST, disclosed
+from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import FORMATS_ON_REQUEST, WRITERS, write_report
 from spark_audit.results import Finding, Report
+from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 
 LONG = 0.12345678901234567
 ENDS = ("value", "low", "high")
@@ -210,7 +211,7 @@ def test_a_table_of_a_task_is_withheld_where_the_task_has_few_clusters():
     """Whatever the pooled figure has: the record is of the task."""
     rows = [
         figure("a", "mia|auc|loss", clusters=400),
-        figure("a", "mia|auc|loss|task:small", clusters=FEWEST - 1),
+        figure("a", "mia|auc|loss|task:small", clusters=MIN_CLUSTERS_TO_PUBLISH - 1),
         figure("a", "mia|auc|loss|task:large", clusters=200),
     ]
     records = [
@@ -233,7 +234,7 @@ def test_a_state_of_few_is_shown_without_its_p():
         "trained_at": 1,
         "state": "remembered",
         "p_adjusted": 0.0123,
-        "clusters": FEWEST - 1,
+        "clusters": MIN_CLUSTERS_TO_PUBLISH - 1,
     }
     one = made_report("a", tables={"stages_states": [record]})
     (shown,) = disclosed(one).tables["stages_states"]

@@ -10,18 +10,12 @@ from spark_audit import sentences
 from spark_audit.audits.setup_guards import REMAINS, faults
 from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
-from spark_audit.report.disclosure import disclosed
-from spark_audit.report.gate import DEFAULT_RULES, check, parse_rule
-from spark_audit.report.states import (
-    SHAPES,
-    advice,
-    answer,
-    attacks,
-    checks,
-    gate,
-    meanings,
-    standings,
-)
+from spark_audit.report.attacks import attacks
+from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.first_screen import advice, answer, checks, gate, meanings
+from spark_audit.report.gate.judge import check
+from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
+from spark_audit.report.standings import SHAPES, standings
 from spark_audit.results import (
     AuditResult,
     Claim,

@@ -10,7 +10,7 @@ import pytest
 from made_reports import figure, guard, made_report, said
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.report.disclosure import disclosed
+from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (

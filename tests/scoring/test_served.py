@@ -18,8 +18,8 @@ from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.cli.main import run
 from spark_audit.data.encoding import encode
 from spark_audit.errors import CheckpointError, InputError
+from spark_audit.pipeline.estimate import estimate
 from spark_audit.pipeline.request import Request
-from spark_audit.pipeline.run import estimate
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import item, score
 from spark_audit.scoring.table import Pass

@@ -28,7 +28,8 @@ from spark_audit.names import (
     original_of,
 )
 from spark_audit.results import Claim, Contrast, Finding, Hits, Row
-from spark_audit.results.findings import MIN_CLUSTERS_TO_PUBLISH, Fact
+from spark_audit.results.findings import Fact
+from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.stats import selectivity
 from spark_audit.stats.estimate import Estimate, Power, side_of
 

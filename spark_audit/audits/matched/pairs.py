@@ -18,7 +18,7 @@ from spark_audit.names import (
     original_of,
 )
 from spark_audit.results import Contrast, Row
-from spark_audit.results.findings import Family
+from spark_audit.results.rows import Family
 from spark_audit.stats import bootstrap, intervals, memory_contrast, selectivity
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.power import mde, with_mde

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -12,29 +11,35 @@ from typing import Any, TypeAlias
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.textpath import TextToPath
 
 from spark_audit.names import entry_of
-from spark_audit.report.figures.drawing import (
+from spark_audit.report.cells import VOID, is_shared
+from spark_audit.report.figures.drawing import Drawing
+from spark_audit.report.figures.styling import (
     CHECKPOINT,
     INK,
     LIGHT,
     MARKERS,
     MUTED,
     PAPER,
-    Drawing,
     palette,
 )
-from spark_audit.report.tables import VOID, is_shared
-from spark_audit.results import Report, Row, number
+from spark_audit.report.figures.text_room import (
+    FONT,
+    TITLE,
+    inches,
+    lines_of,
+    plain,
+    wrapped,
+)
+from spark_audit.results import Report, Row
 from spark_audit.sentences import optional, render
 
-FONT = 8.0
 SCREEN = 5.0
 """Inches of a panel from which on its axis stands above it, too."""
+
 DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
@@ -44,6 +49,7 @@ DASHES: tuple[Any, ...] = (
     (0, (3, 1, 1, 1, 1, 1)),
     (0, (2, 1)),
 )
+
 Value: TypeAlias = "float | Row | None"
 """A number, or a row with its interval and status."""
 
@@ -95,8 +101,11 @@ class Style:
 
 
 AREA = Style(area=True, alpha=0.25)
+
 DASHED = Style(colour=INK, dashes="--", width=1.0)
+
 DOTTED = Style(dashes=":", width=1.0)
+
 ZERO_LINE = Style(colour=INK, width=0.9)
 
 
@@ -112,52 +121,6 @@ def looks(report: Report, **options: Any) -> dict[str, Style]:
         )
         for name, place in palette(report).items()
     }
-
-
-# ------------------------------------------------------------------ text, room
-
-
-def wrapped(name: str, *, width: int = 30, lines: int = 2) -> str:
-    """A long name in several lines, broken after its punctuation where there is any."""
-    if len(name) <= width:
-        return name
-    parts = re.findall(rf"[^-_.+@/ ]{{0,{width - 1}}}[-_.+@/ ]|.{{1,{width}}}", name)
-    found = [""]
-    for part in parts:
-        if found[-1] and len(found[-1] + part) > width:
-            found.append("")
-        found[-1] += part
-    if len(found) > lines:
-        # The end tells variants apart, so the middle is what is left out.
-        found = [*found[: lines - 1], "…" + "".join(found)[-(width - 1) :]]
-    return "\n".join(found)
-
-
-def inches(texts: Iterable[str]) -> float:
-    """Width of the widest line of some texts as they will be drawn."""
-    font = FontProperties(family="DejaVu Sans", size=FONT)
-    lines = {line for text in texts for line in text.split("\n")}
-    measure = TextToPath().get_text_width_height_descent
-    return max((measure(line, font, False)[0] for line in lines), default=0.0) / 72.0
-
-
-def lines_of(texts: Iterable[str]) -> int:
-    """Lines of the longest of some texts."""
-    return max((text.count("\n") + 1 for text in texts if text), default=0)
-
-
-def plain(value: float, digits: int = 3) -> str:
-    """A figure with a true minus."""
-    return number(value, digits).replace("-", "\N{MINUS SIGN}")
-
-
-def spanned(sizes: Iterable[int]) -> str:
-    """A count, or the ends of several."""
-    known = sorted(set(sizes))
-    return "–".join(f"{size}" for size in dict.fromkeys((known[0], known[-1])))
-
-
-# ------------------------------------------------------------------ what is declared
 
 
 @dataclass(frozen=True)
@@ -319,13 +282,15 @@ class Panel:
 
 FIGURE_WIDTH = 3.0
 """Inches: on a page a screen of 390 px, letters as the page's."""
+
 ENTRY_WIDTH = 17
 """Letters of a line of a name in the legend: two columns fit side by side."""
-TITLE, LETTERS = 0.19, 0.15
-"""Inches of a title's line, and of a line of other text."""
+
 MOST_TOLD = 40
 """Values up to which the alt text tells all: more are read in the tables."""
+
 OVER_KINDS = ("sources", "seeds", "both")
+
 SIDE = 38
 """Letters of a line of a label of all panels."""
 

@@ -16,18 +16,11 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.claims import carriers
-from spark_audit.report.states import method_of, standings, state_name
-from spark_audit.report.tables import (
-    EMPTY_CELL,
-    VOID,
-    File,
-    WriterInput,
-    figure,
-    is_shared,
-    line_name,
-    methods_of,
-)
+from spark_audit.report.cells import EMPTY_CELL, VOID, figure, is_shared, line_name
+from spark_audit.report.standings import method_of, standings, state_name
+from spark_audit.report.tables import methods_of
 from spark_audit.report.writers.pages import environment
+from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row
 
 INLINE = 4

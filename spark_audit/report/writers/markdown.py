@@ -11,17 +11,18 @@ from typing import Any
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.names import BASE
-from spark_audit.report.states import OUTCOME_SIGNS, SHAPES, Standing, reach, state_name
-from spark_audit.report.tables import (
-    File,
-    ReportTable,
-    WriterInput,
-    further_tables,
-    general,
-    main_rows,
-    tables,
+from spark_audit.report.cells import ReportTable
+from spark_audit.report.glance import main_rows
+from spark_audit.report.standings import (
+    OUTCOME_SIGNS,
+    SHAPES,
+    Standing,
+    reach,
+    state_name,
 )
+from spark_audit.report.tables import further_tables, general, tables
 from spark_audit.report.writers.pages import environment, facts
+from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report
 
 LONGEST = 65_000

@@ -25,22 +25,17 @@ from spark_audit.audits import about, metric_of
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
-from spark_audit.report import states
-from spark_audit.report.figures.drawing import DARK, LIGHT, Drawing, inline_svg, palette
+from spark_audit.report import first_screen, standings
+from spark_audit.report.attacks import attack_table, attacks
+from spark_audit.report.cells import FURTHER_TABLES, ReportTable, records_table
+from spark_audit.report.figures.drawing import Drawing
+from spark_audit.report.figures.figure_files import inline_svg
+from spark_audit.report.figures.styling import DARK, LIGHT, palette
+from spark_audit.report.first_screen import uncovered
+from spark_audit.report.glance import glance
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
-from spark_audit.report.states import attack_table, attacks, uncovered
-from spark_audit.report.tables import (
-    FURTHER_TABLES,
-    File,
-    ReportTable,
-    WriterInput,
-    entries,
-    further_tables,
-    general,
-    glance,
-    records_table,
-    tables,
-)
+from spark_audit.report.tables import entries, further_tables, general, tables
+from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import OF_REPORT, Report, by_severity, grouped
 from spark_audit.sentences import DECIMALS, knows, render, under
 
@@ -50,9 +45,20 @@ if TYPE_CHECKING:
 # --- templates ------------------------------------------------------------------------
 
 FIRST_SCREEN_FUNCTIONS = (
-    *(states.advice, states.answer, states.checks, states.gate, states.level),
-    *(states.meanings, states.outcome_name, states.reading, states.state_name),
-    *(states.surety, states.badge, sentences.capitalised, sentences.optional),
+    *(
+        first_screen.advice,
+        first_screen.answer,
+        first_screen.checks,
+        first_screen.gate,
+        first_screen.level,
+    ),
+    *(
+        first_screen.meanings,
+        standings.outcome_name,
+        first_screen.reading,
+        standings.state_name,
+    ),
+    *(first_screen.surety, standings.badge, sentences.capitalised, sentences.optional),
     *(sentences.terms, original_of, uncovered),
 )
 """What templates may call, by name; ``say`` and ``words`` render a sentence."""
@@ -69,7 +75,11 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         keep_trailing_newline=True,
     )
     made.globals |= {one.__name__: one for one in FIRST_SCREEN_FUNCTIONS}
-    made.globals |= {"say": sentences.render, "words": _words, "shapes": states.SHAPES}
+    made.globals |= {
+        "say": sentences.render,
+        "words": _words,
+        "shapes": standings.SHAPES,
+    }
     made.globals |= {"size": _size, "ticked": _ticked}
     made.filters |= filters
     return made
@@ -96,7 +106,7 @@ def _words(key: str, **facts: Any) -> str:
 
 def facts(report: Report) -> dict[str, Any]:
     """The report and its first screen, by the names that templates use."""
-    stand = states.standings(report)
+    stand = standings.standings(report)
     tried = attacks(report, stand)
     # Stages stand in their series.
     whole = [one for one in report.checkpoints if series_of(one.name) == one.name]
@@ -215,7 +225,7 @@ def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[Fi
         identifiers.
     """
     shared = facts(report)
-    found: list[states.Standing] = shared["standings"]
+    found: list[standings.Standing] = shared["standings"]
     by_state = grouped(found, lambda one: one.state)
     named = how.manifest if how.show_text else None
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
@@ -246,7 +256,9 @@ def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[Fi
             if entry_of(one.checkpoint) in {k.name for k in found if k.detections}
         ],
     }
-    made = environment(figure=_figure, attack=states.attack_name, words=_dossier_words)
+    made = environment(
+        figure=_figure, attack=standings.attack_name, words=_dossier_words
+    )
     # With identifiers it is as private as the manifest.
     text = made.get_template("dossier.html").render(shared)
     yield File("dossier.html", text, private=named is not None)
@@ -258,7 +270,7 @@ def _dossier_words(key: str, **facts: Any) -> str:
     return render(key, **facts) if knows(key) else ""
 
 
-def _figure(tried: states.Tried) -> str:
+def _figure(tried: standings.Tried) -> str:
     """Value, interval and null of one attack on one checkpoint, as its sentence has."""
     finding = tried.finding if tried.outcome != "void" else None
     if finding is None or finding.value is None:
@@ -297,7 +309,7 @@ def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
 def exposed(
     report: Report,
     folder: Path,
-    one: states.Standing,
+    one: standings.Standing,
     *,
     manifest: Manifest | None = None,
 ) -> list[dict[str, Any]] | str:
@@ -308,7 +320,7 @@ def exposed(
     with a manifest the ``texts`` of these.
     """
     attacks = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
-    if not attacks.keys() & {*states.OF_IDENTIFIERS}:
+    if not attacks.keys() & {*standings.OF_IDENTIFIERS}:
         return render("dossier.exposed_nobody", attacks=[*attacks.values()])
     try:
         spans = evidence_of(report, folder, "matched").frame()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from spark_audit.report.disclosure import step_of
+from spark_audit.report.cells import is_shared
+from spark_audit.report.disclosure.rounding import step_of
 from spark_audit.report.named import AUDIT, NAMED_SHARE, evidence_of, named_rows
-from spark_audit.report.tables import File, WriterInput, is_shared
 from spark_audit.report.void_rows import with_state_columns
+from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row
 
 RENAMED = {

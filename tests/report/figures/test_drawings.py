@@ -17,16 +17,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from spark_audit.report.figures.drawing import (
-    CHECKPOINT,
-    DARK,
-    FIGURE_NEEDS,
-    LIGHT,
-    MARKERS,
-    drawings,
-    inline_svg,
-)
+from spark_audit.report.figures.drawing import FIGURE_NEEDS, drawings
+from spark_audit.report.figures.figure_files import inline_svg
 from spark_audit.report.figures.picture import looks
+from spark_audit.report.figures.styling import CHECKPOINT, DARK, LIGHT, MARKERS
 from spark_audit.results import Report
 
 ALL = {name.replace("-", "_") for name in list(FIGURE_NEEDS)}

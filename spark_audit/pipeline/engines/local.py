@@ -31,22 +31,26 @@ from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_thre
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
+
 Work: TypeAlias = Callable[[], Any]
 """A function of a module with its arguments bound (``functools.partial``)."""
+
 Helper: TypeAlias = subprocess.Popen[bytes]
 
 MAX_PROCESSES = 8
 """Processes that a job takes unasked at most: of more nothing was measured."""
+
 OWN = 1_500_000_000
 """Bytes of a process besides its weights: libraries, a manifest, what is computed."""
+
 WORTH = 5e11
 """Tokens times weights that are worth more processes: 15 seconds of a core, about; one
 needs 6 to begin."""
+
 GRACE = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
-HELPER_PROGRAM = (
-    "from spark_audit.pipeline import local_engine as local; local.help_out()"
-)
+
+HELPER_PROGRAM = "from spark_audit.pipeline.engines import local; local.help_out()"
 
 
 def processes(job: Job, lacking: Lacking) -> int:

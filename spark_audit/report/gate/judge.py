@@ -1,12 +1,5 @@
-"""Rules that a report must pass before a checkpoint ships.
+"""What each rule of the gate comes to on each checkpoint of a report.
 
-``AUDIT.METRIC[.OF].(value|low|high|p) OP NUMBER``, or ``claim OP CLAIM`` by severity,
-of every checkpoint of the report, or ``for CHECKPOINT``, or ``except CHECKPOINT, ...``.
-``guard trained_rows_fit`` trips where trained rows fit no better than held-out ones.
-Behind a metric ``[type=EMAIL]`` or ``[type=*]`` names a part of the rows.
-``AUDIT.METRIC[.OF] rose by NUMBER``, or ``fell by``, is of the change since an earlier
-report: it trips where a change is shown that may be as large as that, and where one of
-that size could not have been seen.
 A figure that was not measured trips a rule as well, and so does a checkpoint whose
 memory was not tested where a claim is asked for, because a gate must not pass for want
 of evidence. Whom a rule leaves out is said.
@@ -14,25 +7,16 @@ of evidence. Whom a rule leaves out is said.
 
 from __future__ import annotations
 
-import json
-import math
-import operator
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter, itemgetter
-from pathlib import Path
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
-from urllib.parse import quote
 
-from spark_audit.audits import about, audit_names
-from spark_audit.audits.setup_guards import REMAINS, faults
-from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT, training_of
-from spark_audit.errors import InputError, choose, one_of, visible
-from spark_audit.files import parse_json, read_regular, sha256_file
+from spark_audit.audits import about
+from spark_audit.audits.setup_guards import faults
+from spark_audit.audits.trained_rows import training_of
+from spark_audit.errors import InputError, visible
 from spark_audit.names import (
-    ANY_NAME,
     BASE,
     RELEARN,
     CheckpointName,
@@ -40,89 +24,18 @@ from spark_audit.names import (
     entry_of,
     series_of,
 )
-from spark_audit.provenance import canonical_json
-from spark_audit.report.disclosure import (
-    KEYED,
-    disclosed,
-    keyed_digest,
-    manifest_facts,
-)
-from spark_audit.report.states import untested
-from spark_audit.report.writers.pages import environment
+from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.gate.rules import OPERATORS, Rule
+from spark_audit.report.standings import untested
 from spark_audit.results import Contrast, Report, Row, grouped, number
 from spark_audit.results import Finding as Claimed
-from spark_audit.results.findings import SEVERITY, WITHHELD
+from spark_audit.results.rows import WITHHELD
 from spark_audit.sentences import render
 
-FIELDS = ("value", "low", "high", "p")
-OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
 NO_CHECKPOINT = "-"
 """Stands for the checkpoint where a rule has none to judge."""
 
-DEFAULT_RULES = ("claim >= membership",)
-"""What trips where no rule is given: membership, memory, and verbatim extraction."""
-
-_SCOPE = r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
-_CLAIM = re.compile(
-    r"\s*claim\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<claim>[a-z_]+)" + _SCOPE
-)
-_GUARD = re.compile(r"\s*guard\s+(?P<guard>\w+)" + _SCOPE)
-_RULE = re.compile(
-    r"\s*(?P<figure>\S+?)(?:\[(?P<kind>\w+)=(?P<part>[^\]]+)\](?P<field>\.\w+)?)?\s*"
-    r"(?P<operator><=|>=|==|!=|<|>|\s(?:rose|fell)\s+by\s)\s*"
-    r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)" + _SCOPE
-)
-RULE_SHAPE = (
-    "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER, AUDIT.METRIC[.OF] rose by "
-    "NUMBER, claim OP CLAIM or guard NAME [for CHECKPOINT | except CHECKPOINT, ...]"
-)
-GUARDS = (TRAINED_ROWS_FIT,)
-"""Guards that a rule may name; those that void claims violate every rule anyhow."""
-CHANGES = ("rose", "fell")
-"""Operators of a change since an earlier report."""
-
-
 State: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule as it was read: of one checkpoint, or of all but some.
-
-    A rule on claims has a claim and its severity as ``bound``, and no figure; one on a
-    guard has its name alone. ``group`` is a part of the rows, ``type:*`` each of a
-    kind.
-    """
-
-    text: str
-    operator: str
-    bound: float
-    checkpoint: str | None = None
-    but: str | None = None
-    audit: str = ""
-    metric: str = ""
-    of: str = ""
-    field: str = ""
-    claim: str = ""
-    guard: str = ""
-    group: str = "pooled"
-
-    @property
-    def change(self) -> bool:
-        """Whether it is of the change since an earlier report."""
-        return self.operator in CHANGES
-
-    def holds(self, group: str) -> bool:
-        """Whether it is of such a part of the rows."""
-        kind, _, part = self.group.partition(":")
-        return group.startswith(f"{kind}:") if part == "*" else group == self.group
 
 
 @dataclass(frozen=True)
@@ -142,86 +55,6 @@ class RuleOutcome:
             if self.checkpoint == NO_CHECKPOINT
             else visible(self.checkpoint)
         )
-
-
-def parse_rule(text: str) -> Rule:
-    """Read a rule.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or names an audit, metric or variant that there is not;
-        the known ones are listed.
-    """
-    where = f"--fail-if {text!r}"
-    match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _RULE.fullmatch(text)
-    if match is None:
-        raise InputError("is no rule", where=where, fix=RULE_SHAPE)
-    told: dict[str, Any] = {"text": text.strip()}
-    if match["scope"]:
-        told["checkpoint" if match["scope"] == "for" else "but"] = match["names"]
-    if match.re is _GUARD:
-        guard = match["guard"]
-        _check_guard(guard, where)
-        return Rule(operator="", bound=0.0, guard=guard, **told)
-    told["operator"] = match["operator"].split()[0]
-    if match.re is _CLAIM:
-        claim = match["claim"]
-        if claim not in SEVERITY:
-            known = "verbatim" if claim.startswith("extract") else claim
-            fix = choose(known, SEVERITY)
-            raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
-        return Rule(bound=SEVERITY[claim], claim=claim, **told)
-    audit, _, rest = match["figure"].partition(".")
-    one_of(audit, where, audit_names())
-    if match["kind"]:
-        told["group"] = f"{match['kind']}:{match['part']}"
-        rest += match["field"] or ""
-    field = "value"
-    if told["operator"] not in CHANGES:
-        rest, _, field = rest.rpartition(".")
-    if field not in FIELDS:
-        fields = ", ".join(f".{one}" for one in FIELDS)
-        fix = f"end {match['figure']} with one of: {fields}"
-        raise InputError("the rule does not say which number", where=where, fix=fix)
-    if not math.isfinite(bound := float(match["bound"])):
-        raise InputError("its bound is not finite", where=where, fix=RULE_SHAPE)
-    metric, of = _named(rest, audit, where)
-    return Rule(audit=audit, metric=metric, of=of, field=field, bound=bound, **told)
-
-
-def _check_guard(name: str, where: str) -> None:
-    """Refuse a guard that no rule can name.
-
-    Raises
-    ------
-    InputError
-        With what can be named, or why there is no need to.
-    """
-    if name in GUARDS:
-        return
-    if name in REMAINS:
-        fix = f"leave it out: a checkpoint for which {name} fails violates every rule"
-        raise InputError(f"{name} needs no rule", where=where, fix=fix)
-    fix = choose(name, GUARDS)
-    raise InputError(f"unknown guard {name!r}", where=where, fix=fix)
-
-
-def _named(text: str, audit: str, where: str) -> tuple[str, str]:
-    """Metric and variant; of metrics that it may name the longest: names hold dots."""
-    metrics = {metric.name: metric.variants for metric in about(audit).metrics}
-    meant = (name for name in metrics if f"{text}.".startswith(f"{name}."))
-    metric = max(meant, key=len, default=None)
-    if metric is None:
-        fix = choose(text.partition(".")[0], metrics)
-        raise InputError(f"{audit} has no metric {text!r}", where=where, fix=fix)
-    of, known = text[len(metric) + 1 :], metrics[metric]
-    if of not in known and not (ANY_NAME in known and of):
-        fix = "" if "" in known else f"write {audit}.{metric}.VARIANT; "
-        fix += choose(of, (name or "(none)" for name in known))
-        what = f"{audit}.{metric} has no variant {of!r}"
-        raise InputError(what, where=where, fix=fix)
-    return metric, of
 
 
 Pairs: TypeAlias = Sequence[tuple[Row, Row]]
@@ -516,173 +349,3 @@ def _claims(findings: Sequence[Claimed]) -> str:
     for one in findings:
         by_claim.setdefault(one.claim, {})[one.audit] = None
     return ", ".join(f"{claim} ({', '.join(of)})" for claim, of in by_claim.items())
-
-
-# --- what the tools of a pipeline read ------------------------------------------------
-
-SARIF_LEVELS = {"tripped": "error", "missing": "warning"}
-"""States that a log names, and as what."""
-
-
-def junit(found: Sequence[RuleOutcome], *, name: str) -> str:
-    """One suite a rule, one case a checkpoint: failed where it tripped.
-
-    Cases whose figure is missing, where that may be, and those that a rule leaves out
-    are skipped.
-
-    Parameters
-    ----------
-    name
-        Of all suites, such as the report's folder.
-    """
-    template = environment(visible=visible).get_template("junit.xml")
-    return template.render(
-        name=name, found=found, rules=grouped(found, attrgetter("rule"))
-    )
-
-
-def sarif(found: Sequence[RuleOutcome], *, name: str) -> dict[str, Any]:
-    """A log of what tripped or lacks a figure, in SARIF 2.1.0 (OASIS, 2020).
-
-    ``name`` is that of the report's folder. GitHub's code scanning asks for both
-    descriptions, help and a line as well.
-    """
-    place = {
-        "physicalLocation": {
-            "artifactLocation": {"uri": quote(f"{name}/report.json")},
-            "region": {"startLine": 1},
-        }
-    }
-    texts = list(dict.fromkeys(visible(one.rule) for one in found))
-    help = {"text": "Rules are explained by `spark-audit gate --help`."}
-    words = ("shortDescription", "fullDescription")
-    rules = [
-        {"id": f"gate/{k}", "help": help, **dict.fromkeys(words, {"text": text})}
-        for k, text in enumerate(texts)
-    ]
-    results = [
-        {
-            "ruleId": f"gate/{texts.index(visible(one.rule))}",
-            "level": SARIF_LEVELS[one.state],
-            "message": {"text": visible(f"{one.whom}: {one.rule}: {one.detail}")},
-            "locations": [place | {"logicalLocations": [{"name": one.whom}]}],
-        }
-        for one in found
-        if one.state in SARIF_LEVELS
-    ]
-    driver = {"name": "spark-audit", "rules": rules}
-    return {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": results}],
-    }
-
-
-STATEMENT = "https://in-toto.io/Statement/v1"
-TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
-SHARED = ("html", "md", "csv", "latex", "figures", "card")
-"""Formats whose files never hold anything private, by their writers."""
-
-
-def statement(
-    report: Report, folder: Path, found: Sequence[RuleOutcome], *, allow_missing: bool
-) -> bytes:
-    """What the rules of a gate came to on the checkpoints of a report, as JSON.
-
-    Parameters
-    ----------
-    folder
-        Of the report: its files are named, each with its digest. Of private files it
-        is keyed by the report, and left out where a report has no key.
-    found
-        Of :func:`spark_audit.report.gate.check`.
-    """
-    keyed = manifest_facts(report.manifest).digest.removeprefix(KEYED)
-    parts = [{"name": "manifest", "digest": {"hmacSha256": keyed}}]
-    shared_files = {n for kind in SHARED for n in report.files.get(kind, ())}
-    for name in sorted({"report.json", *chain(*report.files.values())}):
-        path = folder / name
-        if not path.exists():
-            continue
-        digest = sha256_file(path)
-        # Whatever is unknown of a private file could be tried out against its digest.
-        # The key is in report.json itself: nobody can try that out.
-        if name in shared_files or (name == "report.json" and report.manifest.key):
-            parts.append({"name": name, "digest": {"sha256": digest}})
-        elif report.manifest.key:
-            keyed = keyed_digest(report.manifest, digest)
-            parts.append({"name": name, "digest": {"hmacSha256": keyed}})
-    gate = {
-        "rules": list(dict.fromkeys(one.rule for one in found)),
-        "allowMissing": allow_missing,
-        "versions": report.versions,
-    }
-    passed, warned, failed = (
-        [f"{one.whom}: {one.rule}" for one in found if one.state == state]
-        for state in ("ok", "missing", "tripped")
-    )
-    return canonical_json(
-        {
-            "_type": STATEMENT,
-            "subject": [
-                {"name": one.name, "digest": {"sha256": one.weights_sha256}}
-                for one in report.checkpoints
-            ],
-            "predicateType": TEST_RESULT,
-            "predicate": {
-                "result": "FAILED" if failed else "WARNED" if warned else "PASSED",
-                "configuration": [*parts, {"name": "gate", "annotations": gate}],
-                "passedTests": passed,
-                "warnedTests": warned,
-                "failedTests": failed,
-            },
-        }
-    )
-
-
-def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
-    """A statement's bytes, its rules, and whether missing figures pass.
-
-    Raises
-    ------
-    InputError
-        If it is none of ours.
-    """
-    content = read_regular(path)
-    whole = parse_json(content, place=str(path))
-    try:
-        gate = whole["predicate"]["configuration"][-1]["annotations"]
-        known = [whole["_type"], whole["predicateType"]] == [STATEMENT, TEST_RESULT]
-        known = known and all(isinstance(one, str) for one in gate["rules"])
-        rules, allow_missing = [*gate["rules"]], bool(gate["allowMissing"])
-    except (LookupError, TypeError):
-        known = False
-    if not known:
-        fix = "give what `spark-audit gate --attest` wrote, without its signature"
-        raise InputError("is no statement on a report", where=str(path), fix=fix)
-    return content, rules, allow_missing
-
-
-def differences(ours: bytes, theirs: bytes) -> list[str]:
-    """What a statement says otherwise than one made now, by name."""
-    here, there = (
-        grouped(_parts(json.loads(one)), itemgetter(0)) for one in (ours, theirs)
-    )
-    names = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
-    return names or ["its form"] * (ours != theirs)
-
-
-def _parts(whole: Any, name: str = "its form") -> Iterator[tuple[str, Any]]:
-    """Each part of a statement under the name of the file, model or list it is of."""
-    if isinstance(whole, dict) and "name" in whole:
-        place = "weights of " * (name == "subject")
-        yield f"{place}{whole['name']}", whole
-    elif isinstance(whole, dict):
-        for key, part in whole.items():
-            yield from _parts(part, key)
-    elif isinstance(whole, list):
-        yield name, len(whole)
-        for part in whole:
-            yield from _parts(part, name)
-    else:
-        yield name, whole

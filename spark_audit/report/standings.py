@@ -1,4 +1,4 @@
-"""The state of each checkpoint: evidence, attacks, and next step.
+"""The state of each checkpoint: what was detected, tried and led by.
 
 Every format of a report begins with it. It follows from the typed findings alone, so
 that all formats give the same answer.
@@ -7,16 +7,14 @@ that all formats give the same answer.
 from __future__ import annotations
 
 import math
-from collections import ChainMap
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Context
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from spark_audit import sentences
 from spark_audit.audits import AUDITS, AUDITS_ON_REQUEST, about, audit_names
-from spark_audit.audits.claims import ALPHA, TESTS
-from spark_audit.audits.setup_guards import REMAINS, faults
+from spark_audit.audits.claims import ALPHA
+from spark_audit.audits.setup_guards import faults
 from spark_audit.audits.trained_rows import question_of
 from spark_audit.names import (
     BASE,
@@ -26,7 +24,7 @@ from spark_audit.names import (
     entry_of,
     series_of,
 )
-from spark_audit.report.tables import ReportTable, entries, records_table
+from spark_audit.report.tables import entries
 from spark_audit.results import (
     OF_REPORT,
     Finding,
@@ -37,9 +35,10 @@ from spark_audit.results import (
     grouped,
 )
 from spark_audit.results.findings import DETECTED, SEVERITY
-from spark_audit.sentences import capitalised, knows, optional, render, translated
+from spark_audit.sentences import knows
 
 State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
+
 SHAPES: dict[State, str] = {
     "LEAKS": "▲",
     "DETECTABLE": "◆",
@@ -47,20 +46,23 @@ SHAPES: dict[State, str] = {
     "NOT TESTED": "?",
 }
 """The states, the worst first, and a sign of each: colour is never the only sign."""
+
 NOT_TESTED_CLAIMS = ("not_tested", "confounded")
 """Claims that state why memory was not tested."""
+
 OF_IDENTIFIERS = ("matched", "twins", "extract")
 """Attacks on identifiers; canaries are nobody's, membership is of no identifier."""
-UNITS_SHOWN = ("nats", "bits", "AUC")
-"""Units that the first screen explains where it uses them."""
 
 Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
+
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
 RESULTS: tuple[tuple[Outcome, ...], ...] = (
     ("FOUND", "not shown"),
     ("void", "confounded"),
 )
 """Outcomes that tell something, and those of which nothing can be concluded."""
+
 OUTCOME_SIGNS: dict[Outcome, str] = dict(zip(OUTCOMES, "●××–○", strict=True))
 """Signs of what an attack came to: they differ without colour."""
 
@@ -326,163 +328,9 @@ def outcome_name(outcome: Outcome) -> str:
     return sentences.render(f"outcome.{outcome.replace(' ', '_')}")
 
 
-def answer(found: Sequence[Standing]) -> str:
-    """The report in one line: how many checkpoints are in which state.
-
-    Also by how many of the attacks: next to a title that does not say that most were
-    not run, readers took a checkpoint for cleared.
-    """
-    states: list[dict[str, Any]] = []
-    for state, own in grouped(found, lambda one: one.state).items():
-        tested = [sum(len(one.tally.get(k, ())) for k in RESULTS[0]) for one in own]
-        names = [one.name for one in own]
-        facts = {"key": key_of(state), "count": len(own), "names": names}
-        facts |= {"attacks": len(own[0].tried), "tested": sorted({*tested})}
-        states.append(facts)
-    return sentences.render("states.answer", count=len(found), states=states)
-
-
 def relearned(found: Sequence[Standing]) -> bool:
     """Whether checkpoints were audited again after a short training on other rows."""
     return any(CheckpointName.parse(one.name).derived == RELEARN for one in found)
-
-
-def meanings() -> dict[State, str]:
-    """What each state means."""
-    return {state: sentences.render(f"state.{key_of(state)}") for state in SHAPES}
-
-
-def advice(found: Sequence[Standing]) -> dict[State, str]:
-    """What to do next, by the states that there are."""
-    by_state = grouped(found, lambda one: one.state)
-    known, lacking = (by_state.get(k, []) for k in ("DETECTABLE", "NOT TESTED"))
-    gives: set[str] = set()
-    faulty: dict[str, list[str]] = {}
-    for one in lacking:
-        if not one.faults:
-            gives.add("give_alike" if one.unclear else "give")
-        for guard in one.faults:
-            faulty.setdefault(guard.name, []).append(one.name)
-    facts = {
-        "stopped": not all(one.ships for one in known),
-        "relearned": relearned(found),
-        "gives": sorted(gives),
-        "faults": {k: _some(faulty[k], lacking) for k in REMAINS if k in faulty},
-        **_open(by_state.get("NO LEAK FOUND", [])),
-    }
-    return {
-        state: sentences.render(f"advice.{key_of(state)}", **facts)
-        for state in by_state
-    }
-
-
-def _some(names: list[str], of: Sequence[Standing]) -> list[str]:
-    """Names of some; nothing where it is all of them."""
-    return names if len(names) < len(of) else []
-
-
-def _open(clean: Sequence[Standing]) -> dict[str, Any]:
-    """Open tests of checkpoints without a claim, and commands that run them."""
-    commands: dict[str, None] = {}
-    unanswered: dict[str, list[str]] = {}
-    unplanted = False
-    for one in clean:
-        for each in one.tried:
-            if not each.ran:
-                commands[each.audit] = None
-            elif (each.audit, each.outcome) == ("canary", "not tested"):
-                unplanted = True
-            elif each.outcome not in RESULTS[0]:
-                unanswered.setdefault(each.attack, []).append(one.name)
-    return {
-        "commands": list(commands),
-        "unplanted": unplanted,
-        "unanswered": {k: _some(names, clean) for k, names in unanswered.items()},
-    }
-
-
-def checks(report: Report, found: Sequence[Standing]) -> list[str]:
-    """Whether the audit's own checks held: a line, then one for each that did not.
-
-    These say what happened, and what that does to the states. Not that something
-    FAILED: next to a checkpoint that passes, readers took that for the checkpoint.
-    """
-    states = [one.passed for one in report.guards]
-    counts = {"failed": states.count(False), "warnings": states.count(None)}
-    lines = [sentences.render("states.checks", count=len(states), **counts)]
-    faulty = (one for one in report.guards if one.passed is False)
-    failed = grouped(faulty, lambda one: one.name)
-    untested = {one.name for one in found if one.faults and one.state == "NOT TESTED"}
-    told: set[str] = set()
-    for name, guards in failed.items():
-        names = list(dict.fromkeys(one.checkpoint for one in guards if one.checkpoint))
-        void = bool(names) and untested.issuperset(names)
-        facts = {"name": name, "guards": guards, "names": names, "void": void}
-        lines.append(sentences.render("failed", **facts))
-        told.update(names if void else ())
-    if not failed:
-        return lines
-    verdicts: dict[tuple[Any, ...], list[str]] = {}
-    for one in found:
-        tested, open = (
-            tuple(t.attack for outcome in of for t in one.tally.get(outcome, ()))
-            for of in RESULTS
-        )
-        if open and one.name not in told:
-            verdicts.setdefault((tested, open, one.ships), []).append(one.name)
-    return [*lines, sentences.render("states.doubts", verdicts=verdicts)]
-
-
-def reading(report: Report, found: Sequence[Standing]) -> str:
-    """How to read the sentences of these checkpoints: every unit is explained."""
-    led_by = filter(None, (one.led_by for one in found))
-    used = {one.unit for one in led_by if one.claim != "not_tested"}
-    units = [unit for unit in UNITS_SHOWN if unit in used]
-    return sentences.render("states.reading", **_level(report), units=units)
-
-
-def level(report: Report) -> str:
-    """The level that a claim of a report must pass, in words."""
-    return sentences.render("states.level", **_level(report))
-
-
-def _level(report: Report) -> dict[str, Any]:
-    """How many tests, and the level of the first step of Holm's correction.
-
-    Three digits, rounded down: what is shown is no looser than what is applied.
-    """
-    tests = int(report.settings.get(TESTS, 0))
-    down = Context(prec=3, rounding=ROUND_FLOOR)
-    level = down.create_decimal(repr(ALPHA / (tests or 1)))
-    return {"tests": tests, "limit": level}
-
-
-def surety(found: Sequence[Standing]) -> str:
-    """How sure the first screen is, as chances: of a false claim, and of a missed leak.
-
-    A corrected p bounds how often a report in which nothing leaked would claim as much.
-    """
-    of_1000: dict[int, list[str]] = {}
-    for one in found:
-        led = one.led_by if one.detections else None
-        if led and led.family == "primary" and led.p_adjusted is not None:
-            n = max(1, math.ceil(1000 * led.p_adjusted))
-            of_1000.setdefault(n, []).append(one.name)
-    clean = any(
-        tried.finding and tried.finding.mde is not None
-        for one in found
-        if one.state == "NO LEAK FOUND"
-        for tried in one.tally.get("not shown", ())
-    )
-    claims = sorted(of_1000.items())
-    return sentences.render("states.surety", claims=claims, clean=clean)
-
-
-def gate(found: Sequence[Standing]) -> str:
-    """The verdict of the gate without rules."""
-    skipped = {"void", "confounded", "not tested"}
-    unjudged = any(one.ships and skipped & {*one.tally} for one in found)
-    return sentences.render("states.gate", found=found, unjudged=unjudged)
 
 
 def _standing(
@@ -608,136 +456,3 @@ def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tr
     if (least := _least(own)) is not None:
         return Tried(audit, "not shown" if least.status == "ok" else "void", least)
     return Tried(audit, "void" if scored else "not tested", first, ran=ran)
-
-
-def attacks(report: Report, found: Sequence[Standing]) -> list[dict[str, Any]]:
-    """Every class of attack over all checkpoints, the untried ones too.
-
-    Each has its ``name``, its ``audit``, the ``question`` that it asks and the
-    ``frames`` that ask for it; its ``state`` (``tested``, ``void``, ``not tested`` or
-    ``not applicable``) and ``why``, an outcome or in words; in words ``on`` how much,
-    what it finds without a leak (``null``) and the ``least`` effect that would have
-    been detected; ``open``, outcome -> checkpoints that it has no result of.
-    """
-    by_attack: dict[str, dict[str, Tried]] = {}
-    for one in found:
-        for tried in one.tried:
-            by_attack.setdefault(tried.audit, {})[one.name] = tried
-    made = []
-    for name, each in by_attack.items():
-        by_outcome: dict[Outcome, list[str]] = {}
-        for who, tried in each.items():
-            by_outcome.setdefault(tried.outcome, []).append(who)
-        state, why = _state(report, name, by_outcome)
-        open = OUTCOMES[1:4] if state == "tested" else ()
-        made.append(
-            {
-                "name": attack_name(name),
-                "audit": name,
-                "question": optional(f"audit.{name}.asks"),
-                "frames": optional(f"audit.{name}.frameworks"),
-                "state": state,
-                "why": why,
-                "on": _on(report, name) if state in ("tested", "void") else "",
-                "null": optional(f"audit.{name}.null"),
-                "least": _detectable(report, each, name),
-                "open": {k: by_outcome[k] for k in open if k in by_outcome},
-            }
-        )
-    return made
-
-
-def _on(report: Report, name: str) -> str:
-    """On how much an attack was tried, in words; empty: it came to no figure."""
-    metric, size = about(name).covers or ("", "n")
-    counted = [r for r in report.results if r.audit == name and r.n]
-    # Without a base, an audit has no row of its change since the base.
-    rows = [row for row in counted if row.metric == metric] or counted
-    rows = [row for row in rows if row.checkpoint != BASE] or rows
-    count = max((getattr(r, size) for r in rows if r.group == "pooled"), default=0)
-    key = f"audit.{name}.covers"
-    if not count or not knows(key):
-        return str(count or "")
-    own = [f for f in report.findings if f.audit == name and f.checkpoint != BASE]
-    # The sizes of what is tested come first: a sentence may be of more, and findings
-    # on canaries count other things under the same names.
-    own.sort(key=lambda one: (one.family != "primary", one.metric != metric))
-    guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
-    # Sizes of the two sides stand among them.
-    facts = ChainMap(*(dict(one.facts) for one in (*own, *guards)))
-    types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
-    return render(key, audit=name, count=count, types=len(types), facts=facts)
-
-
-def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, str]:
-    """Whether an attack has a result for any checkpoint; if not, the reason."""
-    if "FOUND" in outcomes or "not shown" in outcomes:
-        return "tested", ""
-    for told in ("confounded", "void"):
-        if told in outcomes:
-            return "void", told
-    rows = [row for row in report.results if row.audit == audit]
-    if not rows:
-        return "not tested", render("dossier.not_run")
-    if all(row.status == "not_estimable" for row in rows):
-        note = next((row.note for row in rows if row.note), "")
-        return "not applicable", translated("reason", note)
-    said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
-    told = next((f.text for f in said), "")
-    return "not tested", told.rstrip(".") or render("dossier.no_test")
-
-
-def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
-    """The smallest effects where no leak was found; where all was found, those of it.
-
-    Of a checkpoint whose clearest test tells none, that of another of its tests in the
-    same unit. The checkpoints are named where these are not all.
-    """
-    told: dict[str, Finding] = {}
-    for one in report.findings:
-        if (one.audit, one.family) == (audit, "primary") and one.mde is not None:
-            told.setdefault(one.checkpoint, one)
-    for outcome in ("not shown", "FOUND"):
-        found: dict[str, Finding] = {}
-        for name, tried in each.items():
-            if tried.outcome == outcome and (test := tried.finding) is not None:
-                found[name] = test if test.mde is not None else told.get(name, test)
-        mdes = {name: one.mde for name, one in found.items() if one.mde is not None}
-        if mdes:
-            # Those of clearest tests first: theirs is the unit.
-            own = sorted(mdes, key=lambda name: found[name] is not each[name].finding)
-            units = filter(None, (found[name].unit for name in own))
-            unit = next(units, about(audit).unit)
-            mdes = {k: v for k, v in mdes.items() if found[k].unit in ("", unit)}
-            ends = sorted({min(mdes.values()), max(mdes.values())})
-            facts = {"names": [*mdes], "count": len(each)}
-            facts["lacking"] = [name for name in found if name not in mdes]
-            return render("dossier.least", ends=ends, unit=unit, **facts)
-        if never := next((one.why for one in found.values() if one.why), ""):
-            return render("dossier.never", why=never)
-    return ""
-
-
-def attack_table(tried: Sequence[Mapping[str, Any]]) -> ReportTable:
-    """One line per attack: what it asks, on how much it was tested, what it detects."""
-    records = []
-    for one in tried:
-        told = {"attack": f"{one['name']} ({one['audit']})"}
-        told |= {name: one[name] for name in ("question", "on", "null", "least")}
-        told["on"] = one["on"] or f"{outcome_name('not tested')}: {one['why']}"
-        told["least"] = one["least"] if one["state"] == "tested" else "-"
-        shown = {render(f"attacks.{k}"): capitalised(text) for k, text in told.items()}
-        records.append(shown)
-    return records_table(records, title=render("attacks.title"), key="attacks")
-
-
-def uncovered(tried: Sequence[Mapping[str, Any]], found: Sequence[Standing]) -> str:
-    """What was not tested."""
-    return render(
-        "states.uncovered",
-        attacks=tried,
-        untested=[one.name for one in found if one.state == "NOT TESTED"],
-        nothing=all(one["state"] != "tested" for one in tried),
-        faults=any(one.faults for one in found),
-        relearned=relearned(found),
-    )

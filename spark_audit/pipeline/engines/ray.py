@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from unittest.mock import patch
 
 from spark_audit import errors
+from spark_audit.pipeline.engines.local import score_part
 from spark_audit.pipeline.job import CheckpointJob, Job, Lacking, loading_of
-from spark_audit.pipeline.local_engine import score_part
 from spark_audit.provenance import versions
 from spark_audit.scoring.store import Rows, Store
 
@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 
 PART_TOKENS = 500_000
 """Of a part of a module's checkpoints, about: what a death may cost."""
+
 LOOK = 2.0
 """Seconds between two looks at the nodes."""
+
 STORE_FULL_ERRORS = ("ObjectStoreFullError", "OutOfDiskError")
 """Errors of Ray where neither the memory for objects nor the disk behind it is left."""
-SAME_INSTALLATION = "install the same spark-audit on all nodes"
 
+SAME_INSTALLATION = "install the same spark-audit on all nodes"
 
 Result: TypeAlias = tuple[list["Loaded"], list[tuple[Rows, list[str]]]]
 """Checkpoints without weights, and rows, each with what a reader must know of them."""
@@ -212,10 +214,9 @@ def told(error: Exception) -> Exception:
     return cause
 
 
-# --- how a cluster is reached, or started here: quietly, and without the network ------
-
 CONNECT_SECONDS = 4.0
 """To connect to an address."""
+
 OBJECT_BYTES = 256 << 20
 """For results on their way, of a cluster that is started here: a unit has few MB."""
 

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from spark_audit.errors import visible
-from spark_audit.report.gate import NO_CHECKPOINT, RuleOutcome, State, judged
+from spark_audit.report.gate.judge import NO_CHECKPOINT, RuleOutcome, State, judged
 from spark_audit.results import grouped
 from spark_audit.sentences import render
 
 GATE_LINE_WIDTH = 100
 """Columns of a line, in a terminal and in a log alike."""
+
 MOST_NAME = 30
 """Columns of a checkpoint's name; the details of a longer one begin below it."""
+
 WORDS: Mapping[State, str] = {"tripped": "FAIL", "ok": "pass", "missing": "no figure"}
 """What a rule came to, in words; whom a rule leaves out is told below it."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 HIDDEN = "..."
 """Stands for what is left out of a command."""
+
 PATHS = ("scores_file", "scores_rows")
 """Options of audits that name files."""
 
@@ -29,6 +30,7 @@ _FILE_SCHEME = re.compile(r"\bfile:(?://[^/\\\s]*)?(?=[/\\])", re.IGNORECASE)
 """The scheme of an address that is a path."""
 
 _PATH_BEGINS = r"(?:[A-Za-z]:)?[/\\]|~[\w.-]*[/\\]|\.\.[/\\]|[\w.+-]+="
+
 _ABSOLUTE_FOLDERS = re.compile(
     r"(?:(?<![\w./:\\~-])|(?<=^-\w))(?:(?:[A-Za-z]:)?[/\\]|~[\w.-]*[/\\]|\.\.[/\\])"
     rf"(?:(?:[^/\\\n:=,]|[:=,](?!{_PATH_BEGINS}))*[/\\])*(?=[^/\\])"

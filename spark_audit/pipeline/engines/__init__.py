@@ -1,0 +1,1 @@
+"""Engines: where the scores of a job are made."""

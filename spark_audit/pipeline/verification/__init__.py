@@ -1,0 +1,1 @@
+"""A report held against its own evidence."""

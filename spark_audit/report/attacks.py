@@ -1,0 +1,147 @@
+"""Every attack of a report over all checkpoints: whether and on what it was tried."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from spark_audit.audits import about
+from spark_audit.names import (
+    BASE,
+)
+from spark_audit.report.cells import ReportTable, records_table
+from spark_audit.report.standings import (
+    OUTCOMES,
+    Outcome,
+    Standing,
+    Tried,
+    attack_name,
+    outcome_name,
+)
+from spark_audit.results import (
+    Finding,
+    Report,
+)
+from spark_audit.sentences import capitalised, knows, optional, render, translated
+
+
+def attacks(report: Report, found: Sequence[Standing]) -> list[dict[str, Any]]:
+    """Every class of attack over all checkpoints, the untried ones too.
+
+    Each has its ``name``, its ``audit``, the ``question`` that it asks and the
+    ``frames`` that ask for it; its ``state`` (``tested``, ``void``, ``not tested`` or
+    ``not applicable``) and ``why``, an outcome or in words; in words ``on`` how much,
+    what it finds without a leak (``null``) and the ``least`` effect that would have
+    been detected; ``open``, outcome -> checkpoints that it has no result of.
+    """
+    by_attack: dict[str, dict[str, Tried]] = {}
+    for one in found:
+        for tried in one.tried:
+            by_attack.setdefault(tried.audit, {})[one.name] = tried
+    made = []
+    for name, each in by_attack.items():
+        by_outcome: dict[Outcome, list[str]] = {}
+        for who, tried in each.items():
+            by_outcome.setdefault(tried.outcome, []).append(who)
+        state, why = _state(report, name, by_outcome)
+        open = OUTCOMES[1:4] if state == "tested" else ()
+        made.append(
+            {
+                "name": attack_name(name),
+                "audit": name,
+                "question": optional(f"audit.{name}.asks"),
+                "frames": optional(f"audit.{name}.frameworks"),
+                "state": state,
+                "why": why,
+                "on": _on(report, name) if state in ("tested", "void") else "",
+                "null": optional(f"audit.{name}.null"),
+                "least": _detectable(report, each, name),
+                "open": {k: by_outcome[k] for k in open if k in by_outcome},
+            }
+        )
+    return made
+
+
+def _on(report: Report, name: str) -> str:
+    """On how much an attack was tried, in words; empty: it came to no figure."""
+    metric, size = about(name).covers or ("", "n")
+    counted = [r for r in report.results if r.audit == name and r.n]
+    # Without a base, an audit has no row of its change since the base.
+    rows = [row for row in counted if row.metric == metric] or counted
+    rows = [row for row in rows if row.checkpoint != BASE] or rows
+    count = max((getattr(r, size) for r in rows if r.group == "pooled"), default=0)
+    key = f"audit.{name}.covers"
+    if not count or not knows(key):
+        return str(count or "")
+    own = [f for f in report.findings if f.audit == name and f.checkpoint != BASE]
+    # The sizes of what is tested come first: a sentence may be of more, and findings
+    # on canaries count other things under the same names.
+    own.sort(key=lambda one: (one.family != "primary", one.metric != metric))
+    guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
+    # Sizes of the two sides stand among them.
+    facts = ChainMap(*(dict(one.facts) for one in (*own, *guards)))
+    types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
+    return render(key, audit=name, count=count, types=len(types), facts=facts)
+
+
+def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, str]:
+    """Whether an attack has a result for any checkpoint; if not, the reason."""
+    if "FOUND" in outcomes or "not shown" in outcomes:
+        return "tested", ""
+    for told in ("confounded", "void"):
+        if told in outcomes:
+            return "void", told
+    rows = [row for row in report.results if row.audit == audit]
+    if not rows:
+        return "not tested", render("dossier.not_run")
+    if all(row.status == "not_estimable" for row in rows):
+        note = next((row.note for row in rows if row.note), "")
+        return "not applicable", translated("reason", note)
+    said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
+    told = next((f.text for f in said), "")
+    return "not tested", told.rstrip(".") or render("dossier.no_test")
+
+
+def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
+    """The smallest effects where no leak was found; where all was found, those of it.
+
+    Of a checkpoint whose clearest test tells none, that of another of its tests in the
+    same unit. The checkpoints are named where these are not all.
+    """
+    told: dict[str, Finding] = {}
+    for one in report.findings:
+        if (one.audit, one.family) == (audit, "primary") and one.mde is not None:
+            told.setdefault(one.checkpoint, one)
+    for outcome in ("not shown", "FOUND"):
+        found: dict[str, Finding] = {}
+        for name, tried in each.items():
+            if tried.outcome == outcome and (test := tried.finding) is not None:
+                found[name] = test if test.mde is not None else told.get(name, test)
+        mdes = {name: one.mde for name, one in found.items() if one.mde is not None}
+        if mdes:
+            # Those of clearest tests first: theirs is the unit.
+            own = sorted(mdes, key=lambda name: found[name] is not each[name].finding)
+            units = filter(None, (found[name].unit for name in own))
+            unit = next(units, about(audit).unit)
+            mdes = {k: v for k, v in mdes.items() if found[k].unit in ("", unit)}
+            ends = sorted({min(mdes.values()), max(mdes.values())})
+            facts = {"names": [*mdes], "count": len(each)}
+            facts["lacking"] = [name for name in found if name not in mdes]
+            return render("dossier.least", ends=ends, unit=unit, **facts)
+        if never := next((one.why for one in found.values() if one.why), ""):
+            return render("dossier.never", why=never)
+    return ""
+
+
+def attack_table(tried: Sequence[Mapping[str, Any]]) -> ReportTable:
+    """One line per attack: what it asks, on how much it was tested, what it detects."""
+    records = []
+    for one in tried:
+        told = {"attack": f"{one['name']} ({one['audit']})"}
+        told |= {name: one[name] for name in ("question", "on", "null", "least")}
+        told["on"] = one["on"] or f"{outcome_name('not tested')}: {one['why']}"
+        told["least"] = one["least"] if one["state"] == "tested" else "-"
+        shown = {render(f"attacks.{k}"): capitalised(text) for k, text in told.items()}
+        records.append(shown)
+    return records_table(records, title=render("attacks.title"), key="attacks")

@@ -1,0 +1,1 @@
+"""What of a report may be shared."""

@@ -1,0 +1,112 @@
+"""How figures look: colours, markers, and matplotlib's settings.
+
+Colour is never alone: each checkpoint has a marker and dashes of its own, so that a
+print in grey and a colour-blind eye read the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_audit.names import BASE, entry_of, series_of
+from spark_audit.results import Report
+
+if TYPE_CHECKING:
+    pass
+
+
+MARKERS = "os^DvPX<>ph*d8"
+"""Matplotlib's markers in the order in which checkpoints take them."""
+
+LIGHT = tuple("#595959 #cb8201 #1b6aa6 #c26cac #00552c #079dd5 #a53e02 #bc8757".split())
+"""Series on white, grey first, for the reference: seaborn's "colorblind", moved until
+each has a contrast of 3 to white (WCAG 2.2, 1.4.11), neighbours differ in lightness and
+any two can be told apart with deuteranopia (Machado et al. 2009)."""
+
+DARK = tuple("#b3b3b3 #f9b136 #4ea3de #bc8bba #86f3c1 #9bd3f5 #ec7c3a #ddb890".split())
+"""The same series on a dark page, for ``--c0`` to ``--c7``."""
+
+INK, MUTED, GRID, PAPER = "#222222", "#666666", "#d9d9d9", "#ffffff"
+"""Colours of text and axes, of remarks and references, of grids, and of the ground."""
+
+ALARM, WARN = "#9c1c1c", "#7a4b00"
+"""Colours of what was found; both differ from ink in lightness, and signs go with
+them."""
+
+CHECKPOINT = "checkpoint:"
+"""What the gid of an artist begins with that belongs to a checkpoint."""
+
+
+def _matplotlib() -> None:
+    """Import matplotlib with the settings that it brings.
+
+    It reads a ``matplotlibrc`` of the working directory first, which may be somebody
+    else's: LaTeX with a preamble, a backend to import. In its own folder that is its
+    own file.
+    """
+    if "matplotlib" not in sys.modules:
+        found = importlib.util.find_spec("matplotlib")
+        folder = Path(str(found.origin)).parent / "mpl-data" if found else Path()
+        with contextlib.suppress(FileNotFoundError), contextlib.chdir(folder):
+            importlib.import_module("matplotlib")
+
+
+@contextlib.contextmanager
+def styled(**settings: Any) -> Iterator[None]:
+    """Matplotlib's settings while a figure is drawn or written; global ones stay."""
+    _matplotlib()
+    import seaborn
+    from matplotlib import style
+
+    look = {
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "grid.color": GRID,
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": 8,
+        "axes.titlesize": 8.5,
+        "axes.linewidth": 0.8,
+        "axes.titlelocation": "left",
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "axes.formatter.useoffset": False,
+        # Names may have dollar signs, and no label has a formula.
+        "text.parse_math": False,
+        "svg.hashsalt": "spark-audit",
+        "pdf.fonttype": 42,
+    }
+    # Its own defaults first, whatever was read before we were called.
+    ticks = seaborn.axes_style("ticks")
+    with style.context(["default", ticks | look | settings]):
+        yield
+
+
+def palette(report: Report) -> dict[str, int]:
+    """The place of each checkpoint that a report tells of, the reference first.
+
+    Its colour, marker and dashes are those of its place; replicates share that of their
+    entry. From the ninth on, colours come again with another marker, from the
+    fifteenth, markers with another colour. Stages of a series, of which nothing is told
+    but in the series' own rows, have none.
+    """
+    names = [f.name for f in report.checkpoints if series_of(f.name) == f.name]
+    names += [row.checkpoint for row in report.results]
+    for row in report.contrasts:
+        names += row.checkpoint, row.baseline
+    for records in report.tables.values():
+        names += [r["checkpoint"] for r in records if r.get("checkpoint")]
+    places: dict[str, int] = {}
+    entries: dict[str, int] = {}
+    for name in sorted(dict.fromkeys(names), key=BASE.__ne__):
+        place = entries.setdefault(entry_of(name), len(entries))
+        places |= {name: place, entry_of(name): place}
+    return places

@@ -1,0 +1,194 @@
+"""Sentences of the first screen: the answer, the audit's checks, what to do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_FLOOR, Context
+from typing import Any
+
+from spark_audit import sentences
+from spark_audit.audits.claims import ALPHA, TESTS
+from spark_audit.audits.setup_guards import REMAINS
+from spark_audit.report.standings import (
+    RESULTS,
+    SHAPES,
+    Standing,
+    State,
+    key_of,
+    relearned,
+)
+from spark_audit.results import (
+    Report,
+    grouped,
+)
+from spark_audit.sentences import render
+
+UNITS_SHOWN = ("nats", "bits", "AUC")
+"""Units that the first screen explains where it uses them."""
+
+
+def answer(found: Sequence[Standing]) -> str:
+    """The report in one line: how many checkpoints are in which state.
+
+    Also by how many of the attacks: next to a title that does not say that most were
+    not run, readers took a checkpoint for cleared.
+    """
+    states: list[dict[str, Any]] = []
+    for state, own in grouped(found, lambda one: one.state).items():
+        tested = [sum(len(one.tally.get(k, ())) for k in RESULTS[0]) for one in own]
+        names = [one.name for one in own]
+        facts = {"key": key_of(state), "count": len(own), "names": names}
+        facts |= {"attacks": len(own[0].tried), "tested": sorted({*tested})}
+        states.append(facts)
+    return sentences.render("states.answer", count=len(found), states=states)
+
+
+def meanings() -> dict[State, str]:
+    """What each state means."""
+    return {state: sentences.render(f"state.{key_of(state)}") for state in SHAPES}
+
+
+def advice(found: Sequence[Standing]) -> dict[State, str]:
+    """What to do next, by the states that there are."""
+    by_state = grouped(found, lambda one: one.state)
+    known, lacking = (by_state.get(k, []) for k in ("DETECTABLE", "NOT TESTED"))
+    gives: set[str] = set()
+    faulty: dict[str, list[str]] = {}
+    for one in lacking:
+        if not one.faults:
+            gives.add("give_alike" if one.unclear else "give")
+        for guard in one.faults:
+            faulty.setdefault(guard.name, []).append(one.name)
+    facts = {
+        "stopped": not all(one.ships for one in known),
+        "relearned": relearned(found),
+        "gives": sorted(gives),
+        "faults": {k: _some(faulty[k], lacking) for k in REMAINS if k in faulty},
+        **_open(by_state.get("NO LEAK FOUND", [])),
+    }
+    return {
+        state: sentences.render(f"advice.{key_of(state)}", **facts)
+        for state in by_state
+    }
+
+
+def _some(names: list[str], of: Sequence[Standing]) -> list[str]:
+    """Names of some; nothing where it is all of them."""
+    return names if len(names) < len(of) else []
+
+
+def _open(clean: Sequence[Standing]) -> dict[str, Any]:
+    """Open tests of checkpoints without a claim, and commands that run them."""
+    commands: dict[str, None] = {}
+    unanswered: dict[str, list[str]] = {}
+    unplanted = False
+    for one in clean:
+        for each in one.tried:
+            if not each.ran:
+                commands[each.audit] = None
+            elif (each.audit, each.outcome) == ("canary", "not tested"):
+                unplanted = True
+            elif each.outcome not in RESULTS[0]:
+                unanswered.setdefault(each.attack, []).append(one.name)
+    return {
+        "commands": list(commands),
+        "unplanted": unplanted,
+        "unanswered": {k: _some(names, clean) for k, names in unanswered.items()},
+    }
+
+
+def checks(report: Report, found: Sequence[Standing]) -> list[str]:
+    """Whether the audit's own checks held: a line, then one for each that did not.
+
+    These say what happened, and what that does to the states. Not that something
+    FAILED: next to a checkpoint that passes, readers took that for the checkpoint.
+    """
+    states = [one.passed for one in report.guards]
+    counts = {"failed": states.count(False), "warnings": states.count(None)}
+    lines = [sentences.render("states.checks", count=len(states), **counts)]
+    faulty = (one for one in report.guards if one.passed is False)
+    failed = grouped(faulty, lambda one: one.name)
+    untested = {one.name for one in found if one.faults and one.state == "NOT TESTED"}
+    told: set[str] = set()
+    for name, guards in failed.items():
+        names = list(dict.fromkeys(one.checkpoint for one in guards if one.checkpoint))
+        void = bool(names) and untested.issuperset(names)
+        facts = {"name": name, "guards": guards, "names": names, "void": void}
+        lines.append(sentences.render("failed", **facts))
+        told.update(names if void else ())
+    if not failed:
+        return lines
+    verdicts: dict[tuple[Any, ...], list[str]] = {}
+    for one in found:
+        tested, open = (
+            tuple(t.attack for outcome in of for t in one.tally.get(outcome, ()))
+            for of in RESULTS
+        )
+        if open and one.name not in told:
+            verdicts.setdefault((tested, open, one.ships), []).append(one.name)
+    return [*lines, sentences.render("states.doubts", verdicts=verdicts)]
+
+
+def reading(report: Report, found: Sequence[Standing]) -> str:
+    """How to read the sentences of these checkpoints: every unit is explained."""
+    led_by = filter(None, (one.led_by for one in found))
+    used = {one.unit for one in led_by if one.claim != "not_tested"}
+    units = [unit for unit in UNITS_SHOWN if unit in used]
+    return sentences.render("states.reading", **_level(report), units=units)
+
+
+def level(report: Report) -> str:
+    """The level that a claim of a report must pass, in words."""
+    return sentences.render("states.level", **_level(report))
+
+
+def _level(report: Report) -> dict[str, Any]:
+    """How many tests, and the level of the first step of Holm's correction.
+
+    Three digits, rounded down: what is shown is no looser than what is applied.
+    """
+    tests = int(report.settings.get(TESTS, 0))
+    down = Context(prec=3, rounding=ROUND_FLOOR)
+    level = down.create_decimal(repr(ALPHA / (tests or 1)))
+    return {"tests": tests, "limit": level}
+
+
+def surety(found: Sequence[Standing]) -> str:
+    """How sure the first screen is, as chances: of a false claim, and of a missed leak.
+
+    A corrected p bounds how often a report in which nothing leaked would claim as much.
+    """
+    of_1000: dict[int, list[str]] = {}
+    for one in found:
+        led = one.led_by if one.detections else None
+        if led and led.family == "primary" and led.p_adjusted is not None:
+            n = max(1, math.ceil(1000 * led.p_adjusted))
+            of_1000.setdefault(n, []).append(one.name)
+    clean = any(
+        tried.finding and tried.finding.mde is not None
+        for one in found
+        if one.state == "NO LEAK FOUND"
+        for tried in one.tally.get("not shown", ())
+    )
+    claims = sorted(of_1000.items())
+    return sentences.render("states.surety", claims=claims, clean=clean)
+
+
+def gate(found: Sequence[Standing]) -> str:
+    """The verdict of the gate without rules."""
+    skipped = {"void", "confounded", "not tested"}
+    unjudged = any(one.ships and skipped & {*one.tally} for one in found)
+    return sentences.render("states.gate", found=found, unjudged=unjudged)
+
+
+def uncovered(tried: Sequence[Mapping[str, Any]], found: Sequence[Standing]) -> str:
+    """What was not tested."""
+    return render(
+        "states.uncovered",
+        attacks=tried,
+        untested=[one.name for one in found if one.state == "NOT TESTED"],
+        nothing=all(one["state"] != "tested" for one in tried),
+        faults=any(one.faults for one in found),
+        relearned=relearned(found),
+    )

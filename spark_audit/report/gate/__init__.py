@@ -1,0 +1,1 @@
+"""The gate: rules that a report must pass before a checkpoint ships."""

@@ -1,0 +1,226 @@
+"""Rows and contrasts: the figures of a report, of single checkpoints and paired.
+
+They refuse NaN, a value without a status, and a missing reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    TypeVar,
+)
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+from spark_audit.errors import visible
+from spark_audit.stats.estimate import Estimate, Interval, Status, side_of
+
+if TYPE_CHECKING:
+    pass
+
+
+T = TypeVar("T")
+
+HashableT = TypeVar("HashableT", bound=Hashable)
+
+Family = Literal["primary", "exploratory"]
+
+Over = Literal["sources", "seeds", "both"]
+
+MIN_CLUSTERS_TO_PUBLISH = 5
+"""Clusters of a figure that is shown, and of a dose that is tested by itself. Three are
+the least that offices ask for; with five, four of them would have to be known to work
+out the last."""
+
+WITHHELD = f"withheld: fewer than {MIN_CLUSTERS_TO_PUBLISH} clusters (see report.json)"
+
+WITHHELD_NOTE = "withheld: else a smaller group could be worked out (see report.json)"
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+Number = Finite | None
+
+AS_UNIT: dict[str, Any] = {"unit": "as the field `unit` says"}
+
+Measured = Annotated[Number, Field(json_schema_extra=AS_UNIT)]
+"""A number that may be missing, in the unit that the field ``unit`` names."""
+
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
+
+Count = Annotated[int, Field(ge=0, le=10**15)]
+
+Text = Annotated[str, AfterValidator(visible)]
+"""Text of a report: it may come from somebody else, and hides nothing."""
+
+
+class Strict(BaseModel):
+    """What a report file holds: it does not change, and knows all of its fields."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_rendered(cls, data: Any) -> Any:
+        # Files hold sentences for their readers; the facts are what counts.
+        rendered = cls.model_computed_fields
+        if rendered and isinstance(data, dict):
+            return {k: v for k, v in data.items() if k not in rendered}
+        return data
+
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Self:
+        """A copy; what is changed is validated, which pydantic's own leaves out.
+
+        Raises
+        ------
+        ValidationError
+            If the copy would hold what no new one could.
+        """
+        same = super().model_copy(deep=deep)
+        if not update:
+            return same
+        return type(self).model_validate({**vars(same), **update})
+
+
+class Figure(Strict):
+    """Where a figure stands, and what it is: of a row, or of what a finding claims."""
+
+    audit: Text
+    """Audit that made it."""
+    checkpoint: Text
+    """Checkpoint, or method with several seeds; of a finding on all of them empty."""
+    metric: Text
+    """What was measured; of a finding on none empty."""
+    of: Text = ""
+    """Variant of the metric; empty if it has one."""
+    group: Text = "pooled"
+    """`pooled`, or a part, as `type:SSN`, `task:T`, `split:S`."""
+    value: Measured = None
+    """The figure; null exactly where it is not estimable."""
+    low: Measured = None
+    """Lower limit of the interval that decides."""
+    high: Measured = None
+    """Upper limit of the interval that decides."""
+    unit: Text = ""
+    """Unit of value, limits, nulls and mde; empty: none."""
+    null: Measured = None
+    """Value of no effect."""
+    mde: Measured = None
+    """Smallest effect that is detected with 80% power: at the level that a claim must
+    pass where a primary finding rests on this figure (0.05 divided by the primary tests
+    of the report, Holm's first step; null if none can be), at 5% divided by the tests
+    of the table where p is corrected over them, else by one two-sided test at 5%."""
+    status: Status = "ok"
+    """Whether the figure may be concluded on; `void`: a setup guard failed."""
+    state: Text = ""
+    """State of its checkpoint, as the report's first screen has it; empty: none."""
+    voided_by: Text = ""
+    """Setup guard that failed and voids it; empty: none."""
+    family: Family = "exploratory"
+    """`primary`: declared beforehand, and corrected over all checkpoints together."""
+
+
+class Row(Figure):
+    """One figure of a report (tidy: one row a figure)."""
+
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    """Confidence level of the intervals, a share."""
+    interval: Interval = "none"
+    """How low and high were made."""
+    parity_low: Measured = None
+    """Lower limit by percentiles of the bootstrap."""
+    parity_high: Measured = None
+    """Upper limit by percentiles of the bootstrap."""
+    n: Count = 0
+    """How many were averaged."""
+    clusters: Count = 0
+    """How many independent clusters they are in."""
+    null_low: Measured = None
+    """Lower end of the band of no effect."""
+    null_high: Measured = None
+    """Upper end of the band of no effect."""
+    over: Over = "sources"
+    """What the intervals are over."""
+    note: Text = ""
+    """Why a figure is missing or void; remarks."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Row:
+        if (self.value is None) != (self.status == "not_estimable"):
+            raise ValueError("value is null exactly when status is not_estimable")
+        if self.status == "not_estimable" and not self.note:
+            raise ValueError("a not_estimable row needs its reason in note")
+        return self
+
+    @property
+    def grouping(self) -> tuple[str, str]:
+        """Kind and name of the part it is of: ``("type", "SSN")``; or ``"pooled"``."""
+        kind, _, name = self.group.partition(":")
+        return kind, name
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends of the interval that decides, if it has one."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def withheld(self) -> bool:
+        """Whether a figure is there, but not in what can be shared."""
+        return self.value is None and self.note in (WITHHELD, WITHHELD_NOTE)
+
+    @classmethod
+    def of_estimate(cls, estimate: Estimate, **columns: Any) -> Self:
+        """A row with the estimate's figures and the given identifying columns."""
+        notes = filter(None, (estimate.note, columns.pop("note", "")))
+        columns = {**vars(estimate), **columns, "note": "; ".join(notes)}
+        del columns["se"]  # rows have what follows from it
+        return cls(**columns)
+
+
+class Contrast(Row):
+    """A paired comparison of a checkpoint with a baseline over the same manifest."""
+
+    baseline: Text
+    """What the checkpoint is held against."""
+    p: Probability = None
+    """Two-sided p of no difference."""
+    p_adjusted: Probability = None
+    """p corrected (Holm) over the checkpoints of the family."""
+
+    @property
+    def best_p(self) -> float | None:
+        """The p that counts: corrected, where it is one of several."""
+        return self.p if self.p_adjusted is None else self.p_adjusted
+
+    def direction(self, *, up: str, down: str) -> str:
+        """Where its interval lies: ``missing``, ``still``, or either side of 0."""
+        return {None: "missing", 0: "still", 1: up, -1: down}[side_of(self)]
+
+    @property
+    def moved(self) -> bool:
+        """Whether a change may be claimed: its interval and its test agree on one."""
+        return bool(side_of(self)) and self.p is not None and self.p <= 1 - self.level
+
+
+def grouped(
+    items: Iterable[T], key: Callable[[T], HashableT]
+) -> dict[HashableT, list[T]]:
+    """Items by a key, in the order in which its values come first."""
+    parts: dict[HashableT, list[T]] = {}
+    for item in items:
+        parts.setdefault(key(item), []).append(item)
+    return parts
