@@ -155,6 +155,7 @@ def content_of(rows: int) -> dict[str, Any]:
         "pairs": (pair for row in range(rows) for pair in example_of(row)[1]),
         "unmatched": [],
         "canaries": [],
+        "twins": [],
         "membership": {"members": sides[0], "non_members": sides[1]},
         "balance": [],
         "notes": [],

@@ -190,6 +190,7 @@ def make_case() -> Callable[..., Case]:
             "examples": examples,
             "pairs": pairs,
             "unmatched": unmatched,
+            "twins": [],
             "canaries": [],
             "membership": {"members": [], "non_members": []},
             "balance": [],

@@ -484,7 +484,7 @@ def task_manifest(
                 "pairs": 0,
             },
             "examples": map(example_record, rows, units.labels),
-            **dict.fromkeys(("pairs", "unmatched", "canaries"), ()),
+            **dict.fromkeys(("pairs", "unmatched", "canaries", "twins"), ()),
             "membership": {"members": [], "non_members": []},
             "balance": [],
             "notes": [note, *units.notes],

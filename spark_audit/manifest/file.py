@@ -177,8 +177,6 @@ def check_joined(manifest: Manifest) -> None:
 def content_of(manifest: Manifest) -> dict[str, Any]:
     """What a manifest's file holds, its long lists as tables."""
     tables = _tables({name: getattr(manifest, name) for name in MANIFEST_PARTS})
-    if not tables["twins"]:  # manifests before them had no such field
-        del tables["twins"]
     head = manifest.having(**dict.fromkeys(MANIFEST_PARTS, []))
     return {**head.model_dump(mode="json"), **tables}
 

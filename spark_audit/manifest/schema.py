@@ -516,9 +516,7 @@ class Manifest(_Part):
     pairs: Annotated[list[ManifestPair], Packed]
     unmatched: Annotated[list[UnmatchedSpan], Packed]
     canaries: Annotated[list[ManifestCanary], Packed]
-    twins: Annotated[list[ManifestTwins], Packed] = Field(
-        default=[], exclude_if=lambda v: not v
-    )
+    twins: Annotated[list[ManifestTwins], Packed]
     membership: MembershipRows
     balance: list[BalanceRow]
     notes: list[str]

@@ -295,16 +295,12 @@ _SCHEMAS = [
     for layout in COLUMN_TYPES.values()
 ]
 
-GONE = "top40_cold"
-"""A column of earlier parts that nothing reads."""
-
 
 def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     """The first digits of the keys of a part, and its remarks; damage is an error."""
     data = files.read_regular(path, most=files.data_bytes())
     table = pq.read_table(pa.BufferReader(data))
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
-    table = table.drop_columns([n for n in table.column_names if n == GONE])
     keys, *lists = map(pa.ChunkedArray.combine_chunks, table.columns)
     # The name fits the bytes of a file that somebody else wrote, too.
     if (
