@@ -6,14 +6,22 @@ same on this site and where the files are read without it.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from docutils.nodes import Element
 from jinja2 import Environment
+from sphinx.addnodes import desc_signature
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.util.inspect import stringify_signature
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import references
 
 import spark_audit as sa
 from spark_audit.cli import main
@@ -22,6 +30,7 @@ from spark_train import cli as training
 project = "SPARK Audit"
 project_copyright = "The SPARK Audit developers, MIT licence"
 extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser"]
+nitpicky = True  # a reference to what does not exist is a warning
 root_doc = "README"
 include_patterns = ["docs/*.md", "*.md", "benchmarks/*.md", "reports/README.md"]
 include_patterns += ["reports/claims/*/claims.md"]
@@ -168,7 +177,26 @@ def plain_types(
     return stringify_signature(own, unqualified_typehints=True), of
 
 
+def without_entry(
+    app: Sphinx, env: BuildEnvironment, reference: Element, text: Element
+) -> Element | None:
+    """Show as text a reference to what has no entry on this site, if it exists.
+
+    These are types of signatures, which are made from the code and mostly belong to
+    other projects, and names of ours that docstrings refer to for readers of the code.
+    Any other reference is left to Sphinx, which warns of it.
+    """
+    inside = reference.parent
+    while inside is not None and not isinstance(inside, desc_signature):
+        inside = inside.parent
+    module = reference.get("py:module") or ""
+    if inside is not None or references.exists(reference["reftarget"], module):
+        return text
+    return None
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("missing-reference", without_entry)
     app.connect("autodoc-process-signature", plain_types)
     app.connect("source-read", rendered)

@@ -138,7 +138,7 @@ LINES = {
     "-o again --steps 2 --batch-size 2 --device cpu --quiet",
     "score": "spark-train score data/yelp.jsonl --base base --device cpu --quiet",
 }
-"""Command lines, in the folder :func:`workshop`."""
+"""Command lines, in the folder of the fixture ``workshop``."""
 
 
 def left(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import conf
 import pytest
+import references
 from claims.__main__ import parser as claims_parser
 
 from spark_audit import sentences
@@ -136,6 +137,16 @@ def test_the_house_is_drawn_as_it_stands():
         assert (ROOT / name).is_file(), name
     for name, place in re.findall(r"`([A-Z]+)` in `(\w+/[\w/]+)\.py`", CONTRIBUTING):
         assert hasattr(import_module(place.replace("/", ".")), name), name
+
+
+def test_docstrings_refer_to_what_exists():
+    missing = [
+        f"{module}: {name}"
+        for module, source in references.sources().items()
+        for name in references.ROLE.findall(source)
+        if not references.exists(name, module)
+    ]
+    assert not missing
 
 
 def test_the_example_row_is_valid_and_its_span_is_the_number(tmp_path):

@@ -98,15 +98,17 @@ class Metric:
         Which way it moves as a checkpoint learns its rows, or the string planted in
         them, by heart: 1 up, -1 down; 0: neither by itself.
     variants, hidden, missing
-        What ``of`` can be (:data:`ANY`: anything); those that stand in the CSV alone;
-        those that get a row with the reason where nothing was scored.
+        What ``of`` can be (:data:`~spark_audit.names.ANY_NAME`: anything); those that
+        stand in the CSV alone; those that get a row with the reason where nothing was
+        scored.
     null, note
         Chance value, and what stands with every figure.
     alone, heavy
         Whether it has no contrasts; whether its percentile interval never decides.
     glance, headline
-        Variants among the figures that are shown first (:data:`ANY`: the one that the
-        verdict rests on), and those that sentences on several seeds are of.
+        Variants among the figures that are shown first
+        (:data:`~spark_audit.names.ANY_NAME`: the one that the verdict rests on), and
+        those that sentences on several seeds are of.
     partner
         Metric that it is shown with or not at all: from the one the other may follow.
     panel, counted

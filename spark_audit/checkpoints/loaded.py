@@ -40,7 +40,7 @@ class Loaded:
     source
         What the user gave, without folders above it.
     format
-        Registry name of the format that opened it.
+        Name of the format that opened it; ``live`` for a model in memory.
     base
         Name of the base for adapters, else ``None``.
     base_sha256

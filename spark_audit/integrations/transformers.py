@@ -106,7 +106,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
     part of the manifest with the model as it is, before the first step, at times, and
     after the last one. Main figures go into ``trainer.log``, and so to whatever
     ``report_to`` names; sentences to Python's logger ``spark_audit``; the looks stand
-    in :attr:`looks`. Model, random numbers and the order of rows stay as without it.
+    in ``looks``. Model, random numbers and the order of rows stay as without it.
 
     Parameters
     ----------

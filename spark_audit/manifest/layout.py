@@ -251,7 +251,7 @@ class TokenCorpus:
     counts
         How often each token stands in all texts, special ones left out.
     before
-        As :attr:`before`.
+        As the attribute.
 
     Attributes
     ----------
@@ -340,7 +340,7 @@ class TokenCorpus:
         return np.cumsum(np.concatenate(parts, dtype=np.float64))
 
     def after(self) -> dict[str, float]:
-        """:attr:`before` of the examples behind these."""
+        """Return ``before`` of the examples that follow these."""
         return {name: float(self.sums(name)[-1]) for name in AVERAGED_COVARIATES}
 
 

@@ -1,8 +1,7 @@
 """A request, checked from headers: what its checkpoints score, and what is lacking.
 
 The passes of all audits are united before anything is scored. An audit that wants the
-stages of a series (``stages`` is one of its parts) gets them as ``NAME@K``; the others
-see a series as its last stage.
+stages of a series gets them as ``NAME@K``; the others see a series as its last stage.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Evidence:
     values
         Name -> float64, shape ``(checkpoints, units)``; NaN where not scored.
     facts
-        Facts on all units that :meth:`Audit.conclude` needs.
+        Facts on all units that :meth:`~spark_audit.audits.base.Audit.conclude` needs.
     """
 
     units: pd.DataFrame = field(default_factory=pd.DataFrame)

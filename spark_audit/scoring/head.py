@@ -315,7 +315,7 @@ def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Shape ``(n, 2 * len(NUCLEI))``, float64: size and log of the mass of each.
+        Shape ``(n, 2 * len(NUCLEUS_SHARES))``, float64: size and log of the mass of each.
     """
     relative = (largest - largest[:, :1]).double() - log_sum[:, None]
     mass = relative.exp_().cumsum(1)
@@ -374,8 +374,8 @@ class Head:
     ) -> torch.Tensor:
         """Columns, or NLL alone, of targets after hidden states ``(n, H)``.
 
-        Targets and what is found have the shapes of :meth:`Columns.reduce`, or of
-        :meth:`Columns.nll`.
+        Targets and what is found have the shapes of :meth:`TokenColumns.reduce`, or
+        of :meth:`TokenColumns.nll`.
         """
         columns, found = self._columns, []
         reduce = columns.nll if only_nll else columns.reduce

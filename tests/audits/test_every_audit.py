@@ -3,7 +3,8 @@
 Three checkpoints are scored over one manifest without a model: ``base`` as the
 reference, ``clean`` with noise, ``leaky`` with noise and knowing what it was trained on
 by heart. How that is planted follows from the pass (:data:`planted.PLANTED`),
-never from the audit, and which way a figure must move from its :class:`Metric`.
+never from the audit, and which way a figure must move from its
+:class:`~spark_audit.audits.base.Metric`.
 """
 
 import json

@@ -71,8 +71,9 @@ class Extraction(Audit):
     all of them; ``supervision`` what training did with it, where that is known.
     ``first`` marks the first row of
     a canary by id, which alone is evaluated. ``prompt`` is ``full`` or one of
-    :data:`PROMPTS`, ``span`` the number of the span in the manifest; ``parts`` and
-    ``parts_right`` are those of :func:`graded`, the columns of strings those of
+    :data:`~spark_audit.manifest.sequences.PROMPTS`, ``span`` the number of the span in
+    the manifest; ``parts`` and ``parts_right`` are those of
+    :func:`~spark_audit.audits.extract.prompts.graded`, the columns of strings those of
     :func:`~spark_audit.audits.extract.guessing.string_facts`.
     """
 

@@ -287,7 +287,8 @@ def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
 def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     """Records by checkpoint and prompt, the true prefix first; hits that are sure.
 
-    One is of whole identifiers, the others of their parts (:func:`graded`).
+    One is of whole identifiers, the others of their parts
+    (:func:`~spark_audit.audits.extract.prompts.graded`).
     ``true_prefix`` counts those of the same spans that come back behind it, ``cue_too``
     those of the prompt's hits that the cue gives in another row's context too; ``note``
     has the reason where no difference is estimable, ``shown`` is whether one was found,
@@ -369,8 +370,9 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
     """P that identifiers in several trained rows come back no more than those in one.
 
     Clusters are dealt anew to both within types. Frequent strings are guessed more
-    often, too: easily guessed types (:data:`GUESSABLE`) are left out, names and
-    addresses, and what the cue gives in another row.
+    often, too: types that are guessed more often than
+    :data:`~spark_audit.audits.extract.guessing.MAX_GUESS_RATE`, names and addresses
+    are left out, and so is what the cue gives in another row.
     """
     train, held = counted(spans), without_read(counted(spans, "test"))
     rates = guess_rates(train, held, other_rows=False)

@@ -163,10 +163,10 @@ class Matched(Audit):
         where that is known; ``form``, ``cue``, ``stratum`` and ``text_auc`` are those
         of :class:`~spark_audit.audits.identifiers.Facts`, 0 for any other text.
         ``alike`` rows hold the eligible tokens of one class (``type``: see
-        :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and
-        columns :data:`CLASSES` how many tokens of each an identifier has. Without a
-        ``split`` are ``rematched`` and ``placebo``, whose sums are those of identifiers
-        minus those of controls: see
+        :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and the
+        columns of :data:`~spark_audit.audits.matched.units.CLASS_NAMES` how many tokens
+        of each an identifier has. Without a ``split`` are ``rematched`` and
+        ``placebo``, whose sums are those of identifiers minus those of controls: see
         :func:`~spark_audit.audits.matched.sensitivity.other_pairs`.
         """
         scores = {n: passes[Pass()] for n, passes in tables.items() if Pass() in passes}

@@ -77,7 +77,7 @@ def drawings(report: Report, *, only: Collection[str] = FIGURE_NEEDS) -> list[Dr
 
 
 def plot(report: Report, name: str) -> Axes:
-    """Draw a figure; see :meth:`spark_audit.results.Report.plot`."""
+    """Draw a figure; see :meth:`spark_audit.results.report.Report.plot`."""
     if name not in FIGURE_NEEDS:
         raise InputError(
             f"unknown figure {name!r}", fix=choose(name, list(FIGURE_NEEDS))
