@@ -10,6 +10,7 @@ import sys
 from functools import cache
 from inspect import isfunction, signature
 from pathlib import Path
+from pydoc import locate
 from typing import Any, get_type_hints
 
 from docutils.nodes import Element
@@ -182,17 +183,20 @@ def without_entry(
 ) -> Element | None:
     """Show as text a reference to what has no entry on this site, if it exists.
 
-    These are types of signatures, which are made from the code and mostly belong to
-    other projects, and names of ours that docstrings refer to for readers of the code.
-    Any other reference is left to Sphinx, which warns of it.
+    These are types of signatures, which are made from the code; names of other
+    projects; and names of ours that docstrings refer to for readers of the code. Any
+    other reference is left to Sphinx, which warns of it.
     """
     inside = reference.parent
     while inside is not None and not isinstance(inside, desc_signature):
         inside = inside.parent
-    module = reference.get("py:module") or ""
-    if inside is not None or references.exists(reference["reftarget"], module):
-        return text
-    return None
+
+    name = reference["reftarget"]
+    if name.partition(".")[0] in references.PACKAGES or "." not in name:
+        has_name = references.exists(name, reference.get("py:module") or "")
+    else:
+        has_name = locate(name) is not None
+    return text if inside is not None or has_name else None
 
 
 def setup(app: Sphinx) -> None:
