@@ -92,9 +92,10 @@ def reduce(
     Returns
     -------
     sums, counts, most
-        Shapes ``(n, 4)``, ``(n, 2)`` and ``(n, width / TRITON_PIECE)``: the largest logit m,
-        sum exp(z - m), sum exp(z - m) (z - m) and the same with the square; how many
-        logits are above the target's, and equal to it; float32, int32, float32.
+        Shapes ``(n, 4)``, ``(n, 2)`` and ``(n, width / TRITON_PIECE)``: the largest
+        logit m, sum exp(z - m), sum exp(z - m) (z - m) and the same with the square;
+        how many logits are above the target's, and equal to it; float32, int32,
+        float32.
     """
     n, width = z.shape
     sums = torch.empty(n, 4, device=z.device)

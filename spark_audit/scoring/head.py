@@ -315,7 +315,8 @@ def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Shape ``(n, 2 * len(NUCLEUS_SHARES))``, float64: size and log of the mass of each.
+        Shape ``(n, 2 * len(NUCLEUS_SHARES))``, float64: size and log of the mass of
+        each.
     """
     relative = (largest - largest[:, :1]).double() - log_sum[:, None]
     mass = relative.exp_().cumsum(1)

@@ -182,7 +182,8 @@ def accuracy_estimate(
     ----------
     drawn
         Shape ``(B, T * N + N)``, ``answers.sums`` in resamples that
-        :func:`~spark_audit.stats.bootstrap.draw_in_strata` gives: also give the percentile interval.
+        :func:`~spark_audit.stats.bootstrap.draw_in_strata` gives: also give the
+        percentile interval.
     """
     estimate = _estimate([answers], metric, drawn)
     if estimate.value is None or metric not in LEVEL_METRICS:
