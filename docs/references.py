@@ -57,6 +57,20 @@ def names_in(module: str) -> frozenset[str]:
     return frozenset(_names_of(ast.parse(sources()[module]).body))
 
 
+@cache
+def all_names() -> frozenset[str]:
+    """Return every name that any module binds, members of classes by themselves, too.
+
+    Files and folders count by their names.
+    """
+    found = set()
+    for module in sources():
+        found.update(module.split("."))
+        for name in names_in(module):
+            found.update((name, name.rpartition(".")[2]))
+    return frozenset(found)
+
+
 def exists(name: str, module: str) -> bool:
     """Return whether a name that a docstring of a module refers to is one of ours.
 

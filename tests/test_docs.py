@@ -1,5 +1,6 @@
 """What README and CONTRIBUTING show is what the program does."""
 
+import doctest
 import json
 import re
 import shlex
@@ -137,6 +138,41 @@ def test_the_house_is_drawn_as_it_stands():
         assert (ROOT / name).is_file(), name
     for name, place in re.findall(r"`([A-Z]+)` in `(\w+/[\w/]+)\.py`", CONTRIBUTING):
         assert hasattr(import_module(place.replace("/", ".")), name), name
+
+
+NO_NAMES = {
+    *("None", "default_rng", "Generator"),
+    *("NAME", "EXTENSION", "nll_quantile"),
+    *("is_trained", "tokens_by_cluster"),
+}
+"""Names of other projects, of keys and of files, and those that show how to name."""
+
+FILE_ENDINGS = {"py", "pyi", "toml", "json", "md", "txt"}
+
+
+def test_contributing_names_what_exists():
+    sentences = re.sub(r"^ *```.*?^ *```$", "", CONTRIBUTING, flags=re.M | re.S)
+    words = re.findall(r"`((?:\w+\.)*\w+)(?:\([^`]*\))?`", sentences)
+    words = [word for word in words if word.split(".")[-1] not in FILE_ENDINGS]
+    # What has a capital or an underscore in it is a name in code; so are calls.
+    names = {word.rpartition(".")[2] for word in words if re.search("[A-Z_]", word)}
+    names |= set(re.findall(r"`(?:\w+\.)*(\w+)\([^`]*\)`", sentences))
+    assert len(names) > 50
+    assert not names - references.all_names() - NO_NAMES
+
+
+EXAMPLES = [
+    module
+    for module, source in references.sources().items()
+    if re.search(r"^ *>>> ", source, flags=re.M)
+]
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_examples_in_docstrings_give_what_they_show(module):
+    done = doctest.testmod(import_module(module))
+    assert done.attempted
+    assert not done.failed
 
 
 def test_docstrings_refer_to_what_exists():
