@@ -5,6 +5,7 @@ pure code start at once. Folders made here are session-wide: copy before changin
 """
 
 import gc
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,10 @@ from hypothesis import settings
 
 from spark_audit.sentences import renderer
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # As many workers as cores: with more threads than cores, each waits for the others.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Sentences of findings and guards that tests make by hand.
 SAID = {"said": "{{ text }}", "said.withdrawn": "{{ otherwise }}"}
 renderer._known("en").update(SAID | {"guard.said": "{{ text }}"})
@@ -24,9 +29,10 @@ pytest_plugins = ["synthetic"]
 LONGEST = [
     f"test_{name}.py"
     for name in (
-        "golden every_audit run fuzz demo decoding kills all additions distributed "
-        "verify task_state privacy_dpsgd mia canary training_run foreign ray "
-        "peft_adapter run_folder gate_output callback"
+        "demo verify ray golden additions every_audit run fuzz kills distributed "
+        "callback kept_reports decoding foreign_files task_state options faults "
+        "engines supervision training_run privacy_dpsgd mia canary foreign "
+        "peft_adapter run_folder gate_output sequences"
     ).split()
 ]
 """Files that take longest, to be run first: none is left to one worker at the end."""
