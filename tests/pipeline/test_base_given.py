@@ -34,7 +34,7 @@ def request_of(workshop, tmp_path):
 
     def make(ckpt: Any, **fields: Any) -> Request:
         request = Request(
-            audits=(Matched(placebo_draws=5),),
+            audits=(Matched(placebo_draws=5, rematched=False),),
             ckpt=(f"ours={ckpt}",),
             manifest=workshop / "m.json",
             output=tmp_path / "report",

@@ -40,7 +40,7 @@ def request_of(workshop, tiny_base, tmp_path):
     def make(name: str, **fields: Any) -> Request:
         return replace(
             Request(
-                audits=(Matched(placebo_draws=5),),
+                audits=(Matched(placebo_draws=5, rematched=False),),
                 ckpt=(f"ours={workshop / name}",),
                 base=str(tiny_base),
                 manifest=workshop / "m.json",
@@ -86,7 +86,9 @@ def test_a_report_of_other_weights_keeps_the_one_of_the_same_name(request_of, ca
 
 
 def test_other_audits_of_other_weights_are_no_part_of_the_new_report(request_of):
-    folder = run(request_of("first", audits=("nll", Matched(placebo_draws=5)))).folder
+    folder = run(
+        request_of("first", audits=("nll", Matched(placebo_draws=5, rematched=False)))
+    ).folder
     before = report_files(folder)
 
     report = run(request_of("again", audits=("nll",))).report
@@ -108,7 +110,7 @@ def test_a_report_of_other_settings_keeps_the_one_before(request_of, fields, cap
 
 def test_options_of_an_audit_are_settings_too(request_of):
     folder = run(request_of("first")).folder
-    run(request_of("first", audits=(Matched(placebo_draws=6),)))
+    run(request_of("first", audits=(Matched(placebo_draws=6, rematched=False),)))
     assert len(kept_folders(folder)) == 1
 
 

@@ -97,7 +97,7 @@ def request_of(tmp_path_factory, tiny_base, make_adapter):
 
     def make(**fields: Any) -> Request:
         given: dict[str, Any] = {
-            "audits": (Matched(placebo_draws=5),),
+            "audits": (Matched(placebo_draws=5, rematched=False),),
             "ckpt": tuple(f"{name}={folder / name}" for name in ("one", "two", "full")),
             "base": str(tiny_base),
             "manifest": folder / "m.json",

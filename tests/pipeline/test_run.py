@@ -56,7 +56,7 @@ def request_of(workshop, tiny_base, tmp_path):
     def make(**fields: Any) -> Request:
         return replace(
             Request(
-                audits=(Matched(placebo_draws=5),),
+                audits=(Matched(placebo_draws=5, rematched=False),),
                 ckpt=(f"ours={workshop / 'lora'}",),
                 base=str(tiny_base),
                 manifest=workshop / "manifests" / "m.json",
