@@ -366,7 +366,7 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
     """Tests of all trained identifiers, and of the highest dose where doses differ.
 
     A highest dose of fewer clusters than
-    :data:`~spark_audit.results.findings.MIN_CLUSTERS_TO_PUBLISH` is not tested by
+    :data:`~spark_audit.results.rows.MIN_CLUSTERS_TO_PUBLISH` is not tested by
     itself.
     """
     ours, others = own[own["side"] == TRAINED], held_out(own)
