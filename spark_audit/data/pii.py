@@ -173,8 +173,9 @@ _PATTERN_OF_TYPE: Mapping[str, str] = {
         (?:[ ](?:[NS]\.[EW]\.|[NS][EW]\b|[NSEW]\b\.?)
         |[ ](?:North|South|East|West)\b(?![ ]of\b))?
         (?:,?[ ](?:(?:Apt|Apartment|Suite|Ste|Unit)\b\.?[ ]?|\#)\w{{1,6}})?
-        (?:,[ ]{_CAPITAL_WORD}(?:[ ]{_CAPITAL_WORD}){{0,2}},?[ ][A-Z]{{2}}\b(?:[
-        ]\d{{5}}(?!\d))? (?:-\d{{4}}(?!\d))?)?) # A box at a post office.
+        (?:,[ ]{_CAPITAL_WORD}(?:[ ]{_CAPITAL_WORD}){{0,2}},?[ ][A-Z]{{2}}\b
+        (?:[ ]\d{{5}}(?!\d))?(?:-\d{{4}}(?!\d))?)?)
+        # A box at a post office.
         (?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{{1,6}})(?![\w]|-\w)""",
     "NAME": rf"""
         # Behind a title.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from spark_audit.data import canaries, injection, pii
+from spark_audit.data import canaries, canary_candidates, injection, pii
 from spark_audit.data.canaries import (
     CANARY_FORMATS,
     CANARY_PARTS,
@@ -223,7 +223,7 @@ def test_a_blank_that_changes_hands_is_a_change():
 
 
 def test_where_draws_run_out_the_reason_is_told(monkeypatch):
-    monkeypatch.setattr(canaries, "MAX_DRAWS", 300)
+    monkeypatch.setattr(canary_candidates, "MAX_DRAWS", 300)
     got = found("full")
     assert (got["candidates"], got["true_index"]) == ([], None)
     assert re.fullmatch(
@@ -232,7 +232,7 @@ def test_where_draws_run_out_the_reason_is_told(monkeypatch):
 
 
 def test_a_class_of_one_ends(monkeypatch):
-    monkeypatch.setattr(canaries, "MAX_DRAWS", 5000)
+    monkeypatch.setattr(canary_candidates, "MAX_DRAWS", 5000)
 
     def lonely(texts):
         return [[0] if text == PARTS_OF["password"] else [0, 0] for text in texts]
