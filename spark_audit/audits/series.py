@@ -290,8 +290,9 @@ def _finding(
         "members": int(member.sum()),
         "others": int((~member.astype(bool)).sum()),
     }
-    primary = {"p": needed, **above.figures()}
-    return Finding.on(row, claim, f"series.{claim}", facts=facts, **primary)
+    return above.finding(
+        row, claim, f"series.{claim}", facts=facts, p=needed, power=above.power()
+    )
 
 
 def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:

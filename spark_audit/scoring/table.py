@@ -21,22 +21,48 @@ import pyarrow.parquet as pq
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_regular, write_atomically
 
-_COLUMNS_OF_PASS: Mapping[str, str] = {
-    "plain": "nll:f4 rank_lo:i4 ties:i4 mean_logp:f4 sd_logp:f4 top1_margin:f4 "
-    "top40_logp:f4",
-    "prompted": "nll:f4 rank_lo:i4 ties:i4 top40_logp:f4",
-    "nucleus": "nll:f4 rank_lo:i4 top_p90_size:i4 top_p90_logp:f4 top_p95_size:i4 "
-    "top_p95_logp:f4",
-    "candidates": "nll_sum:f4 nll_mean:f4",
-    "noise": "nll:f4 relative:f4",
-    "generate": "strict:i1 normalised:i1 stop:i1 n_tokens:i4",
-}
+FLOAT = np.dtype(np.float32)
+COUNT = np.dtype(np.int32)
+CODE = np.dtype(np.int8)
+
 COLUMN_TYPES: Mapping[str, Mapping[str, np.dtype]] = {
-    kind: {
-        name: np.dtype(dtype)
-        for name, dtype in (column.split(":") for column in columns.split())
-    }
-    for kind, columns in _COLUMNS_OF_PASS.items()
+    "plain": {
+        "nll": FLOAT,  # nats
+        "rank_lo": COUNT,  # 1 + tokens that are likelier
+        "ties": COUNT,  # other tokens that are as likely
+        "mean_logp": FLOAT,  # mean log probability of the next token, nats
+        "sd_logp": FLOAT,  # its standard deviation, nats
+        "top1_margin": FLOAT,  # the token's logit minus the largest other one
+        "top40_logp": FLOAT,  # log of the mass of the 40 likeliest tokens, nats
+    },
+    "prompted": {
+        "nll": FLOAT,
+        "rank_lo": COUNT,
+        "ties": COUNT,
+        "top40_logp": FLOAT,
+    },
+    "nucleus": {
+        "nll": FLOAT,
+        "rank_lo": COUNT,
+        "top_p90_size": COUNT,  # tokens of the nucleus of 0.9
+        "top_p90_logp": FLOAT,  # log of their mass, nats
+        "top_p95_size": COUNT,
+        "top_p95_logp": FLOAT,
+    },
+    "candidates": {
+        "nll_sum": FLOAT,  # nats
+        "nll_mean": FLOAT,  # nats per token
+    },
+    "noise": {
+        "nll": FLOAT,
+        "relative": FLOAT,  # scale of the noise over the embeddings' root mean square
+    },
+    "generate": {
+        "strict": CODE,  # 1: the answer is the expected one
+        "normalised": CODE,  # 1: it is, but for case, punctuation and white space
+        "stop": CODE,  # 0: end-of-text token, 1: end of the line, 2: the limit
+        "n_tokens": COUNT,  # tokens that were written
+    },
 }
 """Kind of pass -> its columns, as its file in ``passes/`` explains them."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import scipy
@@ -217,8 +217,13 @@ class Estimand(NamedTuple):
         """Its estimate; ``replicates`` give the percentile interval."""
         if self.rate:
             return rate_estimate(*self.sums.T, replicates=replicates)
-        options: Any = {"n": self.n, "replicates": replicates, "bounds": self.bounds}
-        return estimate_of(self.sums, self.statistic, **options)
+        return estimate_of(
+            self.sums,
+            self.statistic,
+            n=self.n,
+            replicates=replicates,
+            bounds=self.bounds,
+        )
 
 
 K = TypeVar("K")

@@ -164,8 +164,13 @@ class Membership(Audit):
         else:
             base = tables[BASE][Pass()]
         texts = [scores.scored_text(manifest.by_id[key]) for key in ids]
-        options = {"seed": context.seed, "permutations": self.blind_permutations}
-        units, alone, blind = without_model(manifest, texts, ids, **options)
+        units, alone, blind = without_model(
+            manifest,
+            texts,
+            ids,
+            seed=context.seed,
+            permutations=self.blind_permutations,
+        )
         attacks = given_files(self.scores_file)
         outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
         of_base = scores.membership_scores(base, manifest, ids)
@@ -233,8 +238,10 @@ class Membership(Audit):
         ]
         told, above = verdicts(names, [*rows, *contrasts], judged)
         for name in evidence.facts["unscored"]:
-            lost: dict[str, Any] = {"checkpoint": name, "reason": TEXTS_NOT_SCORED}
-            told.append(Finding.not_tested("mia", "mia.missing", **lost))
+            missing = Finding.not_tested(
+                "mia", "mia.missing", checkpoint=name, reason=TEXTS_NOT_SCORED
+            )
+            told.append(missing)
         tables = {
             "mia_covariates": [*covariate_table(judged.facts)],
             "mia_roc": [*curve_table(pooled, names)],
@@ -262,9 +269,13 @@ def rows_of(
             null = group.chance(name, attack, scores.MEMBERSHIP_FPRS[metric])
         if attack == "blind" and estimate.value is not None:
             # Intervals that take cross-validated scores as given are too narrow.
-            sizes: dict[str, Any] = {"n": estimate.n, "clusters": estimate.clusters}
-            bare = Estimate(estimate.value, status=estimate.status, **sizes)
-            estimate = bare.noting("cross-validated, without a model")
+            without_interval = Estimate(
+                estimate.value,
+                status=estimate.status,
+                n=estimate.n,
+                clusters=estimate.clusters,
+            )
+            estimate = without_interval.noting("cross-validated, without a model")
             if pooled and metric == "auc":
                 told = judged.alone
                 p, drawn = p_value(told["blind_p"]), told["blind_permutations"]
@@ -279,7 +290,16 @@ def rows_of(
             within = estimate.status == "ok" and side_of(estimate, 0.5) == 0
             if metric == "auc" and within and estimate.mde:
                 estimate = estimate.noting(NOT_DETECTED)
-        yield Membership.row(estimate, name, metric, attack, group=group.name, **null)
+        yield Membership.row(
+            estimate,
+            name,
+            metric,
+            attack,
+            group=group.name,
+            null=null.get("null", Membership.metric(metric).null),
+            null_low=null.get("null_low"),
+            null_high=null.get("null_high"),
+        )
 
 
 def _voided(
@@ -300,13 +320,20 @@ def contrasts_of(
     judged: Findings,
 ) -> Iterator[Contrast]:
     """AUC and rates of one score minus those of another checkpoint."""
-    columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
-    columns |= {"baseline": other}
     for metric, estimate, p in group.differences((name, attack), (other, attack)):
         if estimate.value is not None:
             estimate = _voided(estimate, judged, attack, change=True)
-        figure: dict[str, Any] = {"metric": metric, "p": p, "null": 0.0}
-        yield Contrast.of_estimate(estimate, **columns, **figure)
+        yield Contrast.of_estimate(
+            estimate,
+            audit="mia",
+            checkpoint=name,
+            baseline=other,
+            metric=metric,
+            of=attack,
+            group=group.name,
+            null=0.0,
+            p=p,
+        )
 
 
 def curve_table(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -22,7 +21,7 @@ from spark_audit.audits.mia.scores import (
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
-from spark_audit.results import Row
+from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import EXCESS, Fact
 from spark_audit.stats import clustered_roc
 from spark_audit.stats.bootstrap import Weights
@@ -135,39 +134,79 @@ class AboveTexts:
             "mde": apart.mde,
         }
 
-    def figures(self, *, over: float = 1.0) -> dict[str, Any]:
-        """What is claimed: by how much the score exceeds the bar.
+    def power(self, *, over: float = 1.0) -> list[Power]:
+        """Return what the smallest excess follows from that is detected.
 
-        With what the smallest difference follows from that is detected among ``over``
-        tests.
+        Empty where the excess has no standard error.
+
+        Parameters
+        ----------
+        over
+            Tests that its p is corrected over.
         """
-        apart, power = self.difference, []
-        if apart.se:
-            most = 1 - self.bar
-            bar: dict[str, Any] = {"most": most, "beyond": self.margin, "over": over}
-            power.append(Power(test="t", se=apart.se, df=apart.clusters - 1, **bar))
-        return {
-            "metric": f"auc{EXCESS}",
-            "value": apart.value,
-            "low": apart.low,
-            "high": apart.high,
-            "null": 0.0,
-            "unit": "AUC",
-            "power": power,
-        }
+        if not self.difference.se:
+            return []
+        test = Power(
+            test="t",
+            se=self.difference.se,
+            df=self.difference.clusters - 1,
+            most=1 - self.bar,
+            beyond=self.margin,
+            over=over,
+        )
+        return [test]
+
+    def finding(
+        self,
+        row: Row,
+        claim: Claim,
+        says: str,
+        *,
+        facts: Mapping[str, Fact],
+        p: float,
+        power: Sequence[Power],
+    ) -> Finding:
+        """Return a finding that claims by how much a score exceeds the bar.
+
+        Parameters
+        ----------
+        row
+            The figure of the score.
+        """
+        excess = self.difference
+        return Finding.on(
+            row,
+            claim,
+            says,
+            facts=facts,
+            metric=f"auc{EXCESS}",
+            value=excess.value,
+            low=excess.low,
+            high=excess.high,
+            unit="AUC",
+            null=0.0,
+            p=p,
+            power=list(power),
+        )
 
     def facts(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Fact]:
-        """Its figures as rows: ``score``, ``texts`` and what is ``beyond`` the bar.
+        """Return its figures as rows: ``score``, ``texts``, what is ``beyond`` the bar.
 
         ``is_bar_chance`` is whether the bar is chance, and not the texts.
         """
-        apart = self.difference
-        row = partial(Row.of_estimate, audit=audit, checkpoint=name)
-        area = partial(Estimate, n=apart.n, clusters=apart.clusters)
+        excess = self.difference
+        score = Estimate(self.score, n=excess.n, clusters=excess.clusters)
+        texts = Estimate(self.texts, n=excess.n, clusters=excess.clusters)
         return {
-            "score": row(area(self.score), metric="auc", of=attack),
-            "texts": row(area(self.texts), metric="auc", of="texts"),
-            "beyond": row(apart, metric="beyond_texts", of=attack),
+            "score": Row.of_estimate(
+                score, audit=audit, checkpoint=name, metric="auc", of=attack
+            ),
+            "texts": Row.of_estimate(
+                texts, audit=audit, checkpoint=name, metric="auc", of="texts"
+            ),
+            "beyond": Row.of_estimate(
+                excess, audit=audit, checkpoint=name, metric="beyond_texts", of=attack
+            ),
             "is_bar_chance": self.is_bar_chance,
         }
 
@@ -267,13 +306,14 @@ class MembershipGroup:
             drawn.rows.tobytes(),
         )
         if key not in self._resampled:
-            values = self.scores[name][attack][drawn.rows]
-            given, fprs = (drawn.design, values), self.fprs
+            values = self.scores[name][attack][drawn.rows]  # (rows,)
             rates = clustered_roc.tpr_replicates(
-                *given, [*fprs.values()], drawn.weights
-            )
-            area = clustered_roc.auc_replicates(*given, drawn.weights)
-            self._resampled[key] = {"auc": area, **dict(zip(fprs, rates, strict=True))}
+                drawn.design, values, [*self.fprs.values()], drawn.weights
+            )  # (rates, replicates)
+            area = clustered_roc.auc_replicates(drawn.design, values, drawn.weights)
+            by_metric = {"auc": area}
+            by_metric |= zip(self.fprs, rates, strict=True)
+            self._resampled[key] = by_metric
         return self._resampled[key]
 
     def usable(self, name: str, attack: str) -> str:
@@ -294,8 +334,9 @@ class MembershipGroup:
         drawn, (values,) = self.drawn((name, attack))
         replicates = self.resampled(name, attack, drawn)[metric]
         if metric != "auc":
-            rates = (drawn.design, values, self.fprs[metric])
-            found = clustered_roc.tpr_estimate(*rates, replicates=replicates)
+            found = clustered_roc.tpr_estimate(
+                drawn.design, values, self.fprs[metric], replicates=replicates
+            )
         else:
             found, _ = clustered_roc.auc_estimate(
                 drawn.design, values, replicates=replicates
@@ -456,12 +497,19 @@ def _rate_difference(
     drawn: Drawn, pair: Sequence[np.ndarray], fpr: float, replicates: np.ndarray
 ) -> Estimate:
     """Difference of two rates with the percentile interval of its resamples."""
-    found = [clustered_roc.tpr_by_task(drawn.design, values, fpr) for values in pair]
-    one, other = (float(np.mean([tpr.value for tpr in side])) for side in found)
-    clear = all(tpr.resolvable for side in found for tpr in side)
-    sizes: dict[str, Any] = {"n": len(drawn.rows), "clusters": drawn.design.n_clusters}
-    sizes["status"] = "ok" if clear else "not_resolvable"
-    estimate = Estimate(one - other, **sizes)
+    first, second = (
+        clustered_roc.tpr_by_task(drawn.design, values, fpr) for values in pair
+    )
+    is_resolvable = all(tpr.resolvable for tpr in [*first, *second])
+    first_rate = float(np.mean([tpr.value for tpr in first]))
+    second_rate = float(np.mean([tpr.value for tpr in second]))
+    estimate = Estimate(
+        first_rate - second_rate,
+        n=len(drawn.rows),
+        clusters=drawn.design.n_clusters,
+        status="ok" if is_resolvable else "not_resolvable",
+    )
+
     low, high = percentile_interval(replicates)
     if not high > low:
         return estimate.noting("all resamples are equal: no interval")

@@ -87,9 +87,18 @@ class Findings:
     def facts(self) -> pd.DataFrame:
         return self.pooled.facts.iloc[self.pooled.rows]
 
-    def add(self, name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> None:
+    def add(
+        self,
+        name: str,
+        says: str,
+        facts: Mapping[str, Fact],
+        *,
+        passed: bool | None = None,
+        checkpoint: str = "",
+    ) -> None:
         """Add a guard, by default a warning."""
-        self.guards.append(guard(name, f"mia.{says}", facts, **more))
+        made = guard(name, f"mia.{says}", facts, passed=passed, checkpoint=checkpoint)
+        self.guards.append(made)
 
     def of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
         """Status and notes that a score's figures, or changes of them, must bear."""
@@ -150,11 +159,23 @@ def _blind_guard(found: Findings, facts: pd.DataFrame) -> None:
     if p < 0.05:
         passed, says = False, "unlike"
         found.texts, found.beside[ALL_ROWS] = True, TEXTS_DIFFER
-    columns: dict[str, Any] = {"checkpoint": "", "metric": "auc", "of": "blind"}
-    columns |= {of: alone[f"blind_{of}"] for of in ("value", "null_low", "null_high")}
-    auc = Row(audit="mia", clusters=facts["cluster"].nunique(), **columns)
-    values = {of: alone[f"blind_{of}"] for of in ("p", "permutations", "rows")}
-    found.add(name, f"blind_{says}", {"auc": auc, **values}, passed=passed)
+    auc = Row(
+        audit="mia",
+        checkpoint="",
+        metric="auc",
+        of="blind",
+        value=value,
+        null_low=alone["blind_null_low"],
+        null_high=alone["blind_null_high"],
+        clusters=facts["cluster"].nunique(),
+    )
+    shown: dict[str, Fact] = {
+        "auc": auc,
+        "p": p,
+        "permutations": alone["blind_permutations"],
+        "rows": alone["blind_rows"],
+    }
+    found.add(name, f"blind_{says}", shown, passed=passed)
 
 
 def _duplicates(found: Findings, rows: int) -> None:
@@ -214,10 +235,16 @@ def _untrained(found: Findings) -> None:
         if not holds:
             found.apart.add(attack)
             found.beside[attack] = UNTRAINED
-        columns = {"audit": "mia", "checkpoint": BASE, "metric": "auc", "of": attack}
-        auc, told = Row.of_estimate(estimate, **columns), {"passed": holds}
-        facts: dict[str, Fact] = {"auc": auc, "holds": holds}
-        found.add("untrained model", "untrained", facts, **told, checkpoint=BASE)
+        auc = Row.of_estimate(
+            estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
+        )
+        found.add(
+            "untrained model",
+            "untrained",
+            {"auc": auc, "holds": holds},
+            passed=holds,
+            checkpoint=BASE,
+        )
     if "loss" in found.apart:
         found.apart |= {*scores.DECLARED_SCORES}
         found.beside |= dict.fromkeys(alone, UNGUARDED)

@@ -177,10 +177,16 @@ def blind_classifier(
     done = hits == BLIND_EXCEEDANCES_TO_STOP and len(nulls) < permutations
     p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
     low, high = np.quantile(nulls, [0.025, 0.975]).tolist()
-    null = {"null": float(np.mean(nulls)), "null_low": low, "null_high": high}
-    told = {"value": value, "p": p, **null, "permutations": len(nulls)}
-    told |= {"rows": len(drawn)}
-    return {f"blind_{name}": one for name, one in told.items()}, everywhere
+    facts = {
+        "blind_value": value,
+        "blind_p": p,
+        "blind_null": float(np.mean(nulls)),
+        "blind_null_low": low,
+        "blind_null_high": high,
+        "blind_permutations": len(nulls),
+        "blind_rows": len(drawn),
+    }
+    return facts, everywhere
 
 
 def enough(sides: Design, least: int) -> bool:
@@ -208,20 +214,41 @@ def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
     return np.sort(np.concatenate(kept))
 
 
-def hashed(texts: Sequence[str], **options: Any) -> scipy.sparse.csr_matrix:
-    """Presence of words or n-grams (hashed: nothing is fitted), of unit length."""
+def hashed(
+    texts: Sequence[str],
+    *,
+    n_features: int,
+    analyzer: str = "word",
+    ngram_range: tuple[int, int] = (1, 1),
+) -> scipy.sparse.csr_matrix:
+    """Return the presence of words or n-grams, each text of unit length.
+
+    They are hashed, so that nothing is fitted.
+
+    Returns
+    -------
+    Shape ``(n, n_features)``.
+    """
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    made = HashingVectorizer(alternate_sign=False, binary=True, norm="l2", **options)
-    found: scipy.sparse.csr_matrix = made.transform(texts)
-    return found
+    vectorizer = HashingVectorizer(
+        n_features=n_features,
+        analyzer=analyzer,
+        ngram_range=ngram_range,
+        token_pattern=r"(?u)\b\w+\b" if analyzer == "word" else None,
+        alternate_sign=False,
+        binary=True,
+        norm="l2",
+    )
+    features: scipy.sparse.csr_matrix = vectorizer.transform(texts)
+    return features
 
 
 def word_features(
     texts: Sequence[str], label: np.ndarray, task: np.ndarray
 ) -> scipy.sparse.csr_matrix:
     """Presence of words (hashed), length and label, shape ``(n, features)``."""
-    words = hashed(texts, n_features=FEATURES, token_pattern=r"(?u)\b\w+\b")
+    words = hashed(texts, n_features=FEATURES)
     length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
     _, kind = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
     cells = np.arange(len(texts)), kind.ravel()
@@ -245,9 +272,15 @@ def fitted(
     """What scores chosen rows by a logistic regression on the rows ``train``."""
     from sklearn.linear_model import LogisticRegression
 
-    dense = isinstance(features, np.ndarray)
-    options = {"solver": "liblinear", "dual": not dense, "tol": 0.01 if dense else 0.1}
-    model = LogisticRegression(C=1.0, max_iter=100, random_state=0, **options)
+    is_dense = isinstance(features, np.ndarray)
+    model = LogisticRegression(
+        C=1.0,
+        max_iter=100,
+        random_state=0,
+        solver="liblinear",
+        dual=not is_dense,
+        tol=0.01 if is_dense else 0.1,
+    )
     rows = np.flatnonzero(train)
     weight = balanced(member[rows], task[rows])
     model.fit(features[rows], member[rows], sample_weight=weight)
@@ -307,8 +340,14 @@ def without_model(
     alone["duplicates_removed"] = removed
     if not permutations:
         return units, alone, np.full(len(ids), np.nan)
-    options = {"seed": seed_for(seed, "mia", "blind"), "permutations": permutations}
-    told, scores = blind_classifier(texts, *labelled(units), **options)
+    label, sides = labelled(units)
+    told, scores = blind_classifier(
+        texts,
+        label,
+        sides,
+        seed=seed_for(seed, "mia", "blind"),
+        permutations=permutations,
+    )
     return units, {**alone, **told}, scores
 
 
@@ -402,8 +441,7 @@ def characters(
     seldom alike in rows from two sources, their digits are.
     """
     both = [f"{text} {text.translate(SAME_DIGIT)}" for text in texts]
-    grams: Any = {"analyzer": "char_wb", "ngram_range": lengths}
-    return hashed(both, n_features=GRAMS, **grams)
+    return hashed(both, n_features=GRAMS, analyzer="char_wb", ngram_range=lengths)
 
 
 def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,21 +132,45 @@ class ScoreTest:
             return "detected"
         return "confounded" if self.p < 0.05 and self.told else "not shown"
 
-    def figures(self, over: tuple[float, float]) -> dict[str, Any]:
-        """What is claimed: by how much a score exceeds the texts alone.
+    def power(self, over: tuple[float, float]) -> list[Power]:
+        """Return the tests that a claim needs: of the change, and beyond the texts.
 
-        ``over`` is how many tests the families of changes and of what is beyond the
-        texts are worth: a claim needs both.
+        ``over`` is how many tests each of these two families is worth.
         """
-        row, power = self.row, []
+        over_changes, over_excesses = over
+        power = []
+        row = self.row
         if row.mde:
-            se = row.mde / mde(1.0, clusters=row.clusters, level=row.level)
-            df = row.clusters - 1
-            power.append(Power(test="t", se=se, df=df, most=0.5, over=over[0]))
-        if self.above is None:
-            return {"unit": "AUC", "power": power}
-        beyond = self.above.figures(over=over[1])
-        return {**beyond, "power": [*power, *beyond["power"]]}
+            test = Power(
+                test="t",
+                se=row.mde / mde(1.0, clusters=row.clusters, level=row.level),
+                df=row.clusters - 1,
+                most=0.5,
+                over=over_changes,
+            )
+            power.append(test)
+        if self.above is not None:
+            power += self.above.power(over=over_excesses)
+        return power
+
+    def finding(
+        self,
+        claim: Claim,
+        *,
+        facts: Mapping[str, Fact],
+        p: float,
+        over: tuple[float, float],
+    ) -> Finding:
+        """Return the finding on a checkpoint that rests on this score."""
+        says = f"mia.{claim}"
+        power = self.power(over)
+        if self.above is not None:
+            return self.above.finding(
+                self.row, claim, says, facts=facts, p=p, power=power
+            )
+        return Finding.on(
+            self.row, claim, says, facts=facts, unit="AUC", p=p, power=power
+        )
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -167,11 +190,13 @@ def _concluded(
     name: str, aucs: Mapping[str, Row], judged: Findings
 ) -> tuple[Finding, dict[str, ScoreTest]]:
     """What is said of a checkpoint, and the tests of its usable scores."""
-    not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
     pooled, tests = judged.pooled, dict[str, ScoreTest]()
     if not aucs:
         reason = scores.NO_MEMBERS if len(pooled.rows) else estimates.TOO_FEW_MEMBERS
-        return not_tested("mia.missing", reason=reason), {}
+        finding = Finding.not_tested(
+            "mia", "mia.missing", checkpoint=name, reason=reason
+        )
+        return finding, {}
     for attack, row in aucs.items():
         p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
         if row.status in USABLE and p is not None:
@@ -179,20 +204,30 @@ def _concluded(
             above = pooled.above_texts(name, attack, more=more, told=judged.before)
             # The sides differ in what is no training: nothing is clean then.
             doubted = judged.texts or attack in judged.apart
-            beyond = doubted, 1.0 if doubted else p
-            if above is not None:
-                beyond = above.told, above.p
-            tests[attack] = ScoreTest(row, p, above, *beyond)
+            tests[attack] = ScoreTest(
+                row=row,
+                p=p,
+                above=above,
+                told=doubted if above is None else above.told,
+                beyond_p=(1.0 if doubted else p) if above is None else above.p,
+            )
     void = sorted(a for a, row in aucs.items() if row.status not in USABLE)
     untested = sorted({*aucs} - {*tests, *void})
-    facts: dict[str, Any] = {"void": void, "untested": untested}
     if not tests:
-        return not_tested("mia.no_score", **facts), {}
+        finding = Finding.not_tested(
+            "mia", "mia.no_score", checkpoint=name, void=void, untested=untested
+        )
+        return finding, {}
 
     moved, needed, over = _corrected(name, tests, pooled)
     members = int(judged.facts["member"].sum())
-    facts |= {"scores": len(tests), "members": members}
-    facts["others"] = len(judged.facts) - members
+    facts: dict[str, Fact] = {
+        "void": void,
+        "untested": untested,
+        "scores": len(tests),
+        "members": members,
+        "others": len(judged.facts) - members,
+    }
     claim: Claim = "nothing_shown"
     if detected := [attack for attack in tests if needed[attack] < 0.05]:
         claim, best = "membership", _shown_of(detected, tests)
@@ -204,8 +239,7 @@ def _concluded(
         facts |= {"p": needed[best], "duplicates": ALL_ROWS in judged.void}
     test = tests[best]
     facts |= test.facts
-    primary = {"p": min(needed.values()), **test.figures(over)}
-    return Finding.on(test.row, claim, f"mia.{claim}", facts=facts, **primary), tests
+    return test.finding(claim, facts=facts, p=min(needed.values()), over=over), tests
 
 
 def _corrected(
@@ -264,14 +298,19 @@ def findings(
         ``alone`` tell.
     """
     found = Findings(pooled, told["alone"] if len(pooled.rows) else {})
-    facts, of_base = found.facts, {"checkpoint": BASE}
+    facts = found.facts
     if told["borrowed"]:
-        found.add("untrained model", "untrained_borrowed", {}, **of_base)
+        found.add("untrained model", "untrained_borrowed", {}, checkpoint=BASE)
     # The base tells trained rows from others better than their texts do.
     above = pooled.above_texts(BASE, "loss", texts="blind")
     if above is not None and above.p < ALARM:
-        read = above.facts(BASE, "loss")
-        found.add(BASE_READ, "base_read", read, passed=False, **of_base)
+        found.add(
+            BASE_READ,
+            "base_read",
+            above.facts(BASE, "loss"),
+            passed=False,
+            checkpoint=BASE,
+        )
     _rows(found, facts)
     _blind_guard(found, facts)
     _duplicates(found, len(facts))

@@ -141,12 +141,18 @@ class _Way:
         rows, before = [item.rows[i] for i in chosen], len(item.prefix)
         ids = torch.from_numpy(item.prefix.astype(np.int64))[None]
         firsts = torch.tensor([[[int(row[0]) for row in rows]]])
-        last: dict[str, Any] = {"lengths": torch.tensor([1]), "first": before - 1}
 
         def lead(_: Sequence[int]) -> tuple[Any, np.ndarray]:
             # Layers of the plainest kind, which forget nothing: masks mind windows.
             cache: Any = DynamicCache()
-            nll = self._scorer.read(ids, None, firsts, cache=cache, **last)
+            nll = self._scorer.read(
+                ids,
+                None,
+                firsts,
+                cache=cache,
+                lengths=torch.tensor([1]),
+                first=before - 1,
+            )
             cache.layers = [_Repeated(layer) for layer in cache.layers]
             return cache, nll[0].double().numpy()
 
