@@ -149,6 +149,7 @@ def declarations() -> dict[str, Any]:
         "functions": functions,
         "classes": [n for n in sa.__all__ if n[0].isupper()],
         "classes_of_audits": list(sa.audits.AUDITS.values()),
+        "exported_statistics": [f"`{name}`" for name in sorted(sa.stats.__all__)],
         "statistics": sorted(path.stem for path in STATISTICS.glob("[a-z]*.py")),
     }
 

@@ -1,7 +1,8 @@
 """Statistics of the audits: pure numpy and SciPy, no model, no file.
 
-``sa.stats.<function>`` are the public functions of this folder's files, as
-``__init__.pyi`` lists them; each is imported when it is used.
+``sa.stats.NAME`` reaches what ``__init__.pyi`` lists: estimates and intervals, tests,
+matching, the memory contrast, power, ROC, canaries and bounds of epsilon. Each is
+imported when it is used. Everything else is imported from its own file.
 """
 
 import lazy_loader
