@@ -55,12 +55,14 @@ def open_checkpoint(
         A Hugging Face folder or ``hf:ORG/NAME``, a PEFT folder, a weights file, a
         series of tasks (its last stage, or ``PATH@K``). One that is open stays.
     loading
-        How it is opened; by default as :class:`Loading` says.
+        How it is opened; by default as
+        :class:`~spark_audit.checkpoints.specs.Loading` says.
     name
         What reports call it; by default the last part of the path. ``base`` marks the
         base itself.
     options
-        Fields of :class:`Loading` by name, such as ``base`` and ``device``.
+        Fields of :class:`~spark_audit.checkpoints.specs.Loading` by name, such as
+        ``base`` and ``device``.
 
     Raises
     ------

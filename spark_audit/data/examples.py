@@ -233,7 +233,7 @@ def data_files(given: Iterable[Path]) -> list[Path]:
 
 
 def read_examples(*paths: str | Path) -> list[Example]:
-    """Read data files (JSON lines as :func:`write_examples` writes them), in order.
+    """Read data files (JSON lines as ``write_examples`` writes them), in order.
 
     Raises
     ------

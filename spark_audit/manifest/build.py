@@ -89,7 +89,8 @@ def build_manifest(
     name
         What reports call the manifest; not part of its digest.
     settings, options
-        What is decided how; ``options`` are fields of :class:`BuildSettings` by name,
+        What is decided how; ``options`` are fields of
+        :class:`~spark_audit.manifest.settings.BuildSettings` by name,
         such as ``caliper`` and ``preset``.
     data
         Files that the examples were read from: their hashes are recorded.
