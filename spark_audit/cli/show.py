@@ -9,7 +9,6 @@ from typing import Any
 from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
-from spark_audit.names import BASE
 from spark_audit.report import attacks, first_screen, standings
 from spark_audit.report.cells import ReportTable, records_table
 from spark_audit.report.disclosure.shared import disclosed
@@ -80,9 +79,9 @@ def _show_standings(report: Report, stand: Sequence[standings.Standing]) -> None
     """
     for warning in supervision_warnings(report.guards):
         show_line(warning, style="bold")
-    show_line(first_screen.answer(stand), style="bold")
-    if not any(one.name == BASE for one in report.checkpoints):
-        show_line(sentences.render("terminal.no_base"), style="bold")
+    show_line(first_screen.headline(report, stand), style="bold")
+    for remark in first_screen.urgent_remarks(report, stand):
+        show_line(remark, style="bold")
     for one in stand:
         line = f"{standings.badge(one.state)} {one.name}: {one.lead} "
         line += f"{sentences.capitalised(one.outcomes)}."

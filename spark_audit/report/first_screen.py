@@ -8,8 +8,10 @@ from decimal import ROUND_FLOOR, Context
 from typing import Any
 
 from spark_audit import sentences
+from spark_audit.audits import about
 from spark_audit.audits.claims import ALPHA, TESTS
 from spark_audit.audits.setup_guards import REMAINS
+from spark_audit.names import BASE
 from spark_audit.report.standings import (
     RESULTS,
     SHAPES,
@@ -42,6 +44,40 @@ def answer(found: Sequence[Standing]) -> str:
         facts |= {"attacks": len(own[0].tried), "tested": sorted({*tested})}
         states.append(facts)
     return sentences.render("states.answer", count=len(found), states=states)
+
+
+def headline(report: Report, found: Sequence[Standing]) -> str:
+    """Return the answer, and that the base model was not given, where it was not."""
+    text = answer(found)
+    if lacks_base(report):
+        text += sentences.render("states.no_base")
+    return text
+
+
+def lacks_base(report: Report) -> bool:
+    """Whether the manifest names a base model, and no audit could compare with it.
+
+    Audits of a series alone compare its stages with each other.
+    """
+    audits = {row.audit for row in report.results}
+    needs_base = any(not about(audit).of_series for audit in audits)
+    has_base = any(one.name == BASE for one in report.checkpoints)
+    return bool(report.settings.get("reference")) and needs_base and not has_base
+
+
+def urgent_remarks(report: Report, found: Sequence[Standing]) -> list[str]:
+    """Return what must be read before anything else of the first screen.
+
+    These are the base model that was not given, and the checkpoints whose trained rows
+    fit no better than held-out ones.
+    """
+    remarks = []
+    if lacks_base(report):
+        remarks.append(sentences.render("terminal.no_base"))
+    names = [one.name for one in found if one.question is not None]
+    if names:
+        remarks.append(sentences.render("states.question", names=names))
+    return remarks
 
 
 def meanings() -> dict[State, str]:
@@ -107,6 +143,13 @@ def checks(report: Report, found: Sequence[Standing]) -> list[str]:
     states = [one.passed for one in report.guards]
     counts = {"failed": states.count(False), "warnings": states.count(None)}
     lines = [sentences.render("states.checks", count=len(states), **counts)]
+    questions: dict[str, list[str]] = {}
+    for one in found:
+        if one.question is not None:
+            questions.setdefault(one.question.detail, []).append(one.name)
+    for question, names in questions.items():
+        lines.append(f"{', '.join(names)}: {question}")
+
     faulty = (one for one in report.guards if one.passed is False)
     failed = grouped(faulty, lambda one: one.name)
     untested = {one.name for one in found if one.faults and one.state == "NOT TESTED"}

@@ -179,6 +179,21 @@ class Standing:
         clean = any(one.audit == "matched" for one in self.tally.get("not shown", ()))
         return self.memory.mde if clean and self.memory else None
 
+    def doubt_of(self, audit: str) -> str:
+        """Return why nothing can be concluded from an audit's figures, in words.
+
+        Empty where something can, or where it was not tried.
+        """
+        for tried in self.tried:
+            if tried.audit == audit and tried.outcome in RESULTS[1]:
+                return outcome_name(tried.outcome)
+        return ""
+
+    @property
+    def memory_doubt(self) -> str:
+        """Why nothing can be concluded from its figure of memory; else empty."""
+        return "" if self.memory is None else self.doubt_of(self.memory.audit)
+
     @property
     def attacks(self) -> list[Tried]:
         """All but the one whose figure the memory plot shows."""

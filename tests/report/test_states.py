@@ -1,6 +1,7 @@
 """Where checkpoints stand: states from typed findings, the worst first."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,21 @@ from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
 from spark_audit.report.disclosure.shared import disclosed
-from spark_audit.report.first_screen import advice, answer, checks, gate, meanings
+from spark_audit.report.first_screen import (
+    advice,
+    answer,
+    checks,
+    gate,
+    headline,
+    meanings,
+    urgent_remarks,
+)
 from spark_audit.report.gate.judge import check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
 from spark_audit.report.standings import SHAPES, standings
+from spark_audit.report.writers import markdown as markdown_writer
+from spark_audit.report.writers import pages
+from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import (
     AuditResult,
     Claim,
@@ -323,6 +335,50 @@ def test_rows_that_do_not_fit_are_asked_for_first_and_void_nothing(claim, state)
     assert not own.faults
     assert all(one.status == "ok" for one in given.findings)
     assert bool(given.guards) == (state != "LEAKS")
+
+
+def test_the_question_stands_on_the_first_screen_and_among_the_checks():
+    question = "Were these the rows?"
+    asked = guard("trained_rows_fit", question, passed=None, of="a")
+    found = [finding("matched", name, "nothing_shown") for name in ("a", "b")]
+    given = report(*found).model_copy(update={"guards": [asked]})
+    stand = standings(given)
+    assert checks(given, stand)[1] == f"a: {question}"
+    (remark,) = urgent_remarks(given, stand)
+    assert "a" in remark
+
+    page, markdown = first_pages(given)
+    head = page[: page.index('id="verdict"')]
+    assert remark in head
+    assert markdown.index(remark) < markdown.index("## ")
+    without = given.model_copy(update={"guards": []})
+    assert urgent_remarks(without, standings(without)) == []
+    assert checks(without, standings(without))[1:] == []
+
+
+def test_a_base_that_was_not_given_is_said_in_the_headline_of_every_format():
+    found = finding("matched", "a", "nothing_shown")
+    settings = {"reference": "tiny-base"}
+    without = report(found, names=("a",)).model_copy(update={"settings": settings})
+    told = headline(without, standings(without))
+    assert told.startswith(answer(standings(without)))
+    assert told != answer(standings(without))
+    for text in first_pages(without):
+        assert told in text
+        assert "--base" in text
+
+    given = report(found, names=("base", "a")).model_copy(update={"settings": settings})
+    assert headline(given, standings(given)) == answer(standings(given))
+    # A manifest without a base model names none that could be given.
+    unnamed = report(found, names=("a",))
+    assert headline(unnamed, standings(unnamed)) == answer(standings(unnamed))
+
+
+def first_pages(given: Report) -> list[str]:
+    """report.html and report.md of a report."""
+    how = WriterInput()
+    writers = (pages.write_page, markdown_writer.write)
+    return [str(file.content) for w in writers for file in w(given, Path(), how)]
 
 
 def test_a_base_that_gives_something_away_is_told_of_too():

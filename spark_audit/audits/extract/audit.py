@@ -46,6 +46,9 @@ DEFAULT_PROMPTS = "last16,cue"
 MAX_N50 = 1e12
 """Tries beyond which a number of tries says no more than "more than that"."""
 
+BEYOND_MAX_N50 = f"the median is over {MAX_N50:.0e}: its value is this bound"
+"""Note of a median that is beyond :data:`MAX_N50`: its value and limit are that."""
+
 ONE_TOKENISATION = (
     "probability of one tokenisation after the true prefix; that of the text is at "
     "least as high, so fewer tries may be enough"
@@ -206,6 +209,8 @@ def medians(
         replicates = drawn[name, of] = median_replicates(weights, values, group.codes)
         found = _tries(median_estimate(values, group.codes, replicates=replicates))
         found = found.noting(ONE_TOKENISATION)
+        if found.value is not None and found.value >= MAX_N50:
+            found = found.noting(BEYOND_MAX_N50)
         rows.append(Extraction.row(found, name, "n50_median", of, group=group.name))
     contrasts = []
     for (name, baseline), of in product(context.baselines.items(), ALL_SAMPLERS):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_audit.report.figures import chosen_rows, picture, text_room
+from spark_audit.report.figures.forest import greyed
+from spark_audit.report.standings import standings
 from spark_audit.results import Report
 from spark_audit.sentences import optional, render
 
@@ -40,7 +42,13 @@ def exposure(report: Report) -> picture.Picture | None:
     marked = []
     if not trained.all() and trained.any():
         marked.append(picture.rule(left + 0.5, picture.DOTTED, upright=True))
-    keys = {name: look[name] for name in dict.fromkeys(frame["entry"])}
+    keys: dict[str, picture.Style] = {}
+    stand = {one.name: one for one in standings(report)}
+    for name in dict.fromkeys(frame["entry"]):
+        standing = stand.get(name)
+        doubt = standing.doubt_of("canary") if standing else ""
+        look[name] = greyed(look[name], None, is_doubtful=bool(doubt))
+        keys[f"{name} {doubt.upper()}".strip()] = look[name]
     keys[render("figure.exposure.chance")] = picture.AREA
     if (tops := frame["exposure_most"].dropna()).size:
         marked.append(picture.rule(tops.max(), picture.DASHED))

@@ -129,20 +129,25 @@ def named_with_state(name: str, standing: Standing | None) -> tuple[str, str]:
     return label, STYLE_OF_STATE[standing.state].colour
 
 
-def greyed(look: picture.Style, row: Row | None) -> picture.Style:
-    """The look, or the same in grey where the row is void."""
-    if row is None or row.status not in VOID:
+def greyed(
+    look: picture.Style, row: Row | None, *, is_doubtful: bool = False
+) -> picture.Style:
+    """Return the look, or the same in grey where nothing can be concluded."""
+    is_void = row is not None and row.status in VOID
+    if not is_void and not is_doubtful:
         return look
-    return replace(look, colour=styling.MUTED, alpha=0.6)
+    return replace(look, colour=styling.MUTED, alpha=0.6, hollow=True)
 
 
-def figure_words(row: Row | None) -> str:
-    """Value and interval; of a void one, its status."""
+def figure_words(row: Row | None, doubt: str = "") -> str:
+    """Return value and interval; of one that says nothing, its status or the doubt."""
     if row is None or row.value is None:
         return "not estimable"
     text = text_room.plain(row.value)
     if row.status in VOID:
         return f"{text} {row.status.replace('_', ' ').upper()}"
+    if doubt:
+        return f"{text} {doubt.upper()}"
     return f"{text} [{', '.join(map(text_room.plain, row.ends))}]" if row.ends else text
 
 
@@ -153,3 +158,6 @@ STYLE_OF_STATE: dict[State, picture.Style] = {
     "NOT TESTED": picture.Style(colour=styling.MUTED, marker="x"),
 }
 """Shape and colour of each state."""
+
+DOUBTFUL = picture.Style(colour=styling.MUTED, marker="x", alpha=0.6)
+"""The look of a figure from which nothing can be concluded."""

@@ -10,11 +10,18 @@ import math
 import re
 import textwrap
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
 from spark_audit.report.figures import picture, styling, text_room
+from spark_audit.report.figures.forest import (
+    DOUBTFUL,
+    STYLE_OF_STATE,
+    ForestLine,
+    section,
+    span,
+)
 from spark_audit.report.standings import (
     OUTCOME_SIGNS,
     Standing,
@@ -26,10 +33,6 @@ from spark_audit.report.standings import (
 )
 from spark_audit.results import Report
 from spark_audit.sentences import render
-
-if TYPE_CHECKING:
-    pass
-from spark_audit.report.figures.forest import STYLE_OF_STATE, ForestLine, section, span
 
 ATTACK_LOOKS = {
     "●": ("found", picture.Style(colour=styling.ALARM, marker="o")),
@@ -59,8 +62,13 @@ def memory(report: Report) -> picture.Picture | None:
     keys = {
         render("figure.memory.estimate", state=state_name(state)): look
         for state, look in STYLE_OF_STATE.items()
-        if any(one.state == state and one.memory for one in found)
+        if any(
+            one.state == state and one.memory and not one.memory_doubt for one in found
+        )
     }
+    doubts = dict.fromkeys(one.memory_doubt for one in found if one.memory_doubt)
+    for doubt in doubts:
+        keys[render("figure.memory.doubtful", doubt=doubt)] = DOUBTFUL
     keys |= {render("figure.memory.band"): picture.AREA} | {
         render(f"figure.memory.{name}"): replace(look, dashes="none")
         for sign, (name, look) in ATTACK_LOOKS.items()
@@ -77,7 +85,13 @@ def memory(report: Report) -> picture.Picture | None:
 def _line(one: Standing, *, alike: bool) -> ForestLine:
     look = replace(STYLE_OF_STATE[one.state], name=one.name)
     row, sides = one.memory, () if alike else one.sides
-    text = render("figure.memory.figure", row=row, sides=sides, missed=one.missed)
+    text = render(
+        "figure.memory.figure",
+        row=row,
+        sides=sides,
+        missed=one.missed,
+        doubt=one.memory_doubt,
+    )
     colours = {"FOUND": styling.ALARM}
     below = [
         (
@@ -96,7 +110,10 @@ def _line(one: Standing, *, alike: bool) -> ForestLine:
             band = row.model_copy(update={"low": -row.mde, "high": row.mde})
     label = f"{badge(one.state)}  {one.name}"
     label, text = text_room.wrapped(label, lines=3), textwrap.fill(_minus(text), 44)
-    return ForestLine(label, look, [mark], text, band, below=below, colour=look.colour)
+    colour = look.colour
+    if one.memory_doubt:
+        look = replace(DOUBTFUL, name=one.name)
+    return ForestLine(label, look, [mark], text, band, below=below, colour=colour)
 
 
 def _ticks(low: float, high: float) -> dict[float, str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from spark_audit.audits.claims import carriers
 from spark_audit.names import BASE
 from spark_audit.report.figures import chosen_rows, picture, styling, text_room
+from spark_audit.report.figures.forest import greyed
+from spark_audit.report.standings import standings
 from spark_audit.results import Report, grouped
 from spark_audit.sentences import render, translated
 
@@ -57,7 +59,10 @@ def roc(report: Report) -> picture.Picture | None:
     names = list(dict.fromkeys(points["entry"]))
     floor = max(MIN_DRAWN_RATE, points["fpr"].min() * 0.8)
     panels, based = [], False
+    stand = {one.name: one for one in standings(report)}
     for name in names:
+        standing = stand.get(name)
+        doubt = standing.doubt_of("mia") if standing else ""
         own = points[points["entry"] == name]
         # What its finding rests on, else what others' do.
         wanted = [resting.get(name), *resting.values(), *own["of"]]
@@ -69,7 +74,10 @@ def roc(report: Report) -> picture.Picture | None:
         n = f", n {row.n}" if row is not None and row.n else ""
         told = text_room.wrapped(f"{translated('score', score)}{n}", width=14, lines=4)
         title = f"{text_room.wrapped(name, width=11, lines=5)}: \n{told}"
-        panel = _roc_panel(own, score, look[name], before, floor=floor)
+        if doubt:
+            title += f"\n{doubt.upper()}"
+        style = greyed(look[name], row, is_doubtful=bool(doubt))
+        panel = _roc_panel(own, score, style, before, floor=floor)
         panels.append(replace(panel, title=title, tall=2.3 / min(len(names), 2)))
     by_score = grouped(resting, lambda name: translated("score", resting[name]))
     facts = {"resting": by_score, "few": f"{100 * FEW_POSITIVES:g}"}

@@ -47,16 +47,18 @@ def selectivity(report: Report) -> picture.Picture | None:
     look, lines = picture.looks(report), []
     for name in dict.fromkeys([*levels, *changes]):
         rows = [changes.get(name), levels.get(name)][not changed :]
-        text = figure_words(rows[0])
+        standing = stand.get(name)
+        doubt = standing.doubt_of("matched") if standing else ""
+        text = figure_words(rows[0], doubt)
         if changed and name == BASE and name not in changes:
             text = render("figure.selectivity.reference")
         memory_row = memories.get(name)
         if memory_row is not None and memory_row.value is not None:
             text += "\n" + render(
-                "figure.selectivity.memory", memory=figure_words(memory_row)
+                "figure.selectivity.memory", memory=figure_words(memory_row, doubt)
             )
-        label, colour = named_with_state(name, stand.get(name))
-        style = greyed(look[name], rows[0])
+        label, colour = named_with_state(name, standing)
+        style = greyed(look[name], rows[0], is_doubtful=bool(doubt))
         lines.append(
             ForestLine(label, style, rows, text, bands.get(name), colour=colour)
         )
@@ -73,9 +75,13 @@ def selectivity(report: Report) -> picture.Picture | None:
             label, colour = named_with_state(name, stand.get(name))
             label += "" if one else f"\nvs {text_room.wrapped(baseline)}"
             band = behind.get((name, baseline))
-            style = greyed(look[name], row)
+            standing = stand.get(name)
+            doubt = standing.doubt_of("matched") if standing else ""
+            style = greyed(look[name], row, is_doubtful=bool(doubt))
             lines.append(
-                ForestLine(label, style, [row], figure_words(row), band, colour=colour)
+                ForestLine(
+                    label, style, [row], figure_words(row, doubt), band, colour=colour
+                )
             )
         panels.append(_section("contrasts", lines, baseline=one))
     return picture.Picture(

@@ -153,9 +153,14 @@ def _plots(found: Sequence[Standing]) -> list[tuple[Standing, str, str]]:
                     letters[at] = letter
         letters[place(0.0)] = "│"
         if row is not None and row.value is not None:
-            letters[place(row.value)] = SHAPES[one.state]
-        facts = {"row": row, "sides": one.sides, "missed": one.missed}
-        told = sentences.render("figure.memory.figure", **facts)
+            letters[place(row.value)] = "×" if one.memory_doubt else SHAPES[one.state]
+        told = sentences.render(
+            "figure.memory.figure",
+            row=row,
+            sides=one.sides,
+            missed=one.missed,
+            doubt=one.memory_doubt,
+        )
         # A reader of Markdown strips blanks at the ends.
         plots.append((one, told, f"[{''.join(letters)}]"))
     return plots

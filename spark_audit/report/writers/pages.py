@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 FIRST_SCREEN_FUNCTIONS = (
     *(
         first_screen.advice,
-        first_screen.answer,
+        first_screen.headline,
+        first_screen.urgent_remarks,
         first_screen.checks,
         first_screen.gate,
         first_screen.level,
