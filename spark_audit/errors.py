@@ -212,6 +212,19 @@ def out_of_memory(error: BaseException) -> bool:
     return False
 
 
+def memory_size(n_bytes: float) -> str:
+    """Return a size in the unit that fits it, never as none.
+
+    >>> [memory_size(n) for n in (0, 151_168, 4e7, 9.9e8, 3.04e9)]
+    ['1 kB', '151 kB', '40 MB', '990 MB', '3.0 GB']
+    """
+    if n_bytes >= 1e9:
+        return f"{n_bytes / 1e9:,.1f} GB"
+    if n_bytes >= 1e6:
+        return f"{n_bytes / 1e6:.0f} MB"
+    return f"{max(n_bytes / 1e3, 1):.0f} kB"
+
+
 def free_bytes() -> int | None:
     """Memory that can be taken here without swapping; ``None`` where it is not told.
 

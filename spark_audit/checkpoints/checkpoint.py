@@ -34,7 +34,7 @@ from spark_audit.checkpoints.architecture import (
 from spark_audit.checkpoints.devices import MAX_COPY_BYTES, pick_device, rooms
 from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE_FILE, State
-from spark_audit.errors import CheckpointError, at, shown
+from spark_audit.errors import CheckpointError, at, memory_size, shown
 from spark_audit.provenance import sha256_json
 
 _LAYER_COUNT_FIELDS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -359,12 +359,12 @@ class Checkpoint:
         free = rooms(self.device)
         gpus = [size for place, size in free.items() if place.startswith("cuda")]
         one = max(gpus, default=free.get("cpu", need))
-        there = ", ".join(f"{size / 1e9:.1f} GB {at}" for at, size in free.items())
+        there = ", ".join(f"{memory_size(size)} {at}" for at, size in free.items())
         kind = "their own dtype" if self.dtype == "auto" else self.dtype
-        said = f"weights of {need / 1e9:.1f} GB in {kind}; free: {there}"
+        said = f"weights of {memory_size(need)} in {kind}; free: {there}"
         if need > (one if self.loading.device_map is None else sum(free.values())):
             fix = "try --dtype bfloat16, --device-map auto (slow), or a machine with "
-            fix += f"{(need + MAX_COPY_BYTES) / 1e9:.1f} GB"
+            fix += memory_size(need + MAX_COPY_BYTES)
             raise CheckpointError(f"does not fit: {said}", fix=fix)
         return said
 

@@ -33,7 +33,7 @@ from spark_audit.checkpoints.specs import (
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
 from spark_audit.checkpoints.unused_tensors import notes_on
-from spark_audit.errors import CheckpointError, InputError, at, shown
+from spark_audit.errors import CheckpointError, InputError, at, memory_size, shown
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
 if TYPE_CHECKING:
@@ -497,7 +497,7 @@ def inspect_checkpoint(
         facts["base"] = printable(made.base)
     names = ", ".join(path.name for path in made.files[:4])
     size = sum(path.stat().st_size for path in made.files)
-    facts["files"] = f"{names} ({size / 1e6:.1f} MB)"
+    facts["files"] = f"{names} ({memory_size(size)})"
     facts["context"] = str(max_positions(base.architecture) or "not stated")
     if one.parameters is None:
         facts["weights checked"] = "no (quantised)"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.errors import InputError, free_bytes
+from spark_audit.errors import InputError, free_bytes, memory_size
 from spark_audit.pipeline.engines.local import processes
 from spark_audit.pipeline.job import Job, Lacking, checked_job
 from spark_audit.pipeline.request import Request
@@ -128,13 +128,6 @@ def stored_passes(n_whole: int, n_passes: int, n_in_part: int = 0) -> str:
     """How many passes are stored, in words."""
     words = f"{n_whole} of {n_passes} passes"
     return f"{words}, and parts of {n_in_part} more," if n_in_part else words
-
-
-def memory_size(n_bytes: float) -> str:
-    """Bytes as people say them, never as none: ``2.5 GB``, ``40 MB``."""
-    if n_bytes >= 1e9:
-        return f"{n_bytes / 1e9:.1f} GB"
-    return f"{max(n_bytes / 1e6, 1):.0f} MB"
 
 
 def duration(seconds: float) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, memory_size
 from spark_audit.files import SETTINGS_BYTES, check_regular, data_bytes, parse_json
 from spark_audit.results.evidence_columns import (
     FREE_OR_NONE,
@@ -174,8 +174,8 @@ def _checked_columns(file: pq.ParquetFile, about: _About) -> list[str]:
     # Scores are mapped from a file where they are large, units are held in memory.
     most = data_bytes()
     if max(of_units, stored) > most or of_scores > MAPPED * most:
-        size = (of_units + of_scores) / 1e9
-        raise _UnfitError(f"would take {size:,.1f} GB of memory")
+        size = memory_size(of_units + of_scores)
+        raise _UnfitError(f"would take {size} of memory")
     return texts
 
 

@@ -228,7 +228,7 @@ VARYING = {
     r"\b[0-9a-f]{12,64}\b": "HASH",
     r"(?m)^tokenising [\d.]+ s, .*": "loading ... s",
     r"differ by at most \S+ nats": "differ by at most DRIFT nats",
-    r"free: .* GB disk": "free: ROOM",
+    r"free: .* [kMG]B disk": "free: ROOM",
 }
 """Dates, times, hashes, digits, and what a machine's own arithmetic gives."""
 

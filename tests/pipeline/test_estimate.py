@@ -1,6 +1,7 @@
 """What a run takes, shown beforehand in words that fit a screen."""
 
-from spark_audit.pipeline.estimate import duration, memory_size, stored_passes, told
+from spark_audit.errors import memory_size
+from spark_audit.pipeline.estimate import duration, stored_passes, told
 from spark_audit.scoring.table import COLUMN_TYPES
 
 
@@ -31,7 +32,7 @@ def test_words_fit_a_screen():
 
 def test_no_memory_is_never_said():
     said = [memory_size(n) for n in (0, 4e6, 4e7, 9.9e8, 3.04e9)]
-    assert said == ["1 MB", "4 MB", "40 MB", "990 MB", "3.0 GB"]
+    assert said == ["1 kB", "4 MB", "40 MB", "990 MB", "3.0 GB"]
 
 
 def test_parts_of_passes_are_counted():
