@@ -28,7 +28,7 @@ from spark_audit.names import ANY_NAME, CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.rows import grouped
-from spark_audit.scoring.items import normalised
+from spark_audit.scoring.answers import normalised
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import accuracy
 from spark_audit.stats.bootstrap import draw_in_strata, sign_flip

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_audit.scoring.items import begins_with, normalised
+from spark_audit.scoring.answers import begins_with, normalised
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.clock import Clock
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
+from spark_train.dpsgd import dpsgd, drawn
 from spark_train.loop import Phase, Rows, flat_gradient, run_phase
 from spark_train.lora import add_lora
 from spark_train.methods import METHODS
-from spark_train.privacy import dpsgd, drawn, epsilon, noise_for
+from spark_train.privacy_accounting import epsilon, noise_for
 from spark_train.run_folder import Folder
 from spark_train.stream import Method, Stream
 from spark_train.student import Student
@@ -184,7 +185,7 @@ def test_noise_follows_from_seed_run_phase_and_step_alone(monkeypatch):
     # Seeds that are the same to torch's generator, which takes 32 bits.
     found = []
     for seed in (5, 5 + 2**32):
-        monkeypatch.setattr("spark_train.privacy.seed_for", lambda *of, s=seed: s)
+        monkeypatch.setattr("spark_train.dpsgd.seed_for", lambda *of, s=seed: s)
         found.append(drawn(50, **first))
     assert not found[0].equal(found[1])
 
@@ -411,7 +412,7 @@ def test_a_method_that_says_nothing_has_no_epsilon(stream):
 
 def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monkeypatch):
     def start(sigma: float) -> Outcome:
-        search = "spark_train.privacy.noise_for"
+        search = "spark_train.privacy_accounting.noise_for"
         monkeypatch.setattr(search, lambda *_, **__: sigma)
         return quick(tmp_path / "run", tiny_base, data, "dp.target_epsilon=2")
 

@@ -28,8 +28,8 @@ import torch
 
 from spark_audit.checkpoints.loaded import entry_device
 from spark_audit.errors import out_of_memory
+from spark_audit.scoring.answers import begins_with, normalised
 from spark_audit.scoring.batching import Batches, room
-from spark_audit.scoring.items import begins_with, normalised
 from spark_audit.scoring.passes.plain import check_finite, padded, unwrapped
 from spark_audit.scoring.table import COLUMN_TYPES, Task
 

@@ -24,9 +24,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, WITH_NUCLEI, 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import Item
+from spark_audit.scoring.float32_body import widened
 
 PLAIN_HEADS = frozenset(
     """
@@ -64,7 +64,9 @@ CAPPED_HEADS = frozenset(
     Gemma2ForCausalLM Gemma3ForCausalLM NanoChatForCausalLM VaultGemmaForCausalLM
     """.split()
 )
+
 MULTIPLIED_HEADS = frozenset({"CohereForCausalLM", "Cohere2ForCausalLM"})
+
 DIVIDED_HEADS = frozenset(
     {"GraniteForCausalLM", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"}
 )
@@ -347,59 +349,3 @@ def _places(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
     index = torch.arange(width).expand(len(lengths), -1)
     inside = (index >= first) & (index < first + lengths[:, None])
     return inside.flatten().nonzero()[:, 0]
-
-
-# --- a body in float32 ----------------------------------------------------------------
-
-HALF_PRECISION = (torch.bfloat16, torch.float16)
-Held = dict[torch.nn.Parameter, torch.Tensor]
-
-
-@contextmanager
-def widened(body: Any) -> Iterator[None]:
-    """Compute a model's body in float32 while its weights stay as they are.
-
-    Each layer's weights are widened while it runs: the memory of one layer is needed,
-    not that of a second model. Embeddings are looked up as they are, and widened.
-
-    Parameters
-    ----------
-    body
-        A causal LM's part below the head, adapters inside.
-    """
-    embeddings = body.get_input_embeddings()
-    layers = [
-        layer
-        for child in body.children()
-        if child is not embeddings
-        for layer in (child if isinstance(child, torch.nn.ModuleList) else (child,))
-    ]
-    with ExitStack() as stack:
-        # First: what others add to embeddings is added to the wide ones.
-        on = stack.enter_context
-        on(embeddings.register_forward_hook(_looked_up, prepend=True))
-        for layer in layers:
-            held = {p: p.data for p in layer.parameters() if p.dtype in HALF_PRECISION}
-            wide, own = partial(_put, held, wide=True), partial(_put, held, wide=False)
-            on(layer.register_forward_pre_hook(wide))
-            on(layer.register_forward_hook(own, always_call=True))
-        yield
-
-
-def _put(held: Held, *_: Any, wide: bool) -> None:
-    """Widen a layer's weights, or put its own back."""
-    for parameter, own in held.items():
-        parameter.data = own.float() if wide else own
-
-
-def _looked_up(layer: Any, args: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor:
-    """Look up again in a matrix of the rows that are asked for: layers may scale."""
-    if not isinstance(layer, torch.nn.Embedding):
-        return out.float()
-    own, padding = layer.weight.data, layer.padding_idx
-    rows, places = args[0].unique(return_inverse=True)
-    layer.weight.data, layer.padding_idx = own[rows].float(), None
-    try:
-        return layer.forward(places)
-    finally:
-        layer.weight.data, layer.padding_idx = own, padding

@@ -1,0 +1,64 @@
+"""Frozen noise: one Gaussian draw per vocabulary row, on input embeddings only.
+
+``e~_v = e_v + n_v`` with ``n_v ~ N(0, sigma^2 I)``, drawn once from the run's seed
+**[ours]** and the same for the whole run: training, teachers, scores and answers. It is
+added to what the embedding gives, so that a tied output head does not see it. Each
+stage's folder holds it beside the adapter (``frozen_noise.safetensors``), and
+``spark-audit`` applies it; stock PEFT does not, and gets another model.
+
+No epsilon is claimed: nothing bounds what one row does to the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from spark_audit.checkpoints.adapters import input_noise
+from spark_audit.checkpoints.weight_files import NOISE_FILE
+from spark_audit.provenance import seed_for
+from spark_train.loop import (
+    rank,
+    together,
+)
+from spark_train.stream import (
+    CARRIED,
+    Method,
+    Protected,
+    Stream,
+    read_tensors,
+    write_tensors,
+)
+
+NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
+
+
+def fn(stream: Stream, method: Method) -> Protected:
+    """Frozen noise: one Gaussian draw per vocabulary row, on input embeddings only.
+
+    The method's own phases, under noise.
+    """
+    assert stream.folder is not None
+    model, settings = stream.student.model, stream.settings
+    size = model.get_input_embeddings().weight.shape
+    place = stream.folder / CARRIED / NOISE_FILE
+
+    @contextmanager
+    def during() -> Iterator[None]:
+        # What the run began with is kept: another library may draw otherwise.
+        with together():
+            if rank() == 0 and not place.exists():
+                seed = seed_for(settings.seed, "frozen noise")
+                noise = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+                write_tensors(place, {"noise": settings.fn.sigma * noise})
+        noise = read_tensors(place)["noise"]
+        with input_noise(model, noise.to(stream.student.device)):
+            yield
+
+    stream.note(f"no epsilon: {NO_EPSILON}")
+    facts = {"option": "fn", "sigma": settings.fn.sigma, "rows": size[0]}
+    return Protected(
+        method.phases(stream), facts | {"no_epsilon": NO_EPSILON}, during, place
+    )

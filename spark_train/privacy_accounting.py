@@ -1,0 +1,98 @@
+"""Epsilon of DP-SGD by Renyi accounting, and the least noise that keeps one."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from spark_audit.errors import InputError
+
+MAX_NOISE_MULTIPLIER = 1e4
+"""The largest noise multiplier that is looked at; more noise is taken for as much."""
+
+LARGE_ORDERS = (80, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Renyi orders beyond Opacus's own, whose largest, 63, shows no small epsilon."""
+
+Stretch: TypeAlias = tuple[int, Mapping[str, float]]
+"""Steps of one phase, and the rate at which each task's rows are drawn in them."""
+
+
+def epsilon(
+    stretches: Sequence[Stretch], task: str, *, noise_multiplier: float, delta: float
+) -> float:
+    """Epsilon for an example of ``task`` over all steps; infinite without noise.
+
+    Never below 0, where the accountant goes when ``delta`` alone would do.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Standard deviation of the noise on the sum of gradients over their largest norm.
+    """
+    seen = [(rates[task], steps) for steps, rates in stretches if rates.get(task)]
+    if not seen:
+        return 0.0
+    if noise_multiplier <= 0:
+        return math.inf
+    accountant = _accountant()
+    sigma = min(
+        noise_multiplier, MAX_NOISE_MULTIPLIER
+    )  # the square of a larger one overflows
+    accountant.history = [(sigma, rate, steps) for rate, steps in seen]
+    with warnings.catch_warnings():
+        # Of orders that end too early: epsilon is then larger than need be.
+        warnings.simplefilter("ignore")
+        try:
+            orders = [*accountant.DEFAULT_ALPHAS, *LARGE_ORDERS]
+            value = float(accountant.get_epsilon(delta=delta, alphas=orders))
+        except (ArithmeticError, ValueError):  # hardly any noise
+            return math.inf
+    return max(value, 0.0) if math.isfinite(value) else math.inf
+
+
+def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> float:
+    """The least noise multiplier, to within 0.1%, that keeps every task's epsilon.
+
+    Raises
+    ------
+    InputError
+        If no noise up to :data:`MAX_NOISE_MULTIPLIER` does.
+    """
+    tasks = {task for _, rates in stretches for task in rates}
+
+    def kept(sigma: float) -> bool:
+        return all(
+            epsilon(stretches, task, noise_multiplier=sigma, delta=delta) <= target
+            for task in tasks
+        )
+
+    low, high = 0.0, 1.0
+    while not kept(high):
+        low, high = high, 2 * high
+        if high > MAX_NOISE_MULTIPLIER:
+            raise InputError(
+                f"the accountant shows no epsilon of {target:g} at delta {delta:g}, "
+                "whatever the noise",
+                where="dp.target_epsilon",
+                fix="give a larger one",
+            )
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if kept(middle) else (middle, high)
+    return high
+
+
+def _accountant() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from opacus.accountants import RDPAccountant
+    except ImportError as error:
+        raise InputError(
+            "opacus is not installed",
+            where="--dp dpsgd",
+            fix="where spark-audit lies: pip install '.[dp]'",
+        ) from error
+    return RDPAccountant()
