@@ -12,17 +12,14 @@ cyclopts reads ``--device`` and ``--seed``, and what they are for in the docstri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from cyclopts import Group, Parameter, Token
 from cyclopts.types import NonNegativeInt
 
 from spark_audit.errors import InputError
 from spark_audit.sentences import LANGUAGES
-
-T = TypeVar("T")
 
 WHAT, HOW, WHERE, OUTPUT, ADVANCED = (
     Group(name, sort_key=place)
@@ -121,20 +118,3 @@ Preset: TypeAlias = Annotated[
         group=HOW, choices=("robust", "paper"), help="Default: that of the manifest."
     ),
 ]
-
-
-def hidden(*names: str) -> Callable[[type[T]], type[T]]:
-    """Make a dataclass of a subclass in which these fields are no options."""
-
-    def made(kind: type[T]) -> type[T]:
-        inherited = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
-        for name in names:
-            kind.__annotations__[name] = Annotated[Any, NO_OPTION]
-            setattr(kind, name, inherited[name].default)
-        whole = dataclass(frozen=True, kw_only=True)(kind)
-        # Names in the types of inherited fields are those of another module.
-        hints = get_type_hints(whole, include_extras=True)
-        whole.__init__.__annotations__.update(hints)
-        return whole
-
-    return made

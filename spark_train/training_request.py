@@ -20,11 +20,9 @@ DP = (NO_PRIVACY, "dpsgd", "fn")
 """Named here, as importing ``spark_train.privacy`` takes seconds."""
 
 
-@options.hidden(
-    "device_map", "lora_alpha", "quantize", "model", "agree", "base", "include_base"
-)
+@dataclass(frozen=True, kw_only=True)
 class StudentLoading(Loading):
-    """How a model is opened to be trained.
+    """How a model is opened to be trained: some fields are no options.
 
     Attributes
     ----------
@@ -38,6 +36,13 @@ class StudentLoading(Loading):
     dtype: Annotated[
         str, Parameter(metavar="float32|bfloat16", choices=("float32", "bfloat16"))
     ] = "float32"
+    device_map: Annotated[str | None, options.NO_OPTION] = None
+    lora_alpha: Annotated[float | None, options.NO_OPTION] = None
+    quantize: Annotated[tuple[str, ...], options.NO_OPTION] = ()
+    model: Annotated[str | None, options.NO_OPTION] = None
+    agree: Annotated[str | None, options.NO_OPTION] = None
+    base: Annotated[str | None, options.NO_OPTION] = None
+    include_base: Annotated[bool, options.NO_OPTION] = False
 
 
 Base: TypeAlias = Annotated[

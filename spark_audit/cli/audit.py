@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 
@@ -16,37 +17,39 @@ from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import tell, tell_json
+from spark_audit.terminal.signature import with_options
 
 
 def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
-    """The command of one audit, or of all, some of which may be left out.
+    """Return the command of one audit, or of all, some of which may be left out.
 
     ``all`` leaves out what runs on request, until it or one of its own options
     is asked for.
     """
-    several = len(audits) > 1
-    named = {audit.name: audit for audit in audits}
-    waits = [name for name in named if several and name in AUDITS_ON_REQUEST]
-    own = flags.options(*audits, named=several)
-    usual = {
-        f.name
-        for k, a in named.items()
-        if k not in AUDITS_ON_REQUEST
-        for f in fields(a)
+    is_of_several = len(audits) > 1
+    by_name = {audit.name: audit for audit in audits}
+    on_request = [name for name in by_name if name in AUDITS_ON_REQUEST]
+    if not is_of_several:
+        on_request = []
+    # Options that some audit has which runs unasked: they ask for no other.
+    usual_options = {
+        field.name
+        for name, audit in by_name.items()
+        if name not in AUDITS_ON_REQUEST
+        for field in fields(audit)
     }
+    own_options = _options_of(audits, is_named=is_of_several)
 
     def command(
         *,
         request: Request,
-        own: Any = own(),
         loading: Loading = Loading(),
         dry_run: Annotated[bool, Parameter(group=options.WHAT)] = False,
         json: options.Json = False,
         quiet: options.Quiet = False,
         verbose: options.Verbose = False,
-        skip: tuple[str, ...] = (),
-        also: tuple[str, ...] = (),
         typed: flags.Line,
+        **given: Any,
     ) -> None:
         """Run audits.
 
@@ -54,23 +57,22 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         ----------
         dry_run
             Say what would be done and how long it takes, and stop.
-        skip
-            Audits to leave out.
-        also
-            Audits that `all` runs on request only.
         """
-        asked = {*typed.given} - usual
+        skip, also = given.pop("skip", ()), given.pop("also", ())
+        values = {one.name: given.get(one.name, one.default) for one in own_options}
+
+        asked = {*typed.given} - usual_options
         waiting = [
-            one
-            for one in waits
-            if one not in (*skip, *also)
-            and not asked & {field.name for field in fields(named[one])}
+            name
+            for name in on_request
+            if name not in (*skip, *also)
+            and not asked & {field.name for field in fields(by_name[name])}
         ]
         request = replace(
             request,
             audits=tuple(
-                audit(**{one.name: getattr(own, one.name) for one in fields(audit)})
-                for name, audit in named.items()
+                audit(**{field.name: values[field.name] for field in fields(audit)})
+                for name, audit in by_name.items()
                 if name not in (*skip, *waiting)
             ),
             shard=request.shard if "shard" in typed.given else shard_of(None),
@@ -82,16 +84,60 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             listed = " ".join(waiting)
             say(f"left out unless asked for: {listed} (--also {listed})")
 
-    none = Annotated[Any, options.NO_OPTION]
-    names = Annotated[
-        tuple[str, ...], Parameter(group=options.WHAT, metavar="AUDIT...")
-    ]
-    command.__annotations__ |= {
-        "own": own if fields(own) else none,
-        "skip": Annotated[names, Parameter(choices=named)] if several else none,
-        "also": Annotated[names, Parameter(choices=waits)] if several else none,
-    }
-    return command
+    choices = []
+    if is_of_several:
+        choices = [
+            _choice_of_audits("skip", by_name, "Audits to leave out."),
+            _choice_of_audits(
+                "also", on_request, "Audits that `all` runs on request only."
+            ),
+        ]
+    return with_options(command, [*choices, *own_options])
+
+
+def _choice_of_audits(
+    name: str, choices: Collection[str], help: str
+) -> inspect.Parameter:
+    """Return an option that takes names of audits."""
+    shown = Parameter(
+        group=options.WHAT, metavar="AUDIT...", choices=choices, help=help
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=(),
+        annotation=Annotated[tuple[str, ...], shown],
+    )
+
+
+def _options_of(
+    audits: Sequence[type[Audit]], *, is_named: bool
+) -> list[inspect.Parameter]:
+    """Return the options of audits; what several have is one option.
+
+    They are the fields with a ``Parameter``, or with a sentence that is the help, which
+    begins with the audit's name where it is named.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for audit in audits:
+        hints = get_type_hints(audit, include_extras=True)
+        for field in fields(audit):
+            hint = hints[field.name]
+            for note in getattr(hint, "__metadata__", ()):
+                text = note.help if isinstance(note, Parameter) else note
+                help = f"{audit.name}: {text}" if is_named else text
+                # Only what is on can be switched off.
+                flag = f"--no-{field.name}".replace("_", "-")
+                shown = Parameter(
+                    help=help, negative=flag if field.default is True else ()
+                )
+                found[field.name] = inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=Annotated[hint, shown],
+                )
+    return list(found.values())
 
 
 def _audit(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -139,9 +140,14 @@ def _add(
 # --- commands without a model, and with all of it -------------------------------------
 
 
-@options.hidden("trust_remote_code", "quantize", "model", "agree")
+@dataclass(frozen=True, kw_only=True)
 class Opened(Loading):
-    """How a checkpoint is opened to be looked at."""
+    """How a checkpoint is opened to be looked at: some fields are no options."""
+
+    trust_remote_code: Annotated[bool, options.NO_OPTION] = False
+    quantize: Annotated[tuple[str, ...], options.NO_OPTION] = ()
+    model: Annotated[str | None, options.NO_OPTION] = None
+    agree: Annotated[str | None, options.NO_OPTION] = None
 
 
 def inspect(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from spark_audit import messages
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.options import BatchSize, Json, Quiet, Verbose, hidden
+from spark_audit.options import NO_OPTION, BatchSize, Json, Quiet, Verbose
 from spark_audit.previous import keeping_previous
 from spark_audit.sentences import render
 from spark_audit.terminal import console
@@ -23,9 +24,14 @@ BALANCE_COLUMNS = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_a
 """Columns of the balance that fit a terminal; --json has all."""
 
 
-@hidden("lora_alpha", "quantize", "model", "agree")
+@dataclass(frozen=True, kw_only=True)
 class ReferenceLoading(Loading):
-    """How a reference model is opened."""
+    """How a reference model is opened: some fields are no options."""
+
+    lora_alpha: Annotated[float | None, NO_OPTION] = None
+    quantize: Annotated[tuple[str, ...], NO_OPTION] = ()
+    model: Annotated[str | None, NO_OPTION] = None
+    agree: Annotated[str | None, NO_OPTION] = None
 
 
 File = Annotated[Path, Parameter(help="File of `manifest build`.")]

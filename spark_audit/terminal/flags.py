@@ -8,43 +8,19 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args
 
 from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.argument import update_argument_collection
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import elsewhere, is_missing, no_such_path, read_regular
-from spark_audit.options import ADVANCED, HOW, OUTPUT, fields_in
+from spark_audit.options import ADVANCED, HOW, OUTPUT
 
 _QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
-
-
-def options(*audits: Any, named: bool = False) -> Any:
-    """A dataclass of the options of several audits; what several have is one option.
-
-    They are the fields with a ``Parameter``, or with a sentence that is the help, which
-    begins with the audit's name where it is ``named``.
-    """
-    found: dict[str, tuple[str, Any, Any]] = {}
-    for audit in audits:
-        hints = get_type_hints(audit, include_extras=True)
-        for one in fields(audit):
-            for note in getattr(hints[one.name], "__metadata__", ()):
-                text = note.help if isinstance(note, Parameter) else note
-                help = f"{audit.name}: {text}" if named else text
-                # Only what is on can be switched off.
-                flag = f"--no-{one.name}".replace("_", "-")
-                off = flag if one.default is True else ()
-                told = Parameter(help=help, negative=off)
-                hint: Any = Annotated[hints[one.name], told]
-                found[one.name] = (one.name, hint, one.default)
-    made = make_dataclass("Options", found.values(), kw_only=True, frozen=True)
-    made.__module__ = __name__  # or the library takes it for a type of Python's own
-    return fields_in(HOW)(made)
 
 
 def pairs(texts: Sequence[str], *, where: str, form: str) -> dict[str, str]:
