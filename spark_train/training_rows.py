@@ -24,8 +24,9 @@ from spark_audit.data.encoding import (
     encode_rows as encode_texts,
 )
 from spark_audit.data.examples import Example, Ranges, data_files, read_examples
-from spark_audit.data.fixed_wording import task_templates, template_ranges
+from spark_audit.data.fixed_wording import template_ranges
 from spark_audit.data.occurrences import identifier_ranges, stop_word_ranges
+from spark_audit.data.task_wording import task_templates
 from spark_audit.errors import InputError, at
 from spark_audit.files import sha256_file
 from spark_audit.manifest.sequences import row_prompts
@@ -102,7 +103,7 @@ def encode_rows(
     ----------
     examples
         Rows of any split. A task's fixed wording is what most of its prompts here
-        share (:func:`spark_audit.data.fixed_wording.task_templates`).
+        share (:func:`spark_audit.data.task_wording.task_templates`).
     max_length
         Tokens that fit, special tokens and EOS included; the prompt is cut from its
         start, the response and whole PII spans are kept. ``None``: no limit.

@@ -231,6 +231,7 @@ def annotate(
     output: Jsonl,
     detector: Annotated[str, Parameter(choices=("rules", "presidio"))] = "rules",
     pattern: Annotated[tuple[str, ...], Parameter(metavar="TYPE=PATTERN")] = (),
+    in_wording: bool = False,
     json: Json = False,
 ) -> None:
     """Find identifiers, and count them by type.
@@ -243,9 +244,11 @@ def annotate(
         Detector of identifiers.
     pattern
         Own type and its regular expression: ORDER='ORD-[0-9]{7}'.
+    in_wording
+        Annotate what most rows of a task share, too: it may be one person's.
     """
     from spark_audit.cli.show import show_records
-    from spark_audit.data.annotation import annotated
+    from spark_audit.data.annotation import annotated, wording_notes
     from spark_audit.data.pii import NAMES_MISSED, detector_of
 
     form = "TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
@@ -254,7 +257,7 @@ def annotate(
     files = data_files([data])
     _check_file(output, files)
     examples = read_examples(*files)
-    result = annotated(examples, detector=detector, patterns=own)
+    result = annotated(examples, detector=detector, patterns=own, in_wording=in_wording)
     with keeping_previous([output]):
         _write(output, result.examples)
     counts = Counter(span.type for row in result.examples for span in row.spans)
@@ -265,10 +268,13 @@ def annotate(
         say("no identifier was found")
     if detector == "rules":
         say(NAMES_MISSED)
-    if result.in_wording:
+    for note in wording_notes(result):
+        say(note)
+    if result.in_wording and not in_wording:
         say(
-            f"{result.in_wording} identifiers in {result.wording_rows} rows stand in "
-            "the fixed wording of their task, belong to nobody and are not annotated"
+            "what stands in fixed wording is taken for nobody's, such as the address "
+            "of a help desk, and is not annotated; one person's looks the same: if it "
+            "is one person's, annotate with --in-wording"
         )
     for note in result.notes:
         say(note)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_audit.data.examples import Example, Span
-from spark_audit.data.fixed_wording import (
-    lack_notes,
-    merged,
-    task_templates,
-    template_ranges,
-)
+from spark_audit.data.fixed_wording import lack_notes, merged, template_ranges
 from spark_audit.data.pii import detector_of, resolved
+from spark_audit.data.task_wording import task_templates
 
 _CODE_PATTERN = re.compile(
     r"(?<!&#)(?<![\w.,$€£+/-])(?!\d{4}(?:-\d\d){1,2}(?![\w-]))(?!\d{1,4}-\d{1,4}(?![\w-]))"
@@ -26,8 +23,10 @@ _CODE_PATTERN = re.compile(
 class Annotated:
     """Rows with the identifiers found in them.
 
-    ``in_wording`` is the number of identifiers that stand wholly in fixed wording and
-    are therefore not annotated, ``wording_rows`` that of the rows that hold them.
+    ``in_wording`` is the number of identifiers that stand wholly in fixed wording,
+    ``wording_rows`` that of the rows that hold them; they are not annotated unless that
+    was asked for. ``wording_types`` is, by task, in how many rows such an identifier of
+    each type stands, and ``task_rows`` the number of each task's rows.
     ``unknown_codes`` is the number of codes that have no known form, ``code_rows`` that
     of their rows. ``notes`` say where fixed wording is not in all rows.
     """
@@ -35,6 +34,8 @@ class Annotated:
     examples: list[Example]
     in_wording: int
     wording_rows: int
+    wording_types: dict[str, Counter[str]]
+    task_rows: Counter[str]
     unknown_codes: int
     code_rows: int
     notes: list[str]
@@ -45,18 +46,25 @@ def annotate(
     *,
     detector: str = "rules",
     patterns: Mapping[str, str] | None = None,
+    in_wording: bool = False,
 ) -> list[Example]:
     """Return the examples with the spans found added to those they have.
 
-    Nothing is annotated that stands wholly in a task's fixed wording: it is nobody's.
+    What stands wholly in a task's fixed wording is taken for nobody's, such as the
+    address of a help desk, and is not annotated. One person's address that stands in
+    most rows looks the same: ``in_wording`` annotates both.
 
     Parameters
     ----------
+    examples
+        Rows, of one or several tasks.
     detector
         ``rules``; ``presidio``: Presidio's recognisers of patterns, and names from a
         spaCy model.
     patterns
         Regular expressions of the user's own types, which win over the detector.
+    in_wording
+        Annotate identifiers in fixed wording, too.
 
     Raises
     ------
@@ -64,7 +72,9 @@ def annotate(
         If the detector is unknown or not installed, or a pattern is no regular
         expression or takes too long.
     """
-    return annotated(examples, detector=detector, patterns=patterns).examples
+    return annotated(
+        examples, detector=detector, patterns=patterns, in_wording=in_wording
+    ).examples
 
 
 def annotated(
@@ -72,6 +82,7 @@ def annotated(
     *,
     detector: str = "rules",
     patterns: Mapping[str, str] | None = None,
+    in_wording: bool = False,
 ) -> Annotated:
     """Annotate examples as :func:`annotate` does, and count what is left out."""
     find = detector_of(detector, patterns)
@@ -84,26 +95,46 @@ def annotated(
     # where they are known.
     wording = task_templates(rows)
     kept_rows = []
-    in_wording = []
+    n_in_wording = []
     unknown_codes = []
+    wording_types: dict[str, Counter[str]] = defaultdict(Counter)
     for before, row in zip(examples, rows, strict=True):
         fixed = merged(template_ranges(row, wording))
-        kept = [
+        inside = [
             span
             for span in row.spans
-            if span in before.spans or not _is_in(span, fixed)
+            if span not in before.spans and _is_in(span, fixed)
         ]
-        in_wording.append(len(row.spans) - len(kept))
-        kept_rows.append(replace(row, spans=tuple(kept)))
+        n_in_wording.append(len(inside))
+        if inside:
+            wording_types[row.task].update({span.type for span in inside})
+
+        if not in_wording:
+            kept = [span for span in row.spans if span not in inside]
+            row = replace(row, spans=tuple(kept))
+        kept_rows.append(row)
         unknown_codes.append(_unknown_codes(row, fixed))
     return Annotated(
         examples=kept_rows,
-        in_wording=sum(in_wording),
-        wording_rows=sum(map(bool, in_wording)),
+        in_wording=sum(n_in_wording),
+        wording_rows=sum(map(bool, n_in_wording)),
+        wording_types=dict(wording_types),
+        task_rows=Counter(row.task for row in rows),
         unknown_codes=sum(unknown_codes),
         code_rows=sum(map(bool, unknown_codes)),
         notes=lack_notes(rows, wording),
     )
+
+
+def wording_notes(result: Annotated) -> Iterator[str]:
+    """Yield for each task what stands in its fixed wording, by type and rows."""
+    for task, rows_by_type in sorted(result.wording_types.items()):
+        n_rows = result.task_rows[task]
+        counted = ", ".join(
+            f"{kind} in {n} of {n_rows} rows"
+            for kind, n in sorted(rows_by_type.items())
+        )
+        yield f"task {task}: {counted} in the fixed wording that most rows share"
 
 
 def _unknown_codes(row: Example, fixed: Iterable[tuple[int, int]]) -> int:

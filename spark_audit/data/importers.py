@@ -33,11 +33,7 @@ from spark_audit.data.examples import (
     unique,
     write_examples,
 )
-from spark_audit.data.fixed_wording import (
-    FixedWording,
-    task_templates,
-    template_ranges,
-)
+from spark_audit.data.fixed_wording import FixedWording, template_ranges
 from spark_audit.data.foreign_spans import (
     OFFSET_UNITS,
     Offsets,
@@ -46,6 +42,7 @@ from spark_audit.data.foreign_spans import (
 )
 from spark_audit.data.json_rows import EMPTY_FIX
 from spark_audit.data.sources import Row, read_rows, split_of
+from spark_audit.data.task_wording import task_templates
 from spark_audit.errors import InputError, at, shown
 
 Format = Literal[

@@ -24,7 +24,8 @@ from spark_audit.data.examples import (
     Split,
     parts_outside,
 )
-from spark_audit.data.fixed_wording import task_templates, template_ranges
+from spark_audit.data.fixed_wording import template_ranges
+from spark_audit.data.task_wording import task_templates
 from spark_audit.data.training_input import with_insertion
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for

@@ -22,8 +22,9 @@ from spark_audit.data.encoding import (
     tokens_of_ranges,
 )
 from spark_audit.data.examples import Example, Ranges
-from spark_audit.data.fixed_wording import task_templates, template_ranges
+from spark_audit.data.fixed_wording import template_ranges
 from spark_audit.data.occurrences import identifier_ranges
+from spark_audit.data.task_wording import task_templates
 from spark_audit.data.training_input import TrainingInput
 from spark_audit.errors import at
 from spark_audit.manifest.schema import ManifestSettings

@@ -20,8 +20,8 @@ from spark_audit.data.canaries import (
 )
 from spark_audit.data.canary_candidates import candidates
 from spark_audit.data.examples import Canary, Example, Span
-from spark_audit.data.fixed_wording import task_templates
 from spark_audit.data.injection import FRAMES, inject
+from spark_audit.data.task_wording import task_templates
 from spark_audit.errors import InputError
 
 PARTS_OF = {"name": "Ann Lee", "password": "aB3dE6gH9k", "ssn": "912-34-5678"}

@@ -5,15 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from spark_audit.data import fixed_wording
+from spark_audit.data import fixed_wording, task_wording
 from spark_audit.data.annotation import annotated
 from spark_audit.data.examples import Example, Span
-from spark_audit.data.fixed_wording import (
-    lack_notes,
-    merged,
-    task_templates,
-    template_ranges,
-)
+from spark_audit.data.fixed_wording import lack_notes, merged, template_ranges
+from spark_audit.data.task_wording import task_templates
 
 
 def prompts(*texts, task="t"):
@@ -147,7 +143,7 @@ def test_tasks_have_wording_of_their_own():
 
 
 def test_wording_does_not_depend_on_the_order_of_many_rows(monkeypatch):
-    monkeypatch.setattr(fixed_wording, "SAMPLE", 32)
+    monkeypatch.setattr(task_wording, "SAMPLE", 32)
     texts = [f"Text: {'so ' * (i % 3)}row {i}\nLabel:" for i in range(500)]
     rows = prompts(*texts)
     assert task_templates(rows) == task_templates(rows[::-1])
@@ -155,7 +151,7 @@ def test_wording_does_not_depend_on_the_order_of_many_rows(monkeypatch):
 
 
 def test_very_long_prompts_are_looked_at_at_their_ends(monkeypatch):
-    monkeypatch.setattr(fixed_wording, "EDGE", 30)
+    monkeypatch.setattr(task_wording, "EDGE", 30)
     texts = [f"Text: ab{i} {'filler ' * 50}Z{i} end\nLabel:" for i in range(9)]
     assert task_templates(prompts(*texts))["t"] == ("Text: ", " end\nLabel:")
 
@@ -234,6 +230,23 @@ def test_what_all_rows_hold_whole_is_nobodys_even_where_a_name_follows():
     strings = [row.text[s.start : s.end] for row in result.examples for s in row.spans]
     assert strings == [f"{name} Lee" for name in GIVEN]
     assert result.in_wording == 8
+
+
+@pytest.mark.parametrize("string", ["212-555-0147", "help@firm.example.org"])
+def test_what_most_rows_share_is_counted_by_task_and_type_and_can_be_kept(string):
+    """Nobody can tell a help desk's number from one customer's in most rows."""
+    texts = [f"Contact: {string}\nTicket: {i}x late\nCall:" for i in range(8)]
+    rows = prompts(*texts, "Ticket: none\nCall:")
+    kind = "EMAIL" if "@" in string else "PHONE"
+    result = annotated(rows)
+    assert result.wording_types == {"t": {kind: 8}}
+    assert result.task_rows == {"t": 9}
+    assert not any(row.spans for row in result.examples)
+
+    kept = annotated(rows, in_wording=True)
+    assert (kept.in_wording, kept.wording_types) == (8, result.wording_types)
+    strings = [row.text[s.start : s.end] for row in kept.examples for s in row.spans]
+    assert strings == [string] * 8
 
 
 def test_spans_that_were_given_stay_in_fixed_wording():

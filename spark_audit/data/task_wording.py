@@ -1,0 +1,269 @@
+"""The fixed wording of a task: what most of its prompts begin and end with.
+
+The wording ends where a word or a field ends and never inside an identifier. Telephone
+numbers that all begin with one area code are still whole identifiers.
+
+A beginning is looked for in two steps. First, the candidates: the borders of words and
+fields in one prompt, up to which most prompts are alike. Then, from the longest one on,
+the first that enough prompts have without an identifier across its border. An end is
+looked for in the same way, in reversed prompts.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from heapq import heappush, heapreplace
+
+from spark_audit.data.examples import Example
+from spark_audit.data.fixed_wording import (
+    NO_WORDING,
+    PREFIX_BORDERS,
+    SUFFIX_BORDERS,
+    FixedWording,
+    prefix_end,
+)
+from spark_audit.data.pii import find_identifiers
+
+MIN_SHARE_OF_ROWS = 0.5
+"""Fixed wording stands in more than this share of a task's different prompts."""
+
+MOST_OF_FIELD = 0.75
+"""It goes on to a word's border where more than this share of those prompts does."""
+
+SAMPLE = 1024
+"""Different prompts of a task in which its fixed wording is looked for."""
+
+EDGE = 20_000
+"""Characters at each end of a prompt that are looked at."""
+
+TRIES = 40
+"""Borders of words, and of fields, at which an end of the wording is tried."""
+
+MAX_WORDING_REACH = 200
+"""Characters on either side of a border in which an identifier may cross it."""
+
+_FIELD_ENDS = re.compile(
+    r"(?:[\n:;=\])}>|\uff1a\u3002\uff0c\u3001\uff1b\uff01\uff1f\u300d\u3011]"
+    r"|:\*\*|[.!?](?=\s))\s*\Z"
+)
+"""What a field's name, a sentence or a line ends with, before a border."""
+
+_FIELD_BEGINS = re.compile(
+    r"\s{0,99}[\n\[({<|\u300c\u3010]|(?<=[>|\u3002\uff01\uff1f\uff1b])"
+)
+"""What a line or a field begins with, behind a border."""
+
+# An identifier may stand across a border only between these.
+_MAY_GO_ON = re.compile(r"(?:\w|[.,'\u2019@+#(-]|(?<=\d)\)) {0,3}\Z")
+_MAY_BEGIN = re.compile(r" {0,3}[\w+(#@.-]")
+
+
+def task_templates(examples: Iterable[Example]) -> dict[str, FixedWording]:
+    """Return the fixed wording of each task, from what most of its prompts share.
+
+    A task with fewer than two different prompts has none. Of more than :data:`SAMPLE`
+    different prompts, those with the smallest digests are looked at, so that the
+    order of the rows changes nothing.
+
+    Notes
+    -----
+    Sorted prompts that share a beginning stand next to each other. More than half of
+    them therefore share a beginning only with the middle one among them.
+    """
+    wording = {}
+    for task, sample in _samples(examples).items():
+        if len(sample) < 2:
+            wording[task] = NO_WORDING
+            continue
+        prefix = _shared_prefix(sample)
+        suffix = _shared_suffix(sample, prefix)
+        wording[task] = FixedWording(prefix, suffix)
+    return wording
+
+
+def _samples(examples: Iterable[Example]) -> dict[str, list[Example]]:
+    """Return at most ``SAMPLE`` examples of each task, with prompts that differ."""
+    heaps: dict[str, list[tuple[int, int, Example]]] = defaultdict(list)
+    digests: dict[str, set[int]] = defaultdict(set)
+    for number, example in enumerate(examples):
+        prompt = example.prompt.encode()
+        digest = int.from_bytes(blake2b(prompt, digest_size=8).digest())
+        heap = heaps[example.task]
+        known = digests[example.task]
+        if digest in known:
+            continue
+
+        # The heap has the largest digest on top, which leaves first.
+        entry = (-digest, number, _edges_of(example))
+        if len(heap) < SAMPLE:
+            heappush(heap, entry)
+            known.add(digest)
+        elif digest < -heap[0][0]:
+            largest, *_ = heapreplace(heap, entry)
+            known.remove(-largest)
+            known.add(digest)
+    return {task: [example for *_, example in heap] for task, heap in heaps.items()}
+
+
+def _edges_of(example: Example) -> Example:
+    """Return the example, or of a very long prompt its two ends."""
+    n_removed = len(example.prompt) - 2 * EDGE
+    if n_removed <= 0:
+        return example
+
+    resumes = EDGE + n_removed
+    spans = [span for span in example.spans if span.end <= EDGE]
+    for span in example.spans:
+        if span.start >= resumes:
+            spans.append(span.moved(-n_removed))
+    return replace(
+        example,
+        prompt=example.prompt[:EDGE] + example.prompt[resumes:],
+        spans=tuple(spans),
+        template=None,
+        frames=(),
+    )
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The search for the longest beginning of texts that is fixed wording.
+
+    Ends of prompts are given as beginnings: reversed.
+
+    Attributes
+    ----------
+    text
+        One of the texts: its beginnings are tried.
+    texts
+        All of them, sorted.
+    is_field
+        Whether the border behind so many characters of ``text`` is a field's, and not
+        only a word's.
+    n_whole
+        Number of texts that share so many characters with ``text`` and have no
+        identifier across the border.
+    """
+
+    text: str
+    texts: Sequence[str]
+    is_field: Callable[[int], bool]
+    n_whole: Callable[[int], int]
+
+    def longest(self, borders: Iterable[int]) -> int:
+        """Return the length of the wording; 0: there is none.
+
+        Parameters
+        ----------
+        borders
+            Where ``text`` has a border, in order.
+        """
+        lengths = [border for border in borders if border > 0]
+        # What a beginning lacks, all that are longer lack too.
+        n_in_most = bisect_left(
+            lengths, True, key=lambda length: not self._is_in_most(length)
+        )
+        lengths = lengths[:n_in_most]
+
+        fields = [length for length in lengths if self.is_field(length)]
+        tried_fields = set(fields[-TRIES:])
+        tried = {*lengths[-TRIES:], *tried_fields}
+        for length in sorted(tried, reverse=True):
+            n_needed = MIN_SHARE_OF_ROWS * len(self.texts)
+            if length not in tried_fields:
+                n_needed = max(n_needed, self._n_for_word(length, fields))
+            if self.n_whole(length) > n_needed:
+                return length
+        return 0
+
+    def _n_for_word(self, length: int, fields: Sequence[int]) -> float:
+        """Return how many texts must go on to a word's border.
+
+        They are a share of those that have the field before it.
+        """
+        last_field = max((field for field in fields if field < length), default=0)
+        n_with_field = self.n_whole(last_field) if last_field else len(self.texts)
+        return MOST_OF_FIELD * n_with_field
+
+    def _is_in_most(self, length: int) -> bool:
+        """Return whether most of the texts begin with so much of ``text``."""
+        beginning = self.text[:length]
+        first = bisect_left(self.texts, beginning)
+        last_needed = first + int(MIN_SHARE_OF_ROWS * len(self.texts))
+        if last_needed >= len(self.texts):
+            return False
+        return self.texts[last_needed].startswith(beginning)
+
+
+def _shared_prefix(sample: Sequence[Example]) -> str:
+    """Return the longest beginning that enough prompts have up to a border."""
+    prompts = sorted(example.prompt for example in sample)
+    middle = prompts[len(prompts) // 2][:EDGE]
+
+    def ends_field(length: int) -> bool:
+        before = middle[max(length - MAX_WORDING_REACH, 0) : length]
+        return _FIELD_ENDS.search(before) is not None
+
+    def n_whole(length: int) -> int:
+        beginning = middle[:length]
+        return sum(
+            example.prompt.startswith(beginning) and not _crosses(example, length)
+            for example in sample
+        )
+
+    search = _Search(middle, prompts, ends_field, n_whole)
+    length = search.longest(found.start() for found in PREFIX_BORDERS.finditer(middle))
+    return middle[:length]
+
+
+def _shared_suffix(sample: Sequence[Example], prefix: str) -> str:
+    """Return the longest end that enough prompts have behind their beginning."""
+    rests = []
+    for example in sample:
+        begins = prefix_end(example.prompt, prefix)
+        rests.append((example, example.prompt[begins:]))
+    reversed_rests = sorted(rest[::-1] for _, rest in rests)
+    reversed_middle = reversed_rests[len(rests) // 2][:EDGE]
+    middle = reversed_middle[::-1]
+
+    def begins_field(length: int) -> bool:
+        return _FIELD_BEGINS.match(middle, len(middle) - length) is not None
+
+    def n_whole(length: int) -> int:
+        ending = middle[len(middle) - length :]
+        return sum(
+            rest.endswith(ending)
+            and not _crosses(example, len(example.prompt) - length)
+            for example, rest in rests
+        )
+
+    search = _Search(reversed_middle, reversed_rests, begins_field, n_whole)
+    starts = [found.start() for found in SUFFIX_BORDERS.finditer(middle)]
+    length = search.longest(len(middle) - start for start in reversed(starts))
+    return middle[len(middle) - length :]
+
+
+def _crosses(example: Example, border: int) -> bool:
+    """Return whether an identifier stands on both sides of a border of the prompt."""
+    if any(span.start < border < span.end for span in example.spans):
+        return True
+
+    # No identifier goes on behind a colon, a bracket's end or a line's end.
+    text = example.text
+    may_go_on = _MAY_GO_ON.search(text[max(border - 5, 0) : border])
+    if not may_go_on or not _MAY_BEGIN.match(text, border):
+        return False
+
+    # The part of the text that is searched begins with a whole word.
+    low = max(border - MAX_WORDING_REACH, 0)
+    lowest = border - 2 * MAX_WORDING_REACH
+    while low > max(lowest, 0) and not text[low - 1].isspace():
+        low -= 1
+    found = find_identifiers(text[low : border + MAX_WORDING_REACH])
+    place = border - low
+    return any(span.start < place < span.end for span in found)
