@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from spark_audit.data.examples import Example, Ranges
@@ -119,6 +120,19 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((start, end))
     return joined
+
+
+def with_shared_wording(
+    example: Example, wording: Mapping[str, FixedWording]
+) -> Example:
+    """Return the example with what its task's prompts share as fixed wording, too.
+
+    Both its own ranges and those of its task are fixed wording then.
+    """
+    shared = template_ranges(replace(example, template=None), wording)
+    ranges = [*shared, *(example.template or ())]
+    filled = [(start, end) for start, end in ranges if start < end]
+    return replace(example, template=tuple(merged(filled)))
 
 
 def rows_without(

@@ -33,7 +33,7 @@ from spark_audit.data.examples import (
     unique,
     write_examples,
 )
-from spark_audit.data.fixed_wording import FixedWording, template_ranges
+from spark_audit.data.fixed_wording import FixedWording, with_shared_wording
 from spark_audit.data.foreign_spans import (
     OFFSET_UNITS,
     Offsets,
@@ -41,7 +41,7 @@ from spark_audit.data.foreign_spans import (
     looks_annotated,
 )
 from spark_audit.data.json_rows import EMPTY_FIX
-from spark_audit.data.sources import Row, read_rows, split_of
+from spark_audit.data.sources import Row, read_rows, rows_of, split_of
 from spark_audit.data.task_wording import task_templates
 from spark_audit.errors import InputError, at, shown
 
@@ -214,32 +214,26 @@ class _Import:
         yield from self._told
         if self._dropped:
             first = ", ".join(self._dropped[:3])
-            rows = _rows(len(self._dropped))
+            rows = rows_of(len(self._dropped))
             yield f"{rows} with an empty field dropped, first: {first}"
         for column, count in self._n_empty.items():
-            yield f"{_rows(count)} with an empty field {column!r} kept"
+            yield f"{rows_of(count)} with an empty field {column!r} kept"
         for (theirs, ours), count in self.spans.renamed.items():
             yield f"{count} spans of type {theirs} count as {ours}"
         for unit, count in self.spans.converted.items():
             yield f"{count} spans counted in {unit} are converted to characters"
         if self._n_decomposed:
             yield (
-                f"{_rows(self._n_decomposed)} with decomposed letters (a letter and "
+                f"{rows_of(self._n_decomposed)} with decomposed letters (a letter and "
                 "its accent apart) kept so: the same name written otherwise is another "
                 "string"
             )
 
     def worded(self, example: Example) -> Example:
-        """The example of a template, with what all prompts share as fixed wording."""
+        """Return the example; of a template, with what all prompts share."""
         if self.pieces is None:
             return example
-        # Ranges that overlap or touch are one.
-        fixed = bytearray(len(example.text))
-        shared = template_ranges(replace(example, template=None), self.common)
-        for start, end in (*shared, *(example.template or ())):
-            fixed[start:end] = b"\1" * (end - start)
-        ranges = tuple(found.span() for found in re.finditer(b"\1+", fixed))
-        return replace(example, template=ranges)
+        return with_shared_wording(example, self.common)
 
     def read(
         self, progress: Callable[[int, int], None]
@@ -457,10 +451,6 @@ def _name(row: Row, column: str | None) -> str:
     if not value.strip():
         raise bad_field(column, "is blank", fix="leave the row out")
     return value
-
-
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 def _check_choice(option: str, value: object, known: tuple[str, ...]) -> None:

@@ -185,3 +185,8 @@ def _hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
         batches = iter(parts[name].data.to_batches())
         for place, row in rows_of_batches(batches, f"{source} ({name})"):
             yield place, split_of(name), row
+
+
+def rows_of(count: int) -> str:
+    """Return a number of rows in words: ``1 row``, ``2 rows``."""
+    return f"{count} row" if count == 1 else f"{count} rows"

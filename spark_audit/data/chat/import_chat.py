@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -32,9 +31,9 @@ from spark_audit.data.examples import (
     unique,
     write_examples,
 )
-from spark_audit.data.fixed_wording import FixedWording, template_ranges
+from spark_audit.data.fixed_wording import with_shared_wording
 from spark_audit.data.json_rows import EMPTY_FIX
-from spark_audit.data.sources import Row, read_rows, split_of
+from spark_audit.data.sources import Row, read_rows, rows_of, split_of
 from spark_audit.data.task_wording import task_templates
 from spark_audit.data.training_input import Truncation
 from spark_audit.errors import InputError, at
@@ -114,7 +113,9 @@ def import_chat(
         example for _, example in rows.read(partial(show, "rows read"))
     )
     written = unique(rows.read(partial(show, "rows written")))
-    write_examples(output, (_with_shared(one, shared) for one in written))
+    write_examples(
+        output, (with_shared_wording(example, shared) for example in written)
+    )
     if note is not None:
         for remark in rows.notes():
             note(remark)
@@ -163,23 +164,25 @@ class _ChatRows:
         yield from self._told
         for reason, places in self._left_out.items():
             first = ", ".join(places[:3])
-            yield f"{_rows(len(places))} left out ({reason}), first: {first}"
+            yield f"{rows_of(len(places))} left out ({reason}), first: {first}"
         for mask, count in self._masks.items():
-            yield f"{_rows(count)}: loss on {mask}"
+            yield f"{rows_of(count)}: loss on {mask}"
         if self._n_documents > self.counts.total():
             yield f"packed rows were taken apart into {self._n_documents} documents"
         if self._joined:
             first = ", ".join(self._joined[:3])
             yield (
-                f"{_rows(len(self._joined))} with a BOS in the middle, first: {first}; "
-                "if several documents are packed into a row, add `seq_lengths` or "
+                f"{rows_of(len(self._joined))} with a BOS in the middle, first: "
+                f"{first}; if several documents are packed into a row, add "
+                "`seq_lengths` or "
                 "`position_ids`, by which they are taken apart"
             )
         if self._unknown_roles:
             first = ", ".join(self._unknown_roles[:3])
             yield (
-                f"{_rows(len(self._unknown_roles))} with a role that templates seldom "
-                f"know, first: {first}; its messages count as none of the assistant's"
+                f"{rows_of(len(self._unknown_roles))} with a role that templates "
+                f"seldom know, first: {first}; its messages count as none of the "
+                "assistant's"
             )
         if self._writes_date:
             yield (
@@ -187,16 +190,17 @@ class _ChatRows:
                 "another day read otherwise"
             )
         if self._n_preferred:
-            yield f"{_rows(self._n_preferred)} of preferences: `chosen` is imported"
+            yield f"{rows_of(self._n_preferred)} of preferences: `chosen` is imported"
         if self._n_unlocated:
             yield (
-                f"{_rows(self._n_unlocated)} with messages that are not locatable: the "
-                "template writes a conversation's beginning otherwise when it goes on"
+                f"{rows_of(self._n_unlocated)} with messages that are not locatable: "
+                "the template writes a conversation's beginning otherwise when it "
+                "goes on"
             )
         if self._n_unsupervised:
-            yield f"{_rows(self._n_unsupervised)} without any supervised token"
+            yield f"{rows_of(self._n_unsupervised)} without any supervised token"
         if self._n_inexact:
-            yield f"{_rows(self._n_inexact)} whose loss begins inside of a character"
+            yield f"{rows_of(self._n_inexact)} whose loss begins inside of a character"
 
     def read(
         self, progress: Callable[[int, int], None]
@@ -313,22 +317,6 @@ _MASK_OPTIONS = {
 }
 
 
-def _with_shared(example: Example, shared: Mapping[str, FixedWording]) -> Example:
-    """The example with what all rows of its task share as fixed wording, too."""
-    fixed = bytearray(len(example.text))
-    ranges = template_ranges(replace(example, template=None), shared)
-    for start, end in (*ranges, *(example.template or ())):
-        fixed[start:end] = b"\1" * (end - start)
-    edges: list[tuple[int, int]] = []
-    start = 0
-    while (start := fixed.find(b"\1", start)) >= 0:
-        end = fixed.find(b"\0", start)
-        end = len(fixed) if end < 0 else end
-        edges.append((start, end))
-        start = end
-    return replace(example, template=tuple(edges))
-
-
 def _name(row: Row, column: str) -> str:
     value = row.get(column)
     if value is None or value == "":
@@ -338,7 +326,3 @@ def _name(row: Row, column: str) -> str:
     if not isinstance(value, str):
         raise bad_field(column, "is not text")
     return value
-
-
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"
