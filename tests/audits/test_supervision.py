@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from audited import extract, figure, matched, nll, rank, twins
-from peft import LoraConfig, get_peft_model
+from masked_training import train_lora
 from tiny_models import make_tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -21,7 +21,7 @@ from spark_audit.audits.supervision import (
 )
 from spark_audit.audits.supervision_guards import supervision_guards
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.encoding import encode_rows, tokens_of_ranges
+from spark_audit.data.encoding import encode_rows
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.training_input import TrainingInput, Turn
 from spark_audit.manifest.build import build_manifest
@@ -99,41 +99,17 @@ def manifest(rows, tiny_base):
     return build_manifest(rows, loaded, name="m", caliper=5.0)
 
 
-def train(folder, rows, base, *, is_masked):
-    """A LoRA trained on what trainers read of the rows, in plain torch."""
-    tokenizer = make_tokenizer()
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_pretrained(base)
-    adapter = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    model = get_peft_model(model, adapter)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    train_rows = [row for row in rows if row.split == "train"]
-    encodings = encode_rows(tokenizer, train_rows)
-    ids = torch.zeros((N_TRAIN, max(map(len, encodings))), dtype=torch.long)
-    labels = torch.full_like(ids, -100)
-    for i, (row, encoding) in enumerate(zip(train_rows, encodings, strict=True)):
-        low, high = row.training_input.fed(len(encoding))
-        assert low == 0
-        ids[i, :high] = torch.tensor(encoding.ids[:high])
-        has_loss = np.ones(len(encoding), dtype=bool)
-        if is_masked:
-            has_loss = tokens_of_ranges(encoding, row.training_input.supervised)
-        kept = torch.tensor(has_loss[:high])
-        labels[i, :high][kept] = ids[i, :high][kept]
-    # A causal model reads no padding that stands behind its text.
-    for _ in range(60):
-        optimizer.zero_grad()
-        model(ids, labels=labels).loss.backward()
-        optimizer.step()
-    model.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def trained(rows, tiny_base, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     return {
-        name: train(folder / name, rows, tiny_base, is_masked=name == "masked")
+        name: train_lora(
+            folder / name,
+            rows,
+            tiny_base,
+            make_tokenizer(),
+            is_masked=name == "masked",
+        )
         for name in ("masked", "full")
     }
 
@@ -177,6 +153,27 @@ def test_doses_count_rows_that_were_read(manifest, rows):
     cut = {row.text[row.spans[2].start : row.spans[2].end] for row in rows[:N_TRAIN]}
     assert strings
     assert not strings & cut
+
+
+def test_pairs_of_test_rows_leave_out_what_a_trained_row_cut_off(manifest, tables):
+    """Three test rows hold a number that training cut off: it is no clean one."""
+    trained_on = trained_identifiers(manifest)
+    kept, cut_off = [], []
+    for pair in manifest.pairs:
+        row = manifest.by_id[pair.example]
+        own = pair.pii
+        (span,) = (one for one in row.spans if one.start == own.char_start)
+        if row.split == "test":
+            is_cut_off = trained_on.dose_of(row, span) == NOT_READ
+            n_tokens = own.token_end - own.token_start
+            (cut_off if is_cut_off else kept).append((own.nll * n_tokens, n_tokens))
+    assert cut_off
+    result = matched(tables, manifest, placebo_draws=0, rematched=False)
+    shown = figure(result, "base", "nll_pii", group="split:test")
+    sums, n_tokens = np.sum(kept, axis=0)
+    assert shown.value == pytest.approx(sums / n_tokens, abs=1e-4)
+    sums, n_tokens = np.sum(kept + cut_off, axis=0)
+    assert shown.value != pytest.approx(sums / n_tokens, abs=1e-3)
 
 
 def test_an_identifier_is_what_training_did_most_with_it(tiny_base):

@@ -12,6 +12,7 @@ import pandas as pd
 
 from spark_audit.audits.matched.drift import _beyond_alike, _low_drift, pooled_change
 from spark_audit.audits.matched.units import REFERENCE, Occurrences, UnitScores, row_of
+from spark_audit.audits.supervision import NOT_READ
 from spark_audit.names import (
     BASE,
     entry_of,
@@ -136,8 +137,11 @@ def _groups(units: pd.DataFrame) -> Iterator[PairSums]:
     """Train rows pooled, by task and by type, and test rows where there are any.
 
     The windows of a group are those of its spans' cells: examples and lengths.
+    Identifiers that training cut off in all of their trained rows are in no group:
+    those that stand in test rows, too, are neither trained nor held out.
     """
     units = units[units["role"].isin(["pii", "control", "unmatched", "window"])]
+    units = _without_cut_off(units)
     units = units.assign(
         cell=units.groupby(["example", "n_tokens"]).ngroup(),
         mean=units["ref_sum"] / units["n_tokens"],
@@ -171,6 +175,15 @@ def _groups(units: pd.DataFrame) -> Iterator[PairSums]:
             )
             pii, control = own[role == "pii"], own[role == "control"]
             yield PairSums(name, pii, control, pool[["n_tokens"]], reference)
+
+
+def _without_cut_off(units: pd.DataFrame) -> pd.DataFrame:
+    """Return the units without identifiers of dose ``NOT_READ`` and their controls."""
+    is_identifier = units["role"].isin(["pii", "unmatched"])
+    is_cut_off = is_identifier & (units["dose"] == NOT_READ)
+    pairs = units.loc[is_cut_off & (units["role"] == "pii"), "pair"]
+    is_their_control = (units["role"] == "control") & units["pair"].isin(pairs)
+    return units[~is_cut_off & ~is_their_control]
 
 
 def _summed(known: UnitScores, group: PairSums) -> Summed:
