@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.tokenizer import read_tokenizer
-from spark_audit.errors import InputError
+from spark_audit.errors import CheckpointError, InputError
 from spark_audit.files import SETTINGS_BYTES, read_regular
 
 
@@ -28,14 +28,16 @@ def read_chat_template(
     ------
     InputError
         If the file holds no template, or no tokenizer goes with it.
+    CheckpointError
+        If the tokenizer cannot be loaded, with its folder.
     """
     path = Path(source)
     if not path.is_file():
         if tokenizer is not None:
             what = "is for a file with a template, and --chat-template is a checkpoint"
             raise InputError(what, where="option --tokenizer", fix="leave it out")
-        folder = untrusted.locate(source)
-        return read_tokenizer(folder)[0], None
+        fix = "give a checkpoint whose folder holds a tokenizer.json that loads"
+        return _tokenizer_of(untrusted.locate(source), fix), None
 
     template = _template_in(path)
     folder = path.parent
@@ -45,7 +47,16 @@ def read_chat_template(
         what = "no tokenizer lies beside the template"
         fix = "give the checkpoint by --tokenizer"
         raise InputError(what, where=str(path), fix=fix)
-    return read_tokenizer(folder)[0], template
+    fix = "give a checkpoint with a tokenizer.json that loads by --tokenizer"
+    return _tokenizer_of(folder, fix), template
+
+
+def _tokenizer_of(folder: Path, fix: str) -> Any:
+    """Return the tokenizer of a folder; an error names the folder and what to do."""
+    try:
+        return read_tokenizer(folder)[0]
+    except CheckpointError as error:
+        raise CheckpointError(error.what, where=str(folder), fix=fix) from error
 
 
 def _template_in(path: Path) -> str:

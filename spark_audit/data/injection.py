@@ -166,6 +166,13 @@ def _check(
                 where=f"example {example.id!r}",
                 fix="inject into the data as it was imported or annotated",
             )
+        training = example.training_input
+        if training is not None and training.token_ids is not None:
+            raise InputError(
+                "was tokenised before and cannot get other text",
+                where=f"example {example.id!r}",
+                fix="inject into the rows that it was made of, and train on those",
+            )
 
 
 class _Plan:

@@ -189,3 +189,15 @@ def test_planted_sentences_keep_turns_and_loss_where_they_were():
         assert row.text[start:end] == ANSWER + "</s>"
         assert all(user.start <= s.start < s.end <= user.end for s in row.spans)
     assert any(row.spans for row in planted)
+
+
+def test_a_row_that_was_tokenised_before_gets_no_canary():
+    """Its ids are those of its text: the error names the row and the way out."""
+    row = replace(chat_example("r0"), spans=())
+    ids = tuple(range(5, 25))
+    tokenised = replace(row, training_input=replace(row.training_input, token_ids=ids))
+    others = [replace(chat_example(f"r{i}"), spans=()) for i in range(1, 6)]
+    with pytest.raises(InputError, match="tokenised before") as caught:
+        inject([*others, tokenised], seed=0, rate=0.0, canaries=1)
+    assert caught.value.where == "example 'r0'"
+    assert "inject into the rows that it was made of" in caught.value.fix

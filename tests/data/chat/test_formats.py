@@ -7,11 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 from chat_templates import chat_tokenizer
 
+from spark_audit.checkpoints.chat_template import read_chat_template
 from spark_audit.data.chat.import_chat import import_chat
 from spark_audit.data.encoding import encode_rows, tokens_of_ranges
 from spark_audit.data.examples import read_examples
 from spark_audit.data.importers import import_rows
-from spark_audit.errors import InputError
+from spark_audit.errors import CheckpointError, InputError
 
 USER = {"role": "user", "content": "Call Maria Jones."}
 BOT = {"role": "assistant", "content": "At 555-0142."}
@@ -323,3 +324,21 @@ def test_packed_tokens_without_their_lengths_are_named(tmp_path):
     lengths = [len(ids), len(ids)]
     _, told = imported(tmp_path, [{"input_ids": ids + ids, "seq_lengths": lengths}])
     assert not any("BOS in the middle" in one for one in told)
+
+
+@pytest.mark.parametrize("is_of_file", [False, True])
+def test_a_tokenizer_that_cannot_be_loaded_is_named_with_its_folder(
+    is_of_file, tmp_path
+):
+    """A checkpoint cannot be mended by --tokenizer, which goes with a file."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+    source = tmp_path
+    if is_of_file:
+        source = tmp_path / "template.jinja"
+        source.write_text("{{ messages }}")
+    with pytest.raises(CheckpointError) as caught:
+        read_chat_template(str(source))
+    assert caught.value.where == str(tmp_path)
+    assert "tokenizer.json" in caught.value.fix
+    assert ("--tokenizer" in caught.value.fix) == is_of_file
+    assert "\n" not in str(caught.value)
