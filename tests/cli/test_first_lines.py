@@ -8,8 +8,8 @@ from spark_audit.audits.supervision_guards import supervision_warnings
 from spark_audit.cli.main import run
 from spark_audit.cli.show import show_report
 from spark_audit.files import write_text
-from spark_audit.report.disclosure import disclosed
-from spark_audit.report.states import standings
+from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.standings import standings
 from spark_audit.results import Hits, Report
 
 CUT_OFF = {"cut_off": Hits(count=16, of=48)}
