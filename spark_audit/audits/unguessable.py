@@ -4,18 +4,32 @@ A guard of the setup counts identifiers that come back from rows that were held 
 may count only strings that a model cannot write without having read them, and it must
 count all kinds of these: where only long numbers count, rows of names and e-mail
 addresses hide that they were trained on.
+
+A string is unguessable if so many strings of its form are about equally likely that the
+best guess is right less than once in a hundred times (:data:`GUESSED`). Six digits have
+a million such others, a full name thousands of surnames and given names, a surname as a
+local part a few thousand. A given name alone has not: the most frequent of them are
+more likely than that.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from spark_audit.audits.common_words import (
+    COMPOUND_SURNAMES,
+    EAST_ASIAN_FORMS_OF_ADDRESS,
+    EVERYDAY_WORDS,
+    FORMS_OF_ADDRESS,
+    GIVEN_NAMES,
+    OFFICES,
+)
 from spark_audit.audits.identifiers import FREE_MAIL
 from spark_audit.data.occurrences import string_of
 from spark_audit.manifest.schema import Manifest
@@ -40,28 +54,14 @@ MIN_WORD_LENGTH = 3
 GIVEN_SHARE = 0.5
 """Share of the letters of an identifier that stand before it in its row, from which on
 the row gives it away **[ours]**."""
-MIN_LOCAL_WORD = 6
-"""Letters of a local part of one word that nobody would try **[ours]**."""
+MIN_SURNAME = 4
+"""Letters of a local part that is one surname. Of fewer letters there are so few that
+one of them is more likely than :data:`GUESSED` **[ours]**."""
+MIN_EAST_ASIAN_NAME = 3
+"""Characters of a Chinese or Korean full name that is written as one word: two can be a
+surname, or a given name, alone."""
 MIN_DOMAIN_WORD = 8
 """Letters of a domain's name that nobody would try **[ours]**."""
-
-OFFICES = frozenset(
-    "accounting accounts admin administration ask billing booking bookings career "
-    "careers center centre claims client clients complaints contact customer customers "
-    "customerservice desk email enquiries enquiry feedback finance hello help helpdesk "
-    "hotline info information inquiries inquiry invoice invoices jobs legal mail "
-    "mailbox marketing media newsletter noreply office order orders payments "
-    "postmaster press privacy reception refunds reply reservation reservations returns "
-    "sales secretary security service services shop signup staff store support team "
-    "tech technical tickets webmaster".split()
-)
-"""Words of local parts that anybody would try."""
-
-FORMS_OF_ADDRESS = frozenset(
-    "dipl dr frau herr ing judge lady lord madam miss mister mme monsieur mr mrs ms mx "
-    "phd prof professor sen señor señora signor signora sir".split()
-)
-"""Words in front of a name that are no part of it."""
 
 _ONE_DATE = (
     r"(?:\d{1,2}\D{1,2}\d{1,2}\D{1,2}(?:\d\d){1,2}|(?:19|20)\d\d\D\d{1,2}\D\d{1,2})"
@@ -69,6 +69,9 @@ _ONE_DATE = (
 _CLOCK = r"(?:[ T,]{1,2}\d{1,2}:\d\d(?::\d\d)?)?"
 # A date or a range of dates, whole: a phone number in pairs holds what looks like one.
 _DATES = re.compile(rf"{_ONE_DATE}{_CLOCK}(?:\D{{1,3}}{_ONE_DATE}{_CLOCK})?")
+_KANA = re.compile(r"[\u3040-\u30ff]")
+# Han with its repetition mark, kana, and Korean syllables.
+_EAST_ASIAN = re.compile(r"[\u3005\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _MIXED = re.compile(r"[^\W_]+")
 _WORD_AND_YEAR = re.compile(r"[^\W\d_]+\d{0,4}")
@@ -99,6 +102,32 @@ class Guess:
 GUESSABLE_STRING = Guess()
 
 
+class Candidate(NamedTuple):
+    """An identifier whose form has many others: unguessable, if nothing tells it.
+
+    Attributes
+    ----------
+    text
+        As it stands in its row, case-folded.
+    core
+        What is left of it however it is written: digits, names, the part of an address
+        that tells whose it is.
+    stem
+        What it shares with identifiers from which it can be guessed.
+    """
+
+    kind: Kind
+    text: str
+    core: str
+    stem: str
+
+    @property
+    def spelling(self) -> str:
+        """Equal for one identifier that is written in several ways."""
+        # Two addresses with one telling part are two: either tells most of the other.
+        return self.text if self.kind == "address" else self.core
+
+
 def guesses(manifest: Manifest) -> dict[Place, Guess]:
     """Return how each identifier of rows without a canary can be guessed, by place.
 
@@ -107,38 +136,35 @@ def guesses(manifest: Manifest) -> dict[Place, Guess]:
     same. Names are guessed as often as the most frequent first word and the most
     frequent last word of all names stand together.
     """
-    occurrences = [
-        (row, span)
-        for row in manifest.examples
-        if row.canary_id is None
-        for span in row.spans
-    ]
-    kinds: dict[Place, Kind] = {}
-    cores: dict[Kind, set[str]] = defaultdict(set)
-    for row, span in occurrences:
-        text = row.text[span.start : span.end].strip()
-        kind = kind_of(text, span.type)
-        if kind is not None:
-            kinds[row.id, span.start, span.end] = kind
-            cores[kind].add(_core(string_of(row, span), kind))
-
-    n_alike = {
-        kind: Counter(_stem(core, kind) for core in known)
-        for kind, known in cores.items()
-    }
-    name_rate = max(GUESSED, _frequent_name(cores["name"]))
-
-    found = dict[Place, Guess]()
-    for row, span in occurrences:
-        place = row.id, span.start, span.end
-        found[place] = GUESSABLE_STRING
-        if place not in kinds:
+    found: dict[Place, Guess] = {}
+    candidates: dict[Place, Candidate] = {}
+    text_before: dict[Place, str] = {}
+    for row in manifest.examples:
+        if row.canary_id is not None:
             continue
-        kind, text = kinds[place], string_of(row, span)
-        is_alone = n_alike[kind][_stem(_core(text, kind), kind)] == 1
-        if is_alone and not is_given(text, row.text[: span.start], kind):
-            rate = name_rate if kind == "name" else GUESSED
-            found[place] = Guess(kind, rate)
+        for span in row.spans:
+            place = row.id, span.start, span.end
+            found[place] = GUESSABLE_STRING
+            kind = kind_of(row.text[span.start : span.end].strip(), span.type)
+            if kind is not None:
+                text = string_of(row, span)
+                core = _core(text, kind)
+                candidates[place] = Candidate(kind, text, core, _stem(core, kind))
+                text_before[place] = row.text[: span.start]
+
+    spellings: dict[tuple[Kind, str], set[str]] = defaultdict(set)
+    for candidate in candidates.values():
+        spellings[candidate.kind, candidate.stem].add(candidate.spelling)
+    names = {one.core for one in candidates.values() if one.kind == "name"}
+    name_rate = max(GUESSED, _frequent_name(names))
+
+    for place, candidate in candidates.items():
+        is_alone = len(spellings[candidate.kind, candidate.stem]) == 1
+        if is_alone and not is_given(
+            candidate.text, text_before[place], candidate.kind
+        ):
+            rate = name_rate if candidate.kind == "name" else GUESSED
+            found[place] = Guess(candidate.kind, rate)
     return found
 
 
@@ -156,9 +182,13 @@ def kind_of(text: str, span_type: str) -> Kind | None:
     --------
     >>> kind_of("k.bakerfield@mail.example", "EMAIL")
     'address'
+    >>> kind_of("nowak@gmail.com", "EMAIL"), kind_of("anna@gmail.com", "EMAIL")
+    ('address', None)
     >>> kind_of("info@mail.example", "EMAIL") is None
     True
     >>> kind_of("Katrin Bakerfield", "NAME"), kind_of("Katrin", "NAME")
+    ('name', None)
+    >>> kind_of("王小明", "NAME"), kind_of("王先生", "NAME")
     ('name', None)
     >>> kind_of("(212) 555-0142", "PHONE"), kind_of("1985-03-12", "OTHER")
     ('number', None)
@@ -206,14 +236,29 @@ def is_given(text: str, before: str, kind: Kind) -> bool:
     if kind == "code":
         return text in before
 
-    own = "".join(_LETTERS.findall(_core(text, kind)))
-    is_known = np.zeros(len(own), dtype=bool)  # (letters,)
+    letters = "".join(_LETTERS.findall(_core(text, kind)))
+    is_known = _stands_in(letters, before)
+    return bool(is_known.mean() >= GIVEN_SHARE)
+
+
+def _stands_in(letters: str, before: str) -> np.ndarray:
+    """Return which letters of a string a text tells, shape ``(letters,)``, bool.
+
+    They are those of the text's words, where words are separated; of two Chinese,
+    Japanese or Korean characters in a row otherwise.
+    """
+    is_known = np.zeros(len(letters), dtype=bool)
     for word in _LETTERS.findall(before):
         if len(word) < MIN_WORD_LENGTH:
             continue
-        for found in re.finditer(re.escape(word), own):
-            is_known[found.start() : found.end()] = True
-    return bool(is_known.mean() >= GIVEN_SHARE)
+        for match in re.finditer(re.escape(word), letters):
+            is_known[match.start() : match.end()] = True
+
+    for start in range(len(letters) - 1):
+        pair = letters[start : start + 2]
+        if _EAST_ASIAN.fullmatch(pair) and pair in before:
+            is_known[start : start + 2] = True
+    return is_known
 
 
 def _is_personal(address: str) -> bool:
@@ -224,24 +269,30 @@ def _is_personal(address: str) -> bool:
 def _telling_part(address: str) -> str:
     """Return the local part of an address, or its domain where that alone tells.
 
-    An office such as ``info`` is no secret, and neither is a provider's domain: the
-    address of an office is as hard to guess as the name of its domain.
+    An office such as ``info`` is no secret, nor is a given name such as ``anna``, and
+    neither is a provider's domain: such an address is as hard to guess as the name of
+    its domain.
     """
     local, _, domain = address.rpartition("@")
     if len(_digits(local)) >= MIN_DIGITS:
         return local
     words = [w for w in _LETTERS.findall(local) if len(w) >= MIN_WORD_LENGTH]
     own_words = [word for word in words if word not in OFFICES]
-    is_long = any(len(word) >= MIN_LOCAL_WORD for word in own_words)
     has_mark = re.search(r"[\d._-]", local) is not None
-    if own_words and (is_long or has_mark):
+    if own_words and (has_mark or any(_is_rare(word) for word in own_words)):
         return local
 
     # The domain's own name: "clinic-am-see" of mail.clinic-am-see.example.
     labels = domain.split(".")
     name = labels[-2] if len(labels) > 1 else ""
     is_own = len(name) >= MIN_DOMAIN_WORD and name not in FREE_MAIL | OFFICES
-    return name if is_own and not own_words else ""
+    return name if is_own else ""
+
+
+def _is_rare(word: str) -> bool:
+    """Return whether a word is no first guess of a local part, such as a surname."""
+    is_first_guess = word in GIVEN_NAMES or word in EVERYDAY_WORDS
+    return len(word) >= MIN_SURNAME and not is_first_guess
 
 
 def _is_code(run: str) -> bool:
@@ -263,9 +314,35 @@ def _core(text: str, kind: Kind) -> str:
 
 
 def _names(text: str) -> list[str]:
-    """Return the words of a full name, without titles and initials, case-folded."""
+    """Return the words of a full name, given name first, without titles and initials.
+
+    They are case-folded. A Chinese or Korean name of one word is divided into given
+    name and surname; one of two characters may be either of them alone, and stays one.
+    """
     words = _LETTERS.findall(text.casefold())
+    if words and all(_EAST_ASIAN.fullmatch(word) for word in words):
+        return _east_asian_names(words)
     return [word for word in words if len(word) > 1 and word not in FORMS_OF_ADDRESS]
+
+
+def _east_asian_names(words: Sequence[str]) -> list[str]:
+    """Return given name and surname of a name that is written surname first."""
+    words = [_without_form_of_address(word) for word in words]
+    words = [word for word in words if word]
+    if len(words) > 1:
+        return words[::-1]
+
+    name = "".join(words)
+    if len(name) < MIN_EAST_ASIAN_NAME or _KANA.search(name):
+        return words  # a surname or a given name
+    n_surname = 2 if name[:2] in COMPOUND_SURNAMES else 1
+    return [name[n_surname:], name[:n_surname]]
+
+
+def _without_form_of_address(word: str) -> str:
+    for form in EAST_ASIAN_FORMS_OF_ADDRESS:
+        word = word.removesuffix(form)
+    return word
 
 
 def _stem(core: str, kind: Kind) -> str:

@@ -37,10 +37,38 @@ def unguessable(*rows: tuple[str, str, str]) -> list[bool]:
         ("customer.service@mail.example", "EMAIL", None),
         ("info@lindenhof-clinic.example", "EMAIL", "address"),
         ("j@mail.example", "EMAIL", None),
+        # One surname of thousands; a frequent given name is a first guess.
+        ("nowak@gmail.com", "EMAIL", "address"),
+        ("w.nowak@gmail.com", "EMAIL", "address"),
+        ("j.kim@gmail.com", "EMAIL", "address"),
+        ("ostrander@gmail.com", "EMAIL", "address"),
+        ("li@gmail.com", "EMAIL", None),
+        ("w.li@gmail.com", "EMAIL", None),
+        ("anna@gmail.com", "EMAIL", None),
+        ("peter@gmx.de", "EMAIL", None),
+        ("michael@gmail.com", "EMAIL", None),
+        ("sebastian@web.de", "EMAIL", None),
+        ("hotel@gmail.com", "EMAIL", None),
+        ("anna@lindenhof-clinic.example", "EMAIL", "address"),
         ("Jane Doe", "NAME", "name"),
         ("Ludwig van Beethoven", "NAME", "name"),
         ("Dr. Doe", "NAME", None),
         ("Jane", "NAME", None),
+        ("王小明", "NAME", "name"),
+        ("欧阳小明", "NAME", "name"),
+        ("王 伟", "NAME", "name"),
+        ("王先生", "NAME", None),
+        ("小明", "NAME", None),
+        ("田中太郎", "NAME", "name"),
+        ("田中 太郎", "NAME", "name"),
+        ("佐々木 健", "NAME", "name"),
+        ("田中さん", "NAME", None),
+        ("田中", "NAME", None),
+        ("さくら", "NAME", None),
+        ("김민수", "NAME", "name"),
+        ("남궁민수", "NAME", "name"),
+        ("민수", "NAME", None),
+        ("김민수님", "NAME", "name"),
         ("Jane Doe", "OTHER", None),
         ("212-555-0142", "PHONE", "number"),
         ("06 12 34 56 78", "PHONE", "number"),
@@ -103,3 +131,34 @@ def test_names_of_short_lists_are_guessed_more_often():
     assert [one.rate for one in found.values()] == pytest.approx([1 / 12] * 12)
     rare = [("", "NAME", f"{first}na {first}ri") for first in "abcdefghijklmno"]
     assert {one.rate for one in guesses(manifest_of(*rare)).values()} == {GUESSED}
+
+
+def test_a_name_in_text_without_spaces_is_given_by_what_stands_before():
+    assert unguessable(
+        ("王小明的邮箱是", "NAME", "王小明"),
+        ("联系人:", "NAME", "李国强"),
+        ("담당자는 ", "NAME", "박지훈"),
+        ("박서연 씨의 담당자 ", "NAME", "박서연"),
+    ) == [False, True, True, False]
+
+
+def test_relatives_tell_each_other_in_names_that_begin_with_the_surname():
+    # The stem is the surname with the first character of the given name.
+    assert unguessable(("", "NAME", "王小明"), ("", "NAME", "王小红")) == [False] * 2
+    assert unguessable(("", "NAME", "王小明"), ("", "NAME", "李国强")) == [True] * 2
+    assert (
+        unguessable(("", "NAME", "田中 太郎"), ("", "NAME", "田中 太一")) == [False] * 2
+    )
+
+
+def test_two_addresses_of_one_domain_or_one_person_tell_each_other():
+    rows = [
+        ("To ", "EMAIL", "info@lindenhof-clinic.example"),
+        ("To ", "EMAIL", "sales@lindenhof-clinic.example"),
+        ("To ", "EMAIL", "j.bertram@mail.example"),
+        ("To ", "EMAIL", "j.bertram@post.example"),
+    ]
+    assert unguessable(*rows) == [False] * 4
+    assert unguessable(*rows[::2]) == [True] * 2
+    # The same address in two rows is one.
+    assert unguessable(rows[0], rows[0]) == [True] * 2
