@@ -33,8 +33,9 @@ from spark_audit.results import (
 )
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
+from spark_audit.results.rows import Family, Over
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.estimate import Estimate, Status
 
 Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
 """Checkpoint -> pass -> scores."""
@@ -310,13 +311,46 @@ class Audit(ABC):
 
     @classmethod
     def row(
-        cls, estimate: Estimate, checkpoint: str, metric: str, of: str = "", **more: Any
+        cls,
+        estimate: Estimate,
+        checkpoint: str,
+        metric: str,
+        of: str = "",
+        *,
+        group: str = "pooled",
+        unit: str | None = None,
+        null: float | None = None,
+        null_low: float | None = None,
+        null_high: float | None = None,
+        status: Status | None = None,
+        family: Family = "exploratory",
+        over: Over = "sources",
+        note: str = "",
     ) -> Row:
-        """A figure, whose unit and null value are those of its metric."""
+        """Return a figure, by default with the unit and null value of its metric.
+
+        Parameters
+        ----------
+        status
+            Default: that of the estimate.
+        """
         known = cls.metric(metric)
-        columns = {"unit": known.unit, "null": known.null, "metric": metric, "of": of}
-        columns |= {"audit": cls.name, "checkpoint": checkpoint, **more}
-        return Row.of_estimate(estimate, **columns)
+        return Row.of_estimate(
+            estimate,
+            audit=cls.name,
+            checkpoint=checkpoint,
+            metric=metric,
+            of=of,
+            group=group,
+            unit=known.unit if unit is None else unit,
+            null=known.null if null is None else null,
+            null_low=null_low,
+            null_high=null_high,
+            status=status,
+            family=family,
+            over=over,
+            note=note,
+        )
 
     @property
     def inputs(self) -> Sequence[Path]:
@@ -519,10 +553,19 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
     return loaded
 
 
-def guard(name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> Guard:
-    """A guard, by default a warning, whose sentence has the key ``guard.SAYS``.
-
-    ``more`` are its ``passed`` and ``checkpoint``.
-    """
-    told: dict[str, Any] = {"says": f"guard.{says}", "facts": dict(facts)}
-    return Guard(**{"name": name, "passed": None, **told, **more})
+def guard(
+    name: str,
+    says: str,
+    facts: Mapping[str, Fact],
+    *,
+    passed: bool | None = None,
+    checkpoint: str = "",
+) -> Guard:
+    """Return a guard, by default a warning, whose sentence is ``guard.SAYS``."""
+    return Guard(
+        name=name,
+        checkpoint=checkpoint,
+        passed=passed,
+        says=f"guard.{says}",
+        facts=dict(facts),
+    )

@@ -108,8 +108,8 @@ class NLL(Audit):
         pooled = [r for r in rows if r.group == "pooled" and r.value is not None]
         for name in dict.fromkeys(row.checkpoint for row in pooled):
             levels = [row for row in pooled if row.checkpoint == name]
-            told = {"facts": {"levels": levels}}
-            findings.append(Finding.on(levels[0], "moved", "nll.levels", **told))
+            facts = {"levels": levels}
+            findings.append(Finding.on(levels[0], "moved", "nll.levels", facts=facts))
         for row in contrasts:
             if row.group == "pooled":
                 says = f"nll.change_{row.direction(up='less', down='more')}"

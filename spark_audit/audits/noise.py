@@ -250,28 +250,44 @@ def _pseudo_values(gaps: Estimand) -> np.ndarray:
 def _findings(
     names: Sequence[str], rows: Sequence[Row], contrasts: Sequence[Contrast]
 ) -> Iterator[Finding]:
+    """Findings on probabilities under noise, their gaps, and changes of both."""
     for name in names:
         pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
         pii, other, gaps = (
             [row for row in pooled if row.metric == metric and row.value is not None]
             for metric in ("dp_pii", "dp_nonpii", "gap")
         )
-        facts: dict[str, Any] = {"pii": pii, "other": other}
         if not (pii or other):
-            missing = "noise", "noise.missing"
-            reason = pooled[0].note
-            yield Finding.not_tested(*missing, checkpoint=name, reason=reason)
+            yield Finding.not_tested(
+                "noise", "noise.missing", checkpoint=name, reason=pooled[0].note
+            )
             continue
-        facts["sigmas"] = list(dict.fromkeys(row.of for row in pooled))
-        yield Finding.on(pooled[0], "moved", "noise.probabilities", facts=facts)
+
+        sigmas = list(dict.fromkeys(row.of for row in pooled))
+        yield Finding.on(
+            pooled[0],
+            "moved",
+            "noise.probabilities",
+            facts={"pii": pii, "other": other, "sigmas": sigmas},
+        )
         if gaps:
-            facts = {"gaps": gaps, "trained": name != BASE}
-            yield Finding.on(gaps[0], "moved", "noise.gaps", facts=facts)
-    whole = (row for row in contrasts if row.group == "pooled")
-    changes = grouped(whole, lambda row: (row.checkpoint, row.baseline))
-    for (name, baseline), own in changes.items():
-        told: dict[str, Any] = {"audit": "noise", "checkpoint": name}
-        told["facts"] = {"baseline": baseline, "changes": own}
-        yield Finding.on(None, "moved", "noise.changes", **told)
+            yield Finding.on(
+                gaps[0],
+                "moved",
+                "noise.gaps",
+                facts={"gaps": gaps, "trained": name != BASE},
+            )
+
+    of_whole = (row for row in contrasts if row.group == "pooled")
+    changes = grouped(of_whole, lambda row: (row.checkpoint, row.baseline))
+    for (name, baseline), rows_of_pair in changes.items():
+        yield Finding(
+            audit="noise",
+            checkpoint=name,
+            claim="moved",
+            says="noise.changes",
+            facts={"baseline": baseline, "changes": rows_of_pair},
+        )
+
     if BASE not in names:
         yield Finding.not_tested("noise", "noise.no_null")

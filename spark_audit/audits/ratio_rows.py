@@ -221,17 +221,27 @@ def figures(
     estimates = estimates_of(every, replicates_of(every, group.weights(context)))
     for both, one in estimates.items():
         name, baseline, metric, of = both
-        known, place = audit.metric(metric), {"of": of, "group": group.name}
+        known = audit.metric(metric)
         estimate = with_mde(one, null=0.0 if baseline else None)
         estimate = estimate.decided(paper=context.paper and not known.heavy)
         if not baseline:
-            estimate = estimate.noting(known.note) if known.note else estimate
-            rows.append(audit.row(estimate, name, metric, **place))
+            if known.note:
+                estimate = estimate.noting(known.note)
+            rows.append(audit.row(estimate, name, metric, of, group=group.name))
             continue
-        p = None if estimate.value is None else ps.get(both)
-        place |= {"audit": audit.name, "checkpoint": name, "baseline": baseline}
-        place |= {"metric": metric, "unit": known.unit}
-        contrasts.append(Contrast.of_estimate(estimate, **place, null=0.0, p=p))
+        contrast = Contrast.of_estimate(
+            estimate,
+            audit=audit.name,
+            checkpoint=name,
+            baseline=baseline,
+            metric=metric,
+            of=of,
+            group=group.name,
+            unit=known.unit,
+            null=0.0,
+            p=None if estimate.value is None else ps.get(both),
+        )
+        contrasts.append(contrast)
     return rows, contrasts
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import scipy
@@ -24,7 +24,8 @@ from spark_audit.audits import metric_of
 from spark_audit.audits.identifiers import memory_claim
 from spark_audit.names import entry_of
 from spark_audit.results import AuditResult, Claim, Contrast, Finding, Row
-from spark_audit.stats.estimate import Estimate, Power
+from spark_audit.results.rows import Over
+from spark_audit.stats.estimate import Estimate, Power, Status
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.selectivity import unlike_drift
@@ -80,87 +81,200 @@ def _entries(rows: Sequence[RowT]) -> list[RowT]:
 def _entry(name: str, members: Sequence[RowT], own: RowT | None) -> Iterator[RowT]:
     """Rows of one figure: over sources (unless it is there), over seeds, over both."""
     first = members[0]
-    columns: dict[str, Any] = {
-        key: getattr(first, key) for key in ("audit", "metric", "of", "group", "unit")
-    }
-    columns["checkpoint"], tested = name, dict[str, Any]()
-    if isinstance(first, Contrast):
-        columns["baseline"] = entry_of(first.baseline)
-        # Of the t test of its null over seeds.
-        apart = [(row.value or 0.0) - (row.null or 0.0) for row in members]
-        if np.ptp(apart):
-            tested["p"] = float(scipy.stats.ttest_1samp(apart, 0).pvalue)
-    of_estimate: Callable[..., RowT] = type(first).of_estimate
     if lost := [row for row in members if row.value is None]:
         reason = f"{len(lost)} of {len(members)} replicates: {lost[0].note}"
         if own is None:
-            yield of_estimate(Estimate.missing(reason), **columns, over="both")
+            yield _row_like(first, name, Estimate.missing(reason), over="both")
         return
-    columns |= _means(members, ("null", "null_low", "null_high"))
-    columns["status"] = max((row.status for row in members), key=WORST.index)
+
+    nulls = _means(members, ("null", "null_low", "null_high"))
+    status = max((row.status for row in members), key=WORST.index)
     bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
-    columns["note"] = "; ".join(bounds_met)
-    log = first.unit == LOG
-    values = np.array([row.value for row in members], np.float64)
-    values = np.log10(values) if log else values
+    note = "; ".join(bounds_met)
+
     # What the audit has worked out, or the mean of the members' figures and limits.
     figures = members if own is None else [own]
-    ends: dict[str, Any] = _means(figures, ("value", "low", "high"), log=log)
-    without = ends["low"] is None and ends["high"] is None
-    ends |= _means(figures, ("mde",))
+    is_log = first.unit == LOG
+    means = _means(figures, ("value", "low", "high"), log=is_log)
+    has_limits = means["low"] is not None or means["high"] is not None
     sources = Estimate(
-        **ends,
-        interval="none" if without else first.interval,
+        value=means["value"],
+        low=means["low"],
+        high=means["high"],
+        mde=_means(figures, ("mde",))["mde"],
+        interval=first.interval if has_limits else "none",
         level=first.level,
         n=first.n,
         clusters=first.clusters,
         note=f"mean of {len(members)} replicates; {AVERAGED_LIMITS_NOTE}",
     )
+
+    values = np.array([row.value for row in members], np.float64)  # (seeds,)
+    if is_log:
+        values = np.log10(values)
     seeds = replace(ratio_estimate(values, np.ones(len(values))), value=sources.value)
     seeds = with_mde(seeds).noting(f"over {len(values)} seeds")
-    if own is None:
-        yield of_estimate(_clipped(sources, first), **columns, over="sources")
-    yield of_estimate(_clipped(seeds, first), **columns, **tested, over="seeds")
     both = _quadrature(sources, seeds)
-    yield of_estimate(_clipped(both, first), **columns, over="both")
+
+    def entry(estimate: Estimate, over: Over, p: float | None = None) -> RowT:
+        return _row_like(
+            first,
+            name,
+            _clipped(estimate, first),
+            over=over,
+            null=nulls["null"],
+            null_low=nulls["null_low"],
+            null_high=nulls["null_high"],
+            status=status,
+            note=note,
+            p=p,
+        )
+
+    if own is None:
+        yield entry(sources, "sources")
+    yield entry(seeds, "seeds", _p_over_seeds(members))
+    yield entry(both, "both")
+
+
+def _p_over_seeds(members: Sequence[Row]) -> float | None:
+    """Return the p of Student's t test of a contrast's null over its seeds."""
+    if not isinstance(members[0], Contrast):
+        return None
+    effects = [(row.value or 0.0) - (row.null or 0.0) for row in members]
+    if not np.ptp(effects):
+        return None
+    return float(scipy.stats.ttest_1samp(effects, 0).pvalue)
+
+
+def _row_like(
+    first: RowT,
+    name: str,
+    estimate: Estimate,
+    *,
+    over: Over,
+    null: float | None = None,
+    null_low: float | None = None,
+    null_high: float | None = None,
+    status: Status | None = None,
+    note: str = "",
+    p: float | None = None,
+) -> RowT:
+    """Return a row, or contrast, of an entry: of the same figure as its replicate's."""
+    row: Row
+    if isinstance(first, Contrast):
+        row = Contrast.of_estimate(
+            estimate,
+            audit=first.audit,
+            checkpoint=name,
+            baseline=entry_of(first.baseline),
+            metric=first.metric,
+            of=first.of,
+            group=first.group,
+            unit=first.unit,
+            null=null,
+            null_low=null_low,
+            null_high=null_high,
+            status=status,
+            over=over,
+            note=note,
+            p=p,
+        )
+    else:
+        row = Row.of_estimate(
+            estimate,
+            audit=first.audit,
+            checkpoint=name,
+            metric=first.metric,
+            of=first.of,
+            group=first.group,
+            unit=first.unit,
+            null=null,
+            null_low=null_low,
+            null_high=null_high,
+            status=status,
+            over=over,
+            note=note,
+        )
+    return cast(RowT, row)
 
 
 def _means(
     rows: Sequence[Row], columns: Sequence[str], *, log: bool = False
 ) -> dict[str, float | None]:
-    """Means of some figures of all rows, or of their log10; None: one is not known."""
-    table = np.array([[getattr(r, column) for column in columns] for r in rows], float)
-    means = (np.log10(table) if log else table).mean(axis=0).tolist()
-    known = (None if math.isnan(mean) else mean for mean in means)
-    return dict(zip(columns, known, strict=True))
+    """Return means of figures of all rows, or of their log10; None: one is not known.
+
+    Parameters
+    ----------
+    columns
+        The figures' names, which are the keys of what is returned.
+    """
+    # (rows, columns), NaN where a figure is not known.
+    table = np.array(
+        [[getattr(row, column) for column in columns] for row in rows], np.float64
+    )
+    if log:
+        table = np.log10(table)
+
+    means: dict[str, float | None] = {}
+    for column, mean in zip(columns, table.mean(axis=0).tolist(), strict=True):
+        means[column] = None if math.isnan(mean) else mean
+    return means
 
 
 def _clipped(estimate: Estimate, row: Row) -> Estimate:
-    """The estimate within what a figure can be, averaged logarithms as numbers."""
-    limits = low, high = metric_of(row.audit, row.metric).range
+    """Return an estimate within what a figure can be, averaged logarithms as numbers.
+
+    Parameters
+    ----------
+    row
+        A row of the same figure, or a contrast, whose range is that of a difference.
+    """
+    low, high = metric_of(row.audit, row.metric).range
     if isinstance(row, Contrast):
-        limits = low - high, high - low
-    # A smallest effect in logarithms is none in tries.
-    changes: dict[str, Any] = {"mde": None if row.unit == LOG else estimate.mde}
-    for key in ("value", "low", "high"):
-        if (end := getattr(estimate, key)) is not None:
-            end = 10.0**end if row.unit == LOG else min(max(end, limits[0]), limits[1])
-            changes[key] = float(end)
-    return replace(estimate, **changes)
+        low, high = low - high, high - low
+    is_log = row.unit == LOG
+
+    def clipped(end: float | None) -> float | None:
+        if end is None:
+            return None
+        return float(10.0**end if is_log else min(max(end, low), high))
+
+    return replace(
+        estimate,
+        value=clipped(estimate.value),
+        low=clipped(estimate.low),
+        high=clipped(estimate.high),
+        # A smallest effect in logarithms is none in tries.
+        mde=None if is_log else estimate.mde,
+    )
 
 
 def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     """Both intervals' half-widths together; a side that one lacks stays open."""
-    value, ends = sources.value or 0.0, dict[str, Any]()
-    # Of two effects to be seen the errors add up as the half-widths do.
-    for side, at, sign in (("low", value, -1), ("high", value, 1), ("mde", 0.0, 1)):
-        one, other = getattr(sources, side), getattr(seeds, side)
-        known = one is not None and other is not None
-        ends[side] = at + sign * math.hypot(one - at, other - at) if known else None
-    if ends["low"] is None and ends["high"] is None:
-        none: dict[str, Any] = {"low": None, "high": None, "interval": "none"}
-        return replace(sources, **none, note="no interval over both")
-    return replace(sources, **ends, interval="jackknife-t", note=QUADRATURE)
+    value = sources.value or 0.0
+
+    def beyond(
+        origin: float, over_sources: float | None, over_seeds: float | None, sign: int
+    ) -> float | None:
+        if over_sources is None or over_seeds is None:
+            return None
+        return origin + sign * math.hypot(over_sources - origin, over_seeds - origin)
+
+    low = beyond(value, sources.low, seeds.low, -1)
+    high = beyond(value, sources.high, seeds.high, 1)
+    if low is None and high is None:
+        return replace(
+            sources, low=None, high=None, interval="none", note="no interval over both"
+        )
+    return replace(
+        sources,
+        low=low,
+        high=high,
+        # Of two effects to be seen the errors add up as the half-widths do.
+        mde=beyond(0.0, sources.mde, seeds.mde, 1),
+        interval="jackknife-t",
+        note=QUADRATURE,
+    )
 
 
 def _claim(row: Row, drift: Contrast | None) -> tuple[Claim, str]:
@@ -204,15 +318,38 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding
             continue
         drift = drifts.get((row.checkpoint, against))
         claim, says = _claim(row, drift)
-        told: dict[str, Any] = {"facts": {"figure": row, "drift": drift}}
+        p, power = None, list[Power]()
         if row.metric == "memory" and row.value is not None and row.ends is not None:
-            down = row.value < 0
-            limit, null = row.ends[down], row.null_low if down else row.null_high
-            reach, beyond = abs(row.value - limit), abs(null or 0.0)
-            df = max(seeds.get(row.checkpoint, 1) - 1, 1)
-            quantile = float(scipy.special.stdtrit(df, 0.975))
-            t = quantile * max(abs(row.value) - beyond, 0.0) / reach if reach else 0.0
-            told["p"] = float(2 * scipy.special.stdtr(df, -t))
-            power = Power(test="t", se=reach / quantile, df=df, beyond=beyond)
-            told["power"] = [power] if reach else []
-        yield Finding.on(row, claim, f"seeds.{says}", **told)
+            p, power = _memory_test(row, n_seeds=seeds.get(row.checkpoint, 1))
+        yield Finding.on(
+            row,
+            claim,
+            f"seeds.{says}",
+            facts={"figure": row, "drift": drift},
+            p=p,
+            power=power,
+        )
+
+
+def _memory_test(row: Row, *, n_seeds: int) -> tuple[float, list[Power]]:
+    """Return the p that memory over both is within its null band, and its power.
+
+    The interval is read as one of Student's t over seeds. Nothing can be detected where
+    its limit is the value itself.
+    """
+    value = row.value or 0.0
+    low, high = row.ends or (value, value)
+    if value < 0:
+        half_width = abs(value - high)
+        band = abs(row.null_low or 0.0)
+    else:
+        half_width = abs(value - low)
+        band = abs(row.null_high or 0.0)
+
+    df = max(n_seeds - 1, 1)
+    quantile = float(scipy.special.stdtrit(df, 0.975))
+    if not half_width:
+        return 1.0, []
+    t = quantile * max(abs(value) - band, 0.0) / half_width
+    p = float(2 * scipy.special.stdtr(df, -t))
+    return p, [Power(test="t", se=half_width / quantile, df=df, beyond=band)]

@@ -162,9 +162,11 @@ class SeriesAttack(OfSeries):
         coins: dict[str, StagedRows] = {}
         for name, stages, coins[name] in staged_series(evidence):
             if isinstance(stages, str):
-                missing = "series", "series.missing"
-                lost = Finding.not_tested(*missing, checkpoint=name, reason=stages)
-                findings.append(lost)
+                findings.append(
+                    Finding.not_tested(
+                        "series", "series.missing", checkpoint=name, reason=stages
+                    )
+                )
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
             scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
@@ -176,19 +178,20 @@ class SeriesAttack(OfSeries):
                 group = MembershipGroup(
                     *known, where, at, seed_for(context.seed, "series")
                 )
-                row, made = partial(self.row, group=where), Figures()
-                for of, metric in product(SERIES_ATTACKS, ("auc", *STAGE_FPRS)):
-                    found = group.estimate(name, of, metric)
-                    rate = metric != "auc"
-                    null = group.chance(name, of, STAGE_FPRS[metric]) if rate else {}
-                    made[metric, of] = row(found, name, metric, of, **null)
-                for metric, found, p in group.differences((name, SERIES), (name, LAST)):
-                    more = f"{metric}_gain"
-                    made[more, ""] = row(found, name, more, null=0.0)
+                figures = {
+                    (metric, attack): _attack_row(group, name, attack, metric)
+                    for attack in SERIES_ATTACKS
+                    for metric in ("auc", *STAGE_FPRS)
+                }
+                for metric, gain, p in group.differences((name, SERIES), (name, LAST)):
+                    gain_metric = f"{metric}_gain"
+                    figures[gain_metric, ""] = self.row(
+                        gain, name, gain_metric, group=where, null=0.0
+                    )
                     if (where, metric) == ("pooled", "auc"):
-                        pooled[name] = group, made
+                        pooled[name] = group, figures
                         gains[name] = 1.0 if p is None else p
-                rows += made.values()
+                rows += figures.values()
             table += _by_stage(name, stages)
         for name, p in holm_by_key(gains).items():
             findings.append(_finding(name, *pooled[name], p, len(pooled)))
@@ -196,6 +199,24 @@ class SeriesAttack(OfSeries):
         if bounds := [*epsilon_table(coins)]:
             tables["series_epsilon"] = bounds
         return AuditResult(rows=rows, findings=findings, tables=tables)
+
+
+def _attack_row(group: MembershipGroup, name: str, attack: str, metric: str) -> Row:
+    """Return the AUC or TPR of an attack; a rate has chance as its null value."""
+    estimate = group.estimate(name, attack, metric)
+    chance: Mapping[str, float] = {}
+    if metric != "auc":
+        chance = group.chance(name, attack, STAGE_FPRS[metric])
+    return SeriesAttack.row(
+        estimate,
+        name,
+        metric,
+        attack,
+        group=group.name,
+        null=chance.get("null"),
+        null_low=chance.get("null_low"),
+        null_high=chance.get("null_high"),
+    )
 
 
 @dataclass(frozen=True)
@@ -266,12 +287,15 @@ def _finding(
     name: str, group: MembershipGroup, rows: Figures, gain_p: float, series: int
 ) -> Finding:
     """Whether the series gives rows away, and whether it adds to its last stage."""
-    row, above = rows["auc", SERIES], group.above_texts(name, SERIES)
+    row = rows["auc", SERIES]
+    above = group.above_texts(name, SERIES)
     moved = group.p(name, SERIES)
     if above is None or moved is None:
         reason = row.note if row.value is None else NO_TEXTS
-        missing = "series", "series.missing"
-        return Finding.not_tested(*missing, checkpoint=name, reason=reason)
+        return Finding.not_tested(
+            "series", "series.missing", checkpoint=name, reason=reason
+        )
+
     needed = max(moved, above.p)
     claim: Claim = "nothing_shown"
     if needed < 0.05:
@@ -333,5 +357,7 @@ def epsilon_table(series: Mapping[str, StagedRows]) -> Iterator[dict[str, Any]]:
         record |= coin_figures(record, share)
         epsilon = record["epsilon_per_record"]
         key = "canary.bounded" if epsilon > 0 else "canary.bound_of_0"
-        told = {**record, "epsilon": epsilon, "declared": True, "assumed": "drawn"}
-        yield {**record, "says": sentences.render(key, **told)}
+        sentence = sentences.render(
+            key, **record, epsilon=epsilon, declared=True, assumed="drawn"
+        )
+        yield {**record, "says": sentence}

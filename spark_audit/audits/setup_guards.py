@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -335,11 +335,19 @@ def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Facts:
     nll, of_base = low[["nll", "base"]].sum() / low["n_tokens"].sum()
     if not (nll > chance or nll - of_base > WORSE):
         return {}
-    columns: dict[str, Any] = {"audit": "setup", "metric": "low", "unit": "nats"}
-    columns["clusters"] = units["cluster"][units["kind"] == "text"].nunique()
-    own = Row(checkpoint=name, value=nll, **columns)
-    base = Row(checkpoint=BASE, value=of_base, **columns)
-    return {"plain_text": own, "base": base, "chance": chance}
+    n_clusters = units["cluster"][units["kind"] == "text"].nunique()
+
+    def row(checkpoint: str, value: float) -> Row:
+        return Row(
+            audit="setup",
+            checkpoint=checkpoint,
+            metric="low",
+            value=value,
+            unit="nats",
+            clusters=n_clusters,
+        )
+
+    return {"plain_text": row(name, nll), "base": row(BASE, of_base), "chance": chance}
 
 
 # --- what a failure voids -------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,9 +20,11 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, CheckpointName
 from spark_audit.results import AuditResult, Claim, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact
 from spark_audit.results.rows import grouped
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import holm, holm_by_key
+from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.memory_contrast import Memory, Sides, memory
 
 NONE_ALONE = "its rows contain no identifier that occurs in this task only"
@@ -96,10 +97,14 @@ class Stages(OfSeries):
             early = own[own["stage"] < own["place"]]
             apart = sorted({*early["task"][early["p"] < ALPHA]})
             if tested := int(early["p"].count()):
-                facts: dict[str, Any] = {"figures": tested, "tasks": apart}
-                passed = None if apart else True
-                what = "tasks not yet trained on", "early_tasks", facts
-                guards.append(guard(*what, passed=passed, checkpoint=name))
+                early_guard = guard(
+                    "tasks not yet trained on",
+                    "early_tasks",
+                    {"figures": tested, "tasks": apart},
+                    passed=None if apart else True,
+                    checkpoint=name,
+                )
+                guards.append(early_guard)
             if (gain := gain_of(name, series, apart)) is not None:
                 gains[name] = gain
                 rows += gain[0]
@@ -108,8 +113,13 @@ class Stages(OfSeries):
             best, last, more = gains[name][0]
             shown = identifiers.memory_claim(best) == "memory"
             adds = p < ALPHA and (more.value or 0.0) < 0 and shown
-            facts = {"series": best, "last": last, "gain": more}
-            facts |= {"p": p, "tests": len(adjusted)}
+            facts: dict[str, Fact] = {
+                "series": best,
+                "last": last,
+                "gain": more,
+                "p": p,
+                "tests": len(adjusted),
+            }
             says = f"stages.series_adds{'' if adds else '_nothing'}"
             claim: Claim = "moved" if adds else "nothing_shown"
             found = Finding.on(more, claim, says, facts=facts, p_adjusted=p)
@@ -276,15 +286,14 @@ def cells_of(name: str, series: Series) -> Iterator[dict[str, Any]]:
                     since = min(1.0, len(least) * p)
             if task and value is not None and stage >= place:
                 least[stage] = value
-            group = f"task:{task}" if task else "pooled"
-            row = partial(Stages.row, checkpoint=name, of=str(stage), group=group)
+            place_of_rows = (name, str(stage), f"task:{task}" if task else "pooled")
             yield {
                 "series": name,
                 "task": task,
                 "stage": stage,
                 "place": place,
-                "memory": row(own.difference, metric="memory", **_band(reach)),
-                "step": row(step.difference, metric="step", **_band(gap)),
+                "memory": _row(own.difference, "memory", *place_of_rows, band=reach),
+                "step": _row(step.difference, "step", *place_of_rows, band=gap),
                 "value": value,
                 "moved": step.difference.value,
                 "p": own.t_p(null=reach),
@@ -294,9 +303,26 @@ def cells_of(name: str, series: Series) -> Iterator[dict[str, Any]]:
             }
 
 
-def _band(reach: float) -> dict[str, Any]:
-    """Nulls of a figure whose sides were so far apart before."""
-    return {"null": 0.0, "null_low": -reach, "null_high": reach}
+def _row(
+    estimate: Estimate,
+    metric: str,
+    name: str,
+    of: str = "",
+    group: str = "pooled",
+    *,
+    band: float,
+) -> Row:
+    """Return a figure; ``band``: how far its sides were apart before, nats."""
+    return Stages.row(
+        estimate,
+        name,
+        metric,
+        of,
+        group=group,
+        null=0.0,
+        null_low=-band,
+        null_high=band,
+    )
 
 
 def gain_of(name: str, series: Series, without: Collection[str]) -> Gain | None:
@@ -327,8 +353,8 @@ def gain_of(name: str, series: Series, without: Collection[str]) -> Gain | None:
     best, _ = _contrast(sides, seen, before)
     gain, _ = _contrast(sides, seen, sums[-1])
     rows = [
-        Stages.row(best.difference, name, "memory_by_series", **_band(reach)),
-        Stages.row(last.difference, name, "memory_by_last", **_band(reach)),
+        _row(best.difference, "memory_by_series", name, band=reach),
+        _row(last.difference, "memory_by_last", name, band=reach),
         Stages.row(gain.difference, name, "memory_gain", null=0.0),
     ]
     return rows, gain.t_p()
@@ -344,8 +370,12 @@ def remembered(own: pd.DataFrame, whole: pd.DataFrame, every: pd.DataFrame) -> F
     estimable = tested[tested["state"] != "not estimable"]
     if estimable.empty:
         reasons = [*filter(None, dict.fromkeys(row.note for row in own["memory"]))]
-        missing: Any = {"checkpoint": own["series"].iloc[0], "reasons": reasons}
-        return Finding.not_tested("stages", "stages.missing", **missing)
+        return Finding.not_tested(
+            "stages",
+            "stages.missing",
+            checkpoint=own["series"].iloc[0],
+            reasons=reasons,
+        )
     shown = estimable[estimable["state"] == "remembered"]
     if shown.empty:
         row = whole.set_index("stage")["memory"][estimable["stage"].max()]
@@ -359,14 +389,22 @@ def remembered(own: pd.DataFrame, whole: pd.DataFrame, every: pd.DataFrame) -> F
     # The latest stage is what is left now; of its tasks the one remembered most.
     latest = shown["stage"] == shown["stage"].max()
     (best, *_) = shown[latest].sort_values("value", kind="stable").to_dict("records")
-    facts: dict[str, Any] = {
+    facts: dict[str, Fact] = {
         "tasks": [*periods.values()],
         "periods": [list(period) for period in periods],
-        **{key: best[key] for key in ("memory", "task", "stage", "p")},
+        "memory": best["memory"],
+        "task": best["task"],
+        "stage": best["stage"],
+        "p": best["p"],
         "tests": int(every["p"][every["stage"] >= every["place"]].count()),
     }
-    told = {"facts": facts, "p_adjusted": best["p"]}
-    return Finding.on(best["memory"], "moved", "stages.remembered", **told)
+    return Finding.on(
+        best["memory"],
+        "moved",
+        "stages.remembered",
+        facts=facts,
+        p_adjusted=best["p"],
+    )
 
 
 def likelier(own: pd.DataFrame, every: pd.DataFrame) -> Finding:
@@ -375,13 +413,16 @@ def likelier(own: pd.DataFrame, every: pd.DataFrame) -> Finding:
     if steps.empty:
         ordered = own["place"].any()
         reason = "no task can be followed beyond its stage" if ordered else UNORDERED
-        missing: Any = {"checkpoint": own["series"].iloc[0], "reason": reason}
-        return Finding.not_tested("stages", "stages.no_steps", **missing)
+        return Finding.not_tested(
+            "stages", "stages.no_steps", checkpoint=own["series"].iloc[0], reason=reason
+        )
     again = steps[steps["again"]]
     chosen = steps if again.empty else again
     (best, *_) = chosen.sort_values("moved", kind="stable").to_dict("records")
-    facts: dict[str, Any] = {
-        **{key: best[key] for key in ("step", "task", "stage")},
+    facts: dict[str, Fact] = {
+        "step": best["step"],
+        "task": best["task"],
+        "stage": best["stage"],
         "p": best["step_p"],
         "tests": int(every["step_p"].count()),
         "tasks": [*again["task"]],
@@ -389,8 +430,7 @@ def likelier(own: pd.DataFrame, every: pd.DataFrame) -> Finding:
     }
     says = "stages.not_again" if again.empty else "stages.again"
     claim: Claim = "nothing_shown" if again.empty else "moved"
-    told = {"facts": facts, "p_adjusted": best["step_p"]}
-    return Finding.on(best["step"], claim, says, **told)
+    return Finding.on(best["step"], claim, says, facts=facts, p_adjusted=best["step_p"])
 
 
 FEWEST_TOLD = 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import AuditResult, Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.scoring.table import Pass
 from spark_audit.stats import memory_contrast
@@ -310,17 +311,23 @@ def findings(
         if name == BASE:
             continue
         own = frame[frame["checkpoint"] == name]
-        absent = partial(Finding.not_tested, "twins", checkpoint=name)
         if lost & {name, BASE}:
-            why: dict[str, Any] = {"reason": TIED, "on_base": name not in lost}
-            yield absent("twins.not_resolvable", status="not_resolvable", **why)
+            yield Finding.not_tested(
+                "twins",
+                "twins.not_resolvable",
+                checkpoint=name,
+                status="not_resolvable",
+                reason=TIED,
+                on_base=name not in lost,
+            )
             continue
         tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
         if tests:
             yield _verdict(tests, own)
             continue
-        trained = (own["side"] == TRAINED).any()
-        yield absent(f"twins.no_{'control' if trained else 'trained'}")
+        has_trained = (own["side"] == TRAINED).any()
+        says = "twins.no_control" if has_trained else "twins.no_trained"
+        yield Finding.not_tested("twins", says, checkpoint=name)
 
 
 def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -402,15 +409,23 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
 
 def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:
     """P of a sign flip of rises, identifiers of a cluster together, and its power."""
-    sums = part.groupby("cluster")["rise"].agg(["sum", "size"])
-    p, n = sign_flip(sums["sum"].to_numpy(), seed=seed), len(sums)
+    sums = part.groupby("cluster")["rise"].agg(["sum", "size"])  # (clusters, 2)
+    n_clusters = len(sums)
+    p = sign_flip(sums["sum"].to_numpy(), seed=seed)
     se = ratio_estimate(sums["sum"], sums["size"]).se
-    if not se and n > 5:
+    if not se and n_clusters > 5:
         return p, []
-    own: dict[str, Any] = {"least_p": FINEST, "why": "draws"}
-    if n <= MAX_CLUSTERS_EXACT:
-        own = {"least_p": 2.0 ** (1 - n), "why": "clusters"}
-    return p, [Power(test="sign-flip", se=se, df=n - 1, n=n, **own)]
+
+    is_exact = n_clusters <= MAX_CLUSTERS_EXACT
+    power = Power(
+        test="sign-flip",
+        se=se,
+        df=n_clusters - 1,
+        n=n_clusters,
+        least_p=2.0 ** (1 - n_clusters) if is_exact else FINEST,
+        why="clusters" if is_exact else "draws",
+    )
+    return p, [power]
 
 
 def _dealt(
@@ -464,9 +479,14 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
     detected = p <= ALPHA and best.way and side_of(best.row) == best.way
     clearest = best if detected else whole
     left_out = own[~trained & (own["stratum"] < 0)]
-    facts: dict[str, Any] = {"ahead": clearest.row, "ahead_all": whole.row}
-    facts["trained"], facts["never"] = clearest.groups
-    facts["left_out"] = left_out["cluster"].nunique()
+    n_trained, n_never = clearest.groups
+    facts: dict[str, Fact] = {
+        "ahead": clearest.row,
+        "ahead_all": whole.row,
+        "trained": n_trained,
+        "never": n_never,
+        "left_out": left_out["cluster"].nunique(),
+    }
     rose = whole.ps.get("rise", 1.0) <= ALPHA
     claim: Claim = "nothing_shown"
     says = "nothing"
@@ -486,13 +506,22 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
     elif rose and "beyond" in whole.ps:
         claim, says = "formats" if (whole.row.value or 0.0) > 0 else "moved", "kind"
     power = [replace(each, over=each.over * len(tests)) for each in clearest.power]
-    options: dict[str, Any] = {"p": p}
+    unit = clearest.row.unit
     # A mean of 0 without an interval may be two that cancel.
     if whole.row.metric == "rise" and not own.loc[trained, "rise"].any():
-        says, power = "still", [_hits_power(*whole.groups, over=len(tests))]
-        facts["clusters"], options["unit"] = whole.groups[0], "clusters"
-    options |= {"power": power, "facts": facts}
-    return Finding.on(clearest.row, claim, f"twins.{says}", **options)
+        says = "still"
+        unit = "clusters"
+        facts["clusters"] = whole.groups[0]
+        power = [_hits_power(*whole.groups, over=len(tests))]
+    return Finding.on(
+        clearest.row,
+        claim,
+        f"twins.{says}",
+        facts=facts,
+        unit=unit,
+        power=power,
+        p=p,
+    )
 
 
 def _hits_power(n: int, m: int, *, over: float) -> Power:

@@ -31,7 +31,7 @@ from spark_audit.results.rows import grouped
 from spark_audit.scoring.answers import normalised
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import accuracy
-from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
+from spark_audit.stats.bootstrap import Weights, draw_in_strata, sign_flip
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
@@ -212,8 +212,13 @@ class Utility(OfSeries):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, contrasts and findings; names are those of series."""
         every = dict(all_series(evidence))
-        options = {"replicates": context.replicates, "seed": context.seed}
-        weights = cache(lambda codes: draw_in_strata(np.array(codes), **options))
+
+        @cache
+        def weights(codes: tuple[int, ...]) -> Weights:
+            """Return the resamples of clusters in these strata, drawn once."""
+            return draw_in_strata(
+                np.array(codes), replicates=context.replicates, seed=context.seed
+            )
 
         def draws(*sides: accuracy.Answers) -> np.ndarray:
             """Sums in the same resamples of the same questions for all series."""
@@ -253,9 +258,14 @@ class Utility(OfSeries):
         mute: dict[Any, Any] = counts[
             2 * counts["empty"] > counts["answers"]
         ].T.to_dict()
-        for checkpoint, told in mute.items():
-            what = "empty answers", "empty_answers", told
-            guards.append(guard(*what, checkpoint=checkpoint))
+        for checkpoint, facts_of_answers in mute.items():
+            empty_guard = guard(
+                "empty answers",
+                "empty_answers",
+                facts_of_answers,
+                checkpoint=checkpoint,
+            )
+            guards.append(empty_guard)
         settings = {"order": ",".join(facts["order"]), "scorer": facts["scorer"]}
         tables = {"accuracy_matrix": matrices} if matrices else {}
         return AuditResult(rows, contrasts, guards, findings, tables, settings)
@@ -432,15 +442,17 @@ def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[
     for (t, stage), (i, task) in product(
         enumerate(series.stages), enumerate(tasks.index)
     ):
-        place: dict[str, Any] = {"group": f"task:{task}", "null": None}
+        chance: float | None = None
         if reason := tasks["reason"].iloc[i]:
             estimate = Estimate.missing(f"{task} {reason}")
         else:
             counts = answers.correct[:, t, i], answers.trials[:, i]
             found = rate_estimate(*counts, replicates=rates[:, t, i])
             estimate = with_mde(found).decided(paper=paper)
-            place["null"] = float(chances[i])
-        yield Utility.row(estimate, name, "accuracy", str(stage), **place)
+            chance = float(chances[i])
+        yield Utility.row(
+            estimate, name, "accuracy", str(stage), group=f"task:{task}", null=chance
+        )
 
 
 def _contrasts(
@@ -451,7 +463,7 @@ def _contrasts(
     shared = {*ours.rows["example"]} & {*theirs.rows["example"]}
     alike = ours.tasks[["scorer"]].equals(theirs.tasks[["scorer"]])
     sides = ours.answers(shared), theirs.answers(shared)
-    columns: dict[str, Any] = dict(zip(("checkpoint", "baseline"), names, strict=True))
+    checkpoint, baseline = names
     for metric in COMPARED:
         reason, p = ours.reason(metric) or theirs.reason(metric), None
         if not alike:
@@ -467,8 +479,15 @@ def _contrasts(
             if np.count_nonzero(apart) > 1:
                 p = sign_flip(apart, seed=context.seed)
         shown = with_mde(estimate, null=0.0).decided(paper=context.paper)
-        figure = {"audit": "utility", "metric": metric, "null": 0.0, "p": p}
-        yield Contrast.of_estimate(shown, **figure, **columns)
+        yield Contrast.of_estimate(
+            shown,
+            audit="utility",
+            checkpoint=checkpoint,
+            baseline=baseline,
+            metric=metric,
+            null=0.0,
+            p=p,
+        )
 
 
 def _matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:

@@ -276,8 +276,7 @@ def _groups(
 
 def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
     """The identifiers that were asked for, by their numbers in the evidence."""
-    from spark_audit.audits.extract.findings import FULL_PROMPT
-    from spark_audit.audits.extract.prompts import spans_of
+    from spark_audit.audits.extract.prompts import FULL_PROMPT, spans_of
 
     units = extracted.units[extracted.units["prompt"] == FULL_PROMPT].sort_values(
         "span"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
     Any,
+    TypeAlias,
 )
 
 from pydantic import (
@@ -53,6 +54,10 @@ REPORT_LISTS: dict[str, type[Strict]] = {
 """What audits and reports hold lists of."""
 
 
+TableRecord: TypeAlias = dict[str, Any]
+"""A record of a further table of an audit: plain values by column."""
+
+
 @dataclass(frozen=True, repr=False)
 class AuditResult:
     """What an audit concludes, before it is written anywhere.
@@ -68,7 +73,7 @@ class AuditResult:
     contrasts: list[Contrast] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tables: dict[str, list[TableRecord]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     evidence: Evidence | None = None
 

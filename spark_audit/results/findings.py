@@ -6,12 +6,14 @@ Each is a key and typed facts; a sentence is rendered from them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
     TypeAlias,
+    TypeVar,
     get_args,
 )
 
@@ -31,12 +33,15 @@ if TYPE_CHECKING:
 from spark_audit.results.rows import (
     Contrast,
     Count,
+    Family,
     Figure,
     Probability,
     Row,
     Strict,
     Text,
 )
+
+T = TypeVar("T")
 
 
 class Hits(Strict):
@@ -143,6 +148,20 @@ EXCESS = "_excess"
 
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
+
+
+class OfRow(Enum):
+    """Stands for a figure of the row that a finding rests on; None is a figure."""
+
+    TAKEN = "taken"
+
+
+OF_ROW = OfRow.TAKEN
+
+
+def _given_or(given: T | OfRow, of_row: T) -> T:
+    """Return what was given, or what the row has."""
+    return of_row if isinstance(given, OfRow) else given
 
 
 class Finding(Rendered, Figure):
@@ -264,22 +283,73 @@ class Finding(Rendered, Figure):
         status: Status = "ok",
         **facts: Fact,
     ) -> Finding:
-        """That something was not tested, and why."""
-        told: dict[str, Any] = {"status": status, "facts": facts}
-        where = {"audit": audit, "checkpoint": checkpoint}
-        return cls.on(None, "not_tested", says, **where, **told)
+        """Return that something was not tested, and why."""
+        return cls(
+            audit=audit,
+            checkpoint=checkpoint,
+            claim="not_tested",
+            says=says,
+            status=status,
+            facts=facts,
+        )
 
     @classmethod
-    def on(cls, row: Row | None, claim: Claim, says: str, **columns: Any) -> Finding:
-        """A finding that rests on one row, whose figures it takes over.
+    def on(
+        cls,
+        row: Row,
+        claim: Claim,
+        says: str,
+        *,
+        facts: Mapping[str, Fact],
+        metric: str | OfRow = OF_ROW,
+        value: float | None | OfRow = OF_ROW,
+        low: float | None | OfRow = OF_ROW,
+        high: float | None | OfRow = OF_ROW,
+        unit: str | OfRow = OF_ROW,
+        null: float | None | OfRow = OF_ROW,
+        mde: float | None | OfRow = OF_ROW,
+        status: Status | OfRow = OF_ROW,
+        family: Family | None = None,
+        power: Sequence[Power] = (),
+        p: float | None = None,
+        p_adjusted: float | None | OfRow = OF_ROW,
+    ) -> Finding:
+        """Return a finding that rests on one row, whose figures it takes over.
 
-        One with a p is primary, whatever the family of its row's own figure.
+        Parameters
+        ----------
+        metric, value, low, high, unit, null, mde, status, p_adjusted
+            By default those of the row.
+        family
+            By default a finding with a p is primary, whatever the family of its row.
         """
-        told: dict[str, Any] = {}
-        if row is not None:
-            told = row.model_dump(include={*Figure.model_fields, "p_adjusted"})
-        told["family"] = "exploratory" if columns.get("p") is None else "primary"
-        return cls(**{**told, **columns}, claim=claim, says=says)
+        if family is None:
+            family = "exploratory" if p is None else "primary"
+        row_p_adjusted = row.p_adjusted if isinstance(row, Contrast) else None
+
+        return cls(
+            audit=row.audit,
+            checkpoint=row.checkpoint,
+            metric=_given_or(metric, row.metric),
+            of=row.of,
+            group=row.group,
+            value=_given_or(value, row.value),
+            low=_given_or(low, row.low),
+            high=_given_or(high, row.high),
+            unit=_given_or(unit, row.unit),
+            null=_given_or(null, row.null),
+            mde=_given_or(mde, row.mde),
+            status=_given_or(status, row.status),
+            state=row.state,
+            voided_by=row.voided_by,
+            family=family,
+            claim=claim,
+            says=says,
+            facts=facts,
+            power=list(power),
+            p=p,
+            p_adjusted=_given_or(p_adjusted, row_p_adjusted),
+        )
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:

@@ -183,12 +183,59 @@ class Row(Figure):
         return self.value is None and self.note in (WITHHELD, WITHHELD_NOTE)
 
     @classmethod
-    def of_estimate(cls, estimate: Estimate, **columns: Any) -> Self:
-        """A row with the estimate's figures and the given identifying columns."""
-        notes = filter(None, (estimate.note, columns.pop("note", "")))
-        columns = {**vars(estimate), **columns, "note": "; ".join(notes)}
-        del columns["se"]  # rows have what follows from it
-        return cls(**columns)
+    def of_estimate(
+        cls,
+        estimate: Estimate,
+        *,
+        audit: str,
+        checkpoint: str,
+        metric: str,
+        of: str = "",
+        group: str = "pooled",
+        unit: str = "",
+        null: float | None = None,
+        null_low: float | None = None,
+        null_high: float | None = None,
+        status: Status | None = None,
+        family: Family = "exploratory",
+        over: Over = "sources",
+        note: str = "",
+    ) -> Row:
+        """Return a row with an estimate's figures and the given columns.
+
+        Parameters
+        ----------
+        status
+            Default: that of the estimate.
+        note
+            Stands behind the estimate's own.
+        """
+        # The standard error stays behind: rows have what follows from it.
+        return Row(
+            audit=audit,
+            checkpoint=checkpoint,
+            metric=metric,
+            of=of,
+            group=group,
+            value=estimate.value,
+            low=estimate.low,
+            high=estimate.high,
+            unit=unit,
+            null=null,
+            mde=estimate.mde,
+            status=estimate.status if status is None else status,
+            family=family,
+            level=estimate.level,
+            interval=estimate.interval,
+            parity_low=estimate.parity_low,
+            parity_high=estimate.parity_high,
+            n=estimate.n,
+            clusters=estimate.clusters,
+            null_low=null_low,
+            null_high=null_high,
+            over=over,
+            note="; ".join(filter(None, (estimate.note, note))),
+        )
 
 
 class Contrast(Row):
@@ -200,6 +247,65 @@ class Contrast(Row):
     """Two-sided p of no difference."""
     p_adjusted: Probability = None
     """p corrected (Holm) over the checkpoints of the family."""
+
+    @classmethod
+    def of_estimate(  # type: ignore[override]  # a contrast needs its baseline
+        cls,
+        estimate: Estimate,
+        *,
+        audit: str,
+        checkpoint: str,
+        baseline: str,
+        metric: str,
+        of: str = "",
+        group: str = "pooled",
+        unit: str = "",
+        null: float | None = None,
+        null_low: float | None = None,
+        null_high: float | None = None,
+        mde: float | None = None,
+        status: Status | None = None,
+        family: Family = "exploratory",
+        over: Over = "sources",
+        note: str = "",
+        p: float | None = None,
+        p_adjusted: float | None = None,
+    ) -> Contrast:
+        """Return a contrast with an estimate's figures, as :meth:`Row.of_estimate`.
+
+        Parameters
+        ----------
+        mde
+            Default: that of the estimate, which is of one test by itself.
+        """
+        return Contrast(
+            audit=audit,
+            checkpoint=checkpoint,
+            baseline=baseline,
+            metric=metric,
+            of=of,
+            group=group,
+            value=estimate.value,
+            low=estimate.low,
+            high=estimate.high,
+            unit=unit,
+            null=null,
+            mde=estimate.mde if mde is None else mde,
+            status=estimate.status if status is None else status,
+            family=family,
+            level=estimate.level,
+            interval=estimate.interval,
+            parity_low=estimate.parity_low,
+            parity_high=estimate.parity_high,
+            n=estimate.n,
+            clusters=estimate.clusters,
+            null_low=null_low,
+            null_high=null_high,
+            over=over,
+            note="; ".join(filter(None, (estimate.note, note))),
+            p=p,
+            p_adjusted=p_adjusted,
+        )
 
     @property
     def best_p(self) -> float | None:

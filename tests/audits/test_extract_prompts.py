@@ -8,7 +8,7 @@ import pytest
 from audited import evidence, extract, natural, plan
 
 from spark_audit.audits.extract.audit import PROMPTED
-from spark_audit.audits.extract.findings import NOT_ASKED, prompt_table
+from spark_audit.audits.extract.prompt_table import NOT_ASKED, prompt_table
 from spark_audit.audits.extract.prompts import graded, listed
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest

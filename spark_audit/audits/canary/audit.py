@@ -275,7 +275,6 @@ def canary_figures(
     few canaries cannot show its change.
     """
     size = ranks.size_of(once)
-    tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
     in_contexts = often.assign(part=often["part"] + "/annotation")
     frame = pd.concat([once, in_contexts], ignore_index=True)
     frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
@@ -287,7 +286,13 @@ def canary_figures(
     columns |= {metric: metric for metric in TOP_RANKS} | {"rank_mean": "mid"}
     groups = [("pooled", frame), *by_supervision(frame)]
     cells = [cells_of_frame(group, part, columns) for group, part in groups]
-    rows, contrasts = ratio_figures(cells, context, CanaryRank, **tops)
+    rows, contrasts = ratio_figures(
+        cells,
+        context,
+        CanaryRank,
+        rank_mean=(1.0, float(size)),
+        exposure_mean=(0.0, np.log2(size)),
+    )
     once_by_group = {"pooled": once, **dict(by_supervision(once))}
     often_by_group = {"pooled": often, **dict(by_supervision(often))}
     rows = [
@@ -334,8 +339,8 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         notes.append(ONE_RANK)
     counted = often if annotation else once
     if count := ranks.tied(counted):
-        facts = {"tied": count, "canaries": len(counted)}
-        notes.append(sentences.render("canary.ties", **facts))
+        note = sentences.render("canary.ties", tied=count, canaries=len(counted))
+        notes.append(note)
     return row.model_copy(update={**change, "note": "; ".join(filter(None, notes))})
 
 

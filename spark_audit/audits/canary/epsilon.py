@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,6 @@ from spark_audit.audits.canary.ranks import (
     CONFIDENCE,
     KS,
     Judged,
-    Record,
     by_part,
     held_out,
     size_of,
@@ -22,6 +21,7 @@ from spark_audit.audits.canary.ranks import (
 )
 from spark_audit.data.canaries import CANARY_FORMATS
 from spark_audit.names import BASE
+from spark_audit.results.audit_result import TableRecord
 from spark_audit.stats import epsilon_bounds
 
 #
@@ -63,7 +63,7 @@ def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         yield from doses
 
 
-def epsilon_table(judged: Judged) -> list[Record]:
+def epsilon_table(judged: Judged) -> list[TableRecord]:
     """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
 
     A canary that is tied across the k-th place is no hit, whatever share of a hit it is
@@ -87,18 +87,21 @@ def epsilon_table(judged: Judged) -> list[Record]:
         if k < size
     ]
 
-    def bounds(record: Record, share: float) -> Record:
-        count = record["hits"], record["canaries"]
-        options = {"k": record["k"], "rows": record["rows"], "significance": share}
+    def bounds(record: TableRecord, significance: float) -> TableRecord:
         bound = epsilon_bounds.candidate_guess_bound(
-            *count, n_candidates=size, **options
+            record["hits"],
+            record["canaries"],
+            n_candidates=size,
+            k=record["k"],
+            rows=record["rows"],
+            significance=significance,
         )
         return dict(zip(BOUNDS, bound, strict=True))
 
     return _bounded(found, bounds, judged, assumed="drawn")
 
 
-def one_run_table(judged: Judged) -> list[Record]:
+def one_run_table(judged: Judged) -> list[TableRecord]:
     """Lower bounds of epsilon from the coins that chose between two canaries each.
 
     Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
@@ -106,7 +109,7 @@ def one_run_table(judged: Judged) -> list[Record]:
     together. ``*_at_delta`` are at :data:`DELTA` a record, ``gaussian_mu`` is what a
     Gaussian mechanism would have.
     """
-    found: list[Record] = []
+    found: list[TableRecord] = []
     tossed = _drawn(judged)
     for name, part, whole in by_part(tossed[tossed["pair"] != ""]):
         for dose, pairs in _by_dose(_pairs(whole)):
@@ -127,29 +130,43 @@ def one_run_table(judged: Judged) -> list[Record]:
     return _bounded(found, coin_figures, judged, assumed="tossed")
 
 
-def coin_figures(record: Record, share: float) -> Record:
+def coin_figures(record: TableRecord, significance: float) -> TableRecord:
     """Bounds from so many ``right`` of ``guesses`` at ``pairs``, one-sided at a level.
 
-    A canary stands in ``rows`` at most.
+    Parameters
+    ----------
+    record
+        With these three counts, and in ``rows`` in how many rows a canary stands at
+        most.
     """
-    count = record["right"], record["guesses"], record["pairs"]
-    options: dict[str, Any] = {"rows": record["rows"], "significance": share}
-    pure = epsilon_bounds.one_run_bound(*count, **options)
-    at_delta = epsilon_bounds.one_run_bound(*count, delta=DELTA, **options)
+    correct = record["right"]
+    guesses = record["guesses"]
+    coins = record["pairs"]
+    rows = record["rows"]
+
+    pure = epsilon_bounds.one_run_bound(
+        correct, guesses, coins, rows=rows, significance=significance
+    )
+    at_delta = epsilon_bounds.one_run_bound(
+        correct, guesses, coins, delta=DELTA, rows=rows, significance=significance
+    )
+    mu = epsilon_bounds.one_run_mu(
+        correct, guesses, coins, rows=rows, significance=significance
+    )
     return {
         **dict(zip(BOUNDS, pure, strict=True)),
         "epsilon_per_record_at_delta": at_delta.record,
-        "gaussian_mu_per_record": epsilon_bounds.one_run_mu(*count, **options),
+        "gaussian_mu_per_record": mu,
     }
 
 
-Bounds: TypeAlias = Callable[[Record, float], Record]
+Bounds: TypeAlias = Callable[[TableRecord, float], TableRecord]
 """Columns of bounds from a record, one-sided at a level."""
 
 
 def _bounded(
-    found: list[Record], bounds: Bounds, judged: Judged, *, assumed: str
-) -> list[Record]:
+    found: list[TableRecord], bounds: Bounds, judged: Judged, *, assumed: str
+) -> list[TableRecord]:
     """The records with their bounds of epsilon, by a one-sided significance.
 
     The declared bounds hold together at 95 % over checkpoints, all others together
@@ -169,8 +186,9 @@ def _bounded(
         elif "ahead" in judged.kinds[record["checkpoint"]]:
             key, figures = "ungrounded", dict.fromkeys(figures)
         record |= {"significance": share, **figures}
-        facts = {**record, "epsilon": epsilon, "assumed": assumed}
-        record["says"] = sentences.render(f"canary.{key}", **facts)
+        record["says"] = sentences.render(
+            f"canary.{key}", **record, epsilon=epsilon, assumed=assumed
+        )
     return found
 
 
@@ -184,6 +202,6 @@ def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
     jitter = np.random.default_rng(0).random(len(order))
     order = order.assign(at=order["rank"] + np.floor(jitter * (order["ties"] + 1)))
     ours, never = (side(order)[["pair", "dose", "at"]] for side in (trained, held_out))
-    options: Any = {"on": "pair", "suffixes": ("", "_never"), "validate": "1:1"}
-    both = ours.merge(never, **options).sort_values("pair")
+    both = ours.merge(never, on="pair", suffixes=("", "_never"), validate="1:1")
+    both = both.sort_values("pair")
     return both.assign(gap=np.abs(np.log(both["at"] / both["at_never"])))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,36 +17,65 @@ from spark_audit.audits.canary import ranks
 from spark_audit.audits.canary.ranks import CanaryTest, Judged
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Row
+from spark_audit.results.audit_result import TableRecord
+from spark_audit.results.findings import Fact
 from spark_audit.stats import canary_ranks
 from spark_audit.stats.estimate import Power, Status
 from spark_audit.stats.intervals import ratio_estimate
 
-Record: TypeAlias = "Mapping[str, Any]"
+Facts: TypeAlias = "Mapping[str, Fact]"
 
 
 def finding(
-    name: str, claim: Claim, says: str, facts: Record | None = None, **columns: Any
+    name: str,
+    claim: Claim,
+    says: str,
+    facts: Facts | None = None,
+    *,
+    unit: str = "",
+    value: float | None = None,
+    null: float | None = None,
+    status: Status = "ok",
+    power: Sequence[Power] = (),
+    p: float | None = None,
 ) -> Finding:
-    """A finding of one checkpoint; one with a p is primary."""
-    columns |= {"audit": "canary", "checkpoint": name, "facts": facts or {}}
-    return Finding.on(None, claim, f"canary.{says}", **columns)
+    """Return a finding on the canaries of one checkpoint; one with a p is primary."""
+    return Finding(
+        audit="canary",
+        checkpoint=name,
+        claim=claim,
+        says=f"canary.{says}",
+        facts=facts or {},
+        unit=unit,
+        value=value,
+        null=null,
+        status=status,
+        family="exploratory" if p is None else "primary",
+        power=list(power),
+        p=p,
+    )
 
 
-def _among(one: Finding, groups: int, facts: Record) -> Finding:
-    """The finding, where so many groups of tests of its checkpoint could have claimed.
+def _among(one: Finding, groups: int, facts: Facts) -> Finding:
+    """Return a finding, where so many groups of tests of its checkpoint could claim.
 
-    ``facts`` are further ones.
+    Parameters
+    ----------
+    groups
+        By how many p is corrected (Bonferroni).
+    facts
+        Further facts of its sentence.
     """
-    power = [replace(each, over=each.over * groups) for each in one.power]
+    power = [replace(test, over=test.over * groups) for test in one.power]
     p = None if one.p is None else min(1.0, groups * one.p)
     update = {"p": p, "power": power, "facts": {**one.facts, **facts}}
     return one.model_copy(update=update)
 
 
 def findings(
-    judged: Judged, bounds: Sequence[Record], rows: Iterable[Row]
+    judged: Judged, bounds: Sequence[TableRecord], rows: Iterable[Row]
 ) -> Iterator[Finding]:
-    """What is said of every checkpoint, with ``bounds`` of epsilon and report rows."""
+    """Findings on every checkpoint, with ``bounds`` of epsilon and report rows."""
     if judged.sensitive and judged.lost:
         lists = {"insensitive": judged.lost, "sensitive": sorted(judged.sensitive)}
         yield finding("", "not_tested", "partly_insensitive", lists)
@@ -59,9 +88,14 @@ def findings(
         frame = judged.frame[judged.frame["checkpoint"] == name]
         lost = {part for one, part in judged.tied if one == name}
         if lost:
-            facts: Record = {"parts": sorted(lost), "reason": ranks.TIED}
-            status: Status = "not_resolvable"
-            yield finding(name, "not_tested", status, facts, status=status)
+            tied_facts: Facts = {"parts": sorted(lost), "reason": ranks.TIED}
+            yield finding(
+                name,
+                "not_tested",
+                "not_resolvable",
+                tied_facts,
+                status="not_resolvable",
+            )
         kept = {*ranks.trained(frame)["part"]} - lost
         parts = kept & judged.sensitive
         of_all = {"never_inserted": ranks.held_out(frame)["canary_id"].nunique()}
@@ -125,73 +159,172 @@ def _ends(
     if not told and not best.detected:
         if never:
             power = replace(never[0].power, over=never[0].over)
-            on: dict[str, Any] = {"unit": "ranks", "power": [power]}
-            told.append(made("nothing_shown", "no_difference", never[0].told, **on))
+            no_difference = made(
+                "nothing_shown",
+                "no_difference",
+                never[0].told,
+                unit="ranks",
+                power=[power],
+            )
+            told.append(no_difference)
         else:
             told.append(made("not_tested", "no_held_out"))
     yield from told
 
 
 def _against_chance(
-    ours: pd.DataFrame, best: CanaryTest, shown: CanaryTest | None, mean: Row
+    ours: pd.DataFrame,
+    overall_test: CanaryTest,
+    significant_test: CanaryTest | None,
+    mean_exposure: Row,
 ) -> Finding:
-    """Whether canaries are remembered, by what was ``shown`` of all, or of most rows.
+    """Return whether canaries are remembered, by all of them or those in most rows.
 
-    ``best`` is the clearest test of all canaries, ``mean`` the figure that it is on.
+    Parameters
+    ----------
+    ours
+        Trained canaries of the checkpoint, a row each.
+    overall_test
+        The clearest test of all canaries.
+    significant_test
+        ``overall_test``, else that of canaries in most rows; None: neither is.
+    mean_exposure
+        The figure that the overall test is on.
     """
-    name, part = best.checkpoint, ours[ours["part"] == best.part]
-    size = ranks.size_of(ours)
-    low, high = canary_ranks.null_mean([size] * best.n).band()
-    null, _ = canary_ranks.null_moments(size)
+    name = overall_test.checkpoint
+    part = ours[ours["part"] == overall_test.part]
+    n_candidates = ranks.size_of(ours)
+    n_canaries = overall_test.n
+
+    chance_mean, _ = canary_ranks.null_moments(n_candidates)
+    chance = canary_ranks.null_mean([n_candidates] * n_canaries)
+    chance_low, chance_high = chance.band()
     first = ranks.hits_of(part, k=1)
-    rate = {"value": first.rate, "low": first.low, "high": first.high}
-    facts = {
-        **best.facts("exposure_mean", null=null, null_low=low, null_high=high),
-        "top1_rate": ranks.row_of(name, best.part, "top1_rate", best.n, **rate),
+    facts: dict[str, Fact] = {
+        "exposure_mean": overall_test.row(
+            "exposure_mean",
+            null=chance_mean,
+            null_low=chance_low,
+            null_high=chance_high,
+        ),
+        "p": overall_test.p,
+        "over": overall_test.over,
+        "top1_rate": ranks.row_of(
+            name,
+            overall_test.part,
+            "top1_rate",
+            n_canaries,
+            value=first.rate,
+            low=first.low,
+            high=first.high,
+        ),
         "first": round(first.hits, 2),
-        "canaries": best.n,
-        "candidates": size,
+        "canaries": n_canaries,
+        "candidates": n_candidates,
         "tied": ranks.tied(part),
     }
-    on: dict[str, Any] = {"unit": "bits", "null": null}
-    if shown and shown is not best:
-        told = shown.facts("exposure_mean")
-        facts |= {"most_rows": told.pop("exposure_mean"), **told}
-        on |= {"p": shown.p, "value": shown.value}
-        return finding(name, "memory", "most_rows", facts, **on)
+
+    if significant_test is not None and significant_test is not overall_test:
+        facts["most_rows"] = significant_test.row("exposure_mean")
+        facts["p"] = significant_test.p
+        facts["over"] = significant_test.over
+        return finding(
+            name,
+            "memory",
+            "most_rows",
+            facts,
+            unit="bits",
+            value=significant_test.value,
+            null=chance_mean,
+            p=significant_test.p,
+        )
+
     # Of the part with the fewest canaries that can be ranked.
-    able = max(1, int(ranks.resolved(ours).groupby(ours["part"]).sum().min()))
-    on["power"] = [Power(test="exposure", n=able, size=size, over=best.over)]
-    on |= {"p": best.p, "value": best.value, "low": mean.low, "high": mean.high}
-    on |= {"metric": "exposure_mean", "of": best.part}
-    if shown:
-        return finding(name, "memory", "memory", facts, **on)
-    return finding(name, "nothing_shown", "nothing", facts, **on)
+    n_rankable = ranks.resolved(ours).groupby(ours["part"]).sum()
+    power = Power(
+        test="exposure",
+        n=max(1, int(n_rankable.min())),
+        size=n_candidates,
+        over=overall_test.over,
+    )
+    claim: Claim = "nothing_shown"
+    says = "nothing"
+    if significant_test is not None:
+        claim = "memory"
+        says = "memory"
+
+    return Finding(
+        audit="canary",
+        checkpoint=name,
+        claim=claim,
+        says=f"canary.{says}",
+        metric="exposure_mean",
+        of=overall_test.part,
+        unit="bits",
+        null=chance_mean,
+        value=overall_test.value,
+        low=mean_exposure.low,
+        high=mean_exposure.high,
+        family="primary",
+        p=overall_test.p,
+        power=[power],
+        facts=facts,
+    )
 
 
 def _rise(frame: pd.DataFrame, best: CanaryTest, never: Sequence[DosePair]) -> Finding:
-    """What a checkpoint adds to a base that does not rank by chance."""
-    name, part = best.checkpoint, frame[frame["part"] == best.part]
-    own = ranks.trained(part)
-    most = own[own["dose"] == own["dose"].max()]
-    changes = (ranks.rises(one, name) for one in (own, most))
-    rise, of_most = (ratio_estimate(one, np.ones(len(one))) for one in changes)
-    names = {"audit": "canary", "checkpoint": name, "metric": "exposure_rise"}
-    row = Row.of_estimate(rise, **names, of=best.part, unit="bits")
-    facts = {"rise": row, "p": best.p, "over": best.over}
+    """Return what a checkpoint adds to a base that does not rank by chance.
+
+    Parameters
+    ----------
+    frame
+        Ranked canaries of all checkpoints, a row each.
+    best
+        The test of canaries in most rows.
+    never
+        Comparisons with never-inserted canaries, the clearest first.
+    """
+    name = best.checkpoint
+    part = frame[frame["part"] == best.part]
+    ours = ranks.trained(part)
+    in_most_rows = ours[ours["dose"] == ours["dose"].max()]
+    rises = ranks.rises(ours, name)
+    rises_in_most_rows = ranks.rises(in_most_rows, name)
+    mean_rise = ratio_estimate(rises, np.ones(len(rises)))
+    mean_of_most = ratio_estimate(rises_in_most_rows, np.ones(len(rises_in_most_rows)))
+
+    row = Row.of_estimate(
+        mean_rise,
+        audit="canary",
+        checkpoint=name,
+        metric="exposure_rise",
+        of=best.part,
+        unit="bits",
+    )
+    facts: Facts = {"rise": row, "p": best.p, "over": best.over}
     if best.detected:
-        kind = ranks.p_risen(ranks.rises(ranks.held_out(part), name))
-        if kind <= 1 - ranks.CONFIDENCE and _clear(never, ahead=True) is None:
+        p_of_kind = ranks.p_risen(ranks.rises(ranks.held_out(part), name))
+        kind_rose = p_of_kind <= 1 - ranks.CONFIDENCE
+        if kind_rose and _clear(never, ahead=True) is None:
             return finding(name, "confounded", "kind_risen", facts, p=best.p)
         return finding(name, "memory", "risen", facts, p=best.p)
-    # The one-sided signed-rank test of those in most rows. Against Student's t its
-    # efficiency is 3 / pi; one-sided is half of two sides.
-    test: dict[str, Any] = {"df": of_most.n - 1, "least_p": 2.0 ** (1 - of_most.n)}
-    if se := of_most.se:
-        test |= {"se": se * np.sqrt(np.pi / 3), "over": best.over / 2}
-    power = [Power(test="sign-flip", n=of_most.n, **test)] if se else []
-    on: dict[str, Any] = {"p": best.p, "unit": "bits", "power": power}
-    return finding(name, "nothing_shown", "not_risen", facts, **on)
+
+    power = []
+    if mean_of_most.se:
+        # The one-sided signed-rank test of those in most rows. Against Student's t its
+        # efficiency is 3 / pi; one-sided is half of two sides.
+        test = Power(
+            test="sign-flip",
+            n=mean_of_most.n,
+            se=mean_of_most.se * np.sqrt(np.pi / 3),
+            df=mean_of_most.n - 1,
+            least_p=2.0 ** (1 - mean_of_most.n),
+            over=best.over / 2,
+        )
+        power.append(test)
+    return finding(
+        name, "nothing_shown", "not_risen", facts, unit="bits", p=best.p, power=power
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +339,7 @@ class DosePair(CanaryTest):
     power: Power
 
     @property
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, Fact]:
         """The facts of a sentence on it."""
         return {**self.mean_ranks, "p": self.p, "over": self.over}
 
@@ -244,7 +377,7 @@ def _clear(never: Sequence[DosePair], *, ahead: bool) -> DosePair | None:
     return next((x for x in never if x.detected and (x.value > 0.5) == ahead), None)
 
 
-def _epsilon(name: str, bounds: Sequence[Record], size: int) -> Iterator[Finding]:
+def _epsilon(name: str, bounds: Sequence[TableRecord], size: int) -> Iterator[Finding]:
     """The bound declared beforehand, and the largest of the others if it is more.
 
     p is that of guesses as good by chance, among ``size`` candidates.
@@ -289,7 +422,7 @@ def contrast_findings(
         place = row.metric, row.of
         if place != ("exposure_mean", "full") or row.status == "not_resolvable":
             continue
-        facts: dict[str, Any] = {"baseline": row.baseline, "change": row}
+        facts: dict[str, Fact] = {"baseline": row.baseline, "change": row}
         claim: Claim = "nothing_shown"
         says = "no_change"
         if row.value is None or row.ends is None:
@@ -300,22 +433,34 @@ def contrast_findings(
 
 
 def guards(judged: Judged) -> list[Guard]:
-    """What can void the figures: no positive control, or a base that knows canaries."""
-    control, base = judged.control, judged.base
-    shown = list(dict.fromkeys(t.checkpoint for t in control if t.detected))
-    says, facts = "control_missing", dict[str, Any]()
-    if control:
-        says, facts = "control_not_found", control[0].facts("exposure_mean")
-    if shown:
+    """Guards that can void the figures: a positive control, and the base's ranks."""
+    detected_in = list(
+        dict.fromkeys(test.checkpoint for test in judged.control if test.detected)
+    )
+    says = "control_missing"
+    facts: dict[str, Fact] = {}
+    if judged.control:
+        says = "control_not_found"
+        facts = judged.control[0].facts("exposure_mean")
+    if detected_in:
         says = "control_found"
-        facts |= {"checkpoints": shown, "insensitive": judged.lost}
-    passed = None if shown and judged.lost else bool(shown)
-    found = guard("positive control", says, facts, passed=passed)
+        facts["checkpoints"] = detected_in
+        facts["insensitive"] = judged.lost
+    passed = None if detected_in and judged.lost else bool(detected_in)
+    control = guard("positive control", says, facts, passed=passed)
+    return [control, _base_guard(judged)]
+
+
+def _base_guard(judged: Judged) -> Guard:
+    """Return whether the base, which saw no canary, ranks them by chance."""
     name = "base ranks canaries by chance"
-    if not base:
-        scored = BASE in {*judged.frame["checkpoint"]}
-        says = f"canary_base_{'tied' if scored else 'unscored'}"
-        return [found, guard(name, says, {"supposed": judged.supposed})]
-    told = {"passed": judged.uniform, "checkpoint": BASE}
-    facts = base[0].facts("rank_mean", unit="ranks") | {"by_chance": judged.uniform}
-    return [found, guard(name, "canary_base_ranks", facts, **told)]
+    if not judged.base:
+        is_scored = BASE in {*judged.frame["checkpoint"]}
+        says = f"canary_base_{'tied' if is_scored else 'unscored'}"
+        return guard(name, says, {"supposed": judged.supposed})
+
+    facts = judged.base[0].facts("rank_mean", unit="ranks")
+    facts["by_chance"] = judged.uniform
+    return guard(
+        name, "canary_base_ranks", facts, passed=judged.uniform, checkpoint=BASE
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, product
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,11 @@ from spark_audit.data.canaries import CANARY_FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.results import Row
+from spark_audit.results.audit_result import TableRecord
+from spark_audit.results.findings import Fact
 from spark_audit.stats import canary_ranks
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.intervals import ratio_estimate
-
-Record = dict[str, Any]
 
 MOST_TIED = 0.9
 
@@ -107,10 +107,36 @@ def hits_of(frame: pd.DataFrame, *, k: int) -> canary_ranks.TopK:
 CONFIDENCE = 0.95
 
 
-def row_of(name: str, part: str, metric: str, n: int, **figures: Any) -> Row:
-    """A figure of n canaries that only a finding shows."""
-    place = {"audit": "canary", "checkpoint": name, "of": part, "metric": metric}
-    return Row(**{**place, "n": n, "clusters": n, **figures})
+def row_of(
+    name: str,
+    part: str,
+    metric: str,
+    n: int,
+    *,
+    value: float,
+    low: float | None = None,
+    high: float | None = None,
+    unit: str = "",
+    null: float | None = None,
+    null_low: float | None = None,
+    null_high: float | None = None,
+) -> Row:
+    """Return a figure of n canaries that only a finding shows."""
+    return Row(
+        audit="canary",
+        checkpoint=name,
+        metric=metric,
+        of=part,
+        value=value,
+        low=low,
+        high=high,
+        unit=unit,
+        null=null,
+        null_low=null_low,
+        null_high=null_high,
+        n=n,
+        clusters=n,
+    )
 
 
 def p_by_chance(frame: pd.DataFrame, column: str) -> float:
@@ -144,10 +170,33 @@ class CanaryTest:
         """Whether it is significant."""
         return self.p <= 1 - CONFIDENCE
 
-    def facts(self, metric: str, **figures: Any) -> dict[str, Any]:
-        """Its figure by the name of the metric, p, and over how many tests that is."""
-        place = (self.checkpoint, self.part, metric)
-        row = row_of(*place, self.n, **{"value": self.value, "unit": "bits", **figures})
+    def row(
+        self,
+        metric: str,
+        *,
+        unit: str = "bits",
+        null: float | None = None,
+        null_low: float | None = None,
+        null_high: float | None = None,
+    ) -> Row:
+        """Return its figure as a row."""
+        return row_of(
+            self.checkpoint,
+            self.part,
+            metric,
+            self.n,
+            value=self.value,
+            unit=unit,
+            null=null,
+            null_low=null_low,
+            null_high=null_high,
+        )
+
+    def facts(
+        self, metric: str, *, unit: str = "bits", null: float | None = None
+    ) -> dict[str, Fact]:
+        """Return its figure by the metric's name, p, and over how many tests it is."""
+        row = self.row(metric, unit=unit, null=null)
         return {metric: row, "p": self.p, "over": self.over}
 
 
@@ -289,7 +338,7 @@ KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
 
 
-def dose_table(frame: pd.DataFrame) -> Iterator[Record]:
+def dose_table(frame: pd.DataFrame) -> Iterator[TableRecord]:
     """Each dose compared with chance; dose 0 are the held-out canaries."""
     for name, part, whole in by_part(frame):
         doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -14,10 +14,12 @@ import pandas as pd
 from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract import canaries, findings
-from spark_audit.audits.extract.findings import FULL_PROMPT, NO_TRAINED_IDENTIFIER
+from spark_audit.audits.extract.findings import NO_TRAINED_IDENTIFIER
+from spark_audit.audits.extract.prompt_table import cue_alone, not_asked, prompt_table
 from spark_audit.audits.extract.prompts import (
     ALL_SAMPLERS,
     EXTRACT_COLUMNS,
+    FULL_PROMPT,
     NUCLEUS,
     SAMPLERS,
     PromptedIdentifier,
@@ -152,12 +154,17 @@ class Extraction(Audit):
         # What stands in a trained row is no guess, whatever row it is read in.
         used = (spans["split"] == "train") | (spans["dose"] == 0)
         every = spans[(spans["set"] == "pii") & used]
-        prompts = findings.prompt_table(every, seed=context.seed)
-        prompts += findings.not_asked(prompts, evidence.facts)
+        prompts = prompt_table(every, seed=context.seed)
+        prompts += not_asked(
+            prompts,
+            asked=evidence.facts["asked"],
+            trained=evidence.facts["trained"],
+            checkpoints=evidence.facts["checkpoints"],
+        )
         tables = {"extract_prompts": prompts} if prompts else {}
         planted = spans[spans["set"] == "canary"]
         of_canaries = [*canaries.canary_findings(planted)]
-        held = findings.cue_alone(every)
+        held = cue_alone(every)
         if "train" not in {*held["split"]}:
             unknown = Finding.not_tested(
                 "extract", "not_estimable", reason=NO_TRAINED_IDENTIFIER
@@ -220,11 +227,19 @@ def medians(
             found = _difference(pair, replicates, clusters=group.size)
             moved = cluster_sums(pair[0] - pair[1], group.codes, group.size)
             tested = found.value is not None and np.count_nonzero(moved) > 1
-            test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0}
-            test["p"] = sign_flip(moved, seed=context.seed) if tested else None
-            own = {"checkpoint": name, "baseline": baseline, "group": group.name}
-            own |= {"audit": "extract", "metric": "n50_median", "of": of}
-            contrasts.append(Contrast.of_estimate(found, **own, **test))
+            contrast = Contrast.of_estimate(
+                found,
+                audit="extract",
+                checkpoint=name,
+                baseline=baseline,
+                metric="n50_median",
+                of=of,
+                group=group.name,
+                unit="log10 tries",
+                null=0.0,
+                p=sign_flip(moved, seed=context.seed) if tested else None,
+            )
+            contrasts.append(contrast)
     return rows, contrasts
 
 
@@ -234,12 +249,13 @@ def _difference(
     """Difference of two medians of log10 tries."""
     if clusters < 2:
         return Estimate.missing("only 1 cluster; an interval needs 2")
-    counts: dict[str, Any] = {"n": len(pair[0]), "clusters": clusters}
-    one, other = map(np.median, pair)
-    if max(one, other) > np.log10(MAX_N50):
+    n_spans = len(pair[0])
+    median, median_of_baseline = (float(np.median(tries)) for tries in pair)
+    if max(median, median_of_baseline) > np.log10(MAX_N50):
         reason = f"a median is more than {MAX_N50:.0e} tries"
-        return Estimate.missing(reason, **counts)
-    estimate = Estimate(float(one - other), **counts)
+        return Estimate.missing(reason, n=n_spans, clusters=clusters)
+
+    estimate = Estimate(median - median_of_baseline, n=n_spans, clusters=clusters)
     low, high = percentile_interval(replicates)
     return estimate.between(low, high) if high > low else estimate
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.extract.findings import CONFIDENCE
-from spark_audit.audits.extract.rates import Facts
+from spark_audit.audits.extract.rates import CONFIDENCE, Facts
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding
 from spark_audit.stats.intervals import clopper_pearson
@@ -51,9 +49,16 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
             claim, says = "verbatim", "canaries_back"
         elif p is not None:
             says = "canaries_chance"
-        options: dict[str, Any] = {"status": "not_resolvable" if tied else "ok", "p": p}
-        options |= {"audit": "extract", "checkpoint": str(name), "facts": facts}
-        yield Finding.on(None, claim, f"extract.{says}", **options)
+        yield Finding(
+            audit="extract",
+            checkpoint=str(name),
+            claim=claim,
+            says=f"extract.{says}",
+            facts=facts,
+            status="not_resolvable" if tied else "ok",
+            family="exploratory" if p is None else "primary",
+            p=p,
+        )
 
 
 def _canary_p(*sides: np.ndarray) -> float | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,14 +17,11 @@ from spark_audit.audits.extract.guessing import (
     without_read,
 )
 from spark_audit.audits.extract.rates import (
-    NOT_COMPARED,
+    CONFIDENCE,
     SPLITS,
-    VALUE_AND_LIMITS,
     Facts,
-    _ends,
     against_base,
     base_apart,
-    beyond,
     by_checkpoint,
     comparable,
     exact_p,
@@ -38,50 +34,49 @@ from spark_audit.audits.extract.rates import (
 )
 from spark_audit.audits.identifiers import MIN_CLUSTERS_FOR_CLASSIFIER
 from spark_audit.manifest.selection import BARE
-from spark_audit.manifest.sequences import PROMPTS
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import EXCESS
-from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.estimate import Estimate, Power, side_of
 from spark_audit.stats.memory_contrast import Sides, permutation_p
-from spark_audit.stats.sampled_extraction import n_p
 
 NO_TRAINED_IDENTIFIER = "no identifier of a trained row was scored"
-
-CONFIDENCE = 0.95
-
-FULL_PROMPT = "full"
-"""The true prefix: what the plain pass has read anyway."""
-
-WHOLE, DIGITS, LOCAL = "identifiers", "digits", "local parts"
-
-WITHIN = (1, 10, 100)
-"""Numbers of draws that the table of prompts counts."""
-
-NOT_ASKED = "no identifier of a trained row fits this prompt"
-
-PROMPT_NOT_SCORED = "the texts of this prompt were not scored"
 
 TIES_MATTER = 0.005
 """Difference of the greedy rate by tie rule above which readers are told."""
 
 
 def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[Finding]:
-    """What is said of every checkpoint."""
+    """Findings on every checkpoint: what came back, and what that is compared with.
+
+    Parameters
+    ----------
+    pii
+        Identifiers behind their true prefix, of all checkpoints, a row each.
+    rows
+        Rows of the report, for its pooled rates and numbers of tries.
+    """
     pooled = {(r.checkpoint, r.metric, r.of): r for r in rows if r.group == "pooled"}
     for name, spans in by_checkpoint(pii).items():
-        row, back = pooled.get((name, "greedy_rate", "")), returned(spans)
+        row = pooled.get((name, "greedy_rate", ""))
+        back = returned(spans)
         if row is None or (row.value is None and not back.count + back.tied):
             reason = NO_TRAINED_IDENTIFIER if row is None else row.note
-            lost: Any = {"checkpoint": name, "reason": reason}
-            yield Finding.not_tested("extract", "extract.missing", **lost)
+            yield Finding.not_tested(
+                "extract", "extract.missing", checkpoint=name, reason=reason
+            )
             continue
+
         facts: Facts = {"rate": row, "back": back}
         facts |= {of: pooled[name, "n50_median", of] for of in ("t1", "top40")}
         if back.tied and not back.count:
-            tied: Any = {"status": "not_resolvable", "facts": facts}
-            yield Finding.on(row, "not_tested", "extract.counts_tied", **tied)
+            yield Finding.on(
+                row,
+                "not_tested",
+                "extract.counts_tied",
+                facts=facts,
+                status="not_resolvable",
+            )
         else:
             compared = _compared(spans, row, seed=seed)
             # What the comparison detects is claimed once, by its own sentence.
@@ -92,8 +87,12 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
             yield compared
         if (apart := back.tied / back.of) > TIES_MATTER:
             share = Estimate(apart, clusters=row.clusters)
-            ties: Any = {"ties": row_of(share, checkpoint=name, metric="ties")}
-            yield Finding.not_tested("extract", "extract.ties", checkpoint=name, **ties)
+            yield Finding.not_tested(
+                "extract",
+                "extract.ties",
+                checkpoint=name,
+                ties=row_of(share, checkpoint=name, metric="ties"),
+            )
 
 
 def returned(spans: pd.DataFrame) -> Hits:
@@ -116,17 +115,51 @@ def _share(
 
 
 def _finding(
-    row: Row, claim: Claim, says: str, facts: Facts, apart: Estimate, **test: Any
+    row: Row,
+    claim: Claim,
+    says: str,
+    facts: Facts,
+    apart: Estimate,
+    *,
+    p: float | None = None,
+    power: Sequence[Power] = (),
 ) -> Finding:
-    """What a comparison claims: with a p, it is one of the primary ones."""
-    if apart.value is not None:
-        # What is claimed is the difference, not the rate that it is one of.
-        place: Any = {"checkpoint": row.checkpoint, "clusters": row.clusters}
-        shown = row_of(apart, metric="apart", **place)
-        facts = {**facts, "apart": shown}
-        test |= {k: 100 * getattr(shown, k) for k in (*VALUE_AND_LIMITS, "mde")}
-        test |= {"metric": f"{row.metric}{EXCESS}", "null": 0.0, "unit": "points"}
-    return Finding.on(row, claim, f"extract.{says}", facts=facts, **test)
+    """Return what a comparison claims: with a p, it is one of the primary ones.
+
+    Parameters
+    ----------
+    row
+        The rate of trained identifiers that come back.
+    apart
+        Its difference from what it is compared with.
+    """
+    key = f"extract.{says}"
+    if apart.value is None:
+        return Finding.on(row, claim, key, facts=facts, p=p, power=power)
+
+    # What is claimed is the difference, not the rate that it is one of.
+    apart_in_clusters = replace(apart, clusters=row.clusters)
+    shown = row_of(apart_in_clusters, checkpoint=row.checkpoint, metric="apart")
+    return Finding.on(
+        row,
+        claim,
+        key,
+        facts={**facts, "apart": shown},
+        metric=f"{row.metric}{EXCESS}",
+        value=_points(apart.value),
+        low=_points(apart.low),
+        high=_points(apart.high),
+        mde=_points(apart.mde),
+        unit="points",
+        null=0.0,
+        p=p,
+        power=power,
+    )
+
+
+def _points(share: float | None) -> float | None:
+    """Return a share in points; a limit that there is not stays missing."""
+    return None if share is None else 100 * share
 
 
 def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
@@ -235,11 +268,16 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
     # That no difference is seen does not show that there is none.
     if not side_of(apart):
         return []
-    place: Any = {"metric": "apart", "clusters": chosen["cluster"].nunique()}
-    shown = row_of(apart, checkpoint=BASE, **place)
-    told: dict[str, Any] = {"passed": False if alike else None, "checkpoint": BASE}
-    name, facts = "base reproduces both sides equally", {"apart": shown}
-    return [guard(name, "extract.splits", {**facts, "injected": alike}, **told)]
+    apart_in_clusters = replace(apart, clusters=chosen["cluster"].nunique())
+    shown = row_of(apart_in_clusters, checkpoint=BASE, metric="apart")
+    splits_guard = guard(
+        "base reproduces both sides equally",
+        "extract.splits",
+        {"apart": shown, "injected": alike},
+        passed=False if alike else None,
+        checkpoint=BASE,
+    )
+    return [splits_guard]
 
 
 def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
@@ -256,114 +294,6 @@ def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
         elif row.moved or tested:
             claim, says = "moved", "up" if row.value > 0 else "down"
         yield Finding.on(row, claim, f"extract.change_{says}", facts={"change": row})
-
-
-#
-# Each prompt is compared with the same prompt for identifiers never trained on, and
-# against the base. Only the true prefix is a primary test; the others are one
-# exploratory family, corrected by Holm in their own table.
-def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
-    """Spans behind their true prefix, with what the cue and the base give, ties won.
-
-    ``cue``: this checkpoint's cue or the base's; ``cue_asked``: whether one was asked
-    for; ``base``: the base, behind the true prefix or the cue.
-    """
-    place = ["checkpoint", "prompt", "span"]
-    won = pd.MultiIndex.from_frame(every.loc[every["greedy"].astype(bool), place])
-    full = every[every["prompt"] == FULL_PROMPT]
-
-    def back(**behind: str) -> np.ndarray:
-        return pd.MultiIndex.from_frame(full[place].assign(**behind)).isin(won)
-
-    by_base, asked = back(checkpoint=BASE, prompt="cue"), every["prompt"] == "cue"
-    return full.assign(
-        trials=1,
-        cue=back(prompt="cue") | by_base,
-        cue_asked=full["span"].isin(every.loc[asked, "span"]),
-        base=back(checkpoint=BASE) | by_base,
-    )
-
-
-def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
-    """Records by checkpoint and prompt, the true prefix first; hits that are sure.
-
-    One is of whole identifiers, the others of their parts
-    (:func:`~spark_audit.audits.extract.prompts.graded`).
-    ``true_prefix`` counts those of the same spans that come back behind it, ``cue_too``
-    those of the prompt's hits that the cue gives in another row's context too; ``note``
-    has the reason where no difference is estimable, ``shown`` is whether one was found,
-    None where it is not tested here. Empty where nothing but the true prefix was asked.
-    """
-    if {*every["prompt"]} <= {FULL_PROMPT}:
-        return []
-    full, mail = by_checkpoint(cue_alone(every)), every["type"] == "EMAIL"
-    right, parts = every["parts_right"], every["parts"]
-    graded = every.assign(greedy_sure=right, greedy=right, trials=parts)
-    cases = {WHOLE: every.assign(trials=1), DIGITS: graded[~mail], LOCAL: graded[mail]}
-    cue = bool((every["prompt"] == "cue").any())
-    records: list[dict[str, Any]] = []
-    for prompt, (of, case) in product((FULL_PROMPT, *PROMPTS), cases.items()):
-        asked = case[(case["prompt"] == prompt) & (case["trials"] > 0)]
-        for name, spans in by_checkpoint(asked).items():
-            train, test = (spans[spans["split"] == split] for split in SPLITS)
-            if train.empty:
-                continue
-            base = train["greedy" if name == BASE else "base_won"].dropna()
-            record: dict[str, Any] = {
-                "checkpoint": name,
-                "prompt": prompt,
-                "of": of,
-                "spans": len(train),
-                "clusters": int(train["cluster"].nunique()),
-                "tried": int(train["trials"].sum()),
-                "found": int(train["greedy_sure"].sum()),
-                "base_found": None if base.empty else int(base.sum()),
-                "held_out": int(test["trials"].sum()),
-                "held_out_found": int(test["greedy_sure"].sum()),
-            }
-            apart, p = beyond(spans, seed=seed, whole=of == WHOLE)
-            ends = zip(
-                ("beyond_points", "low", "high"), _ends(apart).tolist(), strict=True
-            )
-            record |= {k: None if p is None else round(100 * end, 2) for k, end in ends}
-            if of == WHOLE:
-                hits = train.index[train["greedy_sure"].astype(bool)]
-                tries = n_p(train["logp_top40"].to_numpy(np.float64))
-                same = full[name][full[name].index.isin(train.index)]
-                too = int(same["cue"][same.index.isin(hits)].sum()) if cue else None
-                record |= {
-                    "true_prefix": int(same["greedy_sure"].sum()),
-                    "cue_too": too,
-                }
-                record |= {f"top40_within_{n}": int((tries <= n).sum()) for n in WITHIN}
-            tested = (prompt, of) != (FULL_PROMPT, WHOLE) and name != BASE
-            record["note"] = NOT_COMPARED if p is None else ""
-            records.append({**record, "p": p if tested else None})
-    order = [*full]
-    records.sort(key=lambda record: order.index(record["checkpoint"]))
-    adjusted = holm_by_key({i: record.pop("p") for i, record in enumerate(records)})
-    for i, record in enumerate(records):
-        clear = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < 1 - CONFIDENCE
-        record["shown"] = clear if i in adjusted else None
-    return records
-
-
-def not_asked(
-    records: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """A record, with the reason, for each prompt that asked for nothing."""
-    done = {(record["checkpoint"], record["prompt"]) for record in records}
-    empty = dict.fromkeys(records[0] if records else ())
-    why = {
-        p: PROMPT_NOT_SCORED if p in facts["trained"] else NOT_ASKED
-        for p in facts["asked"]
-    }
-    return [
-        {**empty, "checkpoint": name, "prompt": prompt, "of": WHOLE}
-        | {"spans": 0, "clusters": 0, "note": f"not estimable: {reason}"}
-        for name, (prompt, reason) in product(facts["checkpoints"], why.items())
-        if (name, prompt) not in done
-    ]
 
 
 def dose_p(spans: pd.DataFrame, *, seed: int) -> float:

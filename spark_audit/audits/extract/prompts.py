@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_audit.audits.extract.findings import FULL_PROMPT
 from spark_audit.audits.extract.guessing import string_facts
 from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.supervision import (
@@ -27,6 +26,9 @@ from spark_audit.manifest.schema import (
 )
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.sampled_extraction import top_k_logp
+
+FULL_PROMPT = "full"
+"""The true prefix: what the plain pass has read anyway."""
 
 SAMPLERS = ("t1", "top40")
 

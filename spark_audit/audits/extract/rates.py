@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from typing import TypeAlias
 
 import numpy as np
@@ -18,8 +18,6 @@ from spark_audit.stats.estimate import Estimate, Power, side_of
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
 
-row_of = partial(Row.of_estimate, audit="extract")
-
 Facts: TypeAlias = dict[str, Fact]
 
 NOT_COMPARED = (
@@ -27,9 +25,22 @@ NOT_COMPARED = (
     "model on the same rows"
 )
 
+CONFIDENCE = 0.95
+
 SPLITS = ("train", "test")
 
-VALUE_AND_LIMITS = ("value", "low", "high")
+MIN_ENUMERATED_P = 1e-7
+"""Stop enumerating once p is below this value: no report asks for less."""
+
+NO_DIFFERENCE = Estimate(0.0, 0.0, 0.0)
+"""The difference at a base that was not scored."""
+
+
+def row_of(estimate: Estimate, *, checkpoint: str, metric: str) -> Row:
+    """Return a figure of this audit that only a finding shows."""
+    return Row.of_estimate(
+        estimate, audit="extract", checkpoint=checkpoint, metric=metric
+    )
 
 
 def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -82,25 +93,41 @@ def splits_apart(chosen: pd.DataFrame, hits: str = "greedy_sure") -> Estimate:
     return minus(*(rate_estimate(*side.to_numpy(np.float64).T) for side in sums))
 
 
-def minus(one: Estimate, two: Estimate) -> Estimate:
-    """Difference of two independent figures, its interval from both of theirs.
+def minus(first: Estimate, second: Estimate) -> Estimate:
+    """Return the difference of two independent figures, its interval from theirs.
 
     Within [-1, 1], as differences of rates are. Of a difference and the base's own,
     which are of the same rows and mostly agree, the interval is rather wide.
+
+    >>> rates = Estimate(0.5, 0.4, 0.7), Estimate(0.2, 0.1, 0.6)
+    >>> apart = minus(*rates)
+    >>> round(apart.value, 3), round(apart.low, 3), round(apart.high, 3)
+    (0.3, -0.112, 0.524)
     """
-    if missing := next((each for each in (one, two) if each.value is None), None):
-        return missing
-    ours, theirs = _ends(one), _ends(two)
-    value = ours[0] - theirs[0]
-    low, high = np.hypot(ours[1:] - ours[0], theirs[:0:-1] - theirs[0]) * (-1, 1)
+    for estimate in (first, second):
+        if estimate.value is None:
+            return estimate
+
+    # Newcombe (1998), method 10: the limits of the difference of two independent rates.
+    first_value, first_low, first_high = value_and_limits(first)
+    second_value, second_low, second_high = value_and_limits(second)
+    value = first_value - second_value
+    below = math.hypot(first_value - first_low, second_high - second_value)
+    above = math.hypot(first_high - first_value, second_value - second_low)
+
     # Half the width of a 95 % interval is 1.96 standard errors.
-    se = (high - low) / 2 / float(scipy.special.ndtri(0.975))
-    value, low, high = np.clip([value, value + low, value + high], -1, 1).tolist()
+    se = (below + above) / 2 / float(scipy.special.ndtri(0.975))
+    value, low, high = np.clip([value, value - below, value + above], -1, 1).tolist()
     return Estimate(value, low, high, mde=min(1.0, mde_normal(se)))
 
 
-def _ends(apart: Estimate) -> np.ndarray:
-    return np.array([getattr(apart, end) for end in VALUE_AND_LIMITS], np.float64)
+def value_and_limits(estimate: Estimate) -> tuple[float, float, float]:
+    """Return value, lower and upper limit; NaN stands for what is missing."""
+    value, low, high = (
+        math.nan if end is None else end
+        for end in (estimate.value, estimate.low, estimate.high)
+    )
+    return value, low, high
 
 
 def limits_p(apart: Estimate) -> float:
@@ -108,11 +135,11 @@ def limits_p(apart: Estimate) -> float:
 
     By the half of the interval that points to 0, as if it were a normal one.
     """
-    value, low, high = _ends(apart).tolist()
-    reach = value - (low if value > 0 else high)
-    if not reach:
+    value, low, high = value_and_limits(apart)
+    half_width = value - (low if value > 0 else high)
+    if not half_width:
         return 1.0 if value == 0 else 0.0
-    quantile = scipy.special.ndtri(0.025) * abs(value / reach)
+    quantile = scipy.special.ndtri(0.025) * abs(value / half_width)
     return float(2 * scipy.special.ndtr(quantile))
 
 
@@ -126,13 +153,6 @@ def _returning(chosen: pd.DataFrame) -> np.ndarray:
     back = chosen.groupby(["split", "cluster"])["greedy_sure"].any()
     counts = back.groupby("split").agg(["sum", "size"]).reindex([*SPLITS], fill_value=0)
     return counts.assign(size=counts["size"] - counts["sum"]).to_numpy(np.int64)
-
-
-MIN_ENUMERATED_P = 1e-7
-"""p below which no report asks."""
-
-NO_DIFFERENCE = Estimate(0.0, 0.0, 0.0)
-"""Of a base that was not scored."""
 
 
 def hits_power(chosen: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
