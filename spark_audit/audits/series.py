@@ -170,13 +170,19 @@ class SeriesAttack(OfSeries):
                 rows.append(self.row(Estimate.missing(stages), name, "auc", SERIES))
                 continue
             scores = {name: {**stages.scores, "texts": stages.rows["texts"].to_numpy()}}
-            known = stages.rows, scores, context, STAGE_FPRS, context.seed
             parts = {"pooled": np.arange(len(stages.rows))}
             tasks = stages.rows.groupby("task").indices
             parts |= {f"task:{task}": np.asarray(at) for task, at in tasks.items()}
             for where, at in parts.items():
                 group = MembershipGroup(
-                    *known, where, at, seed_for(context.seed, "series")
+                    facts=stages.rows,
+                    scores=scores,
+                    context=context,
+                    fprs=STAGE_FPRS,
+                    chance_seed=context.seed,
+                    name=where,
+                    rows=at,
+                    seed=seed_for(context.seed, "series"),
                 )
                 figures = {
                     (metric, attack): _attack_row(group, name, attack, metric)

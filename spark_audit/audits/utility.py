@@ -243,13 +243,16 @@ class Utility(OfSeries):
             findings = [Finding.not_tested("utility", "utility.nothing", tasks=tasks)]
         matrices = [r for item in every.items() for r in _matrix_records(*item)]
         facts = evidence.facts
-        # What the scorer cannot tell apart, rows not asked, an order not given.
-        asked = {
-            "distinct labels": ("distinct_labels", {"tasks": facts["clash"]}),
-            "responses": ("responses", {"rows": facts["blank"]}),
-            "order of tasks": ("order", {"tasks": facts["order"] * facts["assumed"]}),
-        }
-        guards = [guard(k, *one) for k, one in asked.items() if any(one[1].values())]
+        guards = []
+        if facts["clash"]:
+            guards.append(
+                guard("distinct labels", "distinct_labels", {"tasks": facts["clash"]})
+            )
+        if facts["blank"]:
+            guards.append(guard("responses", "responses", {"rows": facts["blank"]}))
+        if facts["assumed"]:
+            guards.append(guard("order of tasks", "order", {"tasks": facts["order"]}))
+
         answered = evidence.values["correct"] >= 0
         empty = (evidence.values["empty"] > 0) & answered
         counts = pd.DataFrame(index=list(evidence.checkpoints))

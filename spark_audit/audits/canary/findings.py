@@ -352,9 +352,17 @@ def _against_held_out(frame: pd.DataFrame) -> list[DosePair]:
         n, m, size = len(ours), len(never), ranks.size_of(whole)
         if not n or not m:
             continue
-        row = partial(ranks.row_of, name, part, "rank_mean", unit="ranks")
-        sides = {"trained": ours, "held_out": never}
-        means = {k: row(len(x), value=float(x.mean())) for k, x in sides.items()}
+        means = {
+            side: ranks.row_of(
+                name,
+                part,
+                "rank_mean",
+                len(ranks_of_side),
+                value=float(ranks_of_side.mean()),
+                unit="ranks",
+            )
+            for side, ranks_of_side in (("trained", ours), ("held_out", never))
+        }
         # Ranks never trained on are uniform.
         _, spread = canary_ranks.null_moments(size, of="rank")
         power = Power(
@@ -367,8 +375,17 @@ def _against_held_out(frame: pd.DataFrame) -> list[DosePair]:
         # Ranks that are all alike say nothing apart; SciPy from 1.18 gives NaN.
         alike = pd.concat([ours, never]).nunique() == 1
         p = 1.0 if alike else float(test.pvalue)
-        one = name, part, n, float(1 - test.statistic / (n * m)), p
-        found.append(DosePair(*one, mean_ranks=means, power=power))
+        found.append(
+            DosePair(
+                checkpoint=name,
+                part=part,
+                n=n,
+                value=float(1 - test.statistic / (n * m)),
+                p=p,
+                mean_ranks=means,
+                power=power,
+            )
+        )
     return sorted(ranks.adjusted(found), key=attrgetter("p"))
 
 
