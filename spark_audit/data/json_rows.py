@@ -7,6 +7,7 @@ one behind the other over several lines; and the tables of pandas' ``to_json``.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -21,6 +22,7 @@ Note: TypeAlias = Callable[[str], None]
 EMPTY_FIX = "give a file with rows: check what exported it"
 LINE_BYTES = 1 << 24
 """The longest line of a file of examples that is read."""
+_CR_BETWEEN_ROWS = re.compile(rb"\}\s*\r\s*\{")
 
 
 def byte_lines(
@@ -57,12 +59,33 @@ def json_lines(
             continue
         if first_blank:
             raise InputError("is a blank line", where=first_blank, fix="remove it")
-        row = parse_json(line, place=place, finite=finite)
+        try:
+            row = parse_json(line, place=place, finite=finite)
+        except InputError:
+            _refuse_ends_of_lines(line, place)
+            raise
         if not isinstance(row, dict):
             raise InputError("is not an object", where=place)
         yield place, row
     if not place or first_blank == f"{path}:1":
         raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
+
+
+def _refuse_ends_of_lines(line: bytes, place: str) -> None:
+    """Say of a line that is no JSON that its end is none of JSON lines.
+
+    Raises
+    ------
+    InputError
+        If a comma follows its object, or objects are divided by CR.
+    """
+    if _CR_BETWEEN_ROWS.search(line):
+        what = "holds CR, which ends no line of JSON lines"
+        fix = r"end each row with LF: tr '\r' '\n' < FILE > NEW"
+        raise InputError(what, where=place, fix=fix)
+    if line.rstrip().endswith(b"},"):
+        what, fix = "ends with a comma, which JSON lines do not", "remove the commas"
+        raise InputError(what, where=place, fix=fix)
 
 
 def json_rows(
@@ -117,7 +140,8 @@ def _is_json_lines(path: Path, encoding: str | None) -> bool:
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
-        return not _is_indented(first)
+        # Lone CR between objects is white space of JSON.
+        return not (_is_indented(first) or _CR_BETWEEN_ROWS.search(first))
     if any(line.strip() for _, line in lines):
         return True
     return not isinstance(value, dict) or _layout_of(value) == "row"
@@ -130,7 +154,10 @@ def _is_indented(first_line: bytes) -> bool:
 
 
 def _values(raw: bytes, place: str) -> Iterator[Any]:
-    """Yield JSON values that stand one behind the other."""
+    """Yield JSON values that stand one behind the other, with commas or without.
+
+    A comma behind an object is what is left of a list whose brackets were cut off.
+    """
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -143,8 +170,12 @@ def _values(raw: bytes, place: str) -> Iterator[Any]:
             _, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             end = len(text)  # parse_json tells what is wrong
-        yield parse_json(text[at:end].encode(), place=place, finite=False)
+        value = parse_json(text[at:end].encode(), place=place, finite=False)
+        yield value
         at = end
+        after = text[at:].lstrip()
+        if isinstance(value, dict) and after.startswith(","):
+            at = len(text) - len(after) + 1
 
 
 WRAPPER_KEYS = frozenset(

@@ -37,8 +37,11 @@ try:
             stream.write_batch(batch)
 except MemoryError:
     sys.exit(3)
-except Exception:
-    sys.exit(4)
+except Exception as error:
+    # The decoder is C++: what it cannot allocate comes as an OSError in words.
+    words = str(error).lower()
+    no_memory = "bad_alloc" in words or "allocate memory" in words
+    sys.exit(3 if no_memory or "out of memory" in words else 4)
 """
 
 

@@ -57,6 +57,8 @@ FILES = {
     .replace("good\n", "good,\n")
     .encode(),
     "excel.csv": b"sep=;\r\n" + TABLE.to_csv(index=False, sep=";").encode(),
+    "commas.jsonl": LINES.replace("}\n", "},\n").encode(),
+    "cr.jsonl": LINES.replace("\n", "\r").encode(),
     "pipe.csv": TABLE.to_csv(index=False, sep="|").encode(),
     "bom.csv": codecs.BOM_UTF8 + TABLE.to_csv(index=False).encode(),
     "blank-end.csv": TABLE.to_csv(index=False).encode() + b"\n\r\n",
@@ -127,6 +129,19 @@ def test_a_column_that_would_be_lost_is_refused(content, words, tmp_path):
     path = tmp_path / "x.csv"
     path.write_text(content)
     assert words in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("ends", "why"), [(",\n", "ends with a comma"), ("\r", "holds CR")]
+)
+def test_rows_of_our_own_format_say_what_is_wrong_at_their_ends(ends, why, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    row = {"id": "1", "task": "t", "prompt": "parcel", "response": "b"}
+    rows = [row | {"split": "train"}, row | {"id": "2", "split": "test"}]
+    path.write_text("".join(json.dumps(row) + ends for row in rows))
+    with pytest.raises(InputError, match=why) as caught:
+        read_examples(path)
+    assert "parcel" not in str(caught.value)
 
 
 def test_numbers_and_truth_values_become_text_as_json_writes_them(tmp_path):
@@ -416,6 +431,26 @@ def test_parquet_whose_index_says_less_than_its_pages_is_refused(tmp_path):
     group = pq.ParquetFile(path).metadata.row_group(0)
     assert group.column(0).total_uncompressed_size == 1000
     assert peak_of(path, tmp_path) < 400
+    assert "decodes to more than" in refusal(path)
+
+
+@pytest.mark.parametrize("words", ["std::bad_alloc", "Cannot allocate memory"])
+def test_memory_that_ends_inside_the_decoder_is_told(words, tmp_path, monkeypatch):
+    """The decoder's process finds a pyarrow whose reading fails in these words."""
+    fake = tmp_path / "home" / "pyarrow"
+    fake.mkdir(parents=True)
+    pool = "def system_memory_pool(): pass\ndef set_memory_pool(pool): pass\n"
+    (fake / "__init__.py").write_text(pool)
+    reader = f"def ParquetFile(*_, **__):\n    raise OSError({words!r})\n"
+    (fake / "parquet.py").write_text(reader)
+    path, python = tmp_path / "rows.parquet", tmp_path / "python"
+    TABLE.to_parquet(path)
+    # Without -I the folder's pyarrow comes first.
+    python.write_text(
+        f'#!/bin/sh\nshift\nPYTHONPATH={fake.parent} exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     assert "decodes to more than" in refusal(path)
 
 

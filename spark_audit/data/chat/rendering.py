@@ -36,6 +36,16 @@ from jinja2 import TemplateSyntaxError
 from transformers.utils.chat_template_utils import render_jinja_template
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
 print("ready", flush=True)
+
+def ends_memory(error):
+    seen = []
+    while error is not None and error not in seen:
+        if isinstance(error, MemoryError):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
 for line in sys.stdin:
     answers = []
     for one in json.loads(line):
@@ -54,15 +64,17 @@ for line in sys.stdin:
                 **one["variables"],
             )
             answers.append([texts[0], ranges[0] if tracked else []])
-        except MemoryError:
-            answers.append(["", "it takes too much memory"])
         except TemplateSyntaxError as error:
             answers.append(["", f"{sys.argv[3]}, line {error.lineno}"])
         except Exception as error:
             # Only words of the template: an error may quote the row.
             message = str(error)
             is_of_template = message and message in one["template"]
-            answers.append(["", message if is_of_template else type(error).__name__])
+            why = message if is_of_template else type(error).__name__
+            # Also of an error that was raised while memory had ended.
+            if ends_memory(error):
+                why = "it takes too much memory"
+            answers.append(["", why])
     print(json.dumps(answers), flush=True)
 """
 

@@ -192,7 +192,7 @@ def test_a_template_that_runs_for_ever_or_grows_is_ended(tmp_path, monkeypatch):
     rows = [{"messages": [USER, BOT]}]
     assert "takes more than 2 s" in refusal(tmp_path, rows, tokenizer)
     tokenizer.chat_template = "{{ 'x' * 10**10 }}"
-    assert "the chat template" in refusal(tmp_path, rows, tokenizer)
+    assert "takes too much memory" in refusal(tmp_path, rows, tokenizer)
     tokenizer.chat_template = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
     assert "refuses the row" in refusal(tmp_path, rows, tokenizer)
 
