@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_audit.errors import out_of_memory
+from spark_audit.errors import IncompleteError, out_of_memory
 
 
 def test_libraries_say_it_each_in_its_way():
@@ -70,3 +70,29 @@ def test_where_an_error_comes_from_counts():
     ring = ValueError("a")
     ring.__cause__ = ring
     assert not out_of_memory(ring)
+
+
+def test_memory_that_ends_while_encoders_are_freed_is_told(tmp_path, monkeypatch):
+    """It says nothing about whether a text passes through them."""
+    import torch
+    from refusals import opened
+    from tiny_architectures import tiny_model
+    from tiny_models import make_tokenizer
+    from transformers import Gemma3ForConditionalGeneration
+    from transformers.models.auto import modeling_auto
+
+    model = tiny_model("gemma3", modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING)
+    model.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    forward = Gemma3ForConditionalGeneration.forward
+    failures = [torch.OutOfMemoryError("CUDA out of memory")]
+
+    def once(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(Gemma3ForConditionalGeneration, "forward", once)
+    with pytest.raises(IncompleteError, match="does not fit into memory"):
+        opened(tmp_path)
+    assert not failures

@@ -187,6 +187,11 @@ def drop_parts_beside_text(model: Any) -> None:
 
     A text is put through the model without them. Where its class looks at them, they
     stay as they were loaded.
+
+    Raises
+    ------
+    IncompleteError
+        If memory ends meanwhile: that says nothing about the class.
     """
     for name in parts_beside_text(model):
         part = model.get_submodule(name)
@@ -199,7 +204,8 @@ def drop_parts_beside_text(model: Any) -> None:
             ids = torch.arange(4, device=entry_device(model))[None]
             with torch.inference_mode():
                 needs_part = model(input_ids=ids, use_cache=False).logits.is_meta
-        except Exception:
+        except Exception as error:
+            untrusted.refuse_end_of_memory(error)
             needs_part = True
         if needs_part:
             for module, parameters, buffers in tensors:

@@ -307,6 +307,19 @@ def quiet() -> Iterator[None]:
             hf.enable_progress_bar()
 
 
+def refuse_end_of_memory(error: BaseException) -> None:
+    """Say that memory has ended, where that is what another library's error means.
+
+    Raises
+    ------
+    IncompleteError
+        If memory has ended.
+    """
+    if out_of_memory(error):
+        fix = "try --dtype bfloat16, --device-map auto or a larger device"
+        raise errors.IncompleteError("does not fit into memory", fix=fix) from error
+
+
 @contextlib.contextmanager
 def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
     """Errors of other libraries, which share no class, as a ``CheckpointError``.
@@ -321,9 +334,7 @@ def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
     except errors.SparkError:
         raise
     except Exception as error:
-        if out_of_memory(error):
-            fix = "try --dtype bfloat16, --device-map auto or a larger device"
-            raise errors.IncompleteError("does not fit into memory", fix=fix) from error
+        refuse_end_of_memory(error)
         if isinstance(error, ImportError):
             fix = fix or "install the package that it names"
         raise CheckpointError(f"{what} ({errors.one_line(error)})", fix=fix) from error
