@@ -263,6 +263,7 @@ class Checkpoint:
         weight_files.check_finite(there)
         if offloaded(model):
             weight_files.check_finite(self.read())
+        _check_rotations(model)
         if not spread:
             drop_parts_beside_text(model)
         return model
@@ -393,3 +394,16 @@ class Checkpoint:
         quantisation = self.on.config.get("quantization_config")
         parts = {"adapter": adapter, "noise": noise, "weights": base}
         return own, sha256_json({**computed, **parts, "quantisation": quantisation})
+
+
+def _check_rotations(model: Any) -> None:
+    """Refuse frequencies of positions that are no numbers.
+
+    Some kernels of attention hide what follows from them: the logits are finite.
+    """
+    for name, table in model.named_buffers():
+        if name.endswith("inv_freq") and not table.is_meta:
+            if not bool(torch.isfinite(table).all()):
+                what = "config.json gives positions that are no numbers "
+                what += f"(rope settings, {shown(name)})"
+                raise CheckpointError(what, fix=ITS_OWN)

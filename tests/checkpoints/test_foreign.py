@@ -323,6 +323,7 @@ SPOILT: dict[str, Spoil] = {
     "quant-unknown": _config(quantization_config={"quant_method": "nope"}),
     "quant-text": _config(quantization_config="x"),
     "quant-missing": _config(quantization_config={"quant_method": "gptq", "bits": 4}),
+    "rope-base": _config(rope_parameters={"rope_type": "default", "rope_theta": -1.0}),
     "tuples": _config(return_dict=False),
     "nan": _numbers(NAN, "norm"),
     "overflow": _numbers(3e38, "lm_head"),

@@ -19,6 +19,15 @@ def tokens(tiny_tokenizer):
     return list(tiny_tokenizer.convert_ids_to_tokens(range(len(tiny_tokenizer))))
 
 
+def test_a_file_without_its_number_of_key_heads_is_refused(
+    tiny_base, base_model, tokens, tmp_path
+):
+    """Without it transformers would take rows of query and key in another order."""
+    file = written(tmp_path / "m.gguf", base_model, tokens, key_value_heads=0)
+    refused(file, "does not say num_key_value_heads", base=tiny_base)
+    assert "does not say num_key_value_heads" in problem_of(file, base=tiny_base)
+
+
 @pytest.mark.parametrize("kind", ["F32", "Q4_0"])
 def test_a_file_says_what_its_numbers_say(
     kind, tiny_base, base_model, tokens, tmp_path, capfd

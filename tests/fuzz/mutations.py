@@ -1,5 +1,6 @@
 """Mutants of JSON, bytes, CSV, tables and tensors, each drawn from one generator."""
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,7 +112,8 @@ def changed(value: Any, rng: Rng) -> Any:
         return [*value[:at], changed(value[at], rng), *value[at + 1 :]]
     if like and isinstance(value, str):
         return one(rng, (value + "x", value[:-1], value.upper(), *TEXTS))
-    return one(rng, (*OTHERS, *NUMBERS, *TEXTS))
+    # A copy: what one mutant changes in it, the next must not find.
+    return copy.deepcopy(one(rng, (*OTHERS, *NUMBERS, *TEXTS)))
 
 
 def mutate(value: Any, rng: Rng) -> tuple[Any, str]:

@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from spark_audit.files import check_regular
 _EXACT = {"F32", "F16", "BF16", "F64"}
 """Types of tensors that round nothing that was saved so."""
 _FIELDS_OF_BASE = (*SIZE_FIELDS, "rope_theta", "rms_norm_eps", "layer_norm_epsilon")
+_ROWS_BY_HEADS = ("llama", "mistral", "mixtral")
+"""Kinds whose converter changes the order of the rows of query and key."""
 KEYS, TENSORS, ELEMENTS = 4096, 1 << 15, 3 << 19
 """The most that a header may list; real ones have 60 keys, 2,000 tensors, and 1.3
 million elements of arrays (tokens, their scores and types, merges)."""
@@ -76,6 +79,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         if both and not math.isclose(ours, theirs, rel_tol=1e-5):
             what = f"says {name} {theirs:g}, the configuration {ours:g}"
             raise CheckpointError(what, fix=_GIVE_BASE)
+    _check_heads(content["config"])
     kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     notes = [note, f"GGUF tensors, dequantised as they are: {listed}"]
@@ -110,6 +114,19 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
     return Checkpoint(
         config, (file,), read, folder, folder=file.parent, notes=tuple(notes)
     )
+
+
+def _check_heads(config: Mapping[str, object]) -> None:
+    """Refuse a file that does not say by how many heads its rows are arranged.
+
+    Without these numbers transformers takes rows of query and key as they stand.
+    """
+    if config.get("model_type") not in _ROWS_BY_HEADS:
+        return
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        if not isinstance(config.get(name), int):
+            what = f"does not say {name}, by which rows of query and key are arranged"
+            raise CheckpointError(what, fix="convert the model to GGUF again")
 
 
 def _understood(file: Path, **options: Any) -> dict[str, Any]:
