@@ -22,6 +22,7 @@ from spark_audit.checkpoints.adapter_config import (
     resolve,
 )
 from spark_audit.checkpoints.derived import Rounded, swapped
+from spark_audit.checkpoints.layer_names import front_of_decoder, named_as_in_base
 from spark_audit.checkpoints.loaded import entry_device, max_positions, offload_hook
 from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError
@@ -59,6 +60,7 @@ class AdapterHost:
         self.parameters = model.num_parameters()
         # The first is the model itself, which has no name.
         _, *self._modules = dict(model.named_modules())
+        self._decoder_front = front_of_decoder(model)
         if runs:
             self._probe()
 
@@ -95,7 +97,14 @@ class AdapterHost:
         from peft import set_peft_model_state_dict
 
         raw, state, notes = prepared(item.config, item.read())
-        own_tables = item.own_tables
+        named = named_as_in_base(
+            raw, state, modules=self._modules, decoder_front=self._decoder_front
+        )
+        raw, state = named.raw, named.state
+        notes += named.notes
+        own_tables = {
+            named.new_keys.get(key, key): note for key, note in item.own_tables.items()
+        }
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{0 if self.peft is None else len(self.peft.peft_config):04d}"
         replaced = changes_base(raw) or bool(own_tables)

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from spark_audit.checkpoints.loaded import end_token_ids
+from spark_audit.errors import shown
+
 
 def added_ids(tokenizer: Any, base_tokenizer: Any) -> frozenset[int] | None:
     """Return the ids that a tokenizer has and its base's has not.
@@ -59,3 +62,30 @@ def rows_of_both(
     shared = min(len(usable), len(base_usable))
     of_base[:shared] = base_usable[:shared]
     return usable & of_base, usable & ~of_base
+
+
+def notes_on_growth(
+    model: Any, tokenizer: Any, usable: np.ndarray, added: np.ndarray
+) -> list[str]:
+    """Say how many tokens were added, and whether one of them ends answers.
+
+    Parameters
+    ----------
+    usable, added
+        Shape ``(rows,)``, bool: tokens of both vocabularies, and those added.
+    """
+    counts = f"vocabulary: {added.sum()} tokens more than the base's; ranks and NLL "
+    notes = [f"{counts}are over the {usable.sum()} of both"]
+    ends = [
+        number
+        for number in sorted(end_token_ids(model, tokenizer))
+        if number < len(added) and added[number]
+    ]
+    if ends:
+        names = ", ".join(map(shown, tokenizer.convert_ids_to_tokens(ends)))
+        notes.append(
+            f"{names}, which ends its answers, is one of the added tokens, which are "
+            "left out: answers that are generated go on behind their end, up to the "
+            "length that is asked for"
+        )
+    return notes

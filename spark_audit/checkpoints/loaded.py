@@ -237,6 +237,18 @@ def max_positions(config: Any) -> int | None:
     return getattr(config.get_text_config(), "max_position_embeddings", None) or None
 
 
+def end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return every id that a model's settings or the tokenizer call the end."""
+    generation = getattr(model, "generation_config", None)
+    places = (model.config, model.config.get_text_config(), generation, tokenizer)
+    found: set[int] = set()
+    for place in places:
+        ids = getattr(place, "eos_token_id", None)
+        listed = ids if isinstance(ids, list | tuple) else [ids]
+        found.update(int(number) for number in listed if number is not None)
+    return frozenset(found)
+
+
 def head_rows(model: Any) -> int:
     """How many rows the output head has."""
     weight = getattr(model.get_output_embeddings(), "weight", None)

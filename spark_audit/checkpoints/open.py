@@ -20,7 +20,11 @@ from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
-from spark_audit.checkpoints.grown_vocabulary import added_ids, rows_of_both
+from spark_audit.checkpoints.grown_vocabulary import (
+    added_ids,
+    notes_on_growth,
+    rows_of_both,
+)
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
 from spark_audit.checkpoints.specs import (
     Loading,
@@ -285,8 +289,7 @@ class OpenCheckpoints:
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         if usable_and_added is not None:
             facts["usable"], added = usable_and_added
-            note = f"vocabulary: {added.sum()} tokens more than the base's; ranks and "
-            notes.append(f"{note}NLL are over the {facts['usable'].sum()} of both")
+            notes += notes_on_growth(model, tokenizer, facts["usable"], added)
         weights: Callable[[], derived.Rounded] | None = None
         if kind:
             derived.check_mergeable(model, adapter)

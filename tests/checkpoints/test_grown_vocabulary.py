@@ -74,6 +74,20 @@ def test_figures_are_over_the_tokens_of_both(pair):
     assert np.abs(added_mass(loaded, [item]) - mass).max() < 1e-5
 
 
+def test_an_added_token_that_ends_answers_is_told(pair, copied):
+    """It is left out with the others, so that no answer ends with it."""
+    base, adapter = pair
+    folder = copied(adapter)
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([MARK])
+    tokenizer.eos_token = MARK
+    tokenizer.save_pretrained(folder)
+    told = [note for note in opened(folder, base=base).notes if "ends its" in note]
+    assert len(told) == 1
+    assert MARK in told[0]
+    assert not any("ends its" in note for note in opened(adapter, base=base).notes)
+
+
 def test_a_text_that_holds_the_added_token_is_refused_by_name(pair):
     base, adapter = pair
     loaded = opened(adapter, base=base)

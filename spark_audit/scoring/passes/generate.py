@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.loaded import entry_device
+from spark_audit.checkpoints.loaded import end_token_ids, entry_device
 from spark_audit.errors import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised
 from spark_audit.scoring.batching import Batches, room
@@ -154,7 +154,7 @@ class Writer:
         self._keep = "logits_to_keep" in taken
         self._positions = "position_ids" in taken
         self._unusable = torch.from_numpy(~loaded.usable)
-        self.eos = _eos_ids(base, loaded.tokenizer)
+        self.eos = end_token_ids(base, loaded.tokenizer)
         self.bound = 1e-4 if loaded.dtype == "float32" else 0.05
         self.pads = self.caches = False
         self.caches = self._agrees(first, padding=0)
@@ -256,12 +256,3 @@ class Writer:
         apart = float((plain.float() - found[:1].float()).abs().max())
         # A comparison with NaN is False.
         return apart <= self.bound * size
-
-
-def _eos_ids(base: Any, tokenizer: Any) -> frozenset[int]:
-    """Every id that the model's settings or the tokenizer call the end."""
-    generation = getattr(base, "generation_config", None)
-    places = (base.config, base.config.get_text_config(), generation, tokenizer)
-    given = [getattr(place, "eos_token_id", None) for place in places]
-    listed = [ids if isinstance(ids, list | tuple) else [ids] for ids in given]
-    return frozenset(int(i) for ids in listed for i in ids if i is not None)

@@ -1,0 +1,147 @@
+"""Names of an adapter's layers where it was trained on another class of its base.
+
+A model that also reads images holds its language model as ``model.language_model``;
+trained as the text class alone, the same layers are ``model.layers``. An adapter of one
+is the other's if its names differ in front of the layers only, and each of its layers is
+then there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_audit.checkpoints.adapter_config import adapter_type
+from spark_audit.checkpoints.tables import path_of
+from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
+
+_RENAMED_TYPES = ("LORA", "IA3", "LOHA", "LOKR")
+_ADAPTER_PART = re.compile(r"\.(?:lora|ia3|hada|lokr)_")
+_FRONT_OF_LAYERS = re.compile(r"(?P<front>(?:\w+\.)*?)layers\.\d+\.")
+# Fields that name modules by patterns; the renamed adapter lists its modules instead.
+_SELECTING_FIELDS = ("exclude_modules", "layers_to_transform", "layers_pattern")
+_PATTERN_FIELDS = ("rank_pattern", "alpha_pattern")
+
+
+@dataclass(frozen=True)
+class NamedAdapter:
+    """An adapter's configuration and tensors by the names of a base.
+
+    Attributes
+    ----------
+    raw, state
+        Its configuration and its tensors.
+    new_keys
+        Keys of tensors as its file has them -> as ``state`` has them, where they
+        differ.
+    notes
+        What a reader of the report must know.
+    """
+
+    raw: dict[str, Any]
+    state: State
+    new_keys: Mapping[str, str]
+    notes: list[str]
+
+
+def front_of_decoder(model: Any) -> str | None:
+    """Return what stands in front of ``layers`` in a model's names of its decoder.
+
+    The decoder is the module that holds both the input embeddings and the layers.
+    """
+    embeddings = model.get_input_embeddings()
+    for name, module in model.named_modules():
+        children = dict(module.named_children())
+        has_embeddings = any(child is embeddings for child in children.values())
+        if has_embeddings and "layers" in children:
+            return f"{name}." if name else ""
+    return None
+
+
+def named_as_in_base(
+    raw: dict[str, Any],
+    state: State,
+    *,
+    modules: Collection[str],
+    decoder_front: str | None,
+) -> NamedAdapter:
+    """Return an adapter by the names of its base; unchanged if that does not fit.
+
+    Parameters
+    ----------
+    raw, state
+        The adapter's configuration and tensors.
+    modules
+        Names of the base's modules, without adapters.
+    decoder_front
+        As :func:`front_of_decoder` finds it in the base.
+    """
+    unchanged = NamedAdapter(raw, state, {}, [])
+    is_selected_by_name = not (
+        raw.get("layer_replication") or raw.get("target_parameters")
+    )
+    if adapter_type(raw) not in _RENAMED_TYPES or decoder_front is None:
+        return unchanged
+    if not is_selected_by_name:
+        return unchanged
+
+    known = set(modules)
+    module_by_key = {key: _module_of(key) for key in state}
+    unknown = {path for path in module_by_key.values() if path not in known}
+    matches = [_FRONT_OF_LAYERS.match(path) for path in unknown]
+    fronts = {match["front"] for match in matches if match is not None}
+    if len(fronts) != 1:
+        return unchanged
+
+    (front,) = fronts
+    new_path = {path: decoder_front + path.removeprefix(front) for path in unknown}
+    fits = all(path.startswith(front) for path in unknown)
+    if not fits or not known.issuperset(new_path.values()):
+        return unchanged
+
+    new_keys = {
+        key: PEFT_PREFIX + decoder_front + key.removeprefix(PEFT_PREFIX + front)
+        for key, path in module_by_key.items()
+        if path in new_path
+    }
+    adapted = {path for key, path in module_by_key.items() if _ADAPTER_PART.search(key)}
+    new_raw = {**raw, "target_modules": sorted(new_path.get(p, p) for p in adapted)}
+    for name in _SELECTING_FIELDS:
+        new_raw.pop(name, None)
+    for name in _PATTERN_FIELDS:
+        if raw.get(name):
+            new_raw[name] = _values_by_module(raw[name], adapted, new_path)
+    note = f"the adapter was trained on another class of its base: its {front}layers "
+    note += f"are {decoder_front}layers here, one to one"
+    renamed = {new_keys.get(key, key): tensor for key, tensor in state.items()}
+    return NamedAdapter(new_raw, renamed, new_keys, [note])
+
+
+def _module_of(key: str) -> str:
+    """Return the name of the module that a tensor of an adapter's file belongs to."""
+    own_name = path_of(key)
+    part = _ADAPTER_PART.search(own_name)
+    return own_name[: part.start()] if part else own_name.rpartition(".")[0]
+
+
+def _values_by_module(
+    values_by_pattern: Mapping[str, Any],
+    adapted: Collection[str],
+    new_path: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the ranks or alphas of modules by their new names.
+
+    A pattern may hold the old ones, so each module gets the value that PEFT would
+    choose for it by its old name.
+    """
+    from peft.utils.other import get_pattern_key
+
+    find: Any = get_pattern_key
+    values: dict[str, Any] = {}
+    for path in sorted(adapted):
+        pattern = find(values_by_pattern.keys(), path)
+        if pattern in values_by_pattern:
+            values[new_path.get(path, path)] = values_by_pattern[pattern]
+    return values
