@@ -2,8 +2,8 @@
 
 A model that also reads images holds its language model as ``model.language_model``;
 trained as the text class alone, the same layers are ``model.layers``. An adapter of one
-is the other's if its names differ in front of the layers only, and each of its layers is
-then there.
+is the other's if its names differ in front of the layers only, and each of its layers
+is then there.
 """
 
 from __future__ import annotations

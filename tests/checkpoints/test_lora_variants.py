@@ -1,5 +1,7 @@
 """LoRA's variants, as PEFT's own tests have them: PEFT's figures, or a reason."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"target_parameters": ["q_proj.weight"], "target_modules": ["v_proj"]},
     {"bias": "all"},
     {"bias": "lora_only"},
+    {"lora_bias": True},
 ]
 
 
@@ -108,6 +111,37 @@ VARIANTS: list[dict[str, Any]] = [
 def test_variants_have_the_figures_of_peft(lora, base, bases, tmp_path):
     folder = saved(tmp_path / "a", bases[base], **lora)
     assert nats_apart(folder, bases[base]) <= MOST
+
+
+def test_eva_has_the_figures_of_peft(bases, tmp_path):
+    """Its beginning is read from data, and gives each layer a rank of its own."""
+    from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weights
+    from transformers import AutoModelForCausalLM
+
+    base = bases["apart"]
+    model = AutoModelForCausalLM.from_pretrained(base)
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=4,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        init_lora_weights="eva",
+        eva_config=EvaConfig(rho=2.0, use_label_mask=False),
+    )
+    model = get_peft_model(model, config)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(5)
+        rows = torch.randint(3, 300, (32, 12))
+        texts = [{"input_ids": row, "attention_mask": row > 0} for row in rows]
+        batches = torch.utils.data.DataLoader(texts, batch_size=8)
+        initialize_lora_eva_weights(model, batches, show_progress_bar=False)
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(tmp_path / "a")
+    saved_as = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    assert saved_as["init_lora_weights"] == "eva"
+    assert saved_as["rank_pattern"]
+    assert nats_apart(tmp_path / "a", base) <= MOST
 
 
 GROWN: list[dict[str, Any]] = [
@@ -126,18 +160,23 @@ def test_grown_vocabularies_have_the_figures_of_peft(lora, base, bases, tmp_path
     assert nats_apart(folder, bases[base], rows=2) <= MOST
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"init_lora_weights": "corda"}, "training began with corda"),
-        ({"init_lora_weights": "lora_ga"}, "training began with lora_ga"),
-        ({"init_lora_weights": "loftq"}, "training began with loftq"),
-        ({"alora_invocation_tokens": [5, 7]}, "acts only behind a string"),
-        ({"use_qalora": True}, "sets use_qalora, which is not opened"),
-        ({"arrow_config": {"top_k": 2}}, "sets arrow_config, which is not opened"),
-    ],
-    ids=str,
-)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"init_lora_weights": "corda"}, "training began with corda"),
+    ({"init_lora_weights": "lora_ga"}, "training began with lora_ga"),
+    ({"init_lora_weights": "loftq"}, "training began with loftq"),
+    ({"alora_invocation_tokens": [5, 7]}, "acts only behind a string"),
+    ({"use_qalora": True}, "sets use_qalora, which is not opened"),
+    ({"arrow_config": {"top_k": 2}}, "sets arrow_config, which is not opened"),
+    ({"use_bdlora": {"nblocks": 2}}, "sets use_bdlora, which is not opened"),
+    ({"kasa_config": {"beta": 0.1}}, "sets kasa_config, which is not opened"),
+    ({"velora_config": {"num_groups": 2}}, "sets velora_config, which is not"),
+    ({"monteclora_config": {"num_samples": 2}}, "sets monteclora_config, which"),
+    ({"megatron_config": {"layers": 2}}, "sets megatron_config, which is not"),
+    ({"qalora_group_size": 8}, "sets qalora_group_size, which is not opened"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=str)
 def test_what_its_file_alone_does_not_give_is_refused(
     changes, reason, bases, make_adapter, tmp_path
 ):
@@ -171,3 +210,30 @@ def test_configurations_of_other_versions_compute_the_same(
     change(folder / "adapter_config.json", **changes)
     assert torch.equal(said(opened(folder, base=bases["apart"])), before)
     assert not problem_of(folder, base=bases["apart"])
+
+
+NO_PART_OF_FIGURES = {
+    *("auto_mapping", "base_model_name_or_path", "inference_mode", "megatron_core"),
+    *("peft_version", "revision"),
+}
+"""Fields that other tests have: names, and what loading sets by itself."""
+
+
+def test_every_field_of_peft_stands_in_a_table():
+    """``fan_in_fan_out`` is set for GPT-2, below, by its layers."""
+    from peft import LoraConfig
+
+    tables = [*VARIANTS, *GROWN, *LATER_AND_EARLIER, *(row[0] for row in REFUSED)]
+    tried = {field for row in tables for field in row} | {"fan_in_fan_out"}
+    fields = {field.name for field in dataclasses.fields(LoraConfig)}
+    assert fields - NO_PART_OF_FIGURES <= tried
+
+
+def test_layers_that_are_stored_the_other_way_round_have_the_figures_of_peft(
+    bases, tmp_path
+):
+    modules = ["c_attn", "c_proj"]
+    folder = saved(
+        tmp_path / "a", bases["gpt2"], target_modules=modules, fan_in_fan_out=True
+    )
+    assert nats_apart(folder, bases["gpt2"]) <= MOST
