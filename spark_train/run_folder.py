@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spark_audit.checkpoints import specs
+from spark_audit.checkpoints import run_record
 from spark_audit.checkpoints.weight_files import check_whole
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
@@ -53,7 +53,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path, self.stages = path, path / "stages"
         self.metrics, self.accuracy = path / "metrics.jsonl", path / "accuracy.csv"
-        self._run, self._state = path / specs.RECORD, path / specs.STATE
+        self._run, self._state = path / run_record.RECORD, path / run_record.STATE
         self._lines: list[str] = []
 
     def read(self) -> RunRecord | None:
@@ -68,8 +68,9 @@ class Folder:
         """
         if not self._run.exists():
             if others := sorted(path.name for path in self.path.glob("[!.]*")):
+                record = run_record.RECORD
                 raise InputError(
-                    f"holds something else than a run ({others[0]}, no {specs.RECORD})",
+                    f"holds something else than a run ({others[0]}, no {record})",
                     where=str(self.path),
                     fix="give another -o, or empty the folder",
                 )
@@ -197,8 +198,8 @@ class Folder:
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
             return 0, loop.State(), {}
-        meta, tensors = specs.read_state(self._state), read_tensors(self._state)
-        specs.check_files(self.path, meta["files"], grows=True)
+        meta, tensors = run_record.read_state(self._state), read_tensors(self._state)
+        run_record.check_files(self.path, meta["files"], grows=True)
         try:
             os.truncate(self.metrics, meta["files"][self.metrics.name]["bytes"])
         except OSError as error:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from spark_audit.checkpoints import specs
+from spark_audit.checkpoints import run_record, specs
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.checkpoints.open import open_checkpoint
@@ -205,7 +205,7 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
         tell(text)
     if old.status == "complete":
         folder.check_left(old.seconds)
-        specs.check_files(folder.path, old.files, grows=False)
+        run_record.check_files(folder.path, old.files, grows=False)
         return old
     return old.model_copy(update={"starts": [*old.starts, *new.starts]})
 

@@ -10,7 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_audit.checkpoints import shards, specs, untrusted, weight_files
+from spark_audit.checkpoints import (
+    run_record,
+    shards,
+    specs,
+    task_series,
+    untrusted,
+    weight_files,
+)
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats.bare_weights import bare_weights
 from spark_audit.checkpoints.formats.gguf_file import gguf_file
@@ -40,7 +47,7 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
             raise _no_checkpoint(path, places)
         ((name, (place, read)),) = places.items()
         if read is None:
-            stage, notes = specs.choose_stage(path, number)
+            stage, notes = task_series.choose_stage(path, number)
             made = read_headers(f"{stage}@{half}" if half else str(stage), loading)
             name = untrusted.printable(text)
             name += f"@{stage_given}" if stage_given else ""
@@ -86,7 +93,7 @@ def formats_of(path: Path) -> Formats:
         "hf-folder": (path if is_folder else None, hf_folder),
         "mlx-adapter": (path if mlx else None, mlx_adapter),
         "peft-adapter": (path if adapter and not mlx else None, peft_adapter),
-        "task-series": (path if specs.is_series(path) else None, None),
+        "task-series": (path if task_series.is_series(path) else None, None),
     }
     return {name: (place, read) for name, (place, read) in table.items() if place}
 
@@ -112,7 +119,7 @@ def _chosen(places: Formats, half: str) -> Formats:
 
 def _no_checkpoint(path: Path, formats: Formats) -> CheckpointError:
     """Why a path is not exactly one checkpoint, and what to write for those in it."""
-    run = {} if formats else specs.read_run(path)
+    run = {} if formats else run_record.read_run(path)
     if run.get("status") == "running":
         what = "is a run of spark-train that has not finished a stage"
         fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"

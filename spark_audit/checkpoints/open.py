@@ -26,14 +26,8 @@ from spark_audit.checkpoints.grown_vocabulary import (
     rows_of_both,
 )
 from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
-from spark_audit.checkpoints.specs import (
-    Loading,
-    Spec,
-    default_name,
-    is_server,
-    series,
-    stage_names,
-)
+from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
+from spark_audit.checkpoints.task_series import series, stage_names
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
 from spark_audit.checkpoints.unused_tensors import notes_on

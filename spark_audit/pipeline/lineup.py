@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_audit.audits.base import Audit, Plan
-from spark_audit.checkpoints.specs import trained_order
+from spark_audit.checkpoints.run_record import trained_order
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import limited
 from spark_audit.manifest.schema import Manifest
@@ -77,7 +77,8 @@ def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
     A list of paths is a series where only audits of series are asked for, unless each
     of them is a series itself; else it is replicates, each of which may be a series.
     """
-    from spark_audit.checkpoints.specs import Spec, expand, series
+    from spark_audit.checkpoints.specs import Spec
+    from spark_audit.checkpoints.task_series import expand, series
 
     wanted = [audit.of_series for audit in audits]
     opened = [] if all(wanted) else list(specs)

@@ -33,7 +33,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_model
 
 from spark_audit.checkpoints.adapter_config import adapter_config
-from spark_audit.checkpoints.specs import read_run
+from spark_audit.checkpoints.run_record import read_run
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import CheckpointError, InputError, SparkError

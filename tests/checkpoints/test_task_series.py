@@ -11,7 +11,9 @@ from refusals import each, inspected, opened, problem_of, reference_of, refused,
 from tiny_models import make_model, make_tokenizer
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.specs import Spec, expand, read_run, series, trained_order
+from spark_audit.checkpoints.run_record import read_run, trained_order
+from spark_audit.checkpoints.specs import Spec
+from spark_audit.checkpoints.task_series import expand, series
 from spark_audit.errors import CheckpointError
 
 

@@ -87,7 +87,7 @@ def _open(scene: Scene, folder: str, base: str) -> None:
 
 
 def _tables(scene: Scene, folder: str) -> None:
-    from spark_audit.checkpoints.specs import read_run, trained_order
+    from spark_audit.checkpoints.run_record import read_run, trained_order
 
     trained_order(Path(folder))
     read_run(Path(folder))

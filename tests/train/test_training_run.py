@@ -14,7 +14,7 @@ from run_training import Outcome, steps, train, write_stream
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.specs import series
+from spark_audit.checkpoints.task_series import series
 from spark_train.cli import run
 from spark_train.methods import METHODS, groups
 from spark_train.run_record import RunRecord
