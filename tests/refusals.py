@@ -10,12 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.open import (
-    OpenCheckpoints,
-    inspect_checkpoint,
-    open_checkpoint,
-)
+from spark_audit.checkpoints.open import OpenCheckpoints, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.checkpoints.untrusted import locate, quiet

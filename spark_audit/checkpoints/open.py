@@ -17,7 +17,6 @@ import torch
 from spark_audit.checkpoints import derived, weight_files
 from spark_audit.checkpoints.adapter_config import adapter_type, changes_base
 from spark_audit.checkpoints.adapters import AdapterHost
-from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.grown_vocabulary import (
@@ -25,17 +24,17 @@ from spark_audit.checkpoints.grown_vocabulary import (
     notes_on_growth,
     rows_of_both,
 )
-from spark_audit.checkpoints.loaded import Loaded, max_positions, module_facts
+from spark_audit.checkpoints.loaded import Loaded, module_facts
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
-from spark_audit.checkpoints.task_series import series, stage_names
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
-from spark_audit.checkpoints.untrusted import HUB, locate, printable, quiet
+from spark_audit.checkpoints.untrusted import locate, quiet
 from spark_audit.checkpoints.unused_tensors import notes_on
-from spark_audit.errors import CheckpointError, InputError, at, memory_size, shown
+from spark_audit.errors import CheckpointError, InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.server import Server
+from spark_audit.checkpoints.remarks import remarks
 
 
 def open_checkpoint(
@@ -445,85 +444,6 @@ def same_path(one: str, other: str) -> bool:
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
-# --- looking at one -------------------------------------------------------------------
-
-SMALL_BYTES = 1 << 26
-"""Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
-ADAPTER_FACTS = ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens")
-"""Of an adapter's configuration, where it is set."""
-
-
-def inspect_checkpoint(
-    source: str, loading: Loading | None = None, **options: Any
-) -> dict[str, str]:
-    """What a checkpoint is, and that it would load, in the order it is printed.
-
-    What is small is opened, on the CPU, as an audit opens it (``would load``: yes). Of
-    what is larger headers are read, and an adapter's numbers: NaN in a base, or an
-    adapter that changes nothing, show on opening only (yes, by its headers).
-
-    Parameters
-    ----------
-    loading, options
-        As for :func:`spark_audit.checkpoints.open.open_checkpoint`.
-
-    Raises
-    ------
-    SparkError
-        With what would make opening, or an audit beside the base that was given, fail.
-    """
-    loading = replace(loading or Loading(), **options)
-    spec = Spec("opened", (source,))
-    # Beside full weights the base is described, too, to be compared with.
-    given = loading.base is not None
-    opening = OpenCheckpoints(
-        [spec], replace(loading, include_base=given), numbers=False
-    )
-    made, base = opening.items[-1], opening.items[-1].on
-    one = opening.described[-1]
-    told = made.config if made.adapter else {}
-    adapter = {"adapter": told.get("peft_type")} | {
-        key: told.get(key) for key in ADAPTER_FACTS
-    }
-    facts = {"source": made.source, "format": made.format}
-    facts |= {key: shown(value) for key, value in adapter.items() if value}
-    if targets := told.get("target_modules"):
-        listed = targets if isinstance(targets, list) else [targets]
-        facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
-    if not made.complete and made.base is not None:
-        facts["base"] = printable(made.base)
-    names = ", ".join(path.name for path in made.files[:4])
-    size = sum(path.stat().st_size for path in made.files)
-    facts["files"] = f"{names} ({memory_size(size)})"
-    facts["context"] = str(max_positions(base.architecture) or "not stated")
-    if one.parameters is None:
-        facts["weights checked"] = "no (quantised)"
-    else:
-        facts["architecture"] = one.architecture
-        facts["parameters"] = f"{one.parameters:,}"
-    facts["memory"] = base.check_room(one.parameters or 0)
-    facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
-    facts["tokenizer_sha256"] = one.tokenizer_sha256
-    notes = [*one.notes]
-    if made.complete and loading.base and not same_path(loading.base, made.where):
-        notes.append("base not verifiable: full weights name no base")
-        fits = "architecture, vocabulary, tokenizer and sizes are those of "
-        notes.append(fits + opening.described[0].source)
-    if not source.startswith(HUB) and (stages := series(source)):
-        facts["stages"] = ", ".join(stage_names(stages))
-    facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
-    facts["would load"] = "yes, by its headers"
-    # What is quantised may open on a GPU only, which others may be using.
-    if made.size <= SMALL_BYTES and not base.quantised:
-        if base.device != "cpu" or loading.device_map is not None:
-            here = replace(loading, device="cpu", device_map=None)
-            opening = OpenCheckpoints([spec], here, numbers=False)
-        for _ in opening.open(len(opening.groups) - 1):
-            pass
-        facts["would load"] = "yes"
-    return facts
-
-
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
@@ -565,41 +485,3 @@ def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
         return tokenizer, sha256, [f"tokenizer: {note}", *notes]
     fix = "give its base by --base, or a folder with tokenizer.json by --tokenizer"
     raise CheckpointError("has no tokenizer", fix=fix)
-
-
-def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
-    """Notes: what ``tokenizer(text)`` adds to a text, on vocabulary and weights."""
-    text_config = config.get_text_config()
-    out = tokenizer("a", return_special_tokens_mask=True)
-    fed, special = out["input_ids"], out["special_tokens_mask"]
-    text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
-    before, after = fed[: text_at[0]], fed[text_at[-1] + 1 :]
-    front, behind = map(tokenizer.convert_ids_to_tokens, (before, after))
-    note = f"special tokens: {' '.join(front) or 'nothing'} before a text, "
-    note += f"{' '.join(behind) or 'nothing'} after it"
-    bos = getattr(text_config, "bos_token_id", None)
-    if bos is not None and bos not in before:
-        note += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
-    notes = [note]
-    if padded := int((~usable).sum()):
-        rows = f"{padded} of {len(usable)} rows of the head"
-        notes.append(f"{rows} are no token: left out of softmax and ranks")
-    listed = [str(name) for name in getattr(config, "architectures", None) or ()]
-    class_name = type(model).__name__
-    if listed and class_name not in listed:
-        note = f"config.json names the class {shown(listed[0])}"
-        notes.append(f"{note}, opened as {class_name}")
-    if beside := parts_beside_text(model):
-        note = "text alone is scored, by the model's own forward: nothing passes "
-        notes.append(f"{note}through its encoders of other media ({', '.join(beside)})")
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    one, other = getattr(head, "weight", None), embeddings.weight
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    # What is equal, transformers has tied.
-    if tied and one is not None and one is not other:
-        note = "the configuration ties head and embeddings, the file holds two "
-        notes.append(f"{note}different ones: used as they are")
-    if stored := getattr(config, "quantization_config", None):
-        kind = stored.get("quant_method") if isinstance(stored, dict) else None
-        notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
-    return notes

@@ -276,6 +276,7 @@ def distinct_suffixes(paths: list[tuple[str, ...]], *, taken: set[str]) -> list[
 
 
 def path_parts(path: str, stage: str | None) -> tuple[str, ...]:
+    """Return the folders of a path and its last part, the stage at its end."""
     if exists(path):
         path = os.path.abspath(os.path.expanduser(path))
     elif path.startswith(untrusted.HUB):

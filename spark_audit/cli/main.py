@@ -167,7 +167,7 @@ def inspect(
     base
         Base model: the model before this training. An adapter needs it.
     """
-    from spark_audit.checkpoints.open import inspect_checkpoint
+    from spark_audit.checkpoints.inspection import inspect_checkpoint
 
     show_facts(inspect_checkpoint(ckpt, loading, base=base), as_json=json)
 

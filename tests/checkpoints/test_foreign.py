@@ -353,7 +353,7 @@ def test_what_opening_refuses_is_told_before(
     assert "\n" not in str(error.value)
     assert problem_of(folder, base=tiny_base) == str(error.value)
     # Of what is large only some of it shows, and it does not say more than it saw.
-    monkeypatch.setattr("spark_audit.checkpoints.open.SMALL_BYTES", 0)
+    monkeypatch.setattr("spark_audit.checkpoints.inspection.SMALL_BYTES", 0)
     headers = ("adapter-nan", "adapter-untrained", "noise")
     if name.split("-")[0] in ("context", "quant") or name in headers:
         assert problem_of(folder, base=tiny_base) == str(error.value)

@@ -10,8 +10,9 @@ from tiny_models import make_model, save_model
 
 from spark_audit import errors
 from spark_audit.checkpoints import checkpoint, devices
+from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import offloaded
-from spark_audit.checkpoints.open import inspect_checkpoint, open_checkpoint
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.score import score
