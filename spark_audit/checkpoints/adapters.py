@@ -172,8 +172,10 @@ class AdapterHost:
         """What PEFT would save of an adapter."""
         from peft import get_peft_model_state_dict
 
-        options: Any = {"adapter_name": name, "save_embedding_layers": False}
-        return dict(get_peft_model_state_dict(self.peft, **options))
+        # Its types know of no truth value for the embeddings.
+        read_state: Any = get_peft_model_state_dict
+        state = read_state(self.peft, adapter_name=name, save_embedding_layers=False)
+        return dict(state)
 
     def _converted(self, name: str, state: weight_files.State) -> weight_files.State:
         """The tensors by the names of this version of transformers.

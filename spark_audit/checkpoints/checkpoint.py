@@ -236,21 +236,22 @@ class Checkpoint:
 
     def load(self) -> Any:
         """Its module with every number of its files, each of them finite."""
-        where: Any = {"device_map": None if self.device == "cpu" else {"": self.device}}
-        if spread := self.loading.device_map is not None:
+        state = None if self.whole else self.read()
+        spread = self.loading.device_map is not None
+        if spread:
             # Of what neither GPUs nor memory hold; removed with the module.
             disk = mkdtemp(prefix="spark-audit-")
-            most = {
-                int(at[5:]) if at.startswith("cuda") else at: max(
-                    free - MAX_COPY_BYTES, 0
-                )
-                for at, free in rooms(self.device).items()
-                if at != "disk"
-            }
-            where = {"device_map": "auto", "max_memory": most, "offload_folder": disk}
-        model = self._built(None if self.whole else self.read(), **where)
-        if spread:
+            model = self._built(
+                state,
+                device_map="auto",
+                max_memory=_most_bytes(self.device),
+                offload_folder=disk,
+            )
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
+        elif self.device == "cpu":
+            model = self._built(state)
+        else:
+            model = self._built(state, device_map={"": self.device})
         self._restore_padding_rows(model)
         # Limits of activations are buffers, and may be infinite.
         buffers = dict(model.named_buffers())
@@ -287,15 +288,22 @@ class Checkpoint:
             if saved is not None and saved.shape == weight.shape:
                 weight.data[row] = saved[row].to(weight)
 
-    def _built(self, state: State | None, **options: Any) -> Any:
+    def _built(
+        self,
+        state: State | None,
+        *,
+        device_map: str | dict[str, str] | None = None,
+        max_memory: dict[int | str, int] | None = None,
+        offload_folder: str | None = None,
+    ) -> Any:
         """Its module, every tensor of the weights and of the module in its place.
 
         Parameters
         ----------
         state
             The weights, also on the meta device; ``None``: transformers reads them.
-        options
-            Of ``from_pretrained``.
+        device_map, max_memory, offload_folder
+            As ``from_pretrained`` has them.
 
         Raises
         ------
@@ -319,7 +327,9 @@ class Checkpoint:
                 weights_only=True,
                 use_safetensors=self.files[0].suffix == ".safetensors",
                 trust_remote_code=self.loading.trust_remote_code,
-                **options,
+                device_map=device_map,
+                max_memory=max_memory,
+                offload_folder=offload_folder,
             )
         unexpected = self._unexpected(info["unexpected_keys"], architecture)
         theirs = dict.fromkeys(unexpected, torch.Size())
@@ -394,6 +404,16 @@ class Checkpoint:
         quantisation = self.on.config.get("quantization_config")
         parts = {"adapter": adapter, "noise": noise, "weights": base}
         return own, sha256_json({**computed, **parts, "quantisation": quantisation})
+
+
+def _most_bytes(device: str) -> dict[int | str, int]:
+    """Return how many bytes of weights each GPU, by number, and ``cpu`` may hold."""
+    most: dict[int | str, int] = {}
+    for place, free in rooms(device).items():
+        if place != "disk":
+            key = int(place[5:]) if place.startswith("cuda") else place
+            most[key] = max(free - MAX_COPY_BYTES, 0)
+    return most
 
 
 def _check_rotations(model: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from spark_audit.checkpoints import (
     run_record,
@@ -61,10 +60,20 @@ def read_headers(source: str, loading: specs.Loading) -> Checkpoint:
         if place.is_file():
             shards.refuse_shards(place)
         made = read(place, loading)
-    given: Any = {"loading": loading, "base": loading.base or made.base}
-    given |= {"source": untrusted.printable(source), "where": source, "format": name}
-    given["host"] = made.host and replace(made.host, **given)
-    return replace(made, **given)
+
+    def placed(checkpoint: Checkpoint, host: Checkpoint | None) -> Checkpoint:
+        return replace(
+            checkpoint,
+            loading=loading,
+            base=loading.base or made.base,
+            source=untrusted.printable(source),
+            where=source,
+            format=name,
+            host=host,
+        )
+
+    host = None if made.host is None else placed(made.host, made.host.host)
+    return placed(made, host)
 
 
 Reader = Callable[[Path, specs.Loading], Checkpoint]

@@ -176,13 +176,17 @@ def live(
         adapter = getattr(model, "active_peft_config", None)
         # Whoever trains may use theirs with a padding and a truncation of its own.
         tokenizer = copy.deepcopy(tokenizer)
+        facts = module_facts(inner, tokenizer, adapter)
         return Loaded(
             name=name,
             source="a model in memory",
             format="live",
             model=model,
             tokenizer=tokenizer,
-            **module_facts(inner, tokenizer, adapter),
+            architecture=facts.architecture,
+            usable=facts.usable,
+            max_positions=facts.max_positions,
+            dtype=facts.dtype,
             device=str(entry_device(inner)),
             weights_sha256=NOT_HASHED,
             tokenizer_sha256=tokenizer_sha256(tokenizer),
@@ -191,17 +195,33 @@ def live(
         )
 
 
-def module_facts(model: Any, tokenizer: Any, adapter: Any = None) -> dict[str, Any]:
-    """What a module is by itself, with PEFT's configuration of what is on it."""
+@dataclass(frozen=True)
+class ModuleFacts:
+    """What a module is by itself; the fields are those of :class:`Loaded`."""
+
+    architecture: str
+    usable: np.ndarray
+    max_positions: int | None
+    dtype: str
+
+
+def module_facts(model: Any, tokenizer: Any, adapter: Any = None) -> ModuleFacts:
+    """Return what a module is by itself.
+
+    Parameters
+    ----------
+    adapter
+        PEFT's configuration of what is on it.
+    """
     limit = max_positions(model.config)
     if limit is not None and adapter is not None and adapter.is_prompt_learning:
         limit -= adapter.num_virtual_tokens
-    return {
-        "architecture": type(model).__name__,
-        "usable": usable_rows(tokenizer, head_rows(model)),
-        "max_positions": limit,
-        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-    }
+    return ModuleFacts(
+        architecture=type(model).__name__,
+        usable=usable_rows(tokenizer, head_rows(model)),
+        max_positions=limit,
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+    )
 
 
 @contextmanager

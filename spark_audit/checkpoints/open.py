@@ -24,7 +24,7 @@ from spark_audit.checkpoints.grown_vocabulary import (
     notes_on_growth,
     rows_of_both,
 )
-from spark_audit.checkpoints.loaded import Loaded, module_facts
+from spark_audit.checkpoints.loaded import Loaded, ModuleFacts, module_facts
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import locate, quiet
@@ -269,7 +269,7 @@ class OpenCheckpoints:
         grown, usable_and_added = self._growth(tokenizer, tokenizer_sha256, facts)
         # Of packed weights headers tell no dtype, and fewer numbers than the model has.
         unknown = base.quantised and host.ids is None
-        dtype = "auto" if unknown else facts["dtype"]
+        dtype = "auto" if unknown else facts.dtype
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
         eos = repr(base.eos(model))
         computed = {"dtype": dtype, "attention": attention, "eos": eos}
@@ -279,17 +279,18 @@ class OpenCheckpoints:
             noise = noise.to(item.device)
         notes += read
         notes.append(f"loaded as {dtype}, attention {attention}")
-        notes += remarks(base.architecture, model, tokenizer, facts["usable"])
+        notes += remarks(base.architecture, model, tokenizer, facts.usable)
+        usable, added = facts.usable, None
         if usable_and_added is not None:
-            facts["usable"], added = usable_and_added
-            notes += notes_on_growth(model, tokenizer, facts["usable"], added)
+            usable, added = usable_and_added
+            notes += notes_on_growth(model, tokenizer, usable, added)
         weights: Callable[[], derived.Rounded] | None = None
         if kind:
             derived.check_mergeable(model, adapter)
             # Made when it is first scored: what is in the store needs no weights.
             if kind == RELEARN and (how := self._relearning):
                 computed["relearned"], note = how.sha256, how.note
-                limit = facts["max_positions"]
+                limit = facts.max_positions
                 make = partial(derived.train, model, on, tokenizer, limit, how)
             else:
                 computed["rounded"] = kind
@@ -307,7 +308,10 @@ class OpenCheckpoints:
             base_sha256=None if alone else base.sha256,
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
-            **facts | {"dtype": dtype},
+            architecture=facts.architecture,
+            usable=usable,
+            max_positions=facts.max_positions,
+            dtype=dtype,
             device=item.device,
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
@@ -317,7 +321,7 @@ class OpenCheckpoints:
             quantised_from=item.name if "rounded" in computed else None,
             relearned_from=item.name if "relearned" in computed else None,
             grown_from=grown,
-            added=None if usable_and_added is None else usable_and_added[1],
+            added=added,
             repeats_layers=bool((raw or {}).get("layer_replication")),
             activate=partial(host.using, on, noise=noise, weights=weights),
         )
@@ -328,7 +332,7 @@ class OpenCheckpoints:
         return loaded
 
     def _growth(
-        self, tokenizer: Any, sha256: str, facts: dict[str, Any]
+        self, tokenizer: Any, sha256: str, facts: ModuleFacts
     ) -> tuple[str | None, tuple[np.ndarray, np.ndarray] | None]:
         """Compare a vocabulary with the base's, where there is a base.
 
@@ -343,7 +347,7 @@ class OpenCheckpoints:
             return None, None
         if not added_ids(tokenizer, base.tokenizer):
             return None, None
-        rows = rows_of_both(facts["usable"], base.usable)
+        rows = rows_of_both(facts.usable, base.usable)
         return base.tokenizer_sha256, rows
 
 

@@ -20,15 +20,14 @@ from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 
 NATS = 1e-5
-HYBRIDS = {
-    "granitemoehybrid": ("mamba", "attention"),
-    "qwen3_5_text": ("linear_attention", "full_attention"),
-    "qwen3_next": ("linear_attention", "full_attention"),
-    "jamba": ("mamba", "attention"),
-    "bamba": ("mamba", "attention"),
-    "recurrent_gemma": ("recurrent", "attention"),
-}
-"""Kind -> its two kinds of layers, one of each."""
+HYBRIDS = (
+    "bamba",
+    "granitemoehybrid",
+    "jamba",
+    "qwen3_5_text",
+    "qwen3_next",
+    "recurrent_gemma",
+)
 SAMPLE = ("granitemoehybrid", "qwen3_next")
 
 
@@ -64,7 +63,7 @@ def check_audit(kind: str, folder: Path, *, n_canaries: int = 0) -> None:
     """Build a manifest, audit a model against its base, and compare figures."""
     model = save(kind, folder / "base", seed=0)
     trained = save(kind, folder / "ours", seed=1)
-    assert layer_kinds(model.config)[:2] == HYBRIDS[kind]
+    assert len({*layer_kinds(model.config)}) == 2
 
     rows = demo.make_examples(4, split="train", seed=2)
     rows += demo.make_examples(4, split="test", seed=2)

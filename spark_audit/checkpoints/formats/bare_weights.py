@@ -64,8 +64,15 @@ def bare_weights(place: Path, loading: specs.Loading) -> Checkpoint:
         elif loading.base is None:
             what = "holds LoRA weights without their base"
             raise CheckpointError(what, fix="give --base")
-        known: Any = {"folder": folder, "adapter": True, "host": made}
-        made = Checkpoint(config, files, lambda: _read(files)[1], folder, **known)
+        made = Checkpoint(
+            config,
+            files,
+            lambda: _read(files)[1],
+            folder,
+            folder=folder,
+            adapter=True,
+            host=made,
+        )
     assert made is not None  # no tensors at all are refused as they are read
     return replace(made, notes=tuple(notes))
 
