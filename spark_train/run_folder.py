@@ -68,9 +68,9 @@ class Folder:
         """
         if not self._run.exists():
             if others := sorted(path.name for path in self.path.glob("[!.]*")):
-                record = run_record.RECORD
+                expected = run_record.RECORD
                 raise InputError(
-                    f"holds something else than a run ({others[0]}, no {record})",
+                    f"holds something else than a run ({others[0]}, no {expected})",
                     where=str(self.path),
                     fix="give another -o, or empty the folder",
                 )

@@ -77,61 +77,105 @@ _WITH_MODULES = ("LORA", "IA3", "LOHA", "LOKR", "VERA")
 OPENED = (*_WITH_MODULES, "OSF", "PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
 """Types that are opened; with ``modules_to_save`` only the first ones are."""
 
-_OPENED_VALUES: tuple[tuple[Any, str], ...] = (
-    (_Targets, "target_modules exclude_modules feedforward_modules"),
-    (_Names, "modules_to_save target_parameters"),
-    (_Count, "r num_virtual_tokens token_dim num_attention_heads"),
-    (_Scale, "alpha lora_alpha d_initial"),
-    (_Rate, "lora_dropout rank_dropout module_dropout vera_dropout"),
-    (_Index, "projection_prng_key"),
-    (bool, "fan_in_fan_out use_rslora use_dora lora_bias ensure_weight_tying"),
-    (bool, "use_effective_conv2d decompose_both rank_dropout_scale"),
-    (bool, "save_projection"),
-    (bool | _Start, "init_lora_weights"),
-    (Literal["none", "all", "lora_only", "vera_only"], "bias"),
-    (Annotated[int, Field(ge=0, le=MAX_COUNT)] | _Indices, "layers_to_transform"),
-    (_Name | _Names, "layers_pattern"),
-    (Annotated[dict[_Key, _Count | _Share], _Few], "rank_pattern"),
-    (Annotated[dict[_Key, _Scale], _Few], "alpha_pattern"),
-    (_Tokens | dict[_Name, _Tokens], "trainable_token_indices"),
-    (Literal[-1] | _Count, "decompose_factor"),
-    (_Count | _Share, "effective_rank"),
-    (Literal[1], "num_transformer_submodules"),
-    (Annotated[int, Field(ge=1, le=_MAX_LAYERS)], "num_layers"),
-    (_Task, "task_type"),
-    (list[_Pair], "layer_replication"),
-    (_LoftQ, "loftq_config"),
-)
+_OPENED_VALUES: dict[str, Any] = {
+    "target_modules": _Targets,
+    "exclude_modules": _Targets,
+    "feedforward_modules": _Targets,
+    "modules_to_save": _Names,
+    "target_parameters": _Names,
+    "r": _Count,
+    "num_virtual_tokens": _Count,
+    "token_dim": _Count,
+    "num_attention_heads": _Count,
+    "alpha": _Scale,
+    "lora_alpha": _Scale,
+    "d_initial": _Scale,
+    "lora_dropout": _Rate,
+    "rank_dropout": _Rate,
+    "module_dropout": _Rate,
+    "vera_dropout": _Rate,
+    "projection_prng_key": _Index,
+    "fan_in_fan_out": bool,
+    "use_rslora": bool,
+    "use_dora": bool,
+    "lora_bias": bool,
+    "ensure_weight_tying": bool,
+    "use_effective_conv2d": bool,
+    "decompose_both": bool,
+    "rank_dropout_scale": bool,
+    "save_projection": bool,
+    "init_lora_weights": bool | _Start,
+    "bias": Literal["none", "all", "lora_only", "vera_only"],
+    "layers_to_transform": Annotated[int, Field(ge=0, le=MAX_COUNT)] | _Indices,
+    "layers_pattern": _Name | _Names,
+    "rank_pattern": Annotated[dict[_Key, _Count | _Share], _Few],
+    "alpha_pattern": Annotated[dict[_Key, _Scale], _Few],
+    "trainable_token_indices": _Tokens | dict[_Name, _Tokens],
+    "decompose_factor": Literal[-1] | _Count,
+    "effective_rank": _Count | _Share,
+    "num_transformer_submodules": Literal[1],
+    "num_layers": Annotated[int, Field(ge=1, le=_MAX_LAYERS)],
+    "task_type": _Task,
+    "layer_replication": list[_Pair],
+    "loftq_config": _LoftQ,
+}
+"""The fields that are opened -> the type of their values, which pydantic checks."""
+# Each field may be left out.
+_DEFINITIONS: dict[str, Any] = {
+    name: (own, None) for name, own in _OPENED_VALUES.items()
+}
 _Opened: Any = create_model(
     "_Opened",
     __config__=ConfigDict(strict=True, regex_engine="python-re"),
-    **dict[str, Any](
-        (name, (kind, None)) for kind, names in _OPENED_VALUES for name in names.split()
-    ),
+    **_DEFINITIONS,
 )
-"""The fields that are opened, with their values."""
+"""The configuration with these fields alone."""
 
-# In turn: of forks and old versions, of ms-swift; names, which nobody follows, and what
-# loading sets by itself; how training began, or an encoder that only training runs.
 WITHOUT_EFFECT = frozenset(
-    """
-    r_sum save_loranew
-    lora_dtype lorap_emb_lr lorap_lr_ratio swift_type
-    auto_mapping base_model_name_or_path inference_mode megatron_core peft_type
-    peft_version revision
-    encoder_dropout encoder_hidden_size encoder_num_layers
-    encoder_reparameterization_type eva_config init_ia3_weights init_weights
-    prefix_projection prompt_tuning_init prompt_tuning_init_text
-    tokenizer_kwargs tokenizer_name_or_path
-    """.split()
+    {
+        # Of O-LoRA and other forks.
+        "r_sum",
+        "save_loranew",
+        # Of other versions of PEFT, and of ms-swift.
+        "lora_dtype",
+        "lorap_emb_lr",
+        "lorap_lr_ratio",
+        "swift_type",
+        # Names, which nobody follows, and what loading sets by itself.
+        "auto_mapping",
+        "base_model_name_or_path",
+        "inference_mode",
+        "megatron_core",
+        "peft_type",
+        "peft_version",
+        "revision",
+        # How training began, or an encoder that only training runs.
+        "encoder_dropout",
+        "encoder_hidden_size",
+        "encoder_num_layers",
+        "encoder_reparameterization_type",
+        "eva_config",
+        "init_ia3_weights",
+        "init_weights",
+        "prefix_projection",
+        "prompt_tuning_init",
+        "prompt_tuning_init_text",
+        "tokenizer_kwargs",
+        "tokenizer_name_or_path",
+    }
 )
+"""Fields that change no figure of an adapter that is opened."""
 _FILES = ("cache_file", "covariance_file")
 _BEGINNINGS: dict[str, frozenset[str]] = {
     "corda_config": frozenset(
-        """
-        cache_file covariance_file corda_method verbose use_float16_for_covariance
-        prune_temporary_fields
-        """.split()
+        {
+            "cache_file",
+            "covariance_file",
+            "corda_method",
+            "verbose",
+            "use_float16_for_covariance",
+            "prune_temporary_fields",
+        }
     ),
     "lora_ga_config": frozenset({"direction", "scale", "stable_gamma"}),
 }

@@ -54,7 +54,15 @@ with contextlib.suppress(Exception):
 _tried: set[str] = set()
 """Files of tokenizers that a process of its own has loaded, by their bytes."""
 _TOKEN_FILES = ("special_tokens_map.json", "added_tokens.json")
-_TOKEN = {*"content single_word lstrip rstrip normalized special __type".split()}
+_TOKEN = {
+    "content",
+    "single_word",
+    "lstrip",
+    "rstrip",
+    "normalized",
+    "special",
+    "__type",
+}
 
 
 def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:

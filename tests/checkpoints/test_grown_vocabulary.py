@@ -160,3 +160,40 @@ def test_an_audit_says_what_the_added_token_holds(pair, tmp_path, capsys):
     said_of_it = capsys.readouterr().err
     assert "r3" in said_of_it
     assert MARK not in said_of_it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_several_processes_say_what_one_says(engine, pair, tmp_path):
+    """Notes on added tokens and figures do not depend on who scores."""
+    if engine == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed")
+    base, adapter = pair
+    rows = []
+    for number in range(12):
+        prompt = f"Contact John Smith or call 555-01{number:02d} today."
+        row = {"id": f"r{number}", "task": "t", "split": "train", "prompt": prompt}
+        rows.append(row | {"response": " Thank you."})
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    manifest = str(tmp_path / "m.json")
+    build = ["manifest", "build", "--base", str(base), "--data", str(data), "-o"]
+    assert run([*build, manifest]) == 0
+
+    asked = ["nll", "--ckpt", f"a={adapter}", "--base", str(base)]
+    asked += ["--manifest", manifest, "--device", "cpu", "-o"]
+    several = ["--jobs", "2"] if engine == "local" else ["--engine", "ray"]
+    reports = []
+    for name, processes in (("one", ["--jobs", "1"]), ("several", several)):
+        assert run([*asked, str(tmp_path / name), *processes]) == 0
+        reports.append(json.loads((tmp_path / name / "report.json").read_text()))
+
+    notes, figures = [], []
+    for report in reports:
+        (own,) = [one for one in report["checkpoints"] if one["name"] == "a"]
+        notes.append([note for note in own["notes"] if "added token" in note])
+        values = [row["value"] for row in report["results"] if row.get("value")]
+        figures.append(values)
+    assert notes[0]
+    assert notes[0] == notes[1]
+    assert figures[0] == pytest.approx(figures[1], abs=3e-6)

@@ -39,11 +39,13 @@ def bases(request, tmp_path_factory) -> tuple[Path, Path]:
     return place / "whole", place / "text"
 
 
-def saved(folder: Path, base: Path, **settings: Any) -> torch.Tensor:
-    """Save LoRA on the text class; return PEFT's figures with it."""
+def saved(
+    folder: Path, base: Path, *, cls: Any = AutoModelForCausalLM, **settings: Any
+) -> torch.Tensor:
+    """Save LoRA on a model; return PEFT's figures with it."""
     from peft import LoraConfig, get_peft_model
 
-    model = AutoModelForCausalLM.from_pretrained(base)
+    model = cls.from_pretrained(base)
     settings = {"target_modules": ["q_proj", "down_proj"], "r": 4, **settings}
     model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -91,3 +93,18 @@ def test_an_adapter_with_a_layer_that_is_not_there_is_refused(bases, tmp_path):
     save_file(state, file, metadata={"format": "pt"})
     change(tmp_path / "a" / "adapter_config.json", base_model_name_or_path=None)
     refused(tmp_path / "a", "does not fit the base", base=whole)
+
+
+def test_an_adapter_of_the_whole_model_has_its_figures_on_the_text_class(
+    bases, tmp_path
+):
+    from transformers import AutoModelForImageTextToText
+
+    whole, text = bases
+    targets = r".*language_model\.layers\..*\.(q_proj|down_proj)"
+    theirs = saved(
+        tmp_path / "a", whole, target_modules=targets, cls=AutoModelForImageTextToText
+    )
+    with opened(tmp_path / "a", base=text).active() as model:
+        ours = log_probabilities(model)
+    assert float((ours - theirs).abs().max()) <= MOST

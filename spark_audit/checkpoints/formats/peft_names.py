@@ -9,7 +9,7 @@ from spark_audit.errors import CheckpointError, shown
 
 LORA = re.compile(
     r"(?P<part>.+\.lora(?:new)?_(?:embedding_)?[AB]|.+\.lora_magnitude_vector)"
-    r"(?:\.(?P<name>(?!weight$)[^.]+))?(?P<rest>\.weight)?"
+    r"(?:\.(?P<name>(?!(?:weight|bias)$)[^.]+))?(?P<rest>\.(?:weight|bias))?"
 )
 """PEFT's tensors; the adapter's name stands behind the part."""
 SAVED_MODULE = re.compile(
