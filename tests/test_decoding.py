@@ -22,11 +22,6 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
-from spark_audit.report.disclosure import (
-    MIN_CLUSTERS_TO_PUBLISH,
-    WITHHELD,
-    WITHHELD_NOTE,
-)
 from spark_audit.report.disclosure.rounding import MIN_STEP_TIMES_CLUSTERS
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_files, write_report
@@ -34,6 +29,7 @@ from spark_audit.report.writers import table_files
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Finding, Report, Row, number
 from spark_audit.results.findings import Hits
+from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH, WITHHELD, WITHHELD_NOTE
 from spark_train.cli import run as training_line
 
 FIRST, LAST = ("Maria", "John", "Peter", "Alice"), ("Jones", "Smith", "Brown", "Green")
