@@ -412,7 +412,7 @@ def test_a_method_that_says_nothing_has_no_epsilon(stream):
 
 def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monkeypatch):
     def start(sigma: float) -> Outcome:
-        search = "spark_train.privacy_accounting.noise_for"
+        search = "spark_train.dpsgd.noise_for"
         monkeypatch.setattr(search, lambda *_, **__: sigma)
         return quick(tmp_path / "run", tiny_base, data, "dp.target_epsilon=2")
 
