@@ -440,3 +440,39 @@ def test_each_part_of_a_canary_counts_once_and_p_is_for_all_parts(make_case):
         )
         p_by_part.append(fisher_exact([[n, 0], [0, held]], "greater").pvalue)
     assert finding.p == pytest.approx(2 * min(p_by_part))
+
+
+def test_canaries_are_not_counted_among_the_identifiers_that_come_back(make_case):
+    case = make_case(sources=12, tests=6, seed=8)
+    manifest = with_canaries(case.manifest, rows=8)
+    result = extract(tables(case, base=nothing, ours=everything), manifest)
+    n_identifiers = sum(
+        len(example.identifiers)
+        for example in manifest.examples
+        if example.split == "train" and example.canary_id is None
+    )
+
+    (counts,) = (
+        finding
+        for finding in result.findings
+        if (finding.checkpoint, finding.says) == ("ours", "extract.counts")
+    )
+    assert counts.facts["back"].count == counts.facts["back"].of == n_identifiers
+
+
+def test_a_contrast_of_tries_is_the_checkpoint_s_minus_the_baseline_s(make_case):
+    """More tries are less memory: what forgot most identifiers is above 0."""
+    case = make_case(sources=30, tests=5, seed=12)
+    result = extract(
+        tables(case, plain=everything, ours=some(case, 4)),
+        case.manifest,
+        baseline="plain",
+    )
+    contrast = change(result, "ours", "n50_median", "t1")
+    ours, plain = (
+        np.log10(figure(result, name, "n50_median", "t1").value)
+        for name in ("ours", "plain")
+    )
+    assert contrast.value > 0
+    assert contrast.value == pytest.approx(ours - plain)
+    assert contrast.low <= contrast.value <= contrast.high
