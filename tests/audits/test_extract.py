@@ -21,7 +21,12 @@ from scipy.stats import fisher_exact
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.extract.prompts import EXTRACT_COLUMNS
-from spark_audit.audits.extract.rates import by_checkpoint, comparable, splits_apart
+from spark_audit.audits.extract.rates import (
+    by_checkpoint,
+    comparable,
+    hits_power,
+    splits_apart,
+)
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult
@@ -476,3 +481,21 @@ def test_a_contrast_of_tries_is_the_checkpoint_s_minus_the_baseline_s(make_case)
     assert contrast.value > 0
     assert contrast.value == pytest.approx(ours - plain)
     assert contrast.low <= contrast.value <= contrast.high
+
+
+def test_the_smallest_difference_lies_beyond_the_base_s_own():
+    """Points: what held-out clusters return, and how far the base tells both apart."""
+    held_out_back = [True] + [False] * 9
+    chosen = pd.DataFrame(
+        {
+            "split": ["train"] * 20 + ["test"] * 10,
+            "cluster": range(30),
+            "greedy_sure": [False] * 20 + held_out_back,
+        }
+    )
+    assert hits_power(chosen).beyond == pytest.approx(10.0)
+    of_base = Estimate(0.2, 0.1, 0.3)
+    assert hits_power(chosen, of_base).beyond == pytest.approx(30.0)
+    # Beyond such a base as many hits are weaker evidence.
+    first, second = hits_power(chosen).ps, hits_power(chosen, of_base).ps
+    assert all(p <= q for p, q in zip(first, second, strict=False))
