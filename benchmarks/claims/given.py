@@ -26,7 +26,7 @@ from spark_audit.files import (
     sha256_file,
     write_text,
 )
-from spark_audit.pipeline.engines.ray import check
+from spark_audit.pipeline.engines.cluster import check
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
 from spark_train.training_settings import names, parse

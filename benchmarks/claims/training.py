@@ -14,8 +14,8 @@ from claims.nodes import run_on_nodes
 from claims.plan import Run
 from spark_audit.demo import Progress
 from spark_audit.errors import InputError
+from spark_audit.pipeline.engines.cluster import connected
 from spark_audit.pipeline.engines.local import Work, run_jobs
-from spark_audit.pipeline.engines.ray import connected
 from spark_train.run_folder import Folder
 
 LOOK = 10.0

@@ -242,7 +242,7 @@ class Job:
 def checked_job(request: Request, progress: Progress | None = None) -> Job:
     """The request, refused for what headers show to be wrong, or for no cluster."""
     if request.engine == "ray":
-        from spark_audit.pipeline.engines.ray import check
+        from spark_audit.pipeline.engines.cluster import check
 
         check(request.address)
     return Job.of(request, progress)

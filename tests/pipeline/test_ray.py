@@ -284,7 +284,7 @@ def test_jobs_that_a_node_took_along_are_begun_anew_and_errors_come_back(
     """As trainings of ``python benchmarks/claims`` are shared."""
     from claims.nodes import run_on_nodes
 
-    from spark_audit.pipeline.engines.ray import connected
+    from spark_audit.pipeline.engines.cluster import connected
 
     nodes.fill()
     ended: list[int] = []
