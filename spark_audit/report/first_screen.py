@@ -137,18 +137,15 @@ def _open(clean: Sequence[Standing]) -> dict[str, Any]:
 def checks(report: Report, found: Sequence[Standing]) -> list[str]:
     """Whether the audit's own checks held: a line, then one for each that did not.
 
+    Questions about the listed rows, which a check asks, stand last.
+
     These say what happened, and what that does to the states. Not that something
     FAILED: next to a checkpoint that passes, readers took that for the checkpoint.
     """
     states = [one.passed for one in report.guards]
     counts = {"failed": states.count(False), "warnings": states.count(None)}
     lines = [sentences.render("states.checks", count=len(states), **counts)]
-    questions: dict[str, list[str]] = {}
-    for one in found:
-        if one.question is not None:
-            questions.setdefault(one.question.detail, []).append(one.name)
-    for question, names in questions.items():
-        lines.append(f"{', '.join(names)}: {question}")
+    questions = _questions(found)
 
     faulty = (one for one in report.guards if one.passed is False)
     failed = grouped(faulty, lambda one: one.name)
@@ -161,7 +158,7 @@ def checks(report: Report, found: Sequence[Standing]) -> list[str]:
         lines.append(sentences.render("failed", **facts))
         told.update(names if void else ())
     if not failed:
-        return lines
+        return [*lines, *questions]
     verdicts: dict[tuple[Any, ...], list[str]] = {}
     for one in found:
         tested, open = (
@@ -170,7 +167,22 @@ def checks(report: Report, found: Sequence[Standing]) -> list[str]:
         )
         if open and one.name not in told:
             verdicts.setdefault((tested, open, one.ships), []).append(one.name)
-    return [*lines, sentences.render("states.doubts", verdicts=verdicts)]
+    doubts = sentences.render("states.doubts", verdicts=verdicts)
+    return [*lines, doubts, *questions]
+
+
+def _questions(found: Sequence[Standing]) -> list[str]:
+    """Return the questions about the listed rows, each with its checkpoints."""
+    names_by_question: dict[str, list[str]] = {}
+    for standing in found:
+        if standing.question is not None:
+            names = names_by_question.setdefault(standing.question.detail, [])
+            names.append(standing.name)
+
+    return [
+        f"{', '.join(names)}: {question}"
+        for question, names in names_by_question.items()
+    ]
 
 
 def reading(report: Report, found: Sequence[Standing]) -> str:
