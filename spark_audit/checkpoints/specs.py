@@ -1,6 +1,7 @@
 """Checkpoints on a command line: ``NAME=PATH``, ``PATH@K``, and how they are opened."""
 
-from __future__ import annotations
+# Annotations are evaluated here, not later: command lines read those of `Loading` from
+# subclasses in other files, where its names are not imported.
 
 import glob
 import os
