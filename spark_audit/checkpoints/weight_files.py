@@ -40,6 +40,8 @@ ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 COPY_AGAIN = "copy or download the checkpoint again"
 State = dict[str, torch.Tensor]
 _POINTER_BYTES = 1024
+_FILE_NAME_BYTES = 255
+"""The longest name of a file that file systems have."""
 _SHARD = re.compile(r"\d{4,5}(?:-of-\d{5}|_\d+)\.")
 _NOT_TRANSFORMERS = "tok_embeddings.weight"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -91,7 +93,13 @@ def _shards(index: Path) -> tuple[Path, ...]:
     shards = untrusted.read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index.name} has no weight_map")
-    files = tuple(index.parent / name for name in sorted({*map(str, shards.values())}))
+    names = sorted({*map(str, shards.values())})
+    for name in names:
+        # No system has such a file, and libraries fail on it in other ways.
+        if not name.isprintable() or len(name.encode()) > _FILE_NAME_BYTES:
+            what = f"{index.name} names {shown(name, 60)!r}, which is no file's name"
+            raise CheckpointError(what, fix=COPY_AGAIN)
+    files = tuple(index.parent / name for name in names)
     for file in files:
         untrusted.check_inside(file, within=index.parent)
         if not os.path.lexists(file):

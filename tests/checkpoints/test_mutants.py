@@ -35,7 +35,7 @@ from gguf_files import written as gguf_written
 from refusals import IDS, opened
 from safetensors.torch import load_file, save_file
 
-from spark_audit.errors import SparkError
+from spark_audit.errors import CheckpointError, SparkError
 
 pytestmark = pytest.mark.xdist_group("mutants")
 
@@ -419,6 +419,22 @@ def test_what_mutants_are_made_of_is_opened_exactly(kind, scene):
     with loaded.active() as model:
         ours = log_probabilities(model)
     assert float((ours - before(kind, scene)).abs().max()) <= MAX_NATS
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["\ud800", "a\0b", "a" * 70_000, "\x1b[2J", 7],
+    ids=lambda name: repr(name)[:9],
+)
+def test_an_index_that_names_what_is_no_file_is_refused(name, scene):
+    folder = scene.copy("shards")
+    path = folder / "model.safetensors.index.json"
+    content = json.loads(path.read_text())
+    content["weight_map"]["model.norm.weight"] = name
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"index\.json") as error:
+        opened(folder)
+    assert not flaw_of_refusal(error.value)
 
 
 @pytest.mark.filterwarnings("ignore")
