@@ -95,11 +95,11 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
 
 def test_a_cluster_without_nodes_is_refused_and_tasks_fit_on_any_node():
     found = [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2
-    ray = SimpleNamespace(nodes=lambda: found)
-    assert ray.capacity(ray, "auto") == (2.0, 0, 2)
+    cluster = SimpleNamespace(nodes=lambda: found)
+    assert ray.capacity(cluster, "auto") == (2.0, 0, 2)
     found = [{"Alive": True, "Resources": {"CPU": n, "GPU": 2}} for n in (4.0, 16.0)]
-    assert ray.capacity(ray, "auto") == (1.0, 1, 4)
-    assert ray.capacity(ray, "cpu") == (4.0, 0, 5)
+    assert ray.capacity(cluster, "auto") == (1.0, 1, 4)
+    assert ray.capacity(cluster, "cpu") == (4.0, 0, 5)
     found = []
     with pytest.raises(IncompleteError, match="no node that scores"):
-        ray.capacity(ray, "auto")
+        ray.capacity(cluster, "auto")
