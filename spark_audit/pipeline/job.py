@@ -181,9 +181,11 @@ class Job:
         n_whole = 0
         n_in_part = 0
         for (name, kind), items in lacking.items():
+            # A text that stands there twice is stored once.
+            distinct = {*self.keys(described[name])[kind]().values()}
             if not items:
                 n_whole += 1
-            elif len(items) < len(self.keys(described[name])[kind]()):
+            elif len(items) < len(distinct):
                 n_in_part += 1
         return n_whole, len(lacking), n_in_part
 

@@ -24,7 +24,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline.engines import local
 from spark_audit.pipeline.estimate import estimate
-from spark_audit.pipeline.job import Job
+from spark_audit.pipeline.job import Job, checked_job
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
 from spark_audit.pipeline.verification.verify import verify
@@ -195,6 +195,20 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
             with pytest.raises(CheckpointError, match=f"not fit the base: {said}"):
                 command(request)
         assert not (tmp_path / "report").exists()
+
+
+def test_an_empty_store_holds_nothing_in_part(request_of, tiny_base, tmp_path):
+    """A text that stands in two rows is stored once, and is not stored for that."""
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    rows = [*examples()]
+    again = replace(rows[0], id="again", source_id="again")
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    manifest = build_manifest([*rows, again], loaded, name="twice", caliper=2.0)
+    write_manifest(manifest, tmp_path / "twice.json")
+    job = checked_job(request_of(manifest=tmp_path / "twice.json"))
+    lacking = job.lacking()
+    assert job.stored(lacking) == (0, len(lacking), 0)
 
 
 def test_scores_of_another_report_are_counted_and_taken(

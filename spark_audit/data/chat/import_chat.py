@@ -95,6 +95,10 @@ def import_chat(
         raise InputError("is unknown", where="option --truncation", fix=fix)
     if max_length is not None and max_length < 2:
         raise InputError("is below 2", where="option --max-length")
+    if split not in (None, *get_args(Split)):
+        raise InputError(
+            "is neither train nor test", where="option --split", fix=SPLIT_FIX
+        )
 
     show = progress or (lambda what, done, total: None)
     settings = Settings(supervised, max_length, truncation)

@@ -97,6 +97,9 @@ def count_supervision(examples: Sequence[Example], tokenizer: Any) -> Supervisio
 
 def supervision_notes(counted: SupervisionCount) -> Iterator[str]:
     """Yield what was counted, in sentences; the first answers."""
+    if not counted.n_rows:
+        yield "no trained row is among them: what had loss is asked of trained rows"
+        return
     if counted.n_unknown == counted.n_rows:
         yield (
             f"of {counted.n_rows} trained rows none says what had loss: import them "

@@ -9,6 +9,7 @@ from chat_templates import chat_tokenizer
 
 from spark_audit.checkpoints.chat_template import read_chat_template
 from spark_audit.data.chat.import_chat import import_chat
+from spark_audit.data.chat.supervision import count_supervision, supervision_notes
 from spark_audit.data.encoding import encode_rows, tokens_of_ranges
 from spark_audit.data.examples import read_examples
 from spark_audit.data.importers import import_rows
@@ -342,3 +343,16 @@ def test_a_tokenizer_that_cannot_be_loaded_is_named_with_its_folder(
     assert "tokenizer.json" in caught.value.fix
     assert ("--tokenizer" in caught.value.fix) == is_of_file
     assert "\n" not in str(caught.value)
+
+
+def test_a_split_of_another_name_is_refused_before_anything_is_written(tmp_path):
+    message = refusal(tmp_path, [{"messages": [USER, BOT]}], split="trian")
+    assert "--split" in message
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_held_out_rows_alone_are_not_blamed_for_the_loss_of_trained_rows(tmp_path):
+    examples, _ = imported(tmp_path, [{"messages": [USER, BOT]}], split="test")
+    notes = [*supervision_notes(count_supervision(examples, chat_tokenizer()))]
+    assert len(notes) == 1
+    assert "--chat-template" not in notes[0]
