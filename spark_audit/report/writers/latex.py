@@ -16,6 +16,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.claims import carriers
+from spark_audit.audits.mia.audit import TABULATED_SCORES
 from spark_audit.report.cells import EMPTY_CELL, VOID, figure, is_shared, line_name
 from spark_audit.report.standings import method_of, standings, state_name
 from spark_audit.report.tables import methods_of
@@ -77,11 +78,6 @@ LATEX_COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "utility": (BWT, LAST, AVG),
 }
 """The paper's tables, in its order; captions are the sentences ``latex.NAME``."""
-TABULATED_SCORES = (
-    *("loss", "response", "mink10", "minkpp10", "zlib"),
-    *("reference", "wbc", "combined", "blind"),
-)
-"""Membership scores, in the paper's order."""
 Shown = Mapping[Column, Mapping[str, Row]]
 """Column -> name of a line -> row."""
 
