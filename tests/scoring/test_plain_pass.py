@@ -247,6 +247,35 @@ def test_a_forward_without_logits_to_keep(monkeypatch):
     assert_fits(scored[Pass()], expected(model, items, loaded.usable))
 
 
+def test_virtual_tokens_in_front_of_a_forward_without_logits_to_keep(monkeypatch):
+    from peft import PromptTuningConfig, get_peft_model
+
+    monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
+    model = build("llama")
+    forward = type(model).forward
+
+    def old(self: Any, input_ids: Any = None, **options: Any) -> Any:
+        options.pop("logits_to_keep", None)
+        return forward(self, input_ids, **options)
+
+    monkeypatch.setattr(type(model), "forward", old)
+    torch.manual_seed(0)
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    tuned = get_peft_model(model, config).eval()
+    items = make_items((30, 12, 2))
+    loaded = make_loaded(tuned)
+    scored = score(loaded, items)
+    assert "cannot leave out positions" in scored.notes[0]
+
+    found = {}
+    with torch.inference_mode():
+        for item in items:
+            ids = torch.from_numpy(item.ids.astype(np.int64))[None]
+            logits = tuned(input_ids=ids, use_cache=False).logits[0, 3:-1]
+            found[item.key] = naive(logits.numpy(), item.ids[1:], loaded.usable)
+    assert_fits(scored[Pass()], found)
+
+
 def test_no_logits_of_a_whole_batch_are_ever_made(monkeypatch):
     monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
     monkeypatch.setattr("spark_audit.scoring.head.CPU_GROUP", 1024)
