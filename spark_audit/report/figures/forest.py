@@ -132,11 +132,11 @@ def named_with_state(name: str, standing: Standing | None) -> tuple[str, str]:
 def greyed(
     look: picture.Style, row: Row | None, *, is_doubtful: bool = False
 ) -> picture.Style:
-    """Return the look, or the same in grey where nothing can be concluded."""
+    """Return the look, or a grey cross where nothing can be concluded."""
     is_void = row is not None and row.status in VOID
     if not is_void and not is_doubtful:
         return look
-    return replace(look, colour=styling.MUTED, alpha=0.6, hollow=True)
+    return picture.crossed(look)
 
 
 def figure_words(row: Row | None, doubt: str = "") -> str:

@@ -100,6 +100,11 @@ class Style:
                 artist.set_gid(CHECKPOINT + self.name)
 
 
+def crossed(look: Style) -> Style:
+    """Return the look of a figure from which nothing can be concluded: a grey cross."""
+    return replace(look, colour=MUTED, marker="x", alpha=0.6)
+
+
 AREA = Style(area=True, alpha=0.25)
 
 DASHED = Style(colour=INK, dashes="--", width=1.0)
@@ -129,7 +134,7 @@ class Curve:
 
     Points whose row has no value are left out. The alt text tells its ``words``, or the
     height of its last point, unless it is not ``told``. Points at an x of ``hollow``
-    have hollow marks. Steps have few markers.
+    have hollow marks, those of a void row grey crosses. Steps have few markers.
     """
 
     look: Style
@@ -152,16 +157,17 @@ class Curve:
         return found
 
     def paint(self, axes: Axes, limits: tuple[float, float], *, shift: float) -> None:
-        """Its line, its intervals, and hollow marks of what must not be read as found.
+        """Draw its line and its intervals; what is void is a grey cross.
 
         Of what lies beyond the ends of the axis an arrow is shown.
         """
         look, points, (low, high) = self.look, self.points, limits
-        at_x, heights, apart = [], [], []
+        at_x, heights, apart, is_void = [], [], [], []
         for x, y, *made in points:
             at_x.append(min(max(x, low), high) + shift)
             heights.append(y)
             void = any(isinstance(at, Row) and at.status in VOID for at in made)
+            is_void.append(void)
             apart.append(void or x in self.hollow or not low <= x <= high)
         every = max(1, len(points) // 4) if self.step else 1
         drawn = axes.plot(
@@ -172,21 +178,24 @@ class Curve:
             clip_on=look.dashes != "none",
             **look.line,
         )
-        bar: dict[str, Any] = {"color": look.colour, "alpha": look.alpha}
-        bar |= {"linewidth": look.width, "zorder": 1.9, "solid_capstyle": "butt"}
-        for shown, (x, y, across, up), hollow in zip(at_x, points, apart, strict=True):
+        for shown, (x, y, across, up), void, hollow in zip(
+            at_x, points, is_void, apart, strict=True
+        ):
+            mark_look = crossed(look) if void else look
+            bar: dict[str, Any] = {"color": mark_look.colour, "alpha": mark_look.alpha}
+            bar |= {"linewidth": look.width, "zorder": 1.9, "solid_capstyle": "butt"}
             marks = []
             if isinstance(across, Row) and across.ends:
                 left, right = across.ends
                 drawn += axes.plot((max(left, low), min(right, high)), [y, y], **bar)
-                arrow = replace(look, size=4)
+                arrow = replace(mark_look, size=4)
                 marks += [(low, replace(arrow, marker="<"))] if left < low else []
                 marks += [(high, replace(arrow, marker=">"))] if right > high else []
             if isinstance(up, Row) and up.ends:
                 drawn += axes.plot([shown, shown], up.ends, **bar)
             if hollow:
-                marker = "<" if x < low else ">" if x > high else look.marker
-                mark = replace(look, marker=marker, hollow=low <= x <= high)
+                marker = "<" if x < low else ">" if x > high else mark_look.marker
+                mark = replace(mark_look, marker=marker, hollow=low <= x <= high)
                 marks.append((shown, mark))
             for at, mark in marks:
                 style = replace(mark, dashes="none").line
@@ -331,9 +340,9 @@ class Picture:
         entries = dict(self.keys)
         if facts["levels"]:
             entries[render("figure.interval", **facts)] = Style(width=1.6)
-        if facts["hollow"]:
-            hollow = Style(marker="o", dashes="none", hollow=True)
-            entries[render("figure.hollow", **facts)] = hollow
+        if facts["crosses"]:
+            cross = crossed(Style(dashes="none"))
+            entries[render("figure.crosses", **facts)] = cross
         shows = self._alt(render(f"figure.{name}.shows", **facts))
         return Drawing(
             name=name,
@@ -398,18 +407,18 @@ class Picture:
         return figure
 
     def _facts(self, report: Report) -> dict[str, Any]:
-        """What a caption says of intervals, hollow marks, missing figures and seeds."""
+        """What a caption says of intervals, crosses, missing figures and seeds."""
         curves = chain.from_iterable(panel.curves for panel in self.panels)
         shown = chain.from_iterable((*curve.x, *curve.y) for curve in curves)
         rows = [at for at in shown if isinstance(at, Row)]
-        levels, over, hollow = set(), set(), set()
+        levels, over, crosses = set(), set(), set()
         lacking: dict[str, dict[str, None]] = {}
         for row in rows:
             if row.value is not None and row.low is not None:
                 levels.add(row.level)
                 over.add(row.over)
             if row.status in VOID:
-                hollow.add(row.status)
+                crosses.add(row.status)
             elif row.status == "not_estimable":
                 lacking.setdefault(row.note, {})[row.checkpoint] = None
         # Curves are drawn from tables, which have no status of their own.
@@ -422,7 +431,7 @@ class Picture:
             "rows": rows,
             "levels": [f"{100 * level:g}%" for level in sorted(levels)],
             "over": sorted(over, key=OVER_KINDS.index),
-            "hollow": sorted(hollow),
+            "crosses": sorted(crosses),
             "lacking": lacking,
             "seeds": any(entry_of(name) != name for name in palette(report)),
             "apart": False,

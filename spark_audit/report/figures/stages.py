@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 from spark_audit.names import BASE
 from spark_audit.report.figures import chosen_rows, picture, styling, text_room
+from spark_audit.report.figures.forest import greyed
+from spark_audit.report.figures.picture_rows import VALUE_COLUMNS, row_of_values
+from spark_audit.report.standings import method_of, standings
 from spark_audit.results import Report, Row, grouped
 from spark_audit.sentences import render
-
-if TYPE_CHECKING:
-    pass
-from spark_audit.report.figures.picture_rows import VALUE_COLUMNS, row_of_values
 
 SHOWN = picture.Style(marker="o", dashes="none", size=6.0)
 
@@ -25,7 +25,7 @@ def stages(report: Report) -> picture.Picture | None:
     """Memory: a panel a task, a line a series."""
     records = report.tables.get("stages_states", [])
     stages = sorted({record["stage"] for record in records})
-    look = picture.looks(report, width=1.0)
+    look = _looks_of(report, "stages")
     panels = []
     # In the order of training, where it is known.
     ordered = sorted(records, key=lambda one: (one["trained_at"] or 0, one["task"]))
@@ -44,7 +44,8 @@ def stages(report: Report) -> picture.Picture | None:
         "stages.hidden": replace(SHOWN, hollow=True),
         "stages.trained": picture.DASHED,
     }
-    return _stage_figure("stages", panels, keys, level=0.0)
+    doubts = _doubts(report, "stages")
+    return _stage_figure("stages", panels, keys, level=0.0, doubts=doubts)
 
 
 def accuracy(report: Report) -> picture.Picture | None:
@@ -52,7 +53,7 @@ def accuracy(report: Report) -> picture.Picture | None:
     rows = [r for r in report.results if (r.audit, r.metric) == ("utility", "accuracy")]
     tasks = dict.fromkeys(r.grouping[1] for r in rows if r.grouping[0] == "task")
     stages = sorted({int(row.of) for row in rows if row.of.isdigit()})
-    look = picture.looks(report, width=1.0)
+    look = _looks_of(report, "utility")
     panels = []
     for task in tasks:
         figures = _by_stage(report, "utility", "accuracy", task, stages)
@@ -66,32 +67,65 @@ def accuracy(report: Report) -> picture.Picture | None:
         matrix = report.tables.get("accuracy_matrix", [])
         trained = {r["stage"] for r in matrix if r.get("after") == task}
         panels.append((text_room.wrapped(title, width=18), curves, trained))
-    return _stage_figure("utility", panels, {"stages.trained": picture.DASHED})
+    keys = {"stages.trained": picture.DASHED}
+    doubts = _doubts(report, "utility")
+    return _stage_figure("utility", panels, keys, doubts=doubts)
 
 
 def series(report: Report) -> picture.Picture | None:
     """AUC of what is shared: a panel a series, with a line for each way to share it."""
-    look = picture.looks(report, width=1.4)
+    look = _looks_of(report, "series", width=1.4)
     rows = [row for row in report.results if row.group == "pooled"]
-    n = {r.checkpoint: r.n for r in rows if (r.audit, r.metric) == ("series", "auc")}
+    pooled = {
+        row.checkpoint: row
+        for row in rows
+        if (row.audit, row.metric) == ("series", "auc")
+    }
+    doubts = _doubts(report, "series")
     records = (r for r in report.tables["series_stages"] if r["series_value"])
     panels = []
     for name, mine in grouped(records, lambda record: record["checkpoint"]).items():
         stages, curves = [record["stage"] for record in mine], []
         for of, dashes in SERIES_DASHES.items():
-            style = replace(look[name], dashes=dashes)
+            style = greyed(replace(look[name], dashes=dashes), pooled.get(name))
             ends = [[one[f"{of}_{end}"] for end in VALUE_COLUMNS] for one in mine]
             shown = [
                 row_of_values("series", "auc", style, *figures) for figures in ends
             ]
             curves.append(picture.Curve(style, stages, shown))
-        title = f"{text_room.wrapped(name, width=15)}\nn {n.get(name, 0)}"
+        size = pooled[name].n if name in pooled else 0
+        title = f"{text_room.wrapped(name, width=15)}\nn {size}"
+        if name in doubts:
+            title += f"\n{doubts[name].upper()}"
         panels.append((title, curves, set[int]()))
     keys = {
         f"series.{of}": picture.Style(marker="o", dashes=d)
         for of, d in SERIES_DASHES.items()
     }
     return _stage_figure("series", panels, keys, level=0.5)
+
+
+def _doubts(report: Report, audit: str) -> dict[str, str]:
+    """Checkpoint -> why nothing can be concluded from an audit's figures of it."""
+    doubts = {}
+    by_name = {one.name: one for one in standings(report)}
+    for name in styling.palette(report):
+        standing = by_name.get(method_of(name))
+        doubt = standing.doubt_of(audit) if standing else ""
+        if doubt:
+            doubts[name] = doubt
+    return doubts
+
+
+def _looks_of(
+    report: Report, audit: str, *, width: float = 1.0
+) -> dict[str, picture.Style]:
+    """Look of every checkpoint, grey crosses where nothing can be concluded."""
+    doubts = _doubts(report, audit)
+    return {
+        name: greyed(look, None, is_doubtful=name in doubts)
+        for name, look in picture.looks(report, width=width).items()
+    }
 
 
 def _by_stage(
@@ -114,6 +148,7 @@ def _stage_figure(
     keys: Mapping[str, picture.Style],
     *,
     level: float | None = None,
+    doubts: Mapping[str, str] = MappingProxyType({}),
 ) -> picture.Picture | None:
     """Panels of title, curves and own stages, with a line at the level of nothing."""
     panels = [panel for panel in panels if panel[1]]
@@ -123,7 +158,11 @@ def _stage_figure(
     ticks = {x: f"{x:g}" for curve in curves for x, *_ in curve.points}
     flat = [] if level is None else [picture.rule(level, picture.ZERO_LINE)]
     # Above each panel of a series stands whose it is.
-    named = {one.look.name: one.look for one in curves if audit != "series"}
+    named = {}
+    if audit != "series":
+        for curve in curves:
+            doubt = doubts.get(curve.look.name, "").upper()
+            named[f"{curve.look.name} {doubt}".strip()] = curve.look
     return picture.Picture(
         audit=audit,
         panels=[

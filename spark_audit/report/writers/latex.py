@@ -298,7 +298,8 @@ def _sign(char: str) -> str:
 
 
 def _stacked(escaped: object) -> str:
-    """The interval below its value."""
+    """Return the interval below its value, which stands on its checkpoint's line."""
     value, bracket, limits = _tex(escaped).partition(" [")
-    stack = rf"\shortstack{{{value}\\{{\scriptsize [{limits}}}}}"
+    lines = rf"{value}\\{{\scriptsize [{limits}}}"
+    stack = rf"\begin{{tabular}}[t]{{@{{}}c@{{}}}}{lines}\end{{tabular}}"
     return stack if bracket else value
