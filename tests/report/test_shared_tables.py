@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy
 from decoding import lines_of
@@ -143,6 +144,22 @@ def test_no_number_of_any_format_has_more_than_six_digits(report, tmp_path):
     # Those that are not rounded would be seen.
     (tmp_path / "exact.csv").write_text(f"value\n{LONG}\n")
     assert [*long_numbers(tmp_path / "exact.csv")] == [str(LONG)]
+
+
+def test_a_number_of_tries_beyond_counting_is_over_its_bound(tmp_path):
+    rows = [
+        figure("a", f"extract|n50_median|{of}", value, low=value, high=None, **tries)
+        for of, value in (("t1", 1e12), ("top40", 3e7))
+        for tries in [{"unit": "tries", "clusters": 40, "interval": "percentile"}]
+    ]
+    write_report(made_report("a", results=rows), tmp_path, formats=["csv", "md"])
+
+    table = pd.read_csv(tmp_path / "tables" / "results.csv", keep_default_na=False)
+    assert [*table["beyond"]] == ["over 1e12", ""]
+    assert [*table["value"].astype(float)] == [1e12, 1e7]
+    lines = (tmp_path / "tables" / "results.csv").read_text().splitlines()
+    assert all("1000000" not in line for line in lines)
+    assert not [*long_numbers(tmp_path / "tables" / "results.csv")]
 
 
 def test_every_p_of_every_table_has_one_digit(report, tmp_path):

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from spark_audit.report.cells import is_shared
+from spark_audit.report.cells import (
+    LARGE_NUMBER,
+    MAX_SHOWN_VALUE,
+    is_shared,
+    shown,
+)
 from spark_audit.report.disclosure.rounding import step_of
 from spark_audit.report.named import AUDIT, NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.void_rows import with_state_columns
@@ -45,6 +50,7 @@ def write_csv(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
             ("contrasts", report.contrasts),
         ):
             frames[name]["rounded"] = [_is_rounded(row) for row in rows]
+            frames[name]["beyond"] = [beyond_bound(row) for row in rows]
     for name, records in report.tables.items():
         frames[name] = pd.DataFrame(records, dtype=object)
         if name == "accuracy_matrix":  # a line for each task after each stage
@@ -65,6 +71,26 @@ def _is_rounded(row: Row) -> bool:
     return row.value is not None and has_step
 
 
+def beyond_bound(row: Row) -> str:
+    """Return that the value is a bound, beyond which the figure lies; else nothing.
+
+    >>> row = Row(audit="extract", checkpoint="a", metric="n50_median", value=1e12)
+    >>> beyond_bound(row)
+    'over 1e12'
+    """
+    if row.value is None or abs(row.value) < MAX_SHOWN_VALUE:
+        return ""
+    side = "over" if row.value > 0 else "under"
+    return f"{side} {shown(row.value).lstrip('<> ')}"
+
+
+def _short(value: object) -> object:
+    """Return a large number as powers of ten, where these have all of its digits."""
+    if not isinstance(value, float) or abs(value) < LARGE_NUMBER:
+        return value
+    return f"{value:g}" if float(f"{value:g}") == value else value
+
+
 def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
     """The table by the columns' names here, with a part of the rows in two."""
     frame = frame.rename(columns=RENAMED)
@@ -79,10 +105,11 @@ def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
 def csv_text(frame: pd.DataFrame) -> str:
     """Lines below a head, of which no cell is a formula to a spreadsheet."""
     header = pd.Series(frame.columns, dtype=object)
+    frame = frame.astype(object).map(_short)
     safe, head = (
         # Text may be somebody else's.
         one.replace(FORMULA, r"'\1", regex=True)
-        for one in (frame.astype(object), header)
+        for one in (frame, header)
     )
     return str(safe.to_csv(index=False, header=[*head], lineterminator="\n"))
 
