@@ -448,6 +448,9 @@ def _experts(model: Any) -> dict[str, str]:
     kind = theirs._MODEL_TO_CONVERSION_PATTERN.get(model.config.model_type)
     names = theirs._MOE_TARGET_MODULE_MAPPING.get(kind, {})
     places: dict[str, str] = {}
+    if not names:
+        return places
+
     for path, _ in model.named_parameters():
         container, _, leaf = path.rpartition(".")
         for old, new in names.items():

@@ -58,9 +58,10 @@ class AdapterHost:
         self.released = False
         # Before any adapter is among them.
         self.parameters = model.num_parameters()
+        modules = dict(model.named_modules())
         # The first is the model itself, which has no name.
-        _, *self._modules = dict(model.named_modules())
-        self._decoder_front = front_of_decoder(model)
+        _, *self._modules = modules
+        self._decoder_front = front_of_decoder(modules, model.get_input_embeddings())
         if runs:
             self._probe()
 

@@ -80,6 +80,9 @@ class Checkpoint:
     unused
         Tensors of its files that no logit depends on, each with its kind (see
         ``unused_tensors``); known once its skeleton was made.
+    padding_rows
+        Names of embeddings -> their rows of padding, where these hold numbers; known
+        once its skeleton was made.
     """
 
     config: dict[str, Any]
@@ -99,6 +102,7 @@ class Checkpoint:
     source: str = ""
     where: str = ""
     unused: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    padding_rows: State = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def on(self) -> Checkpoint:
@@ -209,6 +213,7 @@ class Checkpoint:
             return empty(architecture, cls).eval()
         model = self._built(state, device_map="meta")
         self.unused.update(unused_tensors.passed_over(stored, model))
+        self.padding_rows.update(_filled_padding_rows(stored, model))
         # Other numbers, where the model has floating-point ones, a cast would hide.
         front, own = f"{model.base_model_prefix}.", dict(model.named_parameters())
         for name, tensor in state.items():
@@ -253,8 +258,8 @@ class Checkpoint:
         else:
             model = self._built(state, device_map={"": self.device})
         self._restore_padding_rows(model)
-        # Limits of activations are buffers, and may be infinite.
         buffers = dict(model.named_buffers())
+        # Limits of activations are buffers, and may be infinite.
         there = {
             name: tensor
             for name, tensor in model.state_dict().items()
@@ -264,7 +269,7 @@ class Checkpoint:
         weight_files.check_finite(there)
         if offloaded(model):
             weight_files.check_finite(self.read())
-        _check_rotations(model)
+        _check_rotations(buffers)
         if not spread:
             drop_parts_beside_text(model)
         return model
@@ -275,18 +280,11 @@ class Checkpoint:
         Some classes of transformers (Youtu) draw their weights again, and spare what
         was read from files but for the row of padding. It is a logit if heads are tied.
         """
-        stored: State = {}
-        for name, module in model.named_modules():
-            row = getattr(module, "padding_idx", None)
-            if not isinstance(module, torch.nn.Embedding) or row is None:
-                continue
-            weight = module.weight
-            if weight.is_meta or bool(weight[row].any()):
-                continue
-            stored = stored or self.read()
-            saved = stored.get(f"{name}.weight")
-            if saved is not None and saved.shape == weight.shape:
-                weight.data[row] = saved[row].to(weight)
+        for name, row in self.padding_rows.items():
+            embeddings = model.get_submodule(name)
+            weight = embeddings.weight
+            if not weight.is_meta and not bool(weight[embeddings.padding_idx].any()):
+                weight.data[embeddings.padding_idx] = row.to(weight)
 
     def _built(
         self,
@@ -416,12 +414,37 @@ def _most_bytes(device: str) -> dict[int | str, int]:
     return most
 
 
-def _check_rotations(model: Any) -> None:
+def _filled_padding_rows(
+    stored: Mapping[str, torch.Tensor], model: torch.nn.Module
+) -> State:
+    """Return the rows of padding that hold numbers, by the name of their embeddings.
+
+    Parameters
+    ----------
+    stored
+        The tensors of the files.
+    model
+        The module, which may be on the meta device.
+    """
+    rows: State = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.nn.Embedding) or module.padding_idx is None:
+            continue
+        saved = stored.get(f"{name}.weight")
+        if saved is None or saved.shape != module.weight.shape:
+            continue
+        row = saved[module.padding_idx]  # (width,)
+        if bool(row.any()):
+            rows[name] = row.clone()
+    return rows
+
+
+def _check_rotations(buffers: Mapping[str, torch.Tensor]) -> None:
     """Refuse frequencies of positions that are no numbers.
 
     Some kernels of attention hide what follows from them: the logits are finite.
     """
-    for name, table in model.named_buffers():
+    for name, table in buffers.items():
         if name.endswith("inv_freq") and not table.is_meta:
             if not bool(torch.isfinite(table).all()):
                 what = "config.json gives positions that are no numbers "

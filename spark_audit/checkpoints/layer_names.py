@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from spark_audit.checkpoints.adapter_config import adapter_type
 from spark_audit.checkpoints.tables import path_of
 from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
@@ -46,16 +48,25 @@ class NamedAdapter:
     notes: list[str]
 
 
-def front_of_decoder(model: Any) -> str | None:
+def front_of_decoder(
+    modules: Mapping[str, torch.nn.Module], embeddings: torch.nn.Module
+) -> str | None:
     """Return what stands in front of ``layers`` in a model's names of its decoder.
 
     The decoder is the module that holds both the input embeddings and the layers.
+
+    Parameters
+    ----------
+    modules
+        All modules of the model by name, the model itself by the empty one.
+    embeddings
+        Those of its input.
     """
-    embeddings = model.get_input_embeddings()
-    for name, module in model.named_modules():
-        children = dict(module.named_children())
-        has_embeddings = any(child is embeddings for child in children.values())
-        if has_embeddings and "layers" in children:
+    for name, module in modules.items():
+        children = module._modules
+        if "layers" in children and any(
+            child is embeddings for child in children.values()
+        ):
             return f"{name}." if name else ""
     return None
 

@@ -210,10 +210,14 @@ def take(
     CheckpointError
         If two copies of a tied table differ.
     """
-    places = _places(peft.get_base_model())
     notes = [given[key] for key in given]
+    unwanted = sorted(state.keys() - wanted.keys())
+    if not unwanted:
+        return notes
+
+    places = _places(peft.get_base_model())
     filled: dict[int, torch.Tensor] = {}
-    for key in sorted(state.keys() - wanted.keys()):
+    for key in unwanted:
         once = _SAVED_TWICE.sub(".", key)
         if once != key and once in state and _is_equal(state[once], state[key]):
             del state[key]

@@ -85,13 +85,19 @@ def passed_over(state: Mapping[str, torch.Tensor], model: Any) -> dict[str, str]
         If one is a mask or a table of positions with other numbers than are computed.
     """
     patterns = [*(model._keys_to_ignore_on_load_unexpected or ()), *_PASSED_OVER]
+    ignored = [
+        name for name in state if any(re.search(pattern, name) for pattern in patterns)
+    ]
+    if not ignored:
+        return {}
+
     known = model.state_dict().keys()
     prefix = f"{model.base_model_prefix}."
     found = {}
-    for name, tensor in state.items():
-        has_place = {name, prefix + name, name.removeprefix(prefix)} & known
-        if has_place or not any(re.search(pattern, name) for pattern in patterns):
+    for name in ignored:
+        if {name, prefix + name, name.removeprefix(prefix)} & known:
             continue
+        tensor = state[name]
         kind = kind_of_unused(name, tensor, model.config)
         is_mask = _MASK.search(name) and tensor.ndim > 1
         if kind is None and (is_mask or _TABLE.search(name)):
