@@ -165,6 +165,31 @@ def test_other_kinds_of_models_are_refused_by_name(tiny_base, tmp_path, copied):
     refused(folder, "config.json is not understood")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ],
+)
+def test_a_byte_order_mark_is_refused_as_transformers_does(name, tiny_base, copied):
+    """Transformers refuses all but one, which it then leaves out in silence."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    folder = copied(tiny_base)
+    path = folder / name
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    refused(folder, f"{name} cannot be read: it begins with a byte order mark")
+    own_reader = {
+        "config.json": AutoModelForCausalLM,
+        "generation_config.json": GenerationConfig,
+    }.get(name, AutoTokenizer)
+    with pytest.raises((OSError, ValueError)):
+        own_reader.from_pretrained(folder)
+
+
 def test_a_model_that_reads_ahead_is_refused(tmp_path):
     from transformers import BertConfig, BertLMHeadModel
 
