@@ -12,7 +12,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -52,6 +52,7 @@ Empty = Literal["keep", "drop"]
 _ROWS_PER_PROGRESS_CALL = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
+_OWN_FIELDS = frozenset(field.name for field in fields(Example))
 _COLUMNS_OF_FORMAT = {
     "own": {"prompt": "prompt", "response": "response"},
     "trace": {"prompt": "prompt", "response": "answer"},
@@ -280,6 +281,7 @@ class _Import:
         column = {"split": "split"} if whole else self._column(row)
         split = self._split(named, _name(row, column.get("split")))
         if whole:
+            row = self._own_fields(row)
             spans = self.spans.read(row, f"{row['prompt']}{row['response']}")
             example = from_row(
                 {**row, "task": self.task, "split": split, "spans": None}, place=place
@@ -315,6 +317,16 @@ class _Import:
             spans=spans,
             template=template,
         )
+
+    def _own_fields(self, row: Row) -> Row:
+        """Return the fields of a row of our own format; other columns are told."""
+        for column in row:
+            if column not in _OWN_FIELDS:
+                # Another name may be anything of the data.
+                is_plain = re.fullmatch(r"[A-Za-z]+(_[A-Za-z0-9]+)*", column)
+                name = repr(column[:40]) if is_plain else "of another name"
+                self._tell(f"column {name} is not read")
+        return {name: value for name, value in row.items() if name in _OWN_FIELDS}
 
     def _spans_of_column(
         self, row: Row, starts: list[tuple[int, str]]

@@ -183,6 +183,8 @@ WRAPPER_KEYS = frozenset(
     "train test validation dataset".split()
 )
 """Keys under which tools write a list of rows."""
+_DESCRIPTIONS = ("features",)
+"""Keys under which the datasets server describes columns."""
 
 
 def _layout_of(value: dict[str, Any]) -> str:
@@ -211,7 +213,7 @@ def _layout_of(value: dict[str, Any]) -> str:
 
 def _wrapper_key(value: dict[str, Any]) -> str | None:
     """The key of the only list of objects, if it is one that tools use for rows."""
-    keys = _lists_of_rows(value)
+    keys = [key for key in _lists_of_rows(value) if key not in _DESCRIPTIONS]
     if len(keys) == 1 and keys[0] in WRAPPER_KEYS:
         return keys[0]
     return None
@@ -241,6 +243,31 @@ def _is_table_of_lists(value: dict[str, Any]) -> bool:
     return has_text and not any(isinstance(cell, dict | list) for cell in cells)
 
 
+def _rows_of_datasets_server(
+    value: dict[str, Any], path: Path, note: Note
+) -> list[Any]:
+    """Return the rows of a page of Hugging Face's datasets server; none: it is none.
+
+    Raises
+    ------
+    InputError
+        If the server has cut cells.
+    """
+    pages = value.get("rows")
+    if not isinstance(pages, list):
+        return []
+    if not all(isinstance(x.get("row"), dict) and "row_idx" in x for x in pages):
+        return []
+    if any(entry.get("truncated_cells") for entry in pages):
+        what = "holds rows whose cells the datasets server has cut"
+        fix = "give the data set itself: hf:OWNER/NAME, or its parquet files"
+        raise InputError(what, where=str(path), fix=fix)
+    total = value.get("num_rows_total")
+    if type(total) is int and total > len(pages):
+        note(f"{path}: is a page of {len(pages)} of {total} rows")
+    return [entry["row"] for entry in pages]
+
+
 def _rows_in_object(value: dict[str, Any], path: Path, note: Note) -> list[Any]:
     """Return the rows that an object holds; it may be a row itself."""
     layout = _layout_of(value)
@@ -253,7 +280,7 @@ def _rows_in_object(value: dict[str, Any], path: Path, note: Note) -> list[Any]:
         key = _wrapper_key(value)
         assert key is not None
         note(f"{path}: is an object, and its rows are those under '{key}'")
-        return list(value[key])
+        return _rows_of_datasets_server(value, path, note) or list(value[key])
 
     if layout == "several":
         listed = ", ".join(_lists_of_rows(value))

@@ -494,3 +494,45 @@ def test_nested_columns_are_read_row_by_row(tmp_path):
     column = pa.array([{"a": ["x", "y"]}, None, {"a": []}, {"a": None}])
     pq.write_table(pa.table({"text": TEXTS, "label": LABELS, "more": column}), path)
     check_four(imported(path)[0])
+
+
+def page_of_the_datasets_server(*, cut=(), n_rows=4):
+    rows = TABLE.to_dict("records")
+    return {
+        "features": [{"feature_idx": 0, "name": "text", "type": {"dtype": "string"}}],
+        "rows": [
+            {"row_idx": number, "row": row, "truncated_cells": list(cut)}
+            for number, row in enumerate(rows)
+        ],
+        "num_rows_total": n_rows,
+        "partial": False,
+    }
+
+
+def test_a_page_of_the_datasets_server_gives_its_rows(tmp_path):
+    path = tmp_path / "page.json"
+    path.write_text(json.dumps(page_of_the_datasets_server(n_rows=900)))
+    rows, told = imported(path)
+    check_four(rows)
+    assert any("4 of 900 rows" in remark for remark in told)
+
+
+def test_a_page_of_the_datasets_server_with_cut_cells_is_refused(tmp_path):
+    path = tmp_path / "page.json"
+    path.write_text(json.dumps(page_of_the_datasets_server(cut=["text"])))
+    assert "hf:OWNER/NAME" in refusal(path)
+
+
+@pytest.mark.parametrize("value", [0.5, None, float("nan"), {"a": 1}])
+def test_columns_beside_all_of_our_own_are_told_and_not_read(value, tmp_path):
+    rows = [
+        {"id": f"r{number}", "task": "t", "split": "train", "prompt": text}
+        | {"response": f" {label}", "score": value, "jo@example.org": 1}
+        for number, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True))
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    imported_rows, told = imported(path)
+    check_four(imported_rows)
+    assert any("column 'score' is not read" in remark for remark in told)
+    assert not any("jo@example" in remark for remark in told)
