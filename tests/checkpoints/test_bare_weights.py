@@ -46,6 +46,8 @@ WRAPPED: dict[str, Callable[[State], Any]] = {
     "opacus": lambda s: {"model": {f"_module.{k}": v for k, v in s.items()}},
     "fsdp": lambda s: {"epoch": 3, "model": fsdp(s)},
     "deepspeed": lambda s: {"module": s, "global_steps": 10},
+    "fabric": lambda s: {f"_forward_module.{k}": v for k, v in s.items()},
+    "other key": lambda s: {"ema": s, "step": 3},
     "nested": lambda s: {"model": {"state_dict": s}, "optimizer": {"lr": 0.1}},
 }
 
@@ -65,6 +67,19 @@ def test_full_weights_say_what_their_source_says(
     assert "tokenizer: the base's" in loaded.notes
     if name == "plain":
         assert not problem_of(file, base=tiny_base)
+
+
+def test_an_average_beside_the_weights_is_left_out_and_told(tuned, tiny_base, tmp_path):
+    state = tuned.state_dict()
+    average = {name: tensor * 0.9 for name, tensor in state.items()}
+    file = tmp_path / "last.pt"
+    torch.save({"model": state, "ema": average, "step": 3}, file)
+    loaded = opened(file, base=tiny_base)
+    assert torch.equal(said(loaded), said(tuned))
+    assert "other weights in the file are left out: ema" in loaded.notes
+
+    torch.save({"net": state, "ema": average}, file)
+    refused(file, "holds several models: net, ema", base=str(tiny_base))
 
 
 def test_safetensors_legacy_pickles_and_a_folder_with_one_file(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -17,9 +19,9 @@ from spark_audit.errors import CheckpointError, shown
 
 _MAX_WRAPPERS = 4
 _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
-# Wrappers put their name in front of everything (DDP, Opacus, TRL), or anywhere in a
-# path (torch.compile, FSDP).
-_FRONT = re.compile(r"^(?:(?:_?module|pretrained_model)\.)+")
+# Wrappers put their name in front of everything (DDP, Opacus, TRL, Fabric), or anywhere
+# in a path (torch.compile, FSDP).
+_FRONT = re.compile(r"^(?:(?:_?module|_forward_module|pretrained_model)\.)+")
 _ANYWHERE = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
@@ -107,13 +109,19 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
     # A pickle can hold itself: wrappers are a few deep, never more.
     for _ in range(_MAX_WRAPPERS):
         held = content if isinstance(content, dict) else {}
+        states = _states_in(held)
         inside = [key for key in _CONTAINERS if isinstance(held.get(key), dict)]
+        inside = inside or states
         if len(inside) > 1:
-            what = f"holds several models: {', '.join(inside)}"
+            what = f"holds several models: {', '.join(map(shown, inside))}"
             raise CheckpointError(what, fix=_ALONE)
         for key in inside:
-            notes.append(f"taken from {key!r} in the file")
+            notes.append(f"taken from '{shown(key)}' in the file")
             content = content[key]
+            beside = [shown(name) for name in states if name != key]
+            if beside:
+                listed = ", ".join(beside[:3])
+                notes.append(f"other weights in the file are left out: {listed}")
     # An empty one is none.
     fix = "save model.state_dict() alone"
     state = weight_files.only_tensors(content or None, fix=fix)
@@ -144,6 +152,22 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
     if not state.keys() <= {*full, *lora, *(k.removeprefix(PEFT_PREFIX) for k in lora)}:
         notes.append("wrappers' names stripped from the tensors' names")
     return full, lora, notes
+
+
+def _states_in(held: Mapping[object, object]) -> list[str]:
+    """Return the keys under which a file holds tensors by name, and nothing else.
+
+    A file that has tensors beside them is one set of weights itself.
+    """
+    if any(isinstance(value, torch.Tensor) for value in held.values()):
+        return []
+    found = []
+    for key, value in held.items():
+        if not isinstance(key, str) or not isinstance(value, dict) or not value:
+            continue
+        if all(isinstance(tensor, torch.Tensor) for tensor in value.values()):
+            found.append(key)
+    return found
 
 
 def _lora_config(
