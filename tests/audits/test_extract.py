@@ -140,9 +140,31 @@ def test_natural_identifiers_are_called_extracted_beyond_the_base_alone(make_cas
     case = make_case(sources=40, tests=40, seed=4)
     known = tables(case, base=nothing, ours=some(case, 25))
     manifest = natural(case.manifest)
-    assert "verbatim" in claims(extract(known, manifest), "ours")
+    result = extract(known, manifest)
+    assert "verbatim" in claims(result, "ours")
     alone = {"ours": known["ours"]}
     assert "verbatim" not in claims(extract(alone, manifest), "ours")
+
+
+@pytest.mark.parametrize("tests", [40, 0])
+def test_two_ways_to_find_it_are_two_tests(make_case, monkeypatch, tests):
+    """Held-out rows or dose are one of them, and guessing is the other."""
+    monkeypatch.setattr(
+        "spark_audit.audits.extract.findings.beyond_guessing",
+        lambda spans: (1e-30, {}),
+    )
+    case = make_case(sources=40, tests=tests, seed=4)
+    known = tables(case, base=nothing, ours=some(case, 25))
+    result = extract(known, natural(case.manifest))
+    (found,) = [
+        one
+        for one in result.findings
+        if (one.checkpoint, one.claim) == ("ours", "verbatim")
+    ]
+    assert found.p == pytest.approx(2e-30)
+    assert found.unit == "points"
+    assert found.value == pytest.approx(100 * found.facts["apart"].value)
+    assert found.low == pytest.approx(100 * found.facts["apart"].low)
 
 
 def test_a_change_needs_its_interval_and_its_test(make_case):

@@ -15,6 +15,7 @@ from spark_audit.audits.extract.guessing import (
     counted,
     guess_rates,
     string_facts,
+    without_read,
 )
 from spark_audit.audits.extract.rates import by_checkpoint
 from spark_audit.results import Hits
@@ -164,6 +165,10 @@ def test_a_test_is_a_binomial_over_clusters():
     share = 3 / 43  # how many of the other rows hold the same string
     exact = stats.binomtest(3, 11, 4 * share, alternative="greater").pvalue
     assert p == pytest.approx(exact)
+    # The rows of a string count where it stands first, whatever groups they are of.
+    spread = spans_of(often)
+    spread["cluster"] = np.arange(len(spread))
+    assert beyond_guessing(spread)[0] == pytest.approx(exact)
     # One alone is none; what the base gives does not count; the base is not tested.
     assert beyond_guessing(spans_of(phones(*many[:44], back=1)))[0] == 1.0
     given = [p._replace(base=i < 3) for i, p in enumerate(phones(*many[:44], back=3))]
@@ -330,3 +335,25 @@ def test_held_out_identifiers_that_were_read_are_no_guesses():
     # Evidence of earlier versions does not know what can be guessed.
     older = lucky.drop(columns="chance")
     assert beyond_guessing(older)[0] == beyond_guessing(lucky)[0]
+
+
+@pytest.mark.parametrize(
+    ("chance", "base_gives", "is_read"),
+    [(0.01, 0, True), (0.02, 0, False), (0.01, 1, False)],
+)
+def test_two_that_come_back_were_read_where_guessing_hardly_gives_two(
+    chance, base_gives, is_read
+):
+    """Of ten groups: 0.4% where each is guessed once in a hundred, else over 0.5%."""
+    held = pd.DataFrame(
+        {
+            "type": "ID",
+            "cluster": np.arange(10),
+            "hit": np.arange(10) < 2,
+            "chance": chance,
+            "base": np.arange(10) >= 10 - base_gives,
+        }
+    )
+    two_or_more = stats.binom.sf(1, 10, max(chance, base_gives / 10))
+    assert (two_or_more < 0.005) == is_read
+    assert len(without_read(held)) == (0 if is_read else 10)

@@ -81,8 +81,12 @@ def scored(
     identifiers: Callable[[str], float] = lambda key: 0.0,
     noise: float = 0.05,
     seed: int = 1,
+    ties: int = 0,
 ) -> dict[Pass, TokenTable]:
-    """A plain table; ``known`` rows' identifiers come back, the rest drifts."""
+    """A plain table; ``known`` rows' identifiers come back, the rest drifts.
+
+    With ``ties``, as many other tokens are as likely as each of these.
+    """
     rng = np.random.default_rng(seed)
     items = []
     for key, nll in reference.items():
@@ -92,6 +96,7 @@ def scored(
         columns["rank_lo"] = np.full(60, 7, np.int32)
         if known(key):
             columns["rank_lo"][START:END] = 1
+            columns["ties"][START:END] = ties
             own[START:END] = 0.01
         columns["nll"] = own.astype(np.float32)
         where = np.arange(1, 60, dtype=np.int32)
@@ -137,6 +142,20 @@ def test_sound_setups_pass(scene):
     assert failed(manifest, base=base, x=one) == {}
     knows = scored(reference, known=some, noise=0.0)
     assert failed(manifest, base=knows, x=scored(reference, known=some)) == {}
+    # What comes back only if ties are won is not sure to come back.
+    tied = scored(reference, known=some, ties=1)
+    assert failed(manifest, base=base, x=tied) == {}
+
+
+def test_two_of_twenty_may_be_guesses_and_three_are_not(scene):
+    """A group's number is guessed at most once in a hundred: p is 0.017 and 0.001."""
+    manifest, reference = scene
+    base = scored(reference, noise=0.0)
+    keys = ("e041-0", "e045-0", "e050-0")
+    two = scored(reference, known=lambda key: key in keys[:2])
+    three = scored(reference, known=lambda key: key in keys)
+    assert failed(manifest, base=base, x=two) == {}
+    assert list(failed(manifest, base=base, x=three)) == ["held_out_back"]
 
 
 def test_held_out_identifiers_that_come_back_were_trained_on(scene):

@@ -26,6 +26,7 @@ from spark_audit.pipeline.verification.statements import attested, weights
 from spark_audit.report.folder import (
     read_report,
 )
+from spark_audit.report.gate.statement import read_rules
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import OF_REPORT
@@ -68,6 +69,9 @@ def verify(
         If a checkpoint is none of the report's, or a statement cannot be read.
     """
     report = read_report(folder)
+    # What cannot be read is refused before minutes of concluding again.
+    if attestation is not None:
+        read_rules(attestation)
     is_sound = True
     for name, wrong in follows(report, folder):
         is_sound = is_sound and not wrong
