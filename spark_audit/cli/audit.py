@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from spark_audit import options
 from spark_audit.audits import AUDITS_ON_REQUEST, Audit
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.messages import say
+from spark_audit.messages import awaited, say
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
 from spark_audit.terminal import flags
@@ -153,6 +153,9 @@ def _audit(
         else:
             tell("\n".join(told(estimated)))
         return
+    if not quiet and awaited():
+        # Libraries and headers take a while before anything can be counted.
+        say("reading the manifest and what the checkpoints are, then their tokenizers")
     from spark_audit.messages import progress
     from spark_audit.pipeline.run import run
 
