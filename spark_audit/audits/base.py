@@ -230,6 +230,8 @@ class Audit(ABC):
 
     latex_table, latex
         Name of its table of LaTeX, if not the audit's, and the columns; none: no table.
+    latex_place
+        Tables of a lower number stand first, those of one number as their audits do.
     """
 
     name: ClassVar[str] = ""
@@ -262,6 +264,7 @@ class Audit(ABC):
     table_rules: ClassVar[Mapping[str, TableRule]] = {}
 
     latex_table: ClassVar[str] = ""
+    latex_place: ClassVar[int] = 0
     latex: ClassVar[tuple[LatexColumn, ...]] = ()
 
     @classmethod

@@ -58,10 +58,11 @@ class NLL(Audit):
         ),
     )
     latex_table = "ablations"
+    latex_place = 1
     latex = (
-        LatexColumn("BWT ↑", "bwt", counted="answers", audit="utility"),
         LatexColumn("Last ↑", "last", counted="answers", audit="utility"),
         LatexColumn("Avg ↑", "avg", counted="answers", audit="utility"),
+        LatexColumn("BWT ↑", "bwt", counted="answers", audit="utility"),
         LatexColumn("PII NLL ↑", "nll", "pii"),
         LatexColumn("Low-sens. NLL ↓", "nll", "low"),
         LatexColumn("Canary NLL ↑", "nll", "canary", "canaries"),

@@ -120,6 +120,7 @@ class Utility(OfSeries):
         LatexColumn("Last ↑", "last", counted="answers"),
         LatexColumn("Avg ↑", "avg", counted="answers"),
     )
+    latex_place = 1
     example = "utility --ckpt runs/mine --data data/test.jsonl"
 
     scorer: Annotated[str, f"how an answer is scored: {', '.join(SCORERS)}"] = (

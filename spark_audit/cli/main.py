@@ -45,9 +45,6 @@ EXAMPLES = {
     "inspect": "inspect runs/mine --base models/base",
     "all": "all --ckpt with=runs/mine without=runs/plain --base models/base "
     "--baseline without --also noise",
-    "stages": "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base "
-    "--order t1,t2",
-    "utility": "utility --ckpt runs/mine --data data/test.jsonl",
     "report": "report reports/reviews-mine --format html,md",
     "persons": "persons reports/before reports/after --person customer-0172",
     "compare": "compare reports/reviews-mine reports/reviews-plain",
@@ -109,13 +106,15 @@ def _app(argv: Sequence[str]) -> App:
     asked[ALL_AUDITS] = "All audits from one scoring pass; noise if asked for."
     for name in (*audit_names(), ALL_AUDITS):
         made: Callable[..., None] = _not_called
+        example = ""
         if name in argv:
             from spark_audit.cli.audit import audit_command
 
             audits = all_audits().values() if name == ALL_AUDITS else [about(name)]
             made = audit_command([*audits])
+            example = about(name).example
         help = asked.get(name) or (about(name).__doc__ or "").split("\n")[0]
-        put(name, made, help=help)
+        put(name, made, help=help, example=example)
     for name in ("report", "persons", "compare", "verify", "epsilon", "gate"):
         put(name, getattr(report_commands, name))
     return app
@@ -131,9 +130,10 @@ def _add(
     function: Callable[..., None],
     *,
     within: str = "",
+    example: str = "",
     **more: Any,
 ) -> None:
-    example = EXAMPLES.get(within + name, f"{name} {EXAMPLE_OPTIONS}")
+    example = EXAMPLES.get(within + name) or example or f"{name} {EXAMPLE_OPTIONS}"
     flags.add(app, name, function, examples=[f"{AUDIT_PROGRAM} {example}"], **more)
 
 

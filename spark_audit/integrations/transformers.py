@@ -29,7 +29,7 @@ from accelerate.utils import (
     gather_object,
 )
 
-from spark_audit.audits import Audit, Matched, find, metric_of
+from spark_audit.audits import TRAINING_AUDITS, Audit, Matched, find, metric_of
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.loaded import Loaded, live, undisturbed
 from spark_audit.errors import InputError, SparkError, one_of
@@ -150,7 +150,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
         manifest: str | Path | Manifest,
         *,
         every: int | None = None,
-        audits: str | Audit | Sequence[str | Audit] = ("matched", "mia"),
+        audits: str | Audit | Sequence[str | Audit] = TRAINING_AUDITS,
         rows: int = MAX_CALLBACK_ROWS,
         fail_if: str | Sequence[str] = (),
         tokenizer: Any = None,

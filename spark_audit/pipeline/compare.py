@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from spark_audit.audits import about, audit_names, find
+from spark_audit.audits import Matched, about, audit_names, find
 from spark_audit.audits.base import Context, baselines_of, guard, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
@@ -113,7 +113,7 @@ def compare(
         "preset": preset or first.settings.get("preset"),
         "seed": seed,
         "baseline": chosen,
-        "matched.null": null,
+        f"{Matched.name}.null": null,
         "compared": [path.name for path in paths],
     }
     options = {

@@ -67,7 +67,7 @@ class Lineup:
         if audit.of_series:
             return name in self.stages or name in self.both or name == BASE
         return name not in self.stages and (
-            name != RELEARNED_BASE or audit.name == "matched"
+            name != RELEARNED_BASE or audit.sees_relearned_base
         )
 
 

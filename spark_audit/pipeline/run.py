@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from spark_audit.audits import DEFAULT_AUDITS
 from spark_audit.errors import IncompleteError
 from spark_audit.files import alone
 from spark_audit.messages import awaited, say
@@ -82,7 +83,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
 def audit(
     ckpt: Any,
     *,
-    audits: Any = ("matched",),
+    audits: Any = DEFAULT_AUDITS,
     progress: bool | None = None,
     **options: Any,
 ) -> Report:

@@ -123,7 +123,7 @@ def _open(clean: Sequence[Standing]) -> dict[str, Any]:
         for each in one.tried:
             if not each.ran:
                 commands[each.audit] = None
-            elif (each.audit, each.outcome) == ("canary", "not tested"):
+            elif each.outcome == "not tested" and about(each.audit).needs_canaries:
                 unplanted = True
             elif each.outcome not in RESULTS[0]:
                 unanswered.setdefault(each.attack, []).append(one.name)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_audit.audits import about
+from spark_audit.audits import Extraction, Membership, about
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, OutputError, visible
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from spark_audit.manifest.schema import Manifest
 
-AUDIT, SCORE = "mia", "reference"
 BLIND = "blind text classifier"
 """The guard that the texts alone do not tell trained from held-out rows."""
 NAMED_SHARE = 0.1
@@ -68,8 +67,13 @@ class Named:
         return render("named.summary", **counts, **told)
 
 
-def evidence_of(report: Report, folder: Path, audit: str = AUDIT) -> Evidence:
+def evidence_of(report: Report, folder: Path, audit: str = "") -> Evidence:
     """The evidence of an audit that a report was made from.
+
+    Parameters
+    ----------
+    audit
+        Its name; by default the audit of membership.
 
     Raises
     ------
@@ -78,6 +82,7 @@ def evidence_of(report: Report, folder: Path, audit: str = AUDIT) -> Evidence:
     OutputError
         If it is not as the report says that it was written.
     """
+    audit = audit or Membership.name
     path = folder / "scores" / about(audit).evidence_file()
     told = report.evidence.get(path.name)
     if told is None and not path.is_file():
@@ -117,7 +122,8 @@ def named_rows(
         if name == BASE:
             continue
         place = units["task"], units["cluster"]
-        scores = conformal.standardised(evidence.row(name, SCORE), held_out, *place)
+        own_scores = evidence.row(name, Membership.names_rows_by)
+        scores = conformal.standardised(own_scores, held_out, *place)
         p = conformal.conformal_p(scores, held_out, units["cluster"])
         rows = facts.assign(p=p, named=conformal.discoveries(p, share=share))[~held_out]
         by_group = rows.dropna(subset="p").groupby("group")["p"]
@@ -142,8 +148,9 @@ def _doubt(report: Report, name: str) -> str:
     for guard in faults(report.guards, entry_of(name)):
         return guard.detail
     for guard in report.guards:
-        ours = guard.says.startswith("guard.mia.") and guard.checkpoint in ("", BASE)
-        if guard.says == "guard.mia.untrained":
+        key = f"guard.{Membership.name}."
+        ours = guard.says.startswith(key) and guard.checkpoint in ("", BASE)
+        if guard.says == f"{key}untrained":
             # The score is a change of `loss`: other scores void only themselves.
             ours &= getattr(guard.facts["auc"], "of", "") == "loss"
         # Rows of other texts look unfamiliar without any training.
@@ -196,8 +203,8 @@ def persons(
         If the manifest has other identifiers than were audited.
     """
     evidence, extracted = evidence_of(report, folder), None
-    if about("extract").evidence_file() in report.evidence:
-        extracted = evidence_of(report, folder, "extract")
+    if Extraction.evidence_file() in report.evidence:
+        extracted = evidence_of(report, folder, Extraction.name)
     units = evidence.units
     asked = () if extracted is None else extracted.units["cluster"]
     groups = _groups(units, ids, sources or {}, asked)
@@ -337,7 +344,8 @@ def changed(
         pairs = [(ours[0], theirs[0])]
     found = []
     for old, new in pairs:
-        move = after.row(new, SCORE) - before.row(old, SCORE)
+        score = Membership.names_rows_by
+        move = after.row(new, score) - before.row(old, score)
         scaled = conformal.standardised(move, held_out, units["task"], units["cluster"])
         down, up = (
             conformal.conformal_p(x, held_out, units["cluster"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from spark_audit import sentences
-from spark_audit.audits import AUDITS, AUDITS_ON_REQUEST, about, audit_names
+from spark_audit.audits import AUDITS_ON_REQUEST, about, audit_names
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
 from spark_audit.audits.trained_rows import question_of
@@ -35,7 +35,6 @@ from spark_audit.results import (
     grouped,
 )
 from spark_audit.results.findings import DETECTED, SEVERITY
-from spark_audit.sentences import knows
 
 State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
 
@@ -49,9 +48,6 @@ SHAPES: dict[State, str] = {
 
 NOT_TESTED_CLAIMS = ("not_tested", "confounded")
 """Claims that state why memory was not tested."""
-
-OF_IDENTIFIERS = ("matched", "twins", "extract")
-"""Attacks on identifiers; canaries are nobody's, membership is of no identifier."""
 
 Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
 
@@ -97,8 +93,9 @@ class Tried:
     def shown(self) -> str:
         """What it tries, and by how much it found that."""
         finding = self.finding if self.outcome == "FOUND" else None
-        facts = {"attack": self.attack, "finding": finding}
-        return sentences.render("states.tried", seed=_seed(finding), **facts)
+        return sentences.render(
+            "states.tried", seed=_seed(finding), attack=self.attack, finding=finding
+        )
 
 
 @dataclass(frozen=True)
@@ -176,8 +173,10 @@ class Standing:
 
         ``None`` where it detected one, or there is no such test.
         """
-        clean = any(one.audit == "matched" for one in self.tally.get("not shown", ()))
-        return self.memory.mde if clean and self.memory else None
+        if self.memory is None:
+            return None
+        clean = {tried.audit for tried in self.tally.get("not shown", ())}
+        return self.memory.mde if self.memory.audit in clean else None
 
     def doubt_of(self, audit: str) -> str:
         """Return why nothing can be concluded from an audit's figures, in words.
@@ -197,16 +196,16 @@ class Standing:
     @property
     def attacks(self) -> list[Tried]:
         """All but the one whose figure the memory plot shows."""
-        return [tried for tried in self.tried if tried.audit != "matched"]
+        return [one for one in self.tried if not about(one.audit).memory_metric]
 
     @property
     def unclear(self) -> bool:
         """Whether a measured difference may come from the texts alone."""
         doubts = (one.finding for one in self.tried if one.outcome == "confounded")
         return any(
-            about(one.audit).memory or one.audit == "extract"
-            for one in doubts
-            if one is not None and one.checkpoint != BASE
+            _can_show_leak(finding.audit)
+            for finding in doubts
+            if finding is not None and finding.checkpoint != BASE
         )
 
     @property
@@ -229,9 +228,16 @@ class Standing:
         """The types that it exposes most, or that none is shown to be; else empty."""
         if self.exposed:
             return sentences.render("page.exposed", exposed=self.exposed)
-        tested = {one.audit for one in self.tried if one.outcome == "not shown"}
-        clean = self.state == "NO LEAK FOUND" and tested & {*OF_IDENTIFIERS}
+        tested = [one.audit for one in self.tried if one.outcome == "not shown"]
+        looked = any(about(audit).attacks_identifiers for audit in tested)
+        clean = self.state == "NO LEAK FOUND" and looked
         return sentences.render("page.no_type") if clean else ""
+
+
+def _can_show_leak(audit: str) -> bool:
+    """Whether the severest claim of an audit is more than membership."""
+    claim = about(audit).strongest_claim
+    return claim is not None and SEVERITY[claim] > SEVERITY["membership"]
 
 
 def _seed(finding: Finding | None) -> str:
@@ -254,7 +260,7 @@ def standings(report: Report) -> list[Standing]:
         name
         for name in audit_names()
         if name in scored or name not in AUDITS_ON_REQUEST
-        if knows(f"audit.{name}.attack") or (name not in AUDITS and about(name).covers)
+        if about(name).covers is not None
     ]
     if not scored.keys() & {*attacks}:
         return []
@@ -384,36 +390,50 @@ def _standing(
         near = min(tests, key=lambda one: _p(one.finding), default=None)
         if near and (_p(near.finding) >= ALPHA or near.finding is led_by):
             near = None
-    # Over sources, as the states are: over a few seeds an interval may be endless, and
-    # next to what was found in these checkpoints it read as if nothing had been.
-    wanted = ("matched", "memory", name, "sources")
-    rows = [
-        row
-        for row in report.results
-        if (row.audit, row.metric, row.checkpoint, row.over) == wanted
-    ]
-    pooled = (row for row in rows if (row.of, row.group) == ("", "pooled"))
-    sides: tuple[int, ...] = ()
-    for one in findings:
-        both = one.facts.get("trained"), one.facts.get("held_out")
-        counted = [row.clusters for row in both if isinstance(row, Row)]
-        if (one.audit, one.checkpoint) == ("matched", name) and len(counted) == 2:
-            sides = tuple(counted)
-            break
+    memory_rows = _memory_rows(report, name)
+    pooled = (row for row in memory_rows if (row.of, row.group) == ("", "pooled"))
     return Standing(
         name,
         state,
         detections,
         tried,
-        exposed=_exposed(rows, findings),
+        exposed=_exposed(memory_rows, findings),
         faults=failed,
         question=question_of(report.guards, name),
         led_by=led_by,
         nearest=near,
         # Where the setup is at fault, there is no valid figure.
         memory=None if failed else next(pooled, None),
-        sides=sides,
+        sides=_sides(findings, name),
     )
+
+
+def _memory_rows(report: Report, name: str) -> list[Row]:
+    """Return a checkpoint's rows of the metric that the memory plot shows.
+
+    They are over sources, as the states are: over a few seeds an interval may be
+    endless, and next to what was found in these checkpoints it read as if nothing had
+    been.
+    """
+    return [
+        row
+        for row in report.results
+        if row.checkpoint == name
+        and row.over == "sources"
+        and row.metric == about(row.audit).memory_metric
+    ]
+
+
+def _sides(findings: Iterable[Finding], name: str) -> tuple[int, ...]:
+    """Return groups of trained and of held-out identifiers of a test of memory."""
+    for finding in findings:
+        if finding.checkpoint != name or not about(finding.audit).memory_metric:
+            continue
+        sides = [finding.facts.get("trained"), finding.facts.get("held_out")]
+        counts = [side.clusters for side in sides if isinstance(side, Row)]
+        if len(counts) == 2:
+            return tuple(counts)
+    return ()
 
 
 def _p(finding: Finding | None) -> float:
@@ -447,7 +467,9 @@ def _exposed(memory: Iterable[Row], own: Sequence[Finding]) -> tuple[Row, ...]:
     less likely.
     """
     claims = {one.claim for one in own if one.detected}
-    less = any((one.audit, one.claim) == ("matched", "betrays") for one in own)
+    less = any(
+        one.claim == "betrays" and bool(about(one.audit).memory_metric) for one in own
+    )
     less &= not claims & {"memory", "verbatim"}
     way = 1 if less else -1
     rows = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+from spark_audit.audits import about
 from spark_audit.audits.setup_guards import faults
 from spark_audit.report.standings import method_of, standings
 from spark_audit.results import Contrast, Finding, Report, Row
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 F = TypeVar("F", Row, Contrast, Finding)
-
-SOUND = ("utility",)
-"""Audits that compare with neither base nor held-out rows: no setup guard voids them.
-"""
 
 
 class Marks:
@@ -53,7 +50,7 @@ class Marks:
 
     def _failed(self, audit: str, checkpoint: str) -> str:
         stands = (audit, method_of(checkpoint)) in self._standing
-        if stands or not checkpoint or audit in SOUND:
+        if stands or not checkpoint or not about(audit).voided_by_setup:
             return ""
         failed = faults(self._guards, checkpoint)
         return failed[0].name if failed else ""

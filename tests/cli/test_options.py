@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import AUDITS, all_audits
 from spark_audit.cli import audit
 from spark_audit.cli.main import COMMAND_GROUPS, EXAMPLE_OPTIONS, EXAMPLES, _app, run
 from spark_audit.options import ADVANCED, HOW, OUTPUT, WHAT, WHERE
@@ -15,7 +15,8 @@ from spark_train.cli import TRAIN_COMMANDS as TRAIN_COMMANDS
 from spark_train.cli import _app as train_app
 from spark_train.cli import run as train
 
-COMMANDS = (*EXAMPLES, "matched")
+AUDIT_EXAMPLES = [audit.example for audit in all_audits().values() if audit.example]
+COMMANDS = (*EXAMPLES, *(line.split()[0] for line in AUDIT_EXAMPLES), "matched")
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def test_help_has_panels_whole_choices_and_examples(command, monkeypatch, capsys
 
 
 def test_every_example_is_a_command_that_can_be_read():
-    for line in (*EXAMPLES.values(), f"matched {EXAMPLE_OPTIONS}"):
+    usual = f"matched {EXAMPLE_OPTIONS}"
+    for line in (*EXAMPLES.values(), *AUDIT_EXAMPLES, usual):
         argv = shlex.split(line)
         _app(argv).parse_args(argv)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from spark_audit.audits import Matched
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.verification.checked import Checked, does_not_follow, is_same
 from spark_audit.report.assemble import MATCHING_TABLES, matching
@@ -15,9 +16,9 @@ def counts_of_evidence(
     report: Report, evidence: Mapping[str, Evidence]
 ) -> Iterator[Checked]:
     """Yield whether as many identifiers are counted as ``matched`` read."""
-    if "matched" not in evidence:
+    if Matched.name not in evidence:
         return
-    units = evidence["matched"].units
+    units = evidence[Matched.name].units
     pairs = units[units["role"] == "pii"]
     trained = pairs[pairs["split"] == "train"]
     counted = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from spark_audit.audits import about
 from spark_audit.audits.claims import ALPHA
 from spark_audit.results import Row
 
@@ -22,9 +23,6 @@ DIGITS = 6
 """The most digits that a number has in a shared file, whatever it is of."""
 
 
-# As the number of its clusters allows: what two figures differ by, of a whole and its
-# part or of reports before and after a row was removed, is the contribution of few
-# rows. It stays open by what an average cluster contributes, to each side.
 def step_of(row: Row) -> float | None:
     """The rounding step of a row's figures; none where nothing asks for one.
 
@@ -37,7 +35,7 @@ def step_of(row: Row) -> float | None:
     """
     if row.unit == "log10 tries":
         return 0.5
-    if row.audit == "utility" or (row.audit == "canary" and row.unit != "nats"):
+    if about(row.audit).is_of_nobody(row.unit):
         return None
     clusters = max(row.clusters, 1)
     se = 0.0 if row.low is None or row.high is None else (row.high - row.low) / 4
@@ -48,7 +46,7 @@ def step_of(row: Row) -> float | None:
     )
     least /= clusters
     if row.unit == "":
-        step = max(least * (1 if row.audit == "rank" else 2), 4 * se**2)
+        step = max(least * about(row.audit).disclosure_step, 4 * se**2)
     else:
         least *= math.sqrt(clusters) if row.unit == "ranks" else 1
         step = max(least, se / math.sqrt(clusters))

@@ -38,13 +38,11 @@ def _unit(row: Row) -> tuple[str, ...]:
 
 
 def _whole(row: Row) -> tuple[str, ...] | None:
-    """What figure is of all identifiers, where this is of those with a control."""
-    place = (row.checkpoint, row.over, row.group)
-    if (row.audit, row.of) == ("rank", "pii"):
-        return ("rank", row.metric, "pii_all", *place)
-    if (row.audit, row.metric) == ("matched", "nll_pii"):
-        return ("nll", "nll", "pii", *place)
-    return None
+    """Return the place of the figure of all identifiers, if this is of a part."""
+    whole = about(row.audit).whole_of(row.metric, row.of)
+    if whole is None:
+        return None
+    return (*whole, row.checkpoint, row.over, row.group)
 
 
 def withheld_rows(rows: Sequence[Row]) -> dict[int, str]:
@@ -57,8 +55,7 @@ def withheld_rows(rows: Sequence[Row]) -> dict[int, str]:
         sizes[place] = max(sizes.get(place, 0), row.clusters)
         if row.value is not None:
             matched[_whole(row)] = row.n
-        planted = row.audit == "canary" and row.unit != "nats"
-        if not planted and row.audit != "utility":
+        if not about(row.audit).is_of_nobody(row.unit):
             units.setdefault(_unit(row), []).append(row)
     found: dict[int, str] = {}
     parts: dict[tuple[str, ...], list[list[Row]]] = {}

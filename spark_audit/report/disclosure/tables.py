@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from spark_audit.audits import all_audits
 from spark_audit.report.disclosure.rounding import (
     MIN_STEP_TIMES_CLUSTERS,
     count_of,
@@ -19,14 +20,11 @@ from spark_audit.report.disclosure.rounding import (
 from spark_audit.results import Report
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH, WITHHELD
 
+if TYPE_CHECKING:
+    from spark_audit.audits.base import TableRule
+
 MATCHING_TABLE = "matching_by_type"
 """The table of how many identifiers have a control."""
-
-PLANTED = ("canary_by_dose", "canary_epsilon", "canary_one_run", "series_epsilon")
-"""Tables of planted strings, which belong to nobody: only digits are cut."""
-
-ACCURACY = ("accuracy_matrix",)
-"""Tables that count answers: only digits are cut."""
 
 PLACE_COLUMNS = (
     *("nats", "caliper_nats", "sigma", "relative", "rank", "fpr"),
@@ -36,11 +34,8 @@ PLACE_COLUMNS = (
 
 COUNT_COLUMNS = ("clusters", "spans", "pairs", "draws", "tokens", "n")
 
-EXTRACTED = "extract_prompts"
-"""The table of how many identifiers come back; its floats are points."""
-
-NEEDED = ("mia_roc",)
-"""Tables whose records say nothing without a figure."""
+POINTS = 100
+"""A whole share, in points."""
 
 Record = dict[str, Any]
 
@@ -49,15 +44,28 @@ def shown_table(name: str, records: list[Record], report: Report) -> list[Record
     """Return the records of a table as shared files hold them."""
     if name == MATCHING_TABLE:
         return [_matching(record) for record in records]
-    if name in (*PLANTED, *ACCURACY):
-        return [_with_digits(record) for record in records]
     audit = report.origins.get(name, "")
+    rule = _rule_of(name)
+    if rule == "digits":
+        return [_with_digits(record) for record in records]
     shown_records = []
     for record in records:
-        shown_record = _record(name, record, _clusters_of(record, audit, report))
+        shown_record = _record(record, _clusters_of(record, audit, report), rule)
         if shown_record is not None:
             shown_records.append(_with_digits(shown_record))
     return shown_records
+
+
+def _rule_of(name: str) -> TableRule | None:
+    """Return how a table is held, as the audit says that makes one of its name.
+
+    A report says by itself which audit made a table; it is not asked, because it may
+    come from somebody else.
+    """
+    for audit in all_audits().values():
+        if name in audit.table_rules:
+            return audit.table_rules[name]
+    return None
 
 
 _LENGTH = re.compile(r" of length \d+")
@@ -102,7 +110,7 @@ def _clusters_of(record: Record, audit: str, report: Report) -> int:
     return min(sizes, default=report.manifest.n_clusters)
 
 
-def _record(name: str, record: Record, size: int) -> Record | None:
+def _record(record: Record, size: int, rule: TableRule | None) -> Record | None:
     """A record without figures of few; nothing where it says nothing without."""
     figures = {
         key: value
@@ -115,10 +123,10 @@ def _record(name: str, record: Record, size: int) -> Record | None:
         return record  # of nothing, and why
     if size < MIN_CLUSTERS_TO_PUBLISH:
         empty = dict.fromkeys(figures) | {"note": WITHHELD}
-        return None if name in NEEDED else record | empty
-    step = step_above(MIN_STEP_TIMES_CLUSTERS / size) * (
-        100 if name == EXTRACTED else 1
-    )
+        return None if rule == "dropped" else record | empty
+    step = step_above(MIN_STEP_TIMES_CLUSTERS / size)
+    if rule == "points":
+        step *= POINTS
     told = dict(record)
     for key, value in record.items():
         if key in ("tokens", "n"):
@@ -127,7 +135,7 @@ def _record(name: str, record: Record, size: int) -> Record | None:
             told[key] = rounded_p(value)
         elif key in figures and isinstance(value, float):
             told[key] = rounded(value, step)
-        elif key in figures and name == EXTRACTED:
+        elif key in figures and rule == "points":
             # A cluster has several identifiers, and each of them several parts.
             tried = max(size, record.get("spans") or 0, record.get("tried") or 0)
             told[key] = round(rounded(value, count_step(tried, size)))

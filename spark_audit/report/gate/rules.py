@@ -124,8 +124,7 @@ def parse_rule(text: str) -> Rule:
     if match.re is _CLAIM:
         claim = match["claim"]
         if claim not in SEVERITY:
-            known = "verbatim" if claim.startswith("extract") else claim
-            fix = choose(known, SEVERITY)
+            fix = choose(_nearest_claim(claim), SEVERITY)
             raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
         return Rule(bound=SEVERITY[claim], claim=claim, **told)
     audit, _, rest = match["figure"].partition(".")
@@ -144,6 +143,15 @@ def parse_rule(text: str) -> Rule:
         raise InputError("its bound is not finite", where=where, fix=RULE_SHAPE)
     metric, of = _named(rest, audit, where)
     return Rule(audit=audit, metric=metric, of=of, field=field, bound=bound, **told)
+
+
+def _nearest_claim(text: str) -> str:
+    """Return the severest claim of the audit that a text begins with, else the text."""
+    for name in audit_names():
+        claim = about(name).strongest_claim
+        if claim is not None and text.startswith(name):
+            return claim
+    return text
 
 
 def _check_guard(name: str, where: str) -> None:

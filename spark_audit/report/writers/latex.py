@@ -10,13 +10,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
 from spark_audit import sentences
-from spark_audit.audits.claims import carriers
-from spark_audit.audits.mia.audit import TABULATED_SCORES
+from spark_audit.audits import about, all_audits
+from spark_audit.audits.base import Audit, LatexColumn
 from spark_audit.report.cells import EMPTY_CELL, VOID, figure, is_shared, line_name
 from spark_audit.report.standings import method_of, standings, state_name
 from spark_audit.report.tables import methods_of
@@ -28,58 +28,16 @@ INLINE = 4
 """Columns of figures up to which an interval stands beside its value, not below."""
 
 
-class Column(NamedTuple):
-    """A column: its header, and the rows that it shows.
-
-    ``of = "last"`` of an accuracy is a series' last stage; ``counted`` says what the
-    rows' ``n`` counts.
-    """
-
-    header: str
-    audit: str
-    metric: str
-    of: str = ""
-    counted: str = "tokens"
-    group: str = "pooled"
-
-
-LAST, AVG, BWT = (
-    Column(f"{name} ↑", "utility", name.lower(), counted="answers")
-    for name in ("Last", "Avg", "BWT")
-)
-LATEX_COLUMNS: Mapping[str, tuple[Column, ...]] = {
-    # Memory first: the others move in any fine-tuning. Delta_sel has no better side, as
-    # a model that leaks, or one that is broken, may have the largest.
-    "matched": (
-        Column("Memory ≈0", "matched", "memory", group="pooled"),
-        Column("PII NLL", "matched", "nll_pii"),
-        Column("Matched NLL", "matched", "nll_control"),
-        Column("Δsel", "matched", "delta_sel"),
-        Column("Δsel change", "matched", "delta_sel", "change"),
-    ),
-    "rank": (
-        Column("Rank mean ↑", "rank", "rank_mean", "pii"),
-        Column("Rank median ↑", "rank", "rank_median", "pii"),
-        *(Column(f"Top-{k} ↓", "rank", f"top{k}_rate", "pii") for k in (1, 5, 10)),
-    ),
-    "canary_rank": (
-        Column("Full rank ↑", "canary", "rank_mean", "full", "canaries"),
-        Column("Exposure ↓", "canary", "exposure_mean", "full", "canaries"),
-        Column("Full Top-1 ↓", "canary", "top1_rate", "full", "canaries"),
-        Column("Full Top-10 ↓", "canary", "top10_rate", "full", "canaries"),
-    ),
-    "mia": (),
-    "ablations": (
-        *(LAST, AVG, BWT),
-        Column("PII NLL ↑", "nll", "nll", "pii"),
-        Column("Low-sens. NLL ↓", "nll", "nll", "low"),
-        Column("Canary NLL ↑", "nll", "nll", "canary", "canaries"),
-    ),
-    "utility": (BWT, LAST, AVG),
-}
-"""The paper's tables, in its order; captions are the sentences ``latex.NAME``."""
-Shown = Mapping[Column, Mapping[str, Row]]
+Shown: TypeAlias = Mapping[LatexColumn, Mapping[str, Row]]
 """Column -> name of a line -> row."""
+
+
+class LatexTable(NamedTuple):
+    """A table of the paper; its caption is the sentence ``latex.NAME``."""
+
+    name: str
+    audit: type[Audit]
+    columns: Sequence[LatexColumn]
 
 
 def write_latex(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
@@ -94,15 +52,36 @@ def write_latex(report: Report, folder: Path, how: WriterInput) -> Iterator[File
 def latex_tables(report: Report) -> dict[str, str]:
     """Every table that the report holds figures for, as LaTeX, by its file's stem."""
     by_place = _rows(report)
-    tables = {}
-    for name in LATEX_COLUMNS:
-        columns = _columns(name, report)
-        places = {one: one[1:4] + one[5:] for one in columns}
-        figures = {k: by_place[v] for k, v in places.items() if v in by_place}
-        # The audit of the last column is the one that a table is of.
-        own = [rows for one, rows in figures.items() if one.audit == columns[-1].audit]
-        if any(row.value is not None for rows in own for row in rows.values()):
-            tables[name] = _table(name, report, figures)
+    tables: dict[str, str] = {}
+    for table in _layouts(report):
+        figures: dict[LatexColumn, dict[str, Row]] = {}
+        has_own_figure = False
+        for column in table.columns:
+            audit = column.audit or table.audit.name
+            place = (audit, column.metric, column.of, column.group)
+            rows = by_place.get(place)
+            if rows is None:
+                continue
+
+            # The table's own audit is named too: notes ask whose rows a column has.
+            figures[column._replace(audit=audit)] = rows
+            if audit == table.audit.name:
+                values = [row.value for row in rows.values()]
+                has_own_figure |= any(value is not None for value in values)
+        if has_own_figure:
+            tables[table.name] = _table(table.name, report, figures)
+    return tables
+
+
+def _layouts(report: Report) -> list[LatexTable]:
+    """Return the tables of all audits that have columns, in the paper's order."""
+    paper = report.settings.get("preset") == "paper"
+    tables = []
+    for audit in sorted(all_audits().values(), key=lambda audit: audit.latex_place):
+        columns = audit.latex_columns(report.results, report.findings, paper=paper)
+        if columns:
+            name = audit.latex_table or audit.name
+            tables.append(LatexTable(name, audit, columns))
     return tables
 
 
@@ -116,37 +95,6 @@ def _rows(report: Report) -> dict[tuple[str, ...], dict[str, Row]]:
         place = (row.audit, row.metric, of, row.group)
         found.setdefault(place, {})[line_name(row)] = row
     return found
-
-
-def _columns(name: str, report: Report) -> Sequence[Column]:
-    """The columns of a layout: of tasks and scores those that the report has."""
-    if name == "mia":
-        return [*_membership(report)]
-    if name == "utility":
-        tasks = [r.grouping[1] for r in report.results if r.metric == "accuracy"]
-        return [
-            Column(task, "utility", "accuracy", "last", "answers", f"task:{task}")
-            for task in filter(None, dict.fromkeys(tasks))
-        ] + [*LATEX_COLUMNS[name]]
-    if name == "canary_rank" and report.settings.get("preset") == "paper":
-        # Averaged over annotations, as the paper does.
-        own = {"of": "full/annotation", "counted": "annotations"}
-        return [column._replace(**own) for column in LATEX_COLUMNS[name]]
-    return LATEX_COLUMNS[name]
-
-
-def _membership(report: Report) -> Iterator[Column]:
-    """The AUC of scores that claims may rest on, and of the paper's; some TPR."""
-    scored = {row.of for row in report.results if row.audit == "mia"}
-    resting = {*carriers(report.findings, "mia").values()}
-    for metric, words, scores in (
-        ("auc", "AUC ≈0.5", scored),
-        ("tpr_at_fpr_5", "TPR@5% FPR ↓", resting or {"response", "reference"}),
-    ):
-        for score in TABULATED_SCORES:
-            if score in scores:
-                header = f"{sentences.render(f'latex.score_{score}')} {words}"
-                yield Column(header, "mia", metric, score, "rows")
 
 
 def _table(name: str, report: Report, figures: Shown) -> str:
@@ -175,7 +123,9 @@ def _table(name: str, report: Report, figures: Shown) -> str:
         .map_index(lambda _: "textbf:--rwrap;", axis=1)
     )
     paper = report.settings.get("preset") == "paper"
-    caption = sentences.render(f"latex.{name}", each=paper)
+    # An audit of another package may have no words for its table.
+    key = f"latex.{name}"
+    caption = sentences.render(key, each=paper) if sentences.knows(key) else name
     shape = f"@{{}}ll{'c' * len(figures)}@{{}}"
     tabular = style.to_latex(hrules=True, column_format=shape).strip()
     below = pd.DataFrame(_notes(report, figures)).style.hide(axis=0).hide(axis=1)
@@ -218,7 +168,7 @@ def _notes(report: Report, figures: Shown) -> list[str]:
     facts = {
         "partial": report.status == "partial",
         "levels": [f"{100 * v:g}%" for v in {row.level for row in bounded}],
-        "unit": "canaries" if {row.audit for row in rows} == {"canary"} else "clusters",
+        "unit": _independent_units(row.audit for row in rows),
         "manifest": report.manifest.name,
         "methods": sorted(methods_of(bounded)),
         "seeds": any(row.over != "sources" for row in rows),
@@ -234,6 +184,12 @@ def _notes(report: Report, figures: Shown) -> list[str]:
         *filter(None, sentences.under("latex.note.", **facts)),
         *(f"{', '.join(lines)}: {note}." for note, lines in remarks.items()),
     ]
+
+
+def _independent_units(audits: Iterable[str]) -> str:
+    """Return what all intervals are over; audits that differ have clusters at least."""
+    units = {about(audit).independent_units for audit in audits}
+    return units.pop() if len(units) == 1 else Audit.independent_units
 
 
 def _failed(report: Report) -> dict[str, list[str]]:
@@ -256,7 +212,7 @@ def _sizes(figures: Shown) -> dict[str, list[str]]:
         if rows := [row for row in known if row.over == "sources"] or known:
             text = f"{_span(row.n for row in rows)} {column.counted}"
             if column.counted != "canaries":
-                unit = "canaries" if column.audit == "canary" else "clusters"
+                unit = about(column.audit).independent_units
                 text += f" in {_span(row.clusters for row in rows)} {unit}"
             headers.setdefault(text, []).append(column.header.rstrip(" ↑↓"))
     return headers
@@ -268,9 +224,17 @@ def _span(values: Iterable[int]) -> str:
 
 
 LATEX_SIGNS = {
-    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "≈": r"$\approx$", "Δ": r"$\Delta$"},
-    **{"≤": r"$\leq$", "≥": r"$\geq$", "<": r"$<$", ">": r"$>$", "|": r"$|$"},
-    **{'"': r"{\char34}", "`": r"{\char96}"},
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "≈": r"$\approx$",
+    "Δ": r"$\Delta$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    '"': r"{\char34}",
+    "`": r"{\char96}",
 }
 COMBINING_MARKS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
 ACCENTS = dict(zip(COMBINING_MARKS, "`'^~\"rvc", strict=True))

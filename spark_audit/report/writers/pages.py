@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from spark_audit import sentences
-from spark_audit.audits import about, metric_of
+from spark_audit.audits import Matched, about, metric_of
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
@@ -296,12 +296,22 @@ def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
         told["identifiers"] = render("dossier.identifiers_by_type", counts=counts)
     counted = {"spans": facts.n_spans, "clusters": facts.n_clusters}
     told["matched"] = render("dossier.matched_count", **counted)
-    wanted = ("canary", "exposure_mean", "pooled")
-    rows = (r for r in report.results if (r.audit, r.metric, r.group) == wanted)
     # Of canaries that no audit of this report asked for nothing is said.
-    if planted := max((row.n for row in rows), default=0):
-        told["canaries"] = str(planted)
+    if n_planted := _planted(report):
+        told["canaries"] = str(n_planted)
     return [(render(f"dossier.{name}"), value) for name, value in told.items()]
+
+
+def _planted(report: Report) -> int:
+    """Return how many canaries were tested; 0 where no audit asked for them."""
+    counts = []
+    for row in report.results:
+        audit = about(row.audit)
+        if audit.needs_canaries and audit.covers is not None and row.group == "pooled":
+            metric, _ = audit.covers
+            if row.metric == metric:
+                counts.append(row.n)
+    return max(counts, default=0)
 
 
 # --- the most exposed rows ------------------------------------------------------------
@@ -321,12 +331,12 @@ def exposed(
     with a manifest the ``texts`` of these.
     """
     attacks = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
-    if not attacks.keys() & {*standings.OF_IDENTIFIERS}:
+    if not any(about(audit).attacks_identifiers for audit in attacks):
         return render("dossier.exposed_nobody", attacks=[*attacks.values()])
     try:
-        spans = evidence_of(report, folder, "matched").frame()
+        spans = evidence_of(report, folder, Matched.name).frame()
     except (InputError, OutputError):
-        file = f"scores/{about('matched').evidence_file()}"
+        file = f"scores/{Matched.evidence_file()}"
         return render("dossier.exposed_missing", file=file)
     if manifest is None:
         # An id may name somebody.

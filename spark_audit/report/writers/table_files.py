@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from spark_audit.audits import Membership
 from spark_audit.report.cells import (
     LARGE_NUMBER,
     MAX_SHOWN_VALUE,
@@ -18,7 +19,7 @@ from spark_audit.report.cells import (
     shown,
 )
 from spark_audit.report.disclosure.rounding import step_of
-from spark_audit.report.named import AUDIT, NAMED_SHARE, evidence_of, named_rows
+from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.void_rows import with_state_columns
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row
@@ -127,7 +128,7 @@ def write_named(report: Report, folder: Path, how: WriterInput) -> Iterator[File
     They say of each row or group only whether it is named: how familiar a single one
     looks stays in ``scores/``. Nothing where the report has no audit of membership.
     """
-    if not any(row.audit == AUDIT for row in report.results):
+    if not any(row.audit == Membership.name for row in report.results):
         return
     lists = named_rows(report, evidence_of(report, folder))
     for name, field, columns in (
