@@ -18,7 +18,8 @@ from .pipeline.compare import compare as compare
 from .pipeline.request import Request as Request
 from .pipeline.run import audit as audit
 from .pipeline.run import run as run
-from .report.folder import read_report as read_report
+from .report.audit_report import AuditReport as AuditReport
+from .report.audit_report import read_report as read_report
 from .results import AuditResult as AuditResult
 from .results import Report as Report
 from .scoring.table import Pass as Pass

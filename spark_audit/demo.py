@@ -55,7 +55,8 @@ from spark_audit.pipeline.engines.local import run_jobs
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import Outcome, run
 from spark_audit.provenance import seed_for, sha256_json, versions
-from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.audit_report import read_report
+from spark_audit.report.folder import write_report
 from spark_audit.scoring.score import use_threads
 
 DEMO_NAME = "demo"

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from spark_audit.report.audit_report import AuditReport
 from spark_audit.results import (
     CheckpointFacts,
     Contrast,
     Finding,
     Guard,
     ManifestFacts,
-    Report,
     Row,
 )
 
@@ -27,7 +27,7 @@ def manifest_facts(name: str = "m", digest: str = "d" * 64, **counts: int) -> An
     return ManifestFacts(name=name, digest=digest, **(COUNTS | counts))
 
 
-def made_report(*names: str, **columns: Any) -> Report:
+def made_report(*names: str, **columns: Any) -> AuditReport:
     """A complete report of ``names``, which has no figure but those in ``columns``."""
     given: Mapping[str, Any] = {
         "status": "complete",
@@ -40,7 +40,7 @@ def made_report(*names: str, **columns: Any) -> Report:
         "contrasts": [],
         "guards": [],
     }
-    return Report.model_validate({**given, **columns})
+    return AuditReport.model_validate({**given, **columns})
 
 
 def figure(name: str, place: str, value: float | None = 0.25, **columns: Any) -> Any:

@@ -49,15 +49,6 @@ TRAIN_LAYERS = (
     "cli __main__",
 )
 TRAINING_STANDS_ON = "manifest"
-DOORS = {
-    ("spark_audit.results.report", "spark_audit.report.folder"),
-    ("spark_audit.results.report", "spark_audit.report.gate.judge"),
-    ("spark_audit.results.report", "spark_audit.report.gate.rules"),
-    ("spark_audit.results.report", "spark_audit.report.figures.drawing"),
-    ("spark_audit.results.report", "spark_audit.report.standings"),
-    ("spark_audit.results.report", "spark_audit.report.void_rows"),
-}
-"""Methods for Python's users that open what stands above, when they are called."""
 
 PATTERNS = {
     "spark_audit.audits.extract.guessing": "parts of identifiers",
@@ -168,7 +159,6 @@ def test_no_import_runs_up(module):
         f"{module}:{line} -> {target}: {why}"
         for line, target in imports(OURS[module])
         if within(target, "spark_audit") or within(target, "spark_train")
-        if (module, target) not in DOORS
         if (why := arrow_up(module, target))
     ]
     assert not bad, "\n".join(bad)
@@ -177,9 +167,7 @@ def test_no_import_runs_up(module):
 def test_no_imports_run_in_a_circle():
     arrows = {
         module: {
-            target
-            for _, target in imports(path)
-            if target in OURS and target != module and (module, target) not in DOORS
+            target for _, target in imports(path) if target in OURS and target != module
         }
         for module, path in OURS.items()
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -141,7 +142,8 @@ def compare(
     from spark_audit.cli.show import say_where, show_report
     from spark_audit.files import check_writable
     from spark_audit.pipeline.compare import compare as compared
-    from spark_audit.report.folder import folder_of, read_report, write_report
+    from spark_audit.report.audit_report import read_report
+    from spark_audit.report.folder import folder_of, write_report
 
     folders = [folder_of(folder) for folder in folders]
     if twice := [one for one in folders if folders.count(one) > 1]:
@@ -217,16 +219,19 @@ def gate(
 
     rules = [parse_rule(text) for text in fail_if or DEFAULT_RULES]
     folder, content = opened(folder)
-    since: dict[str, Any] = {}
-    if against is not None and (audits := {one.audit for one in rules if one.change}):
+    changed = None
+    same: Collection[str] = ()
+    audits = {rule.audit for rule in rules if rule.change}
+    if against is not None and audits:
         from spark_audit.pipeline.compare import changed_since
 
         changed, same = changed_since(folder, opened(against)[0], only=audits)
-        since = {"changed": changed, "same": same}
-    verdicts = check(content, rules, allow_missing=allow_missing, **since)
+    verdicts = check(
+        content, rules, allow_missing=allow_missing, changed=changed, same=same
+    )
     outputs = [one for one in (junit, sarif, attest) if one]
     keep_apart(outputs, [folder, folder / "report.json"])
-    if attest is not None and since:
+    if attest is not None and changed is not None:
         what = "is on one report, without an earlier one"
         raise InputError(what, where="--attest", fix="leave --against out")
     name = folder.resolve().name
@@ -413,14 +418,19 @@ def persons(
         for report in reports.values():
             whole = manifest_of(report, manifest)
             sources = {row.source_id: row.cluster for row in whole.examples}
-    facts: dict[str, Any] = {"sources": sources, "share": share}
-    facts["shown"] = whole if show_text else None
     kind = "persons" if person else "named"
     told: dict[str, list[dict[str, Any]]] = {kind: []}
     with spoken(language):
         for folder, report in reports.items():
             if person:
-                sheets = named.persons(report, folder, person, **facts)
+                sheets = named.persons(
+                    report,
+                    folder,
+                    person,
+                    sources=sources,
+                    shown=whole if show_text else None,
+                    share=share,
+                )
             else:
                 evidence = named.evidence_of(report, folder)
                 sheets = [

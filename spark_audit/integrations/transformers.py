@@ -354,11 +354,10 @@ class AuditCallback(_Base):  # type: ignore[misc]
             The model that was looked at; ``tables`` has it by its name.
         """
         name: str = loaded.name
-        options: Any = {"preset": self._preset, "seed": self._seed}
         self._facts.append(facts_of(loaded))
         results = {}
         for key, audit in self._audits.items():
-            result = audit(tables, self.manifest, **options)
+            result = audit(tables, self.manifest, preset=self._preset, seed=self._seed)
             said = self._said[key]
             said += [
                 one
@@ -371,7 +370,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
             # A probe is no audit: what it lacks passes, what it shows does not.
             status="partial",
             command=[],
-            settings=options | {"baseline": None, "probe": len(self.manifest.examples)},
+            settings={
+                "preset": self._preset,
+                "seed": self._seed,
+                "baseline": None,
+                "probe": len(self.manifest.examples),
+            },
             manifest=manifest_facts(self.manifest),
             checkpoints=[*self._facts],
         )

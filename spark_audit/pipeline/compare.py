@@ -22,6 +22,7 @@ from spark_audit.names import BASE, CheckpointName, check_known, entry_of, serie
 from spark_audit.pipeline.conclude import score_files, write_evidence
 from spark_audit.pipeline.folders import check_is_for_reports
 from spark_audit.report.assemble import MATCHING_TABLES, assemble
+from spark_audit.report.audit_report import AuditReport
 from spark_audit.report.folder import REPORT_FOLDERS, read_report
 from spark_audit.report.kept import keep_if_replaced
 from spark_audit.report.named import evidence_of
@@ -62,7 +63,7 @@ def compare(
     output: Path | None = None,
     command: Sequence[str] = (),
     only: Collection[str] = (),
-) -> Report:
+) -> AuditReport:
     """One report over the checkpoints of several, with contrasts to a baseline.
 
     Parameters

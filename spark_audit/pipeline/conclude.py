@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from spark_audit.audits import about
 from spark_audit.audits.base import Tables, baselines_of, originals
@@ -18,9 +17,10 @@ from spark_audit.names import BASE, RELEARNED_BASE
 from spark_audit.pipeline import folders, joined
 from spark_audit.pipeline.job import CheckpointJob, Job
 from spark_audit.report.assemble import assemble, matching
-from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.audit_report import AuditReport, read_report
+from spark_audit.report.folder import write_report
 from spark_audit.report.kept import keep_if_replaced, other_models
-from spark_audit.results import AuditResult, Guard, ManifestFacts, Report
+from spark_audit.results import AuditResult, Guard, ManifestFacts
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Scores
 
@@ -28,7 +28,7 @@ STATISTICS = "statistics, audits"
 """What is being done after scoring."""
 
 
-def conclude(job: Job, scored: Sequence[CheckpointJob]) -> Report:
+def conclude(job: Job, scored: Sequence[CheckpointJob]) -> AuditReport:
     """Conclude from what is stored, all of it, and write the report's folder."""
     request, folder = job.request, job.folder
     tables = {
@@ -37,7 +37,7 @@ def conclude(job: Job, scored: Sequence[CheckpointJob]) -> Report:
     }
     # Another command may have finished here in the meantime.
     before = folders.check_folder(folder, job.manifest, job.order.specs, request)
-    results: Mapping[str, AuditResult] = _results(job, scored, tables)
+    results = _results(job, scored, tables)
     manifest, view = job.manifest, job.view
     partial = len(view.examples) < len(manifest.examples)
     settings = {
@@ -45,25 +45,33 @@ def conclude(job: Job, scored: Sequence[CheckpointJob]) -> Report:
         for name, result in results.items()
         for key, value in result.settings.items()
     }
-    facts: dict[str, Any] = {
-        "status": "partial" if partial else "complete",
-        "command": list(request.command),
-        "settings": request.shared_settings(manifest)
+    parts = joined.ReportParts(
+        results=results,
+        checkpoints=[one.facts for one in scored],
+        settings=request.shared_settings(manifest)
         | {"caliper": manifest.settings.caliper, "reference": manifest.reference.name}
         | settings,
-        "manifest": manifest_facts(view),
-        "checkpoints": [one.facts for one in scored],
-        "guards": _setup(job, scored, tables),
-        "tables": matching(view),
-        "timing": {k: round(seconds, 3) for k, seconds in job.clock.items()},
-    }
+        guards=_setup(job, scored, tables),
+        timing={k: round(seconds, 3) for k, seconds in job.clock.items()},
+    )
     # Of other models of the same names nothing is taken over.
-    if before is not None and not other_models(before, facts["checkpoints"]):
+    if before is not None and not other_models(before, parts.checkpoints):
         with at(str(folder)):
-            results, facts = joined.joined(before, results, facts)
-    report = assemble(results, **facts)
+            parts = joined.joined(before, parts)
+    report = assemble(
+        parts.results,
+        status="partial" if partial else "complete",
+        command=list(request.command),
+        manifest=manifest_facts(view),
+        checkpoints=parts.checkpoints,
+        settings=parts.settings,
+        guards=parts.guards,
+        tables=matching(view),
+        evidence=parts.evidence,
+        timing=parts.timing,
+    )
     keep_if_replaced(folder, before, report)
-    evidence = {name: result.evidence for name, result in results.items()}
+    evidence = {name: result.evidence for name, result in parts.results.items()}
     sums = report.evidence | write_evidence(folder, evidence)
     write_report(
         report.model_copy(update={"evidence": sums, "files": score_files(sums)}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spark_audit.audits import about, in_order
@@ -18,7 +19,7 @@ from spark_audit.names import (
 )
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import results_of
-from spark_audit.results import AuditResult, Report
+from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Spec
@@ -60,39 +61,66 @@ def lost_parts(
     return ""
 
 
-def joined(
-    old: Report, results: Mapping[str, AuditResult], facts: dict[str, Any]
-) -> tuple[Mapping[str, AuditResult], dict[str, Any]]:
-    """What a report is assembled of, with the other audits of the old one.
+@dataclass(frozen=True, kw_only=True)
+class ReportParts:
+    """The parts of a report that an old one of the same folder may add to.
+
+    Attributes
+    ----------
+    results
+        What each audit concludes.
+    guards
+        Those that belong to no audit's result.
+    evidence
+        SHA-256 of evidence that stays in the folder, by its name.
+    """
+
+    results: Mapping[str, AuditResult]
+    checkpoints: Sequence[CheckpointFacts]
+    settings: Mapping[str, Any]
+    guards: Sequence[Guard]
+    timing: Mapping[str, float]
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+
+def joined(old: Report, new: ReportParts) -> ReportParts:
+    """Return the parts of a new report with the other audits of the old one.
 
     Raises
     ------
     InputError
         If the base would be lost from an audit; the new scores are kept.
     """
-    others = [audit for audit in audits_of(old) if audit not in results]
+    others = [audit for audit in audits_of(old) if audit not in new.results]
     if not others:
-        return results, facts
-    now = {one.name: one for one in facts["checkpoints"]}
-    had = any(row.checkpoint == BASE and row.audit in results for row in old.results)
-    rows = (row for one in results.values() for row in one.rows)
-    if had and not any(row.checkpoint == BASE for row in rows):
+        return new
+
+    had_base = any(
+        row.checkpoint == BASE and row.audit in new.results for row in old.results
+    )
+    rows = (row for result in new.results.values() for row in result.rows)
+    if had_base and not any(row.checkpoint == BASE for row in rows):
         what = f"holds a finished report of {', '.join(others)} with another base, "
         what += "which is not scored now (--base)"
         fix = "give another -o, or remove the folder; what was scored is kept"
         raise InputError(what, fix=fix)
-    united = {**results_of(old, others), **results}
-    guards = [*facts["guards"], *(g for one in results.values() for g in one.guards)]
-    told = {(guard.name, guard.checkpoint) for guard in guards}
+
+    united = {**results_of(old, others), **new.results}
+    names = {one.name for one in new.checkpoints}
+    new_guards = [*new.guards]
+    for result in new.results.values():
+        new_guards += result.guards
+    told = {(guard.name, guard.checkpoint) for guard in new_guards}
     kept = [one for one in old.guards if (one.name, one.checkpoint) not in told]
     files = {about(audit).evidence_file() for audit in others}
-    return {audit: united[audit] for audit in in_order(united)}, facts | {
-        "settings": old.settings | facts["settings"],
-        "checkpoints": [
-            *now.values(),
-            *(c for c in old.checkpoints if c.name not in now),
+    return ReportParts(
+        results={audit: united[audit] for audit in in_order(united)},
+        checkpoints=[
+            *new.checkpoints,
+            *(one for one in old.checkpoints if one.name not in names),
         ],
-        "guards": [*facts["guards"], *kept],
-        "evidence": {k: sha256 for k, sha256 in old.evidence.items() if k in files},
-        "timing": old.timing | facts["timing"],
-    }
+        settings={**old.settings, **new.settings},
+        guards=[*new.guards, *kept],
+        evidence={k: sha256 for k, sha256 in old.evidence.items() if k in files},
+        timing={**old.timing, **new.timing},
+    )

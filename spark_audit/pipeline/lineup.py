@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_audit.audits.base import Audit, Plan
 from spark_audit.checkpoints.run_record import trained_order
@@ -24,6 +24,7 @@ from spark_audit.names import (
     series_of,
 )
 from spark_audit.pipeline.request import Request
+from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Spec
@@ -129,7 +130,7 @@ def make_plans(
 
 def union(plans: Iterable[Plan]) -> Plan:
     """Each pass once, with every sequence that anybody asked for once."""
-    found: dict[Any, set[str]] = {}
+    found: dict[Pass, set[str]] = {}
     for plan in plans:
         for wanted, keys in plan.items():
             found.setdefault(wanted, set()).update(keys)

@@ -22,8 +22,7 @@ from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.estimate import stored_passes
 from spark_audit.pipeline.job import CheckpointJob, Progress, checked_job, missing_base
 from spark_audit.pipeline.request import Request
-from spark_audit.report.folder import read_report
-from spark_audit.results import Report
+from spark_audit.report.audit_report import AuditReport, read_report
 
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""
@@ -38,7 +37,7 @@ class Outcome:
     """
 
     folder: Path
-    report: Report | None
+    report: AuditReport | None
     anew: bool = True
     missing: int = 0
 
@@ -86,7 +85,7 @@ def audit(
     audits: Any = DEFAULT_AUDITS,
     progress: bool | None = None,
     **options: Any,
-) -> Report:
+) -> AuditReport:
     """Audit checkpoints against a manifest, write the report folder, return the report.
 
     Parameters

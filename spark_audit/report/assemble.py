@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from spark_audit.audits.claims import TESTS, at_level, corrected, family
 from spark_audit.audits.setup_guards import consistent, faults, without_void
 from spark_audit.audits.trained_rows import without_answered
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
+from spark_audit.report.audit_report import AuditReport
 from spark_audit.report.standings import untested
 from spark_audit.report.void_rows import with_states
-from spark_audit.results import AuditResult, Guard, Report, by_severity
+from spark_audit.results import (
+    AuditResult,
+    CheckpointFacts,
+    Guard,
+    ManifestFacts,
+    Report,
+    by_severity,
+)
+from spark_audit.results.audit_result import TableRecord
+from spark_audit.results.report import ReportStatus
 
-Records = list[dict[str, Any]]
+Records: TypeAlias = list[TableRecord]
+"""A further table."""
 
 MATCHING_TABLES = ("matching_by_type", "balance")
 """Tables that no audit makes, of the manifest's own matching."""
@@ -44,20 +55,25 @@ def matching(manifest: Manifest) -> dict[str, Records]:
 def assemble(
     results: Mapping[str, AuditResult],
     *,
+    status: ReportStatus,
+    command: Sequence[str],
+    manifest: ManifestFacts,
+    checkpoints: Sequence[CheckpointFacts],
+    settings: Mapping[str, Any] | None = None,
     guards: Iterable[Guard] = (),
     tables: Mapping[str, Records] | None = None,
-    **facts: Any,
-) -> Report:
+    evidence: Mapping[str, str] | None = None,
+    timing: Mapping[str, float] | None = None,
+) -> AuditReport:
     """One report of audits' results, in the order in which they are given.
 
     Parameters
     ----------
+    status, command, manifest, checkpoints, settings, evidence, timing
+        Fields of :class:`Report`; it is made now, by these versions.
     guards, tables
         What belongs to no audit's result: guards before theirs, tables that give way
         to theirs.
-    facts
-        The other fields of :class:`Report`; it is made now, by these versions, unless
-        they say otherwise.
     """
     rows, contrasts, concluded, told = [], [], [], list(guards)
     own = dict(tables or {})
@@ -73,24 +89,25 @@ def assemble(
     findings = without_void(corrected(concluded), told)
     void = [one.checkpoint for one in told if faults(told, one.checkpoint)]
     told = without_answered(told, findings, void=void)
-    audited = [one.name for one in facts.get("checkpoints", ())]
-    findings += untested(findings, audited)
-    settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}
-    report = Report.model_validate(
-        {
-            "created": now(),
-            "versions": versions(),
-            "findings": by_severity(findings),
-            "settings": settings,
-            "results": at_level(rows, findings),
-            "contrasts": at_level(contrasts, findings),
-            "guards": told,
-            "tables": own,
-            "origins": origins,
-            **facts,
-        }
+    findings += untested(findings, [one.name for one in checkpoints])
+    report = Report(
+        status=status,
+        command=list(command),
+        created=now(),
+        versions=versions(),
+        settings={**(settings or {}), TESTS: len(family(findings))},
+        manifest=manifest,
+        checkpoints=list(checkpoints),
+        findings=by_severity(findings),
+        results=at_level(rows, findings),
+        contrasts=at_level(contrasts, findings),
+        guards=told,
+        tables=own,
+        origins=origins,
+        evidence=dict(evidence or {}),
+        timing=dict(timing or {}),
     )
-    return with_states(report)
+    return AuditReport.of(with_states(report))
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 from spark_audit.audits import about
-from spark_audit.names import (
-    BASE,
-)
+from spark_audit.names import BASE
 from spark_audit.report.cells import ReportTable, records_table
 from spark_audit.report.standings import (
     OUTCOMES,
@@ -19,48 +17,70 @@ from spark_audit.report.standings import (
     attack_name,
     outcome_name,
 )
-from spark_audit.results import (
-    Finding,
-    Report,
-)
+from spark_audit.results import Finding, Report
 from spark_audit.sentences import capitalised, knows, optional, render, translated
 
 
-def attacks(report: Report, found: Sequence[Standing]) -> list[dict[str, Any]]:
-    """Every class of attack over all checkpoints, the untried ones too.
+class AttackSummary(TypedDict):
+    """An attack over all checkpoints.
 
-    Each has its ``name``, its ``audit``, the ``question`` that it asks and the
-    ``frames`` that ask for it; its ``state`` (``tested``, ``void``, ``not tested`` or
-    ``not applicable``) and ``why``, an outcome or in words; in words ``on`` how much,
-    what it finds without a leak (``null``) and the ``least`` effect that would have
-    been detected; ``open``, outcome -> checkpoints that it has no result of.
+    Attributes
+    ----------
+    name, audit, question
+        What it tries, in words, its audit, and what it asks.
+    frames
+        The frameworks that ask for it.
+    state, why
+        ``tested``, ``void``, ``not tested`` or ``not applicable``; why, as an outcome
+        or in words.
+    on
+        On how much it was tried, in words.
+    null, least
+        What it finds without a leak, and the least effect that would have been
+        detected, in words.
+    open
+        Outcome -> checkpoints that it has no result of.
     """
+
+    name: str
+    audit: str
+    question: str
+    frames: str
+    state: str
+    why: str
+    on: str
+    null: str
+    least: str
+    open: dict[Outcome, list[str]]
+
+
+def attacks(report: Report, found: Sequence[Standing]) -> list[AttackSummary]:
+    """Every class of attack over all checkpoints, the untried ones too."""
     by_attack: dict[str, dict[str, Tried]] = {}
     for one in found:
         for tried in one.tried:
             by_attack.setdefault(tried.audit, {})[one.name] = tried
-    made = []
+    summaries: list[AttackSummary] = []
     for name, each in by_attack.items():
         by_outcome: dict[Outcome, list[str]] = {}
         for who, tried in each.items():
             by_outcome.setdefault(tried.outcome, []).append(who)
         state, why = _state(report, name, by_outcome)
         open = OUTCOMES[1:4] if state == "tested" else ()
-        made.append(
-            {
-                "name": attack_name(name),
-                "audit": name,
-                "question": optional(f"audit.{name}.asks"),
-                "frames": optional(f"audit.{name}.frameworks"),
-                "state": state,
-                "why": why,
-                "on": _on(report, name) if state in ("tested", "void") else "",
-                "null": optional(f"audit.{name}.null"),
-                "least": _detectable(report, each, name),
-                "open": {k: by_outcome[k] for k in open if k in by_outcome},
-            }
+        summary = AttackSummary(
+            name=attack_name(name),
+            audit=name,
+            question=optional(f"audit.{name}.asks"),
+            frames=optional(f"audit.{name}.frameworks"),
+            state=state,
+            why=why,
+            on=_on(report, name) if state in ("tested", "void") else "",
+            null=optional(f"audit.{name}.null"),
+            least=_detectable(report, each, name),
+            open={k: by_outcome[k] for k in open if k in by_outcome},
         )
-    return made
+        summaries.append(summary)
+    return summaries
 
 
 def _on(report: Report, name: str) -> str:
@@ -126,22 +146,30 @@ def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
             unit = next(units, about(audit).unit)
             mdes = {k: v for k, v in mdes.items() if found[k].unit in ("", unit)}
             ends = sorted({min(mdes.values()), max(mdes.values())})
-            facts = {"names": [*mdes], "count": len(each)}
-            facts["lacking"] = [name for name in found if name not in mdes]
-            return render("dossier.least", ends=ends, unit=unit, **facts)
+            return render(
+                "dossier.least",
+                ends=ends,
+                unit=unit,
+                names=[*mdes],
+                count=len(each),
+                lacking=[name for name in found if name not in mdes],
+            )
         if never := next((one.why for one in found.values() if one.why), ""):
             return render("dossier.never", why=never)
     return ""
 
 
-def attack_table(tried: Sequence[Mapping[str, Any]]) -> ReportTable:
+def attack_table(tried: Sequence[AttackSummary]) -> ReportTable:
     """One line per attack: what it asks, on how much it was tested, what it detects."""
     records = []
     for one in tried:
-        told = {"attack": f"{one['name']} ({one['audit']})"}
-        told |= {name: one[name] for name in ("question", "on", "null", "least")}
-        told["on"] = one["on"] or f"{outcome_name('not tested')}: {one['why']}"
-        told["least"] = one["least"] if one["state"] == "tested" else "-"
-        shown = {render(f"attacks.{k}"): capitalised(text) for k, text in told.items()}
+        cells = {
+            "attack": f"{one['name']} ({one['audit']})",
+            "question": one["question"],
+            "on": one["on"] or f"{outcome_name('not tested')}: {one['why']}",
+            "null": one["null"],
+            "least": one["least"] if one["state"] == "tested" else "-",
+        }
+        shown = {render(f"attacks.{k}"): capitalised(text) for k, text in cells.items()}
         records.append(shown)
     return records_table(records, title=render("attacks.title"), key="attacks")

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from decimal import ROUND_FLOOR, Context
-from typing import Any
+from collections.abc import Sequence
+from decimal import ROUND_FLOOR, Context, Decimal
+from typing import NamedTuple, TypedDict
 
 from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.audits.claims import ALPHA, TESTS
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.names import BASE
+from spark_audit.report.attacks import AttackSummary
 from spark_audit.report.standings import (
     RESULTS,
     SHAPES,
+    Outcome,
     Standing,
     State,
     key_of,
     relearned,
 )
-from spark_audit.results import (
-    Report,
-    grouped,
-)
+from spark_audit.results import Report, grouped
 from spark_audit.sentences import render
 
 UNITS_SHOWN = ("nats", "bits", "AUC")
 """Units that the first screen explains where it uses them."""
+
+
+class StateCount(TypedDict):
+    """Checkpoints in one state, by how many of the attacks they were tested."""
+
+    key: str
+    count: int
+    names: list[str]
+    attacks: int
+    tested: list[int]
 
 
 def answer(found: Sequence[Standing]) -> str:
@@ -36,13 +45,18 @@ def answer(found: Sequence[Standing]) -> str:
     Also by how many of the attacks: next to a title that does not say that most were
     not run, readers took a checkpoint for cleared.
     """
-    states: list[dict[str, Any]] = []
+    states: list[StateCount] = []
     for state, own in grouped(found, lambda one: one.state).items():
         tested = [sum(len(one.tally.get(k, ())) for k in RESULTS[0]) for one in own]
         names = [one.name for one in own]
-        facts = {"key": key_of(state), "count": len(own), "names": names}
-        facts |= {"attacks": len(own[0].tried), "tested": sorted({*tested})}
-        states.append(facts)
+        counted = StateCount(
+            key=key_of(state),
+            count=len(own),
+            names=names,
+            attacks=len(own[0].tried),
+            tested=sorted({*tested}),
+        )
+        states.append(counted)
     return sentences.render("states.answer", count=len(found), states=states)
 
 
@@ -96,15 +110,20 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
             gives.add("give_alike" if one.unclear else "give")
         for guard in one.faults:
             faulty.setdefault(guard.name, []).append(one.name)
-    facts = {
-        "stopped": not all(one.ships for one in known),
-        "relearned": relearned(found),
-        "gives": sorted(gives),
-        "faults": {k: _some(faulty[k], lacking) for k in REMAINS if k in faulty},
-        **_open(by_state.get("NO LEAK FOUND", [])),
-    }
+    stopped = not all(one.ships for one in known)
+    named_faults = {k: _some(faulty[k], lacking) for k in REMAINS if k in faulty}
+    open_tests = _open(by_state.get("NO LEAK FOUND", []))
     return {
-        state: sentences.render(f"advice.{key_of(state)}", **facts)
+        state: sentences.render(
+            f"advice.{key_of(state)}",
+            stopped=stopped,
+            relearned=relearned(found),
+            gives=sorted(gives),
+            faults=named_faults,
+            commands=open_tests.commands,
+            unplanted=open_tests.unplanted,
+            unanswered=open_tests.unanswered,
+        )
         for state in by_state
     }
 
@@ -114,8 +133,26 @@ def _some(names: list[str], of: Sequence[Standing]) -> list[str]:
     return names if len(names) < len(of) else []
 
 
-def _open(clean: Sequence[Standing]) -> dict[str, Any]:
-    """Open tests of checkpoints without a claim, and commands that run them."""
+class OpenTests(NamedTuple):
+    """Tests of checkpoints without a claim that came to nothing, or were not run.
+
+    Attributes
+    ----------
+    commands
+        Audits that were not run.
+    unplanted
+        Whether no canaries were planted.
+    unanswered
+        Attack, in words -> checkpoints that it has no result of; empty: all.
+    """
+
+    commands: list[str]
+    unplanted: bool
+    unanswered: dict[str, list[str]]
+
+
+def _open(clean: Sequence[Standing]) -> OpenTests:
+    """Return the open tests of checkpoints without a claim."""
     commands: dict[str, None] = {}
     unanswered: dict[str, list[str]] = {}
     unplanted = False
@@ -127,11 +164,11 @@ def _open(clean: Sequence[Standing]) -> dict[str, Any]:
                 unplanted = True
             elif each.outcome not in RESULTS[0]:
                 unanswered.setdefault(each.attack, []).append(one.name)
-    return {
-        "commands": list(commands),
-        "unplanted": unplanted,
-        "unanswered": {k: _some(names, clean) for k, names in unanswered.items()},
-    }
+    return OpenTests(
+        commands=list(commands),
+        unplanted=unplanted,
+        unanswered={k: _some(names, clean) for k, names in unanswered.items()},
+    )
 
 
 def checks(report: Report, found: Sequence[Standing]) -> list[str]:
@@ -143,8 +180,13 @@ def checks(report: Report, found: Sequence[Standing]) -> list[str]:
     FAILED: next to a checkpoint that passes, readers took that for the checkpoint.
     """
     states = [one.passed for one in report.guards]
-    counts = {"failed": states.count(False), "warnings": states.count(None)}
-    lines = [sentences.render("states.checks", count=len(states), **counts)]
+    summary = sentences.render(
+        "states.checks",
+        count=len(states),
+        failed=states.count(False),
+        warnings=states.count(None),
+    )
+    lines = [summary]
     questions = _questions(found)
 
     faulty = (one for one in report.guards if one.passed is False)
@@ -154,21 +196,29 @@ def checks(report: Report, found: Sequence[Standing]) -> list[str]:
     for name, guards in failed.items():
         names = list(dict.fromkeys(one.checkpoint for one in guards if one.checkpoint))
         void = bool(names) and untested.issuperset(names)
-        facts = {"name": name, "guards": guards, "names": names, "void": void}
-        lines.append(sentences.render("failed", **facts))
+        lines.append(
+            sentences.render("failed", name=name, guards=guards, names=names, void=void)
+        )
         told.update(names if void else ())
     if not failed:
         return [*lines, *questions]
-    verdicts: dict[tuple[Any, ...], list[str]] = {}
+    # Attacks with and without a result, and whether it passes -> checkpoints.
+    verdicts: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[str]] = {}
     for one in found:
-        tested, open = (
-            tuple(t.attack for outcome in of for t in one.tally.get(outcome, ()))
-            for of in RESULTS
-        )
+        tested, open = (_attacks_with(one, outcomes) for outcomes in RESULTS)
         if open and one.name not in told:
             verdicts.setdefault((tested, open, one.ships), []).append(one.name)
     doubts = sentences.render("states.doubts", verdicts=verdicts)
     return [*lines, doubts, *questions]
+
+
+def _attacks_with(standing: Standing, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Return the attacks that came to one of these outcomes, in words."""
+    return tuple(
+        tried.attack
+        for outcome in outcomes
+        for tried in standing.tally.get(outcome, ())
+    )
 
 
 def _questions(found: Sequence[Standing]) -> list[str]:
@@ -190,23 +240,30 @@ def reading(report: Report, found: Sequence[Standing]) -> str:
     led_by = filter(None, (one.led_by for one in found))
     used = {one.unit for one in led_by if one.claim != "not_tested"}
     units = [unit for unit in UNITS_SHOWN if unit in used]
-    return sentences.render("states.reading", **_level(report), units=units)
+    tests = _tests(report)
+    return sentences.render(
+        "states.reading", tests=tests, limit=_first_limit(tests), units=units
+    )
 
 
 def level(report: Report) -> str:
     """The level that a claim of a report must pass, in words."""
-    return sentences.render("states.level", **_level(report))
+    tests = _tests(report)
+    return sentences.render("states.level", tests=tests, limit=_first_limit(tests))
 
 
-def _level(report: Report) -> dict[str, Any]:
-    """How many tests, and the level of the first step of Holm's correction.
+def _tests(report: Report) -> int:
+    """Return how many tests a report corrects for."""
+    return int(report.settings.get(TESTS, 0))
+
+
+def _first_limit(tests: int) -> Decimal:
+    """Return the level of the first step of Holm's correction.
 
     Three digits, rounded down: what is shown is no looser than what is applied.
     """
-    tests = int(report.settings.get(TESTS, 0))
     down = Context(prec=3, rounding=ROUND_FLOOR)
-    level = down.create_decimal(repr(ALPHA / (tests or 1)))
-    return {"tests": tests, "limit": level}
+    return down.create_decimal(repr(ALPHA / (tests or 1)))
 
 
 def surety(found: Sequence[Standing]) -> str:
@@ -237,7 +294,7 @@ def gate(found: Sequence[Standing]) -> str:
     return sentences.render("states.gate", found=found, unjudged=unjudged)
 
 
-def uncovered(tried: Sequence[Mapping[str, Any]], found: Sequence[Standing]) -> str:
+def uncovered(tried: Sequence[AttackSummary], found: Sequence[Standing]) -> str:
     """What was not tested."""
     return render(
         "states.uncovered",

@@ -102,7 +102,7 @@ def read_report(folder: str | Path) -> Report:
     folder, fix = Path(folder), "give a report folder"
     check_links(folder, *REPORT_FOLDERS)
     path = folder / "report.json"
-    again = {"where": str(path), "fix": "run the audit again with this version"}
+    again = "run the audit again with this version"
     try:
         text = read_regular(path, most=data_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -122,16 +122,15 @@ def read_report(folder: str | Path) -> Report:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Report.model_json_schema())
-        raise InputError(
-            f"field {field}: {first['msg']}" if field else "is not JSON", **again
-        ) from error
+        what = f"field {field}: {first['msg']}" if field else "is not JSON"
+        raise InputError(what, where=str(path), fix=again) from error
     # A sentence of somebody else's report may lack its template, or a fact.
     try:
         _ = [finding.sentence for finding in report.findings]
         _ = [guard.detail for guard in report.guards]
     except Exception as error:  # whatever a template does with unfit facts
         what = "a finding or guard has no sentence of its facts"
-        raise InputError(what, **again) from error
+        raise InputError(what, where=str(path), fix=again) from error
     return report
 
 

@@ -55,16 +55,18 @@ class Named:
 
     def summary(self, share: float) -> str:
         """How many are named, in a sentence; with none, how many it would take."""
-        counts = {
-            "rows": int(self.rows["named"].sum()),
-            "of": len(self.rows),
-            "groups": int(self.groups["named"].sum()),
-            "of_groups": len(self.groups),
-            "held_out": self.held_out,
-            "fewest": math.ceil(len(self.rows) / (share * (self.held_out + 1))),
-        }
-        told = {"checkpoint": self.checkpoint, "why": self.why, "share": share}
-        return render("named.summary", **counts, **told)
+        return render(
+            "named.summary",
+            checkpoint=self.checkpoint,
+            why=self.why,
+            share=share,
+            rows=int(self.rows["named"].sum()),
+            of=len(self.rows),
+            groups=int(self.groups["named"].sum()),
+            of_groups=len(self.groups),
+            held_out=self.held_out,
+            fewest=math.ceil(len(self.rows) / (share * (self.held_out + 1))),
+        )
 
 
 def evidence_of(report: Report, folder: Path, audit: str = "") -> Evidence:

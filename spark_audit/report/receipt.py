@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.files import read_regular
 from spark_audit.results import Report, grouped
+from spark_audit.results.audit_result import TableRecord
 from spark_audit.sentences import render
 from spark_audit.stats.epsilon_bounds import (
     candidate_guess_bound,
@@ -29,9 +31,15 @@ from spark_audit.stats.epsilon_bounds import (
 
 Unit: TypeAlias = Literal["row", "canary"]
 Relation: TypeAlias = Literal["add-remove", "replace"]
-State: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
+ClaimState: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
+By: TypeAlias = Literal["coins", "candidates"]
 SIGNIFICANCE = 0.05
 """Over all checkpoints of a report (Bonferroni)."""
+GUESS_COLUMNS: Mapping[By, tuple[str, str, str]] = {
+    "coins": ("right", "guesses", "pairs"),
+    "candidates": ("hits", "canaries", "canaries"),
+}
+"""Columns of right guesses, of all guesses and of what is guessed."""
 MAX_CANARIES_COUNTED = 1 << 20
 """Canaries up to which it is worked out how many are needed."""
 
@@ -73,16 +81,26 @@ class Claim:
         candidates
             Of each canary; 0: pairs of canaries, which a coin chooses between.
         """
-        facts: dict[str, Any] = {"rows": rows, "significance": level}
         if candidates:
-            facts["n_candidates"] = candidates
-            found = candidate_guess_bound(right, canaries, **facts)
+            bounds = candidate_guess_bound(
+                right,
+                canaries,
+                rows=rows,
+                significance=level,
+                n_candidates=candidates,
+            )
         else:
-            guesses = declared_guesses(canaries)
-            found = one_run_bound(right, guesses, canaries, delta=self.delta, **facts)
+            bounds = one_run_bound(
+                right,
+                declared_guesses(canaries),
+                canaries,
+                delta=self.delta,
+                rows=rows,
+                significance=level,
+            )
         name = {"row": "record", "canary": "canary"}[self.unit]
         name += "" if self.relation == "replace" else "_add_remove"
-        return float(getattr(found, name))
+        return float(getattr(bounds, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +125,8 @@ class Receipt:
     """
 
     checkpoint: str
-    state: State
-    by: str
+    state: ClaimState
+    by: By
     right: int = 0
     guesses: int = 0
     rows: int = 1
@@ -164,42 +182,72 @@ def accounted(run: Path, claim: Claim) -> str:
     try:
         privacy = json.loads(read_regular(run / "run.json"))["privacy"]
         stated = {str(k): float(v) for k, v in privacy.get("epsilon", {}).items()}
-        facts = {"delta": privacy.get("delta"), "accountant": privacy.get("accountant")}
+        delta = privacy.get("delta")
+        accountant = privacy.get("accountant")
         why = privacy.get("no_epsilon", "")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         fix = "give the folder of a run of `spark-train run --dp dpsgd`"
         raise InputError("is no run with privacy", where=str(run), fix=fix) from error
     most = max(stated.values(), default=None)
-    return render("epsilon.accounted", **facts, most=most, why=why, claim=vars(claim))
+    return render(
+        "epsilon.accounted",
+        delta=delta,
+        accountant=accountant,
+        most=most,
+        why=why,
+        claim=vars(claim),
+    )
 
 
 def _receipt(
-    report: Report, record: dict[str, Any], claim: Claim, level: float
+    report: Report, record: TableRecord, claim: Claim, level: float
 ) -> Receipt:
-    coins = ("right", "guesses", "pairs")
-    columns = coins if claim.delta else ("hits", "canaries", "canaries")
-    right, guesses, canaries = (record[name] for name in columns)
-    facts: dict[str, Any] = {
-        "checkpoint": record["checkpoint"],
-        "by": "coins" if claim.delta else "candidates",
-        "right": right,
-        "guesses": guesses,
-        "rows": record["rows"],
-    }
+    by: By = "coins" if claim.delta else "candidates"
+    columns = GUESS_COLUMNS[by]
+    right, guesses, canaries = (int(record[name]) for name in columns)
+    checkpoint = str(record["checkpoint"])
+    rows = int(record["rows"])
     if record["epsilon_per_record"] is None:
-        return Receipt(state="cannot_tell", why=record["says"], **facts)
-    candidates = 0
-    if not claim.delta:  # the best rank among them has all their bits
-        doses = report.tables.get("canary_by_dose", ())
-        most = next(r["exposure_most"] for r in doses if r["part"] == "full")
-        candidates = int(round(2.0**most))
-    test = {"rows": record["rows"], "level": level, "candidates": candidates}
-    shown, most = (claim.bound(n, canaries, **test) for n in (right, guesses))
-    state: State = "cannot_tell" if most <= claim.epsilon else "consistent"
-    if shown > claim.epsilon:
+        return Receipt(
+            checkpoint=checkpoint,
+            state="cannot_tell",
+            by=by,
+            right=right,
+            guesses=guesses,
+            rows=rows,
+            why=str(record["says"]),
+        )
+
+    n_candidates = 0 if by == "coins" else _candidates(report)
+    bound = claim.bound(
+        right, canaries, rows=rows, level=level, candidates=n_candidates
+    )
+    attainable = claim.bound(
+        guesses, canaries, rows=rows, level=level, candidates=n_candidates
+    )
+    state: ClaimState = "consistent"
+    if bound > claim.epsilon:
         state = "contradicted"
-    facts |= {"bound": shown, "attainable": most}
-    return Receipt(state=state, needed=canaries_needed(claim, **test), **facts)
+    elif attainable <= claim.epsilon:
+        state = "cannot_tell"
+    return Receipt(
+        checkpoint=checkpoint,
+        state=state,
+        by=by,
+        right=right,
+        guesses=guesses,
+        rows=rows,
+        bound=bound,
+        attainable=attainable,
+        needed=canaries_needed(claim, rows=rows, level=level, candidates=n_candidates),
+    )
+
+
+def _candidates(report: Report) -> int:
+    """Return how many candidates a canary has: the best rank has all their bits."""
+    doses = report.tables.get("canary_by_dose", ())
+    most_bits = next(one["exposure_most"] for one in doses if one["part"] == "full")
+    return int(round(2.0 ** float(most_bits)))
 
 
 def canaries_needed(
@@ -232,8 +280,10 @@ def canaries_needed(
 
     def enough(count: int) -> bool:
         if candidates:
-            facts = {"rows": rows, "candidates": candidates}
-            return claim.bound(count, count, level=level, **facts) > claim.epsilon
+            bound = claim.bound(
+                count, count, level=level, rows=rows, candidates=candidates
+            )
+            return bound > claim.epsilon
         guesses = declared_guesses(count)
         return one_run_p(guesses, guesses, count, epsilon=epsilon, delta=delta) <= level
 

@@ -186,8 +186,13 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     }
     remarks = []
     for (note, withheld), places in reasons.items():
-        facts = {"note": sentences.translated("reason", note), "withheld": withheld}
-        remarks.append(sentences.render("table.not_estimable", places=places, **facts))
+        remark = sentences.render(
+            "table.not_estimable",
+            places=places,
+            note=sentences.translated("reason", note),
+            withheld=withheld,
+        )
+        remarks.append(remark)
     if few:
         remarks.append(
             sentences.render("table.few", few=FEW_CLUSTERS, places=sorted(few))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -65,30 +65,30 @@ NUMBER_OF = Range("number", 0, MAX_EVIDENCE_VALUE, gaps=True)
 RATE = Range("number", 0, 1, gaps=True)
 LOG_PROBABILITY = Range("number", -MAX_EVIDENCE_VALUE, 0, gaps=True, below_all=True)
 
-Check = Callable[[Any], bool]
+Check = Callable[[object], bool]
 
 
-def _is_names(value: Any) -> bool:
+def _is_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_count_or_none(value: Any) -> bool:
+def _is_count_or_none(value: object) -> bool:
     return value is None or _is_count(value)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_figures(value: Any) -> bool:
+def _is_figures(value: object) -> bool:
     return isinstance(value, dict) and all(
         isinstance(one, int | float) and not isinstance(one, bool)
         for one in value.values()

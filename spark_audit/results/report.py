@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, ConfigDict, Field, computed_field
 
 from spark_audit import sentences
-from spark_audit.results.audit_result import REPORT_LISTS, frame
 from spark_audit.results.findings import Finding, Guard, by_severity
-from spark_audit.results.rows import Contrast, Count, Row, Strict, Text
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from spark_audit.report.gate.judge import RuleOutcome as Judged
-    from spark_audit.report.standings import Standing
 from spark_audit.results.report_checks import (
     _RESERVED_TABLES,
     checked_files,
     checked_tables,
     with_visible_text,
 )
+from spark_audit.results.rows import Contrast, Count, Row, Strict, Text
+
+ReportStatus: TypeAlias = Literal["complete", "partial"]
+"""Whether all examples were scored, or some only."""
 
 
 class CheckpointFacts(Strict):
@@ -89,7 +83,7 @@ class Report(Strict):
     """What the file is."""
     schema_version: Literal[2] = 2
     """Version of this schema."""
-    status: Literal["complete", "partial"]
+    status: ReportStatus
     """`partial`: only some examples were scored; not for decisions."""
     command: list[Text]
     """Command line that made it, word by word."""
@@ -140,94 +134,20 @@ class Report(Strict):
                 told[one.audit] = sentences.under(f"scope.{one.audit}.")
         return [*chain(*told.values()), *self.caveats]
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the content is the same: a subclass only adds methods."""
+        if not isinstance(other, Report):
+            return NotImplemented
+        return all(
+            getattr(self, name) == getattr(other, name) for name in Report.model_fields
+        )
+
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What it is of and how much it holds."""
         yield "status", self.status
         yield "manifest", self.manifest.name
         for part in ("checkpoints", *_RESERVED_TABLES, "findings"):
             yield part, len(getattr(self, part))
-
-    def to_frame(self, of: str = "results") -> pd.DataFrame:
-        """The rows as a frame, a figure a line.
-
-        What is of a checkpoint has its ``state`` and the setup guard that it is
-        ``voided_by``.
-
-        Parameters
-        ----------
-        of
-            ``results``, ``contrasts``, ``guards``, ``findings``, ``checkpoints``, or
-            the name of a further table.
-        """
-        from spark_audit.report.void_rows import with_state_columns
-
-        table = frame(of, self, {**REPORT_LISTS, "checkpoints": CheckpointFacts})
-        return with_state_columns(table, self, self.origins.get(of, ""))
-
-    def plot(self, name: str) -> Axes:
-        """Draw one of the report's figures.
-
-        Parameters
-        ----------
-        name
-            As its file in ``figures/`` is called, for instance ``selectivity``.
-
-        Returns
-        -------
-        Axes
-            Of the figure's first panel; ``.figure`` is the whole.
-
-        Raises
-        ------
-        InputError
-            If there is no such figure, or the report holds nothing for it.
-        """
-        from spark_audit.report.figures.drawing import plot
-
-        return plot(self, name)
-
-    @property
-    def standings(self) -> list[Standing]:
-        """The state of each checkpoint, with its evidence, the worst first."""
-        from spark_audit.report.standings import standings
-
-        return standings(self)
-
-    def gate(self, rules: Sequence[str] = ()) -> list[Judged]:
-        """What rules come to on each checkpoint, as ``spark-audit gate`` has it.
-
-        Parameters
-        ----------
-        rules
-            As ``--fail-if`` has them; none: those of the command.
-
-        Raises
-        ------
-        InputError
-            If a rule is none, or names a checkpoint that the report has not.
-        """
-        from spark_audit.report.gate.judge import check
-        from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
-
-        given = [rules] if isinstance(rules, str) else rules or DEFAULT_RULES
-        return check(self, [parse_rule(rule) for rule in given])
-
-    def save(
-        self, folder: str | Path, formats: Sequence[str] = (), **options: Any
-    ) -> list[Path]:
-        """Write it to a folder, as :func:`spark_audit.report.folder.write_report` does.
-
-        Parameters
-        ----------
-        formats
-            One or several; none: all that are not only on request.
-        options
-            ``manifest``, ``show_text``, ``language`` ...
-        """
-        from spark_audit.report.folder import write_report
-
-        formats = [formats] if isinstance(formats, str) else formats
-        return write_report(self, Path(folder), formats=formats, **options)
 
     @property
     def verdict(self) -> list[str]:

@@ -128,8 +128,8 @@ def likelier_interval(row: Figure) -> str:
     """The interval of :func:`likelier`: in times, or in per cent with signs."""
     low, high = _ratio(row.high), _ratio(row.low)
     if _ratio(row.value) >= TWICE:
-        ends = {"low": _times(low), "high": _times(high)}
-        return render("word.times", ratio=render("word.from_to", **ends))
+        ratio = render("word.from_to", low=_times(low), high=_times(high))
+        return render("word.times", ratio=ratio)
     signed = [f"{'+' * (end >= 1)}{number(100 * (end - 1), 0)}%" for end in (low, high)]
     return render("word.from_to", low=signed[0], high=signed[1])
 
@@ -292,7 +292,9 @@ def _environment(language: str) -> Environment:
     return made
 
 
-def _with_commas(shows: Callable[..., str], *arguments: Any, **options: Any) -> str:
+def _with_commas(
+    shows: Callable[..., str], *arguments: object, **options: object
+) -> str:
     """What a filter shows, with decimal commas, and semicolons within intervals."""
     text = re.sub(r"(?<=\d), (?=[-+\d])", "; ", shows(*arguments, **options))
     return re.sub(r"(?<=\d)\.(?=\d)", ",", text)
@@ -303,7 +305,7 @@ def knows(key: str) -> bool:
     return key in _known(language())
 
 
-def render(key: str, /, **facts: Any) -> str:
+def render(key: str, /, **facts: object) -> str:
     """The sentence of a key, in the language that is spoken.
 
     Raises
@@ -325,12 +327,12 @@ def translated(kind: str, text: str) -> str:
     return optional(f"{kind}.{text}") or text
 
 
-def under(prefix: str, **facts: Any) -> list[str]:
+def under(prefix: str, **facts: object) -> list[str]:
     """All sentences whose keys begin like that, in the order of the English file."""
     return [render(key, **facts) for key in _known("en") if key.startswith(prefix)]
 
 
-def terms(group: str, **facts: Any) -> list[tuple[str, str]]:
+def terms(group: str, **facts: object) -> list[tuple[str, str]]:
     """Terms of a group and what they mean, in the language that is spoken."""
     keys = [key[:-5] for key in _known("en") if key.endswith(".term")]
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spark_audit.data.examples import bad_field
 
@@ -64,6 +64,13 @@ class Conversation:
     preferred: bool = False
 
 
+class TemplateInput(NamedTuple):
+    """What a chat template reads beside the messages."""
+
+    tools: tuple[Any, ...] | None
+    variables: Mapping[str, Any]
+
+
 class UnreadableRowError(Exception):
     """A row holds something besides text, such as an image; it is left out."""
 
@@ -94,10 +101,7 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
         raise bad_field("chat_template_kwargs", "is not an object")
     if tools is not None and not isinstance(tools, Sequence):
         raise bad_field("tools", "is not a list")
-    more: dict[str, Any] = {
-        "tools": tuple(tools) if tools else None,
-        "variables": _without_nulls(variables),
-    }
+    more = TemplateInput(tuple(tools) if tools else None, _without_nulls(variables))
     if row.get("chosen") is not None:
         return _preference(row, more)
 
@@ -118,7 +122,8 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
                 messages=messages,
                 supervised=mask,  # type: ignore[arg-type]
                 unsupervised=unsupervised,
-                **more,
+                tools=more.tools,
+                variables=more.variables,
             )
 
     if "completion" in row:
@@ -126,7 +131,12 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
     if "instruction" in row:
         return _instruction(row, more)
     if isinstance(row.get("text"), str):
-        return Conversation(completion=row["text"], supervised="all", **more)
+        return Conversation(
+            completion=row["text"],
+            supervised="all",
+            tools=more.tools,
+            variables=more.variables,
+        )
     raise bad_field(
         "messages",
         "is missing, and so is every other column of chat data",
@@ -134,7 +144,7 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
     )
 
 
-def _preference(row: Mapping[str, Any], more: Mapping[str, Any]) -> Conversation:
+def _preference(row: Mapping[str, Any], more: TemplateInput) -> Conversation:
     chosen = _json_field(row, "chosen")
     if isinstance(chosen, str) or row.get("prompt") is not None:
         return _completion({**row, "chosen": chosen}, "chosen", more, preferred=True)
@@ -152,14 +162,15 @@ def _preference(row: Mapping[str, Any], more: Mapping[str, Any]) -> Conversation
         n_prompt=min(n_prompt, len(messages) - 1),
         supervised="completion",
         preferred=True,
-        **more,
+        tools=more.tools,
+        variables=more.variables,
     )
 
 
 def _completion(
     row: Mapping[str, Any],
     column: str,
-    more: Mapping[str, Any],
+    more: TemplateInput,
     *,
     preferred: bool = False,
 ) -> Conversation:
@@ -170,7 +181,8 @@ def _completion(
             completion=completion,
             supervised="completion",
             preferred=preferred,
-            **more,
+            tools=more.tools,
+            variables=more.variables,
         )
     before, _ = _messages(row, "prompt")
     if isinstance(completion, str):
@@ -184,11 +196,12 @@ def _completion(
         supervised="completion",
         unsupervised=frozenset(len(before) + i for i in unsupervised),
         preferred=preferred,
-        **more,
+        tools=more.tools,
+        variables=more.variables,
     )
 
 
-def _instruction(row: Mapping[str, Any], more: Mapping[str, Any]) -> Conversation:
+def _instruction(row: Mapping[str, Any], more: TemplateInput) -> Conversation:
     """Alpaca's columns as LLaMA-Factory joins them."""
     messages: list[Message] = []
     system = row.get("system")
@@ -205,7 +218,12 @@ def _instruction(row: Mapping[str, Any], more: Mapping[str, Any]) -> Conversatio
     messages.append({"role": "user", "content": question})
     answer = _string(row.get("output"), "output")
     messages.append({"role": ASSISTANT, "content": answer})
-    return Conversation(messages=tuple(messages), supervised="assistant", **more)
+    return Conversation(
+        messages=tuple(messages),
+        supervised="assistant",
+        tools=more.tools,
+        variables=more.variables,
+    )
 
 
 def _messages(

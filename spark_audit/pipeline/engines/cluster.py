@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any
@@ -78,9 +79,7 @@ def connected(address: str | None) -> Iterator[Any]:
     address = _place(address)
     # Of any other job Ray puts the working directory first on its workers' import path:
     # a torch.py in a cloned repository would run there.
-    options: dict[str, Any] = {
-        "job_config": import_module("ray.job_config").JobConfig(_client_job=True)
-    }
+    job_config = import_module("ray.job_config").JobConfig(_client_job=True)
     # Nodes that die are our business: Ray prints it on stdout, whatever is asked.
     worker: Any = import_module("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
@@ -89,12 +88,26 @@ def connected(address: str | None) -> Iterator[Any]:
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     with ExitStack() as stack:
-        if address == "local":
-            options |= {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
-            options["_node_ip_address"] = "127.0.0.1"
+        is_local = address == "local"
+        if is_local:
             _close(stack)
+        connect = partial(
+            ray.init,
+            address,
+            job_config=job_config,
+            log_to_driver=False,
+            logging_level="critical",
+        )
         try:
-            ray.init(address, log_to_driver=False, logging_level="critical", **options)
+            # A running cluster refuses what says how one is started.
+            if is_local:
+                connect(
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_BYTES,
+                    _node_ip_address="127.0.0.1",
+                )
+            else:
+                connect()
         except (OSError, RuntimeError, ValueError, ImportError) as error:
             # Of two versions Ray tells in several lines.
             raise errors.InputError(

@@ -193,14 +193,15 @@ def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
 def told(error: Exception) -> Exception:
     """What a node raised; what Ray itself says becomes one line."""
     cause = getattr(error, "cause", None) or error
-    place = {"where": "--engine ray"}
+    place = "--engine ray"
     if type(cause).__name__ in STORE_FULL_ERRORS:
         what = "the object store of the Ray cluster is full"
-        place["fix"] = "start Ray with a larger one (--object-store-memory)"
-        return errors.IncompleteError(what, **place)
+        fix = "start Ray with a larger one (--object-store-memory)"
+        return errors.IncompleteError(what, where=place, fix=fix)
     if isinstance(cause, ImportError):
         what = f"a node cannot begin ({errors.one_line(cause)})"
-        return errors.InputError(what, **place, fix=SAME_INSTALLATION)
+        return errors.InputError(what, where=place, fix=SAME_INSTALLATION)
     if cause is error:
-        return errors.IncompleteError(f"Ray says: {errors.one_line(error)}", **place)
+        what = f"Ray says: {errors.one_line(error)}"
+        return errors.IncompleteError(what, where=place)
     return cause

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def does_not_follow(parts: Sequence[str]) -> str:
     return f"does not follow from its evidence: {', '.join(parts)}" if parts else ""
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one: object, other: object) -> bool:
     """Whether two parts of reports are the same, numbers to :data:`CLOSE`."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(
@@ -34,5 +34,5 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
@@ -15,6 +15,9 @@ from spark_audit.report.assemble import MATCHING_TABLES, assemble, results_of
 from spark_audit.results import AuditResult, Finding, Guard, Report, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import OF_REPORT
+
+Record: TypeAlias = Mapping[str, object]
+"""A row, a finding or a guard, as plain values."""
 
 
 def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Checked]:
@@ -117,8 +120,10 @@ def _differing_guards(made: Report, report: Report) -> list[str]:
     return sorted(wrong)
 
 
-def _guards_by_place(report: Report) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    places: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def _guards_by_place(
+    report: Report,
+) -> dict[tuple[str, str], list[Mapping[str, object]]]:
+    places: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for guard in report.guards:
         place = (guard.name, guard.checkpoint)
         places.setdefault(place, []).append(guard.model_dump())

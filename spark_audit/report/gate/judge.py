@@ -145,8 +145,10 @@ def judged(found: Sequence[RuleOutcome]) -> list[str]:
         why = grouped(skipped, attrgetter("detail")).items()
         out = {reason: [one.checkpoint for one in of] for reason, of in why}
         counted = len(mine) - len(skipped)
-        facts = {"rule": rule, "judged": counted, "all": len(mine), "left_out": out}
-        lines.append(render("gate.judged", **facts))
+        line = render(
+            "gate.judged", rule=rule, judged=counted, all=len(mine), left_out=out
+        )
+        lines.append(line)
     return lines
 
 

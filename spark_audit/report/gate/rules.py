@@ -16,7 +16,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from spark_audit.audits import about, audit_names
 from spark_audit.audits.setup_guards import REMAINS
@@ -113,27 +112,44 @@ def parse_rule(text: str) -> Rule:
     match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _RULE.fullmatch(text)
     if match is None:
         raise InputError("is no rule", where=where, fix=RULE_SHAPE)
-    told: dict[str, Any] = {"text": text.strip()}
-    if match["scope"]:
-        told["checkpoint" if match["scope"] == "for" else "but"] = match["names"]
+    text = text.strip()
+    checkpoint = match["names"] if match["scope"] == "for" else None
+    but = match["names"] if match["scope"] == "except" else None
     if match.re is _GUARD:
         guard = match["guard"]
         _check_guard(guard, where)
-        return Rule(operator="", bound=0.0, guard=guard, **told)
-    told["operator"] = match["operator"].split()[0]
+        return Rule(
+            text=text,
+            operator="",
+            bound=0.0,
+            checkpoint=checkpoint,
+            but=but,
+            guard=guard,
+        )
+
+    operator_shown = match["operator"].split()[0]
     if match.re is _CLAIM:
         claim = match["claim"]
         if claim not in SEVERITY:
             fix = choose(_nearest_claim(claim), SEVERITY)
             raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
-        return Rule(bound=SEVERITY[claim], claim=claim, **told)
+        return Rule(
+            text=text,
+            operator=operator_shown,
+            bound=SEVERITY[claim],
+            checkpoint=checkpoint,
+            but=but,
+            claim=claim,
+        )
+
     audit, _, rest = match["figure"].partition(".")
     one_of(audit, where, audit_names())
+    group = "pooled"
     if match["kind"]:
-        told["group"] = f"{match['kind']}:{match['part']}"
+        group = f"{match['kind']}:{match['part']}"
         rest += match["field"] or ""
     field = "value"
-    if told["operator"] not in CHANGES:
+    if operator_shown not in CHANGES:
         rest, _, field = rest.rpartition(".")
     if field not in FIELDS:
         fields = ", ".join(f".{one}" for one in FIELDS)
@@ -142,7 +158,18 @@ def parse_rule(text: str) -> Rule:
     if not math.isfinite(bound := float(match["bound"])):
         raise InputError("its bound is not finite", where=where, fix=RULE_SHAPE)
     metric, of = _named(rest, audit, where)
-    return Rule(audit=audit, metric=metric, of=of, field=field, bound=bound, **told)
+    return Rule(
+        text=text,
+        operator=operator_shown,
+        bound=bound,
+        checkpoint=checkpoint,
+        but=but,
+        audit=audit,
+        metric=metric,
+        of=of,
+        field=field,
+        group=group,
+    )
 
 
 def _nearest_claim(text: str) -> str:

@@ -165,23 +165,24 @@ def _notes(report: Report, figures: Shown) -> list[str]:
             note = row.note
         remarks.setdefault(note.rstrip("."), {})[line_name(row)] = None
     remarks.pop("", None)
-    facts = {
-        "partial": report.status == "partial",
-        "levels": [f"{100 * v:g}%" for v in {row.level for row in bounded}],
-        "unit": _independent_units(row.audit for row in rows),
-        "manifest": report.manifest.name,
-        "methods": sorted(methods_of(bounded)),
-        "seeds": any(row.over != "sources" for row in rows),
-        "sizes": _sizes(figures),
-        "arrows": any(column.header[-1] in "↑↓" for column in figures),
-        "memory": any(column.metric == "memory" for column in figures),
-        "gaps": len({frozenset(lines) for lines in figures.values()}) > 1,
-        "shared": is_shared(report),
-        "failed": _failed(report),
-        "void": any(row.status in VOID for row in rows),
-    }
+    notes = sentences.under(
+        "latex.note.",
+        partial=report.status == "partial",
+        levels=[f"{100 * v:g}%" for v in {row.level for row in bounded}],
+        unit=_independent_units(row.audit for row in rows),
+        manifest=report.manifest.name,
+        methods=sorted(methods_of(bounded)),
+        seeds=any(row.over != "sources" for row in rows),
+        sizes=_sizes(figures),
+        arrows=any(column.header[-1] in "↑↓" for column in figures),
+        memory=any(column.metric == "memory" for column in figures),
+        gaps=len({frozenset(lines) for lines in figures.values()}) > 1,
+        shared=is_shared(report),
+        failed=_failed(report),
+        void=any(row.status in VOID for row in rows),
+    )
     return [
-        *filter(None, sentences.under("latex.note.", **facts)),
+        *filter(None, notes),
         *(f"{', '.join(lines)}: {note}." for note, lines in remarks.items()),
     ]
 

@@ -289,13 +289,17 @@ def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
         told["reference"] = str(reference)
     if manifest is not None:
         trained = [example.split == "train" for example in manifest.examples]
-        counted = {"trained": sum(trained), "held_out": len(trained) - sum(trained)}
-        told["rows"] = render("dossier.rows_split", **counted)
+        told["rows"] = render(
+            "dossier.rows_split",
+            trained=sum(trained),
+            held_out=len(trained) - sum(trained),
+        )
     if kinds := report.tables.get("matching_by_type", []):
         counts = {k["type"]: k["matched"] + k["unmatched"] for k in kinds}
         told["identifiers"] = render("dossier.identifiers_by_type", counts=counts)
-    counted = {"spans": facts.n_spans, "clusters": facts.n_clusters}
-    told["matched"] = render("dossier.matched_count", **counted)
+    told["matched"] = render(
+        "dossier.matched_count", spans=facts.n_spans, clusters=facts.n_clusters
+    )
     # Of canaries that no audit of this report asked for nothing is said.
     if n_planted := _planted(report):
         told["canaries"] = str(n_planted)

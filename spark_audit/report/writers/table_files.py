@@ -19,6 +19,7 @@ from spark_audit.report.cells import (
     shown,
 )
 from spark_audit.report.disclosure.rounding import step_of
+from spark_audit.report.frames import report_frame
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.void_rows import with_state_columns
 from spark_audit.report.writers.writer import File, WriterInput
@@ -44,7 +45,7 @@ RENAMED = {
 def write_csv(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """Results, contrasts, guards and the report's further tables as CSV."""
     lists = ("results", "contrasts", "guards")
-    frames = {name: report.to_frame(name) for name in lists}
+    frames = {name: report_frame(report, name) for name in lists}
     if is_shared(report):
         for name, rows in (
             ("results", report.results),
