@@ -15,6 +15,7 @@ from shared_digits import digits, long_numbers
 from spark_audit.audits.mia.guards import covariate_table
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import FORMATS_ON_REQUEST, WRITERS, write_report
+from spark_audit.report.writers.table_files import csv_text
 from spark_audit.results import Finding, Report
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 
@@ -361,3 +362,8 @@ def test_settings_sources_and_commands_tell_no_folder_and_no_key(tmp_path):
     page = Path(tmp_path / "report.html").read_text()
     assert "x=scores.csv" in page
     assert "https://host/v1?..." in page
+
+
+def test_a_count_beside_a_gap_stays_a_whole_number_in_csv():
+    frame = pd.DataFrame({"found": [0, None], "tries": [3e9, 0.5]}, dtype=object)
+    assert csv_text(frame) == "found,tries\n0,3e+09\n,0.5\n"

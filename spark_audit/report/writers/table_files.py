@@ -107,7 +107,16 @@ def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
 def csv_text(frame: pd.DataFrame) -> str:
     """Lines below a head, of which no cell is a formula to a spreadsheet."""
     header = pd.Series(frame.columns, dtype=object)
-    frame = frame.astype(object).map(_short)
+    # Not by `map`: it makes floats of counts beside a gap, so that 0 would read 0.0.
+    cells = {
+        column: pd.Series(
+            [_short(value) for value in frame[column].astype(object)],
+            index=frame.index,
+            dtype=object,
+        )
+        for column in frame
+    }
+    frame = pd.DataFrame(cells, index=frame.index, columns=frame.columns)
     safe, head = (
         # Text may be somebody else's.
         one.replace(FORMULA, r"'\1", regex=True)
