@@ -41,6 +41,49 @@ def test_what_cannot_be_compared_is_refused():
             against(made(row(name)), theirs)
 
 
+def lines(report: Report, other: Report) -> list[dict[str, str]]:
+    """The table's lines, by its header."""
+    table = against(report, other)
+    return [dict(zip(table.header, line.texts, strict=True)) for line in table.rows]
+
+
+def valued(name: str, value: float | None, **columns: Any) -> Row:
+    """Delta_sel of a checkpoint, without an interval."""
+    bare = {} if value is None else {"low": None, "high": None, "interval": "none"}
+    of = columns.pop("of", "")
+    return figure(name, f"matched|delta_sel|{of}", value, **(bare | columns))
+
+
+def test_each_figure_stands_beside_the_same_one_of_the_other_report():
+    here = made(valued("m", 0.1), valued("m", 0.2, of="change"), valued("n", 0.3))
+    there = made(valued("m", 0.7), valued("m", 0.8, of="change"), valued("n", None))
+    first, second = lines(here, there)
+    assert [first["figure"], second["figure"]] == [
+        "matched.delta_sel",
+        "matched.delta_sel.change",
+    ]
+    assert (first["here"], first["there"]) == ("0.100", "0.700 (m)")
+    assert (second["here"], second["there"]) == ("0.200", "0.800 (m)")
+
+
+def test_a_method_with_seeds_has_one_line_over_sources_and_seeds():
+    overs = {"seeds": 0.3, "sources": 0.1, "both": 0.2}
+    rows = [valued("m", value, over=over) for over, value in overs.items()]
+    seeds = [valued("m[1]", 0.5), valued("m[2]", 0.6)]
+    (line,) = lines(made(*seeds, *rows), made(*seeds, *rows))
+    assert (line["checkpoint"], line["here"]) == ("m", "0.200")
+
+
+def test_what_the_two_figures_differ_in_is_told():
+    here = made(valued("m", 0.1, n=90, clusters=12), base="tiny")
+    there = made(valued("m", 0.1, n=80, clusters=10), base="small")
+    (line,) = lines(here, there)
+    told = line[render("against.differences")]
+    assert told == "base tiny / small; n 90 / 80; clusters 12 / 10"
+    (line,) = lines(here, here)
+    assert line[render("against.differences")] == "-"
+
+
 def test_the_command_prints_the_papers_figures_and_keeps_nothing(
     tmp_path, capsys, monkeypatch
 ):
