@@ -367,3 +367,14 @@ def test_settings_sources_and_commands_tell_no_folder_and_no_key(tmp_path):
 def test_a_count_beside_a_gap_stays_a_whole_number_in_csv():
     frame = pd.DataFrame({"found": [0, None], "tries": [3e9, 0.5]}, dtype=object)
     assert csv_text(frame) == "found,tries\n0,3e+09\n,0.5\n"
+
+
+def test_next_to_a_withheld_group_the_smallest_of_the_others_is_withheld_too():
+    """Else the pooled figure less the groups that are shown would be that of a few."""
+    sizes = {"A": MIN_CLUSTERS_TO_PUBLISH - 1, "B": 30, "C": 20}
+    rows = [
+        figure("a", f"matched|nll_pii||type:{kind}", LONG, clusters=n, n=10 * n)
+        for kind, n in sizes.items()
+    ]
+    shown = disclosed(made_report("a", results=rows)).results
+    assert [one.group for one in shown if one.value is None] == ["type:A", "type:C"]
