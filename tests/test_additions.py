@@ -5,6 +5,7 @@ gated and written, and goes with its package.
 """
 
 import csv
+import json
 import re
 import shutil
 from pathlib import Path
@@ -158,6 +159,126 @@ def test_an_audit(house, tmp_path):
     house.audit("report", str(folder), "--format", "md")
     assert "nll_quantile" in (folder / "report.md").read_text()
     house.audit(*rule, code=2)
+
+
+ATTACK = """
+from dataclasses import dataclass, replace
+
+from spark_audit.audits.base import LatexColumn, Metric
+from spark_audit.results import Finding, Row
+from surprise import Surprise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Echo(Surprise):
+    # Rows and tables of two clusters are of few.
+    name = "echo"
+    metrics = (Metric("nll_quantile", "nats"), Metric("planted", "bits"))
+    covers = ("nll_quantile", "clusters")
+    attacks_identifiers = True
+    strongest_claim = "memory"
+    table_rules = {"echo_planted": "digits"}
+    latex_table = "echoes"
+    latex = (LatexColumn("Echo", "nll_quantile", counted="spans"),)
+
+    @classmethod
+    def is_of_nobody(cls, unit):
+        return unit == "bits"
+
+    def conclude(self, evidence, context):
+        result = super().conclude(evidence, context)
+        rows, findings = [], []
+        for row in result.rows:
+            few = row.model_copy(update={"group": "type:FEW", "n": 9, "clusters": 2})
+            planted = {"metric": "planted", "unit": "bits"}
+            rows += [row, few, few.model_copy(update=planted)]
+            if row.checkpoint != "base":
+                facts = {"quantile": row}
+                found = Finding.on(row, "memory", "echo.memory", facts=facts, p=1e-4)
+                findings.append(found)
+        record = {"checkpoint": "ours", "clusters": 2, "share": 0.123456789}
+        tables = {"echo_planted": [record], "echo_few": [record]}
+        return replace(result, rows=rows, findings=findings, tables=tables)
+"""
+"""Its figures are of 99 clusters, and of parts of two."""
+ATTACK_SENTENCES = """
+[audit.echo]
+title = "Echoes"
+attack = "echoed identifiers"
+asks = "Do identifiers echo?"
+[echo.memory]
+text = "ECHOES at {{ quantile | figure }} nats."
+withdrawn = "does not echo"
+"""
+
+
+def states_of(house: House, folder: Path) -> str:
+    code = (
+        "import sys, spark_audit as sa\n"
+        "for one in sa.read_report(sys.argv[1]).standings:\n"
+        "    found = [tried.shown for tried in one.tally['FOUND']]\n"
+        "    print(one.name, one.state, one.led_by.audit, found, one.ships)"
+    )
+    return house.python("-c", code, str(folder))
+
+
+def table_of(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / "tables" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_an_attack_stands_wherever_ours_do(house, tmp_path):
+    """In the state, the first screen, the gate, CSV, LaTeX and what is shared."""
+    folder = tmp_path / "out"
+    (house.root / "echo.py").write_text(ATTACK, encoding="utf-8")
+    (house.root / "echo.en.toml").write_text(ATTACK_SENTENCES, encoding="utf-8")
+    house.entries.write_text("[spark_audit.audits]\necho = echo:Echo\n")
+    house.report(folder, "echo", "csv,md,latex")
+
+    states = states_of(house, folder).split("\n")
+    assert [line for line in states if line.startswith("ours")] == [
+        "ours LEAKS echo ['echoed identifiers'] False"
+    ]
+
+    page = (folder / "report.md").read_text()
+    first_screen = page.partition("## ")[0]
+    assert "ECHOES at" in first_screen
+    assert "echoed identifiers" in page
+
+    assert "ours" in house.audit("gate", str(folder), code=1)
+    house.audit("gate", str(folder), "--fail-if", "claim >= verbatim", code=0)
+    rule = "echo.nll_quantile[type=FEW].value > 0"
+    house.audit("gate", str(folder), "--fail-if", rule, code=1)
+
+    exact = {
+        (row["metric"], row["group"]): row
+        for row in json.loads((folder / "report.json").read_text())["results"]
+        if row["checkpoint"] == "ours"
+    }
+    shown = {
+        (row["metric"], row["group_kind"], row["group_name"]): row["value"]
+        for row in figures(folder)
+        if row["checkpoint"] == "ours"
+    }
+    pooled = exact["nll_quantile", "pooled"]
+    assert pooled["clusters"] == 99
+    step = 0.015  # the next of 1, 1.5, 2, 3, 5 above 1 nat over the clusters
+    assert float(shown["nll_quantile", "pooled", ""]) == pytest.approx(
+        round(pooled["value"] / step) * step, abs=1e-9
+    )
+    assert float(shown["nll_quantile", "pooled", ""]) != pooled["value"]
+    # Of two clusters nothing is shown, unless they are nobody's.
+    assert shown["nll_quantile", "type", "FEW"] == ""
+    planted = exact["planted", "type:FEW"]["value"]
+    assert float(shown["planted", "type", "FEW"]) == pytest.approx(planted, rel=1e-5)
+
+    assert [row["share"] for row in table_of(folder, "echo_planted")] == ["0.123457"]
+    assert [row["share"] for row in table_of(folder, "echo_few")] == [""]
+
+    tex = (folder / "tables" / "echoes.tex").read_text()
+    assert "Echo" in tex
+    assert f"{float(shown['nll_quantile', 'pooled', '']):.3f}" in tex
+    assert r"\input{echoes}" in (folder / "tables" / "all.tex").read_text()
 
 
 @pytest.mark.parametrize("function", ["median", "nothing"])
