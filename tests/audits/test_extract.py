@@ -161,7 +161,7 @@ def test_two_ways_to_find_it_are_two_tests(make_case, monkeypatch, tests):
         for one in result.findings
         if (one.checkpoint, one.claim) == ("ours", "verbatim")
     ]
-    assert found.p == pytest.approx(2e-30)
+    assert found.p == pytest.approx(2e-30, rel=1e-6, abs=0.0)
     assert found.unit == "points"
     assert found.value == pytest.approx(100 * found.facts["apart"].value)
     assert found.low == pytest.approx(100 * found.facts["apart"].low)
