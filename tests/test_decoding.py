@@ -30,6 +30,7 @@ from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Finding, Report, Row, number
 from spark_audit.results.findings import Hits
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH, WITHHELD, WITHHELD_NOTE
+from spark_audit.stats.estimate import Bound
 from spark_train.cli import run as training_line
 
 FIRST, LAST = ("Maria", "John", "Peter", "Alice"), ("Jones", "Smith", "Brown", "Green")
@@ -279,6 +280,41 @@ def test_no_cluster_is_what_two_pools_differ_by(small):
     assert np.mean(near) < 0.2
 
 
+def test_what_could_still_be_there_gives_no_cluster_of_two_pools_either(small):
+    """Whoever knows the reach of an interval has a second rounding of each mean."""
+    report, _ = small
+    rng = np.random.default_rng(0)
+    near, nearer = [], []
+    for _ in range(300):
+        size = int(rng.integers(MIN_CLUSTERS_TO_PUBLISH + 1, 200))
+        nll, length = rng.gamma(2.0, 1.5, size), rng.integers(2, 9, size)
+        reach = float(rng.uniform(0.05, 1.0))
+        told, both = [], []
+        for skipped in (0, 1):
+            x, n = (nll * length)[skipped:], length[skipped:]
+            value = float(x.sum() / n.sum())
+            row = report.results[0].model_copy(
+                update={
+                    "value": value,
+                    "low": value,
+                    "high": value,
+                    "at_most": value - reach,
+                    "clusters": len(n),
+                }
+            )
+            shown = report.model_copy(update={"results": [row], "findings": []})
+            (found,) = disclosed(shown).results
+            assert found.value is not None
+            assert found.at_most is not None
+            told.append((found.at_most + reach) * n.sum())
+            both.append((found.at_most + reach + found.value) / 2 * n.sum())
+        for guesses, means in ((near, told), (nearer, both)):
+            guesses.append(abs((means[0] - means[1]) / length[0] - nll[0]) < NEAR)
+    # As for the means alone, and for both roundings together.
+    assert np.mean(near) < 0.2
+    assert np.mean(nearer) < 0.2
+
+
 def disclosed_value(value: float, clusters: int, report: Report) -> float:
     """A pooled figure as files tell it that had an interval of no width."""
     row = report.results[0].model_copy(
@@ -311,6 +347,7 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
 ):
     place = {"audit": "extract", "checkpoint": "x", "metric": "greedy_rate"}
     told = {"value": 10.0, "low": 4.0, "high": 16.0, "null": 0.0, "mde": 5.7}
+    told["at_most"] = 19.3
     exact = Row(**place, value=0.1, low=0.04, high=0.16, clusters=clusters)
     said = Finding(
         **place,
@@ -319,6 +356,7 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
         claim="nothing_shown",
         says="utility.transfer_gained",
         facts={"transfer": exact},
+        bounds=[Bound(test="t", value=10.0, se=3.06)],
     )
     # A rate of none has the value of no difference: its figures are others.
     for value in (0.1, 10.0):
@@ -334,6 +372,7 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
                 assert exact <= figure <= exact + 5.0
             else:  # of 40 in or out a step is two, 5 points
                 assert figure == pytest.approx(exact, abs=2.5)
+        assert shown.bounds == []
         assert ("withheld" in shown.sentence) == few
         assert "16.0" not in shown.sentence
 
@@ -392,7 +431,7 @@ def test_a_usual_report_loses_nothing_but_digits(make_case, small):
             assert getattr(after, name) == getattr(before, name)
         # Tokens, to what an average cluster has.
         assert abs(after.n - before.n) <= before.n / max(before.clusters, 1)
-        for name in ("value", "low", "high", "null", "mde"):
+        for name in ("value", "low", "high", "null", "mde", "at_most"):
             old, new = getattr(before, name), getattr(after, name)
             assert (old is None) == (new is None)
             if old is not None and before.low is not None and before.high is not None:

@@ -2,94 +2,187 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 from spark_audit.names import BASE, entry_of
 from spark_audit.results import Finding, Row
-from spark_audit.results.findings import DETECTED, SEVERITY
+from spark_audit.results.findings import DETECTED, SEVERITY, UNUSABLE
+from spark_audit.stats.at_most import at_most
 from spark_audit.stats.bootstrap import holm_by_key
-from spark_audit.stats.estimate import Power
+from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.power import smallest
 
 ALPHA = 0.05
 TESTS = "primary_tests"
 """Setting of a report: how many tests its primary family has."""
+SHOWS_NO_BOUND = ("confounded", "not_tested")
+"""Claims of comparisons that bound nothing."""
+
+RowT = TypeVar("RowT", bound=Row)
+
+Place: TypeAlias = tuple[str | None, ...]
+"""What tells figures apart: what they are of, and their digits."""
 
 
 def family(findings: Iterable[Finding]) -> list[Finding]:
-    """The primary tests among findings; the base was trained on nothing."""
-    return [
-        one
-        for one in findings
-        if one.family == "primary" and one.p is not None and one.checkpoint != BASE
-    ]
+    """Return the primary tests among findings; the base was trained on nothing."""
+    tests = []
+    for finding in findings:
+        is_tested = finding.family == "primary" and finding.p is not None
+        if is_tested and finding.checkpoint != BASE:
+            tests.append(finding)
+    return tests
 
 
 def corrected(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, each claiming what it may among all of these.
+    """Return the findings, each claiming what it may among all of these.
 
     ``p_adjusted`` of a primary finding is its p corrected by Holm over the primary
     findings, those that claim nothing included. A detection that does not hold claims
     ``nothing_shown`` and changes its sentences; given again among other findings it
-    may claim it again, since all that is needed stays in it. Smallest effects are those
-    of Holm's first step among so many tests.
+    may claim it again, since all that is needed stays in it. Smallest effects, and what
+    could still be there, are those of Holm's first step among so many tests.
     """
-    adjusted = holm_by_key({id(one): one.p for one in family(findings)})
-    tests, made = len(adjusted), []
-    for one in findings:
-        changes: dict[str, Any] = {}
-        if (p := adjusted.get(id(one))) is not None:
-            holds = p < ALPHA or SEVERITY[one.alone] < DETECTED
-            claim = one.alone if holds else "nothing_shown"
-            changes = {"p_adjusted": p, "claim": claim, "tests": tests}
-        if one.power:
-            # What is no test of the family would be one more if it detected something.
-            level = ALPHA / (tests + (p is None))
-            power, needed = list[Power](), list[float]()
-            for each in one.power:
-                mde = smallest(each, level)
-                power.append(replace(each, mde=mde))
-                if not each.of:
-                    needed.append(math.inf if mde is None else mde)
-            least = max(needed, default=math.inf)
-            changes |= {"power": power, "mde": least if least < math.inf else None}
-        made.append(one.model_copy(update=changes) if changes else one)
-    return made
+    adjusted = holm_by_key({id(test): test.p for test in family(findings)})
+    n_tests = len(adjusted)
+
+    changed = []
+    for finding in findings:
+        p = adjusted.get(id(finding))
+        if p is not None:
+            finding = _claiming(finding, p, n_tests)
+
+        # What is no test of the family would be one more if it detected something.
+        level = ALPHA / (n_tests + (p is None))
+        if finding.power:
+            finding = _with_smallest_effect(finding, level)
+        if finding.bounds:
+            finding = _with_bound(finding, level)
+        changed.append(finding)
+    return changed
 
 
-RowT = TypeVar("RowT", bound=Row)
+def _claiming(finding: Finding, p: float, n_tests: int) -> Finding:
+    """Return a primary finding with what it may claim by its corrected p."""
+    is_detection = SEVERITY[finding.alone] >= DETECTED
+    claim = finding.alone
+    if is_detection and p >= ALPHA:
+        claim = "nothing_shown"
+    return finding.model_copy(
+        update={"p_adjusted": p, "claim": claim, "tests": n_tests}
+    )
+
+
+def _with_smallest_effect(finding: Finding, level: float) -> Finding:
+    """Return a finding with the smallest effect that all of its tests detect."""
+    power = list[Power]()
+    effects = list[float | None]()
+    for test in finding.power:
+        mde = smallest(test, level)
+        power.append(replace(test, mde=mde))
+        if not test.of:
+            effects.append(mde)
+
+    # A claim needs all of its tests: nothing is detected where one is out of reach.
+    largest = None
+    if effects and None not in effects:
+        largest = max(effect for effect in effects if effect is not None)
+    return finding.model_copy(update={"power": power, "mde": largest})
+
+
+def _with_bound(finding: Finding, level: float) -> Finding:
+    """Return a finding with what could still be there, where it bounds anything."""
+    is_open = finding.claim not in SHOWS_NO_BOUND and finding.status not in UNUSABLE
+
+    bounds = list[Bound]()
+    own_end = None
+    for bound in finding.bounds:
+        end = None
+        if is_open:
+            end = at_most(bound, level)
+        bounds.append(replace(bound, at_most=end))
+        # Those of groups stand in the rows of these groups.
+        if not bound.of:
+            own_end = end
+    return finding.model_copy(update={"bounds": bounds, "at_most": own_end})
 
 
 def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
-    """The rows, the figures of claims with the smallest effect of their findings."""
-    levels = {_figure(one): one.mde for one in findings if one.power}
-    made = []
+    """Return the rows; figures of claims have what is known at the level of a claim.
+
+    That is the smallest effect of their findings, and what could still be there: of the
+    figures of claims, and of the groups that findings bound beside them.
+    """
+    effects: dict[Place, float | None] = {}
+    ends: dict[Place, float | None] = {}
+    ends_of_groups: dict[Place, float | None] = {}
+    for finding in findings:
+        if finding.power:
+            effects[_figure(finding)] = finding.mde
+        if finding.bounds:
+            ends[_figure(finding)] = finding.at_most
+        for bound in finding.bounds:
+            if bound.of:
+                group = _place(finding, group=bound.of)
+                ends_of_groups[(*group, _digits(bound.value))] = bound.at_most
+
+    changed = []
     for row in rows:
-        mde = levels.get(_figure(row), row.mde)
-        made.append(row if mde == row.mde else row.model_copy(update={"mde": mde}))
-    return made
+        figure = _figure(row)
+        mde = effects.get(figure, row.mde)
+        end = ends.get(figure, row.at_most)
+
+        # A finding on a group itself goes before one that names the group.
+        if row.over == "sources" and figure not in ends:
+            place = (*_place(row, group=row.group), _digits(row.value))
+            end = ends_of_groups.get(place, end)
+
+        if (mde, end) != (row.mde, row.at_most):
+            row = row.model_copy(update={"mde": mde, "at_most": end})
+        changed.append(row)
+    return changed
 
 
-def _figure(one: Row | Finding) -> tuple[object, ...]:
-    place = (one.audit, one.checkpoint, one.metric, one.of, one.group, one.unit)
-    ends = (one.value, one.low, one.high)
-    # Sums in another order differ in their last digits.
-    return (*place, *(None if end is None else f"{end:.9g}" for end in ends))
+def _figure(figure: Row | Finding) -> Place:
+    """Return what a figure is of, and its value and interval."""
+    limits = (_digits(figure.low), _digits(figure.high))
+    return (*_place(figure, group=figure.group), _digits(figure.value), *limits)
+
+
+def _place(figure: Row | Finding, *, group: str) -> Place:
+    """Return audit, checkpoint, metric, variant and unit of a figure, and a group."""
+    return (
+        figure.audit,
+        figure.checkpoint,
+        figure.metric,
+        figure.of,
+        group,
+        figure.unit,
+    )
+
+
+def _digits(number: float | None) -> str | None:
+    """Return a number as text: sums in another order differ in their last digits."""
+    return None if number is None else f"{number:.9g}"
 
 
 def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
-    """Method -> the variant that an audit's severest finding of it rests on.
+    """Map each method to the variant that an audit's severest finding of it rests on.
 
     Of replicates it is that of the severest; methods whose findings rest on no figure
     are left out.
     """
-    # Headlines of several seeds, "moved", are figures chosen beforehand.
-    ours = [f for f in findings if f.audit == audit and f.of and f.claim != "moved"]
-    methods = [entry_of(finding.checkpoint) for finding in ours]
-    # Of equally severe findings the first counts.
-    ours = sorted(reversed(ours), key=lambda one: one.severity)
-    severest = {entry_of(finding.checkpoint): finding.of for finding in ours}
-    return {method: severest[method] for method in methods}
+    severest: dict[str, Finding] = {}
+    for finding in findings:
+        # Headlines of several seeds, "moved", are figures chosen beforehand.
+        if finding.audit != audit or not finding.of or finding.claim == "moved":
+            continue
+
+        # Of equally severe findings the first counts.
+        method = entry_of(finding.checkpoint)
+        known = severest.get(method)
+        if known is None or finding.severity > known.severity:
+            severest[method] = finding
+    return {method: finding.of for method, finding in severest.items()}

@@ -25,7 +25,8 @@ from spark_audit.audits.identifiers import memory_claim
 from spark_audit.names import entry_of
 from spark_audit.results import AuditResult, Claim, Contrast, Finding, Row
 from spark_audit.results.rows import Over
-from spark_audit.stats.estimate import Estimate, Power, Status
+from spark_audit.stats.at_most import t_bound
+from spark_audit.stats.estimate import Bound, Estimate, Power, Status
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.selectivity import unlike_drift
@@ -318,9 +319,17 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding
             continue
         drift = drifts.get((row.checkpoint, against))
         claim, says = _claim(row, drift)
-        p, power = None, list[Power]()
+        p, power, bounds = None, list[Power](), list[Bound]()
         if row.metric == "memory" and row.value is not None and row.ends is not None:
-            p, power = _memory_test(row, n_seeds=seeds.get(row.checkpoint, 1))
+            n_seeds = seeds.get(row.checkpoint, 1)
+            p, power = _memory_test(row, n_seeds=n_seeds)
+            bounds = t_bound(
+                row.value,
+                row.low,
+                df=max(n_seeds - 1, 1),
+                direction=-1,
+                beyond=abs(row.null_low or 0.0),
+            )
         yield Finding.on(
             row,
             claim,
@@ -328,6 +337,7 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding
             facts={"figure": row, "drift": drift},
             p=p,
             power=power,
+            bounds=bounds,
         )
 
 

@@ -321,7 +321,13 @@ def _finding(
         "others": int((~member.astype(bool)).sum()),
     }
     return above.finding(
-        row, claim, f"series.{claim}", facts=facts, p=needed, power=above.power()
+        row,
+        claim,
+        f"series.{claim}",
+        facts=facts,
+        p=needed,
+        power=above.power(),
+        bounds=above.bounds(),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -386,7 +386,8 @@ def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[F
         for fault in faults(guards, one.checkpoint) if claims else ():
             remains = REMAINS[fault.name].get(one.alone, ())
             if not one.voided_by and not {one.audit, ANY_NAME} & {*remains}:
-                void = {"status": "void", "voided_by": fault.name}
+                void: dict[str, Any] = {"status": "void", "at_most": None}
+                void["voided_by"] = fault.name
                 one = one.model_copy(update=void)
         made.append(one)
     return made

@@ -35,10 +35,11 @@ from spark_audit.results.findings import Fact
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.scoring.table import Pass
 from spark_audit.stats import memory_contrast
+from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.bootstrap import MAX_CLUSTERS_EXACT, holm, sign_flip
 from spark_audit.stats.canary_ranks import candidate_rank, exposure_bits, top_k_credit
 from spark_audit.stats.duplicates import connected_components
-from spark_audit.stats.estimate import Power, side_of
+from spark_audit.stats.estimate import Bound, Power, side_of
 from spark_audit.stats.intervals import ratio_estimate
 
 CANDIDATES = Pass("candidates")
@@ -289,6 +290,9 @@ class Test:
         (:func:`_beyond_the_kind`).
     power
         What the smallest effect follows from that all of these tests detect.
+    bounds
+        What the rise that could still be there follows from: that of the row, since
+        twins are of the kind already.
     p
         Of the conjunction, as each of the tests must hold.
     """
@@ -299,6 +303,7 @@ class Test:
     groups: tuple[int, int]
     ps: dict[str, float]
     power: list[Power]
+    bounds: list[Bound]
     p: float
 
 
@@ -404,7 +409,30 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
                 ps["kind"] = p
         sizes = (part["cluster"].nunique(), others["cluster"].nunique())
         both = max(ps.values(), default=1.0) if way else 1.0
-        yield Test(row, apart, way, sizes, ps, power, both)
+        yield Test(
+            row=row,
+            apart=apart,
+            way=way,
+            groups=sizes,
+            ps=ps,
+            power=power,
+            bounds=_bounds(row, part),
+            p=both,
+        )
+
+
+def _bounds(row: Row, part: pd.DataFrame) -> list[Bound]:
+    """Return what the largest rise follows from: no rank is ahead of the first.
+
+    By how much identifiers can still rise depends on their ranks at the base, which
+    are a sample too: the exposure of the first rank bounds all.
+    """
+    return t_bound(
+        row.value,
+        row.high,
+        df=max(row.clusters - 1, 1),
+        most=float(np.log2(part["n_candidates"].max())),
+    )
 
 
 def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:
@@ -506,6 +534,7 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
     elif rose and "beyond" in whole.ps:
         claim, says = "formats" if (whole.row.value or 0.0) > 0 else "moved", "kind"
     power = [replace(each, over=each.over * len(tests)) for each in clearest.power]
+    bounds = [replace(each, over=len(tests)) for each in clearest.bounds]
     unit = clearest.row.unit
     # A mean of 0 without an interval may be two that cancel.
     if whole.row.metric == "rise" and not own.loc[trained, "rise"].any():
@@ -513,6 +542,11 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
         unit = "clusters"
         facts["clusters"] = whole.groups[0]
         power = [_hits_power(*whole.groups, over=len(tests))]
+        n_clusters = whole.groups[0]
+        none_moved = Bound(
+            test="hits", value=0.0, n=n_clusters, most=n_clusters, over=len(tests)
+        )
+        bounds = [none_moved]
     return Finding.on(
         clearest.row,
         claim,
@@ -520,6 +554,7 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
         facts=facts,
         unit=unit,
         power=power,
+        bounds=bounds,
         p=p,
     )
 

@@ -7,7 +7,7 @@ a file, where no sentence stands beside the figure.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_audit.audits import about
 from spark_audit.audits.setup_guards import faults
@@ -82,7 +82,13 @@ def _marked(rows: Iterable[F], marks: Marks) -> list[F]:
         elif not guard and status == "void":
             status = "ok"  # marked by another report, over other guards
         if (row.state, row.voided_by, row.status) != (state, guard, status):
-            update = {"state": state, "voided_by": guard, "status": status}
+            update: dict[str, Any] = {
+                "state": state,
+                "voided_by": guard,
+                "status": status,
+            }
+            if guard:
+                update["at_most"] = None
             row = row.model_copy(update=update)
         marked.append(row)
     return marked

@@ -26,7 +26,7 @@ from pydantic import (
 
 from spark_audit import sentences
 from spark_audit.sentences import capitalised
-from spark_audit.stats.estimate import Power, Status
+from spark_audit.stats.estimate import Bound, Power, Status
 
 if TYPE_CHECKING:
     pass
@@ -187,6 +187,8 @@ class Finding(Rendered, Figure):
     """How much it matters; detections from 3 on."""
     power: list[Power] = []
     """The tests that a claim needs, to work `mde` out."""
+    bounds: list[Bound] = []
+    """What `at_most` is worked out from, and of groups that have a row of their own."""
     p: Probability = None
     """p of the test that it rests on, corrected within its audit, a probability; null:
     no test."""
@@ -311,6 +313,7 @@ class Finding(Rendered, Figure):
         status: Status | OfRow = OF_ROW,
         family: Family | None = None,
         power: Sequence[Power] = (),
+        bounds: Sequence[Bound] = (),
         p: float | None = None,
         p_adjusted: float | None | OfRow = OF_ROW,
     ) -> Finding:
@@ -347,6 +350,7 @@ class Finding(Rendered, Figure):
             says=says,
             facts=facts,
             power=list(power),
+            bounds=list(bounds),
             p=p,
             p_adjusted=_given_or(p_adjusted, row_p_adjusted),
         )

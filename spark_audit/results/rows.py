@@ -116,7 +116,7 @@ class Figure(Strict):
     high: Measured = None
     """Upper limit of the interval that decides."""
     unit: Text = ""
-    """Unit of value, limits, nulls and mde; empty: none."""
+    """Unit of value, limits, nulls, mde and at_most; empty: none."""
     null: Measured = None
     """Value of no effect."""
     mde: Measured = None
@@ -124,6 +124,11 @@ class Figure(Strict):
     pass where a primary finding rests on this figure (0.05 divided by the primary tests
     of the report, Holm's first step; null if none can be), at 5% divided by the tests
     of the table where p is corrected over them, else by one two-sided test at 5%."""
+    at_most: Measured = None
+    """What could still be there: the end, in the direction of a leak, of the interval
+    at the level that a claim must pass (that of `mde`); a value as `value` is, not a
+    distance from `null`. Null where nothing was tested or the setup is void, and of
+    figures that no claim rests on."""
     status: Status = "ok"
     """Whether the figure may be concluded on; `void`: a setup guard failed."""
     state: Text = ""

@@ -146,7 +146,7 @@ def auc_estimate(
     se, centre = float(np.sqrt(variance)), float(scipy.special.logit(value))
     *ends, p = _t_test(centre, se / (value * (1 - value)), df)
     low, high = scipy.special.expit(ends).tolist()
-    estimate = replace(plain, low=low, high=high, interval="delong", se=se)
+    estimate = replace(plain, low=low, high=high, interval="delong", se=se, df=df)
     return intervals.with_parity(estimate, replicates), p
 
 
@@ -189,7 +189,7 @@ def auc_difference(
     se = float(np.sqrt(variance))
     low, high, p = _t_test(a - b, se, df)
     low, high = max(-1.0, low), min(1.0, high)
-    estimate = replace(plain, low=low, high=high, interval="delong", se=se)
+    estimate = replace(plain, low=low, high=high, interval="delong", se=se, df=df)
     return intervals.with_parity(estimate, replicates), max(least, p)
 
 

@@ -29,7 +29,8 @@ class Estimate:
 
     ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
     gives the reason. ``n`` counts what was averaged, ``clusters`` what was resampled.
-    ``se`` is the standard error that ``mde`` was computed from.
+    ``se`` is the standard error that ``mde`` was computed from, ``df`` the degrees of
+    freedom of the t quantile that the decision interval was computed with.
     """
 
     value: float | None
@@ -40,6 +41,7 @@ class Estimate:
     parity_low: float | None = None
     parity_high: float | None = None
     se: float | None = None
+    df: float | None = None
     mde: float | None = None
     n: int = 0
     clusters: int = 0
@@ -165,3 +167,84 @@ class Power:
             raise ValueError("n and size are counts: 0 or more")
         if not all(0 <= p <= 1 for p in probabilities):
             raise ValueError("ps and least_p are probabilities: 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateSide:
+    """A rate over clusters, as one side of a difference of rates.
+
+    :func:`spark_audit.stats.at_most.rate_limits_at` gives its interval at any level.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {
+        "extra": "forbid",
+        "use_attribute_docstrings": True,
+        "allow_inf_nan": False,
+    }
+
+    sign: Literal[1, -1]
+    """1 where the difference adds it, -1 where it subtracts it."""
+    share: float
+    """The rate, a share."""
+    trials: float
+    """Trials, weighted as the rate is."""
+    clusters: int
+    """Clusters of these trials, a count."""
+    se: float | None = None
+    """Jackknife standard error, a share; null where all clusters agree."""
+    is_exact: bool = True
+    """Whether its interval is Korn and Graubard's, as of few events; else Student's
+    t."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The inputs from which follows what a figure could still be, at any level.
+
+    :func:`spark_audit.stats.at_most.at_most` computes it once the tests of the whole
+    report are counted.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {
+        "extra": "forbid",
+        "use_attribute_docstrings": True,
+        "allow_inf_nan": False,
+    }
+
+    test: Literal["t", "exposure", "hits", "rates"]
+    """`t`: Student's t. `exposure`: the mean exposure of canaries against chance.
+    `hits`: an exact binomial count. `rates`: sums and differences of rates."""
+    value: float
+    """The figure, in the unit of the finding."""
+    direction: Literal[1, -1] = 1
+    """Where a leak lies: 1 above the null, -1 below it."""
+    null: float = 0.0
+    """The figure without a leak, in the unit of the finding."""
+    se: float | None = None
+    """Standard error of the figure, in the unit of the finding."""
+    df: float | None = None
+    """Degrees of freedom, a count; null: a normal test."""
+    beyond: float = 0.0
+    """By how much the figure may be off without a leak, in the unit of the finding."""
+    most: float | None = None
+    """The largest leak that the figure can show, in the unit of the finding; null: no
+    limit."""
+    n: int = 0
+    """Canaries, or trials of a count."""
+    size: int = 0
+    """Candidates that a canary ranks among."""
+    rates: list[RateSide] = field(default_factory=list)
+    """The rates that a difference of rates is of."""
+    over: float = 1.0
+    """Tests within the audit that p is corrected over."""
+    of: str = ""
+    """Group of the row that it is of; empty: that of the finding."""
+    at_most: float | None = None
+    """What could still be there, in the unit of the finding, at the level of this
+    report."""
+
+    def __post_init__(self) -> None:
+        if min(self.n, self.size) < 0:
+            raise ValueError("n and size are counts: 0 or more")
+        if not self.over > 0:
+            raise ValueError("over is a number of tests: above 0")

@@ -182,7 +182,14 @@ def estimate_of(
     reach = float(scipy.special.stdtrit(freedom, 0.5 + plain.level / 2)) * se
     low, high = bounds or (-np.inf, np.inf)
     low, high = max(value - reach, low), min(value + reach, high)
-    estimate = replace(plain, low=low, high=high, interval="jackknife-t", se=se)
+    estimate = replace(
+        plain,
+        low=low,
+        high=high,
+        interval="jackknife-t",
+        se=se,
+        df=float(freedom),
+    )
     return with_parity(estimate, replicates)
 
 

@@ -9,12 +9,13 @@ from pydantic import ValidationError
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from spark_audit.audits.claims import corrected
+from spark_audit.audits.claims import at_level, corrected
 from spark_audit.audits.extract.rates import limits_p
 from spark_audit.audits.seeds import with_entries
+from spark_audit.audits.strongest_leaks import strongest_leaks, told_figure
 from spark_audit.report.assemble import assemble, results_of
 from spark_audit.results import AuditResult, CheckpointFacts, Finding, Report, Row
-from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.estimate import Bound, Estimate
 
 REMEMBERED: dict[str, Any] = {
     "audit": "canary",
@@ -152,3 +153,109 @@ def test_memory_of_several_seeds_is_a_primary_test():
     (none,) = with_entries(AuditResult(rows=at_null)).findings
     assert none.claim == "nothing_shown"
     assert none.p > 0.05
+
+
+def bounded(p: float, name: str = "x", **more: Any) -> Finding:
+    """A finding of memory: -0.1 nats per token with a standard error of 0.03."""
+    of = {"audit": "matched", "metric": "memory", "unit": "nats", "null": 0.0}
+    own = Bound(test="t", value=-0.1, se=0.03, df=30.0, direction=-1)
+    figure = {"value": -0.1, "low": -0.16, "high": -0.04, "bounds": [own]}
+    return primary(p, name, **{**of, **figure, **more})
+
+
+def test_what_could_still_be_there_is_at_the_level_of_the_whole_report():
+    for tests in (1, 4, 38):
+        others = [primary(0.6, f"m{i}") for i in range(tests - 1)]
+        found = corrected([bounded(0.3), *others])[0]
+        low, _ = stats.t.interval(1 - 0.05 / tests, 30, loc=-0.1, scale=0.03)
+        assert found.at_most == pytest.approx(low, rel=1e-9)
+        assert corrected([found, *others])[0] == found
+        # Among fewer tests it comes closer again.
+        assert (corrected([found])[0].at_most or 0.0) >= found.at_most
+    # An exploratory finding would be one test more.
+    single = bounded(0.3).model_copy(update={"p": None, "family": "exploratory"})
+    more = corrected([single, primary(0.5)])[0]
+    low, _ = stats.t.interval(1 - 0.05 / 2, 30, loc=-0.1, scale=0.03)
+    assert more.at_most == pytest.approx(low, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"status": "void"},
+        {"status": "invalid"},
+        {"claim": "confounded"},
+        {"claim": "not_tested"},
+        {"bounds": []},
+    ],
+)
+def test_what_is_void_confounded_or_not_tested_bounds_nothing(what):
+    found = corrected([bounded(0.3, **what), primary(0.5)])[0]
+    assert found.at_most is None
+    assert all(bound.at_most is None for bound in found.bounds)
+
+
+def test_rows_of_claims_and_of_their_doses_have_it():
+    pooled = Bound(test="t", value=-0.1, se=0.03, df=30.0, direction=-1)
+    dose = Bound(test="t", value=-0.2, se=0.05, df=9.0, direction=-1, of="dose:4")
+    found = corrected([bounded(0.3, bounds=[pooled, dose])])
+    place = {"audit": "matched", "checkpoint": "x", "metric": "memory", "unit": "nats"}
+    rows = [
+        Row(**place, value=-0.1, low=-0.16, high=-0.04),
+        Row(**place, value=-0.2, low=-0.3, high=-0.1, group="dose:4"),
+        Row(**place, value=-0.2, low=-0.3, high=-0.1, group="dose:16"),
+        Row(**place, value=-0.2, low=-0.3, high=-0.1, group="dose:4", over="both"),
+    ]
+    ends = [row.at_most for row in at_level(rows, found)]
+    assert ends[0] == found[0].at_most
+    low, _ = stats.t.interval(0.95, 9, loc=-0.2, scale=0.05)
+    assert ends[1] == pytest.approx(low, rel=1e-9)
+    assert ends[2:] == [None, None]
+    # A claim that bounds nothing any more takes it from its row.
+    void = corrected([found[0].model_copy(update={"status": "void"})])
+    assert [row.at_most for row in at_level(rows[:1], void)] == [None]
+
+
+def test_the_strongest_leak_and_who_could_hide_as_much():
+    weak = bounded(1e-6, "weak", claim="memory")
+    strong = bounded(1e-9, "strong", claim="memory", value=-0.3, low=-0.4, high=-0.2)
+    clean = {"value": 0.02, "low": -0.1, "high": 0.14}
+    wide = Bound(test="t", value=0.02, se=0.2, df=30.0, direction=-1)
+    narrow = Bound(test="t", value=0.02, se=0.05, df=30.0, direction=-1)
+    found = corrected(
+        [
+            weak,
+            strong,
+            bounded(0.7, "wide", claim="nothing_shown", bounds=[wide], **clean),
+            bounded(0.7, "narrow", claim="nothing_shown", bounds=[narrow], **clean),
+            bounded(0.7, "none", claim="nothing_shown", bounds=[], **clean),
+        ]
+    )
+    leaks = strongest_leaks(found)
+    assert list(leaks) == ["matched"]
+    leak = leaks["matched"]
+    assert (leak.finding.checkpoint, leak.effect) == ("strong", pytest.approx(0.3))
+    by_name = {one.checkpoint: one for one in found}
+    assert leak.could_hide(by_name["wide"]) is True
+    assert leak.could_hide(by_name["narrow"]) is False
+    assert leak.could_hide(by_name["none"]) is None
+    # What moved away from a leak is none, however far.
+    away = bounded(1e-9, "away", claim="memory", value=0.5, low=0.4, high=0.6)
+    assert strongest_leaks(corrected([away])) == {}
+    assert strongest_leaks(corrected([bounded(0.5)])) == {}
+
+
+def test_what_a_score_has_beyond_the_texts_alone_is_told_as_its_auc():
+    score = Row(audit="mia", checkpoint="x", metric="auc", of="combined", value=0.62)
+    excess = Bound(test="t", value=0.09, se=0.03, df=200.0, most=0.47)
+    place = {"audit": "mia", "metric": "auc_excess", "unit": "AUC", "null": 0.0}
+    facts = {"text": "nothing.", "score": score}
+    found = corrected(
+        [bounded(0.3, value=0.09, bounds=[excess], facts=facts, **place)]
+    )[0]
+    assert found.at_most is not None
+    # The texts alone have 0.53.
+    assert told_figure(found, found.at_most) == pytest.approx(0.53 + found.at_most)
+    assert told_figure(found, found.value) == pytest.approx(0.62)
+    memory = corrected([bounded(0.3)])[0]
+    assert told_figure(memory, -0.2) == -0.2

@@ -20,7 +20,8 @@ from spark_audit.results import Claim, Contrast, Finding, Guard, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
 from spark_audit.stats import canary_ranks
-from spark_audit.stats.estimate import Power, Status
+from spark_audit.stats.at_most import t_bound
+from spark_audit.stats.estimate import Bound, Power, Status
 from spark_audit.stats.intervals import ratio_estimate
 
 Facts: TypeAlias = "Mapping[str, Fact]"
@@ -37,6 +38,7 @@ def finding(
     null: float | None = None,
     status: Status = "ok",
     power: Sequence[Power] = (),
+    bounds: Sequence[Bound] = (),
     p: float | None = None,
 ) -> Finding:
     """Return a finding on the canaries of one checkpoint; one with a p is primary."""
@@ -52,6 +54,7 @@ def finding(
         status=status,
         family="exploratory" if p is None else "primary",
         power=list(power),
+        bounds=list(bounds),
         p=p,
     )
 
@@ -67,8 +70,14 @@ def _among(one: Finding, groups: int, facts: Facts) -> Finding:
         Further facts of its sentence.
     """
     power = [replace(test, over=test.over * groups) for test in one.power]
+    bounds = [replace(bound, over=bound.over * groups) for bound in one.bounds]
     p = None if one.p is None else min(1.0, groups * one.p)
-    update = {"p": p, "power": power, "facts": {**one.facts, **facts}}
+    update = {
+        "p": p,
+        "power": power,
+        "bounds": bounds,
+        "facts": {**one.facts, **facts},
+    }
     return one.model_copy(update=update)
 
 
@@ -247,6 +256,15 @@ def _against_chance(
         size=n_candidates,
         over=overall_test.over,
     )
+    bound = Bound(
+        test="exposure",
+        value=overall_test.value,
+        null=chance_mean,
+        most=float(np.log2(n_candidates)),
+        n=n_canaries,
+        size=n_candidates,
+        over=overall_test.over,
+    )
     claim: Claim = "nothing_shown"
     says = "nothing"
     if significant_test is not None:
@@ -268,6 +286,7 @@ def _against_chance(
         family="primary",
         p=overall_test.p,
         power=[power],
+        bounds=[bound],
         facts=facts,
     )
 
@@ -322,8 +341,18 @@ def _rise(frame: pd.DataFrame, best: CanaryTest, never: Sequence[DosePair]) -> F
             over=best.over / 2,
         )
         power.append(test)
+    bounds = t_bound(
+        mean_of_most.value, mean_of_most.high, df=mean_of_most.df, over=best.over
+    )
     return finding(
-        name, "nothing_shown", "not_risen", facts, unit="bits", p=best.p, power=power
+        name,
+        "nothing_shown",
+        "not_risen",
+        facts,
+        unit="bits",
+        p=best.p,
+        power=power,
+        bounds=bounds,
     )
 
 

@@ -12,6 +12,7 @@ import scipy
 from spark_audit.audits.extract.rates import CONFIDENCE, Facts
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding
+from spark_audit.stats.estimate import Bound
 from spark_audit.stats.intervals import clopper_pearson
 
 
@@ -39,6 +40,11 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
         fewest = int(spans.groupby(["part", "dose"]).size().min())
         facts["highest"] = None if won else clopper_pearson(0, fewest)[1]
         p = None if name == BASE else _canary_p(ours, never, base)
+        bounds = []
+        if p is not None:
+            # Parts of one canary are no independent trials.
+            n_canaries = int(spans.groupby("part").size().max())
+            bounds = [Bound(test="hits", value=won / n, n=n_canaries, most=1.0)]
         claim: Claim = "moved"
         says, tied = "canaries", won > 0 and not sure
         if tied:
@@ -58,6 +64,7 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
             status="not_resolvable" if tied else "ok",
             family="exploratory" if p is None else "primary",
             p=p,
+            bounds=bounds,
         )
 
 

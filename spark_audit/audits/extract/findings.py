@@ -22,6 +22,7 @@ from spark_audit.audits.extract.rates import (
     Facts,
     against_base,
     base_apart,
+    base_bound,
     by_checkpoint,
     comparable,
     exact_p,
@@ -29,6 +30,7 @@ from spark_audit.audits.extract.rates import (
     hits_power,
     limits_p,
     minus,
+    rates_bound,
     row_of,
     splits_apart,
 )
@@ -37,7 +39,7 @@ from spark_audit.manifest.selection import BARE
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import EXCESS
-from spark_audit.stats.estimate import Estimate, Power, side_of
+from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
 from spark_audit.stats.memory_contrast import Sides, permutation_p
 
 NO_TRAINED_IDENTIFIER = "no identifier of a trained row was scored"
@@ -123,6 +125,7 @@ def _finding(
     *,
     p: float | None = None,
     power: Sequence[Power] = (),
+    bounds: Sequence[Bound] = (),
 ) -> Finding:
     """Return what a comparison claims: with a p, it is one of the primary ones.
 
@@ -154,6 +157,7 @@ def _finding(
         null=0.0,
         p=p,
         power=power,
+        bounds=bounds,
     )
 
 
@@ -194,9 +198,10 @@ def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
     facts |= {**_whose(ours), "back": returned(ours)}
     facts |= _share(name, "unseen", theirs)
     facts |= _share(BASE, "before", ours, "base_sure")
-    side, p, power = side_of(apart), None, list[Power]()
+    side, p, power, bounds = side_of(apart), None, list[Power](), list[Bound]()
     if name != BASE:
         p, power = max(limits_p(apart), exact_p(chosen)), [hits_power(chosen, base)]
+        bounds = rates_bound(chosen)
         guess_p, guess = beyond_guessing(spans) if side == 1 else (1.0, {})
         if 2 * guess_p < p:
             p = 2 * guess_p
@@ -208,7 +213,7 @@ def _compared(spans: pd.DataFrame, row: Row, *, seed: int) -> Finding:
     elif name == BASE or not (alike or past_base):
         claim, says = "confounded", "splits_differ" if name == BASE else "kinds_differ"
         power = []
-    return _finding(row, claim, says, facts, apart, p=p, power=power)
+    return _finding(row, claim, says, facts, apart, p=p, power=power, bounds=bounds)
 
 
 def _not_compared_because(spans: pd.DataFrame) -> str:
@@ -248,7 +253,8 @@ def _against_base(spans: pd.DataFrame, row: Row, facts: Facts, *, seed: int) -> 
         claim, says = "nothing_shown", "not_apart"
     else:
         claim, says = "moved", "fewer_than_base"
-    return _finding(row, claim, says, facts, apart, p=p)
+    bounds = base_bound(spans, apart)
+    return _finding(row, claim, says, facts, apart, p=p, bounds=bounds)
 
 
 def _whose(train: pd.DataFrame) -> Facts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -13,8 +14,9 @@ from spark_audit.audits.identifiers import counterparts
 from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import Fact
+from spark_audit.stats.at_most import rate_side, t_bound
 from spark_audit.stats.bootstrap import sign_flip
-from spark_audit.stats.estimate import Estimate, Power, side_of
+from spark_audit.stats.estimate import Bound, Estimate, Power, RateSide, side_of
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
 
@@ -206,6 +208,70 @@ def against_base(spans: pd.DataFrame, *, seed: int) -> tuple[Estimate, float | N
     several = np.count_nonzero(ours - theirs) > 1
     p = sign_flip(ours - theirs, seed=seed) if several else 1.0
     return apart, max(p, limits_p(apart))
+
+
+def rates_bound(chosen: pd.DataFrame) -> list[Bound]:
+    """Return what the largest difference follows from that could still be there.
+
+    Of trained and held-out spans that are compared, less that of the base where it was
+    scored: in points.
+    """
+    sides = _rate_sides(chosen, "greedy_sure", sign=1)
+    if has_base(chosen):
+        sides += _rate_sides(chosen, "base_sure", sign=-1)
+    return _bound_of(sides)
+
+
+def _rate_sides(chosen: pd.DataFrame, hits: str, *, sign: int) -> list[RateSide]:
+    """Return the rates of trained and held-out spans, as :func:`splits_apart` has them.
+
+    ``sign`` is that of the difference of trained minus held-out ones.
+    """
+    counts = chosen[[hits, "trials"]].dropna().mul(chosen["weight"], axis=0)
+    sides = []
+    for split, own_sign in zip(SPLITS, (sign, -sign), strict=True):
+        of_split = counts[chosen["split"] == split]
+        sums = of_split.groupby(chosen["cluster"]).sum()  # (clusters, 2)
+        events, trials = sums.to_numpy(np.float64).T
+        side = rate_side(events, trials, sign=own_sign)
+        if side is not None:
+            sides.append(side)
+    return sides
+
+
+def base_bound(spans: pd.DataFrame, apart: Estimate) -> list[Bound]:
+    """Return what the largest difference from the base follows from, in points.
+
+    Parameters
+    ----------
+    apart
+        The difference, from :func:`against_base`.
+    """
+    if apart.value is None:
+        return []
+    train = spans[spans["split"] == "train"]
+    sums = train[["greedy_sure", "base_won", "trials"]].groupby(train["cluster"]).sum()
+    ours, theirs, trials = sums.to_numpy(np.float64).T
+    if ratio_estimate(ours - theirs, trials).se is not None:
+        n_clusters = int(np.count_nonzero(trials))
+        return t_bound(
+            100 * apart.value,
+            None if apart.high is None else 100 * apart.high,
+            df=n_clusters - 1,
+            most=100.0,
+        )
+
+    # Where all clusters agree, the exact limits of both rates stand in for it.
+    sides = [rate_side(ours, trials, sign=1), rate_side(theirs, trials, sign=-1)]
+    return _bound_of([side for side in sides if side is not None])
+
+
+def _bound_of(sides: Sequence[RateSide]) -> list[Bound]:
+    """Return the bound of a sum and difference of rates, in points."""
+    if not sides:
+        return []
+    value = 100 * sum(side.sign * side.share for side in sides)
+    return [Bound(test="rates", value=value, rates=list(sides), most=100.0)]
 
 
 def beyond(

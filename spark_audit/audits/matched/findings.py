@@ -31,7 +31,7 @@ from spark_audit.results import Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.findings import Fact
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.stats import selectivity
-from spark_audit.stats.estimate import Estimate, Power, side_of
+from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
 
 RowsOfCheckpoint: TypeAlias = Mapping[tuple[str, str, str], Row]
 """Rows of a checkpoint by metric, variant and group."""
@@ -215,6 +215,7 @@ def returned(
                 is_declared=True,
                 p=max(back.p, after.p),
                 power=[*back.power, *after.power],
+                bounds=back.bounds,
             )
         yield back_row, after_row, finding
 
@@ -228,6 +229,7 @@ def _said(
     is_declared: bool = False,
     p: float | None = None,
     power: Sequence[Power] = (),
+    bounds: Sequence[Bound] = (),
 ) -> Finding:
     """Return a finding of this audit on a row.
 
@@ -241,6 +243,7 @@ def _said(
         family="primary" if is_declared else "exploratory",
         p=p,
         power=list(power),
+        bounds=list(bounds),
     )
 
 
@@ -270,8 +273,10 @@ def _memory_findings(
         if rows["pii_change", TRAINED, group].clusters >= MIN_CLUSTERS_TO_PUBLISH
     ]
     power = [*tests["pooled"].power]
+    bounds = [*tests["pooled"].bounds]
     for group in shown_doses:
         power += [replace(test, of=group) for test in tests[group].power]
+        bounds += [replace(bound, of=group) for bound in tests[group].bounds]
 
     claim, says = _pooled_claim(pooled, rows["kind", "", "pooled"])
     if claim == "formats":
@@ -284,6 +289,7 @@ def _memory_findings(
         is_declared=True,
         p=tests["pooled"].p,
         power=power,
+        bounds=bounds,
     )
     if doses and doses[-1] in shown_doses:
         yield _dose_finding(rows, doses[-1], tests[doses[-1]])
@@ -326,6 +332,7 @@ def _dose_finding(rows: RowsOfCheckpoint, group: str, test: Moved) -> Finding:
         is_declared=True,
         p=test.p,
         power=test.power,
+        bounds=test.bounds,
     )
 
 

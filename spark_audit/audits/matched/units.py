@@ -30,7 +30,8 @@ from spark_audit.results import (
 )
 from spark_audit.results.findings import Fact
 from spark_audit.stats import matching, memory_contrast
-from spark_audit.stats.estimate import Estimate, Power, side_of
+from spark_audit.stats.at_most import t_bound
+from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
 
 ROW = ["example", "cluster", "task", "split"]
 """Columns of what a unit's row is."""
@@ -213,6 +214,8 @@ class Moved:
         Of no difference; two-sided.
     power
         What the smallest difference that is detected follows from.
+    bounds
+        What memory that could still be there follows from.
     """
 
     own: memory_contrast.Memory
@@ -220,6 +223,7 @@ class Moved:
     reach: float = 0.0
     p: float | None = None
     power: tuple[Power, ...] = ()
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +293,21 @@ class Occurrences:
         test = Power(test="t", se=se, df=own.freedom, beyond=self.reach, least_p=least)
         apart = change[pairs.spans.index] - change[pairs.spans["control"].astype(int)]
         beyond = memory_contrast.memory(apart, pairs.sides, reasons=NO_CONTROL)
-        return Moved(own, beyond, self.reach, p, (test,) if se else ())
+        bounds = t_bound(
+            own.difference.value,
+            own.difference.low,
+            df=own.freedom,
+            direction=-1,
+            beyond=self.reach,
+        )
+        return Moved(
+            own=own,
+            beyond=beyond,
+            reach=self.reach,
+            p=p,
+            power=(test,) if se else (),
+            bounds=tuple(bounds),
+        )
 
 
 def unequal(before: Estimate) -> float:

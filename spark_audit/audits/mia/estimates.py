@@ -24,8 +24,9 @@ from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import EXCESS, Fact
 from spark_audit.stats import clustered_roc
+from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.bootstrap import Weights
-from spark_audit.stats.estimate import Estimate, Power
+from spark_audit.stats.estimate import Bound, Estimate, Power
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
 
@@ -156,6 +157,21 @@ class AboveTexts:
         )
         return [test]
 
+    def bounds(self, *, over: float = 1.0) -> list[Bound]:
+        """Return what the largest excess follows from that could still be there.
+
+        Empty where the excess has no interval.
+
+        Parameters
+        ----------
+        over
+            Tests that its p is corrected over.
+        """
+        excess = self.difference
+        return t_bound(
+            excess.value, excess.high, df=excess.df, most=1 - self.bar, over=over
+        )
+
     def finding(
         self,
         row: Row,
@@ -165,6 +181,7 @@ class AboveTexts:
         facts: Mapping[str, Fact],
         p: float,
         power: Sequence[Power],
+        bounds: Sequence[Bound],
     ) -> Finding:
         """Return a finding that claims by how much a score exceeds the bar.
 
@@ -187,6 +204,7 @@ class AboveTexts:
             null=0.0,
             p=p,
             power=list(power),
+            bounds=list(bounds),
         )
 
     def facts(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Fact]:

@@ -29,8 +29,9 @@ from spark_audit.results import (
     Row,
 )
 from spark_audit.results.findings import Fact
+from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.bootstrap import correlated, holm
-from spark_audit.stats.estimate import Power
+from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.power import mde
 
 PRIMARY = "combined"
@@ -164,12 +165,43 @@ class ScoreTest:
         """Return the finding on a checkpoint that rests on this score."""
         says = f"mia.{claim}"
         power = self.power(over)
+        bounds = self.bounds(over)
         if self.above is not None:
             return self.above.finding(
-                self.row, claim, says, facts=facts, p=p, power=power
+                self.row, claim, says, facts=facts, p=p, power=power, bounds=bounds
             )
         return Finding.on(
-            self.row, claim, says, facts=facts, unit="AUC", p=p, power=power
+            self.row,
+            claim,
+            says,
+            facts=facts,
+            unit="AUC",
+            p=p,
+            power=power,
+            bounds=bounds,
+        )
+
+    def bounds(self, over: tuple[float, float]) -> list[Bound]:
+        """Return what could still be there follows from: of the figure of the finding.
+
+        ``over`` is how many tests the families of changes and of excesses are worth.
+        """
+        over_changes, over_excesses = over
+        if self.above is not None:
+            return self.above.bounds(over=over_excesses)
+
+        # A score that is lower for members is turned round by who attacks with it.
+        row = self.row
+        direction = 1 if self.more else -1
+        null = row.null or 0.0
+        return t_bound(
+            row.value,
+            row.high if self.more else row.low,
+            df=row.clusters - 1,
+            direction=direction,
+            null=null,
+            most=null + direction * 0.5,
+            over=over_changes,
         )
 
     @property

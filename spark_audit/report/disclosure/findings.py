@@ -116,6 +116,8 @@ def shown_finding(
             figures[name] = with_digits(value * scale)
     if figures["mde"] is None and not gone:
         figures["mde"] = _effect(finding.mde, claimed)
+    if figures["at_most"] is None and not gone:
+        figures["at_most"] = _end(finding, claimed)
     for name in PS:
         if (p := getattr(finding, name)) is not None:
             figures[name] = rounded_p(p)
@@ -129,7 +131,21 @@ def shown_finding(
         for one in finding.power
         if not gone
     ]
-    return finding.model_copy(update={**figures, "facts": facts, "power": power})
+    # Bounds hold the figure as it is, and its standard error.
+    return finding.model_copy(
+        update={**figures, "facts": facts, "power": power, "bounds": []}
+    )
+
+
+def _end(finding: Finding, claimed: Row) -> float | None:
+    """What could still be there, as finely as the figure that is claimed."""
+    if finding.at_most is None:
+        return None
+    step = step_of(claimed)
+    if step is None:
+        return with_digits(finding.at_most)
+    scale = 100 if finding.unit == "points" else 1
+    return rounded(finding.at_most, scale * step)
 
 
 def _effect(mde: float | None, claimed: Row) -> float | None:

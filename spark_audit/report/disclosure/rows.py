@@ -21,7 +21,7 @@ from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH, WITHHELD, WITHHELD
 
 RowT = TypeVar("RowT", bound=Row)
 
-MEANT = ("value", "low", "high", "null", "mde")
+MEANT = ("value", "low", "high", "null", "mde", "at_most")
 
 PS = ("p", "p_adjusted")
 

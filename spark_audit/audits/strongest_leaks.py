@@ -1,0 +1,89 @@
+"""The strongest leak that a report found by each attack, and who could hide as much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_audit.audits.known import metric_of
+from spark_audit.results import Finding, Row
+
+
+@dataclass(frozen=True)
+class StrongestLeak:
+    """The strongest leak that a report found by one attack.
+
+    Attributes
+    ----------
+    finding
+        The detection that it rests on.
+    effect
+        How far its figure is from the null, towards a leak, in the unit of the finding.
+    """
+
+    finding: Finding
+    effect: float
+
+    def could_hide(self, finding: Finding) -> bool | None:
+        """Return whether as much could still be where nothing was found.
+
+        Parameters
+        ----------
+        finding
+            Of the same audit, on another checkpoint.
+
+        Returns
+        -------
+        ``None`` where the finding bounds nothing in this unit.
+        """
+        if finding.at_most is None or finding.unit != self.finding.unit:
+            return None
+        return leak_of(finding, finding.at_most) >= self.effect
+
+
+def strongest_leaks(findings: Iterable[Finding]) -> dict[str, StrongestLeak]:
+    """Return the strongest leak by audit: the largest effect over all checkpoints.
+
+    The effect is the estimate, as the cells of a report show it. Detections without a
+    figure, and effects away from a leak, are left out.
+    """
+    strongest: dict[str, StrongestLeak] = {}
+    for finding in findings:
+        if not finding.detected or finding.value is None or not finding.metric:
+            continue
+
+        # As far as it lies from what there would be without a leak.
+        effect = leak_of(finding, finding.value)
+        largest_before = 0.0
+        if finding.audit in strongest:
+            largest_before = strongest[finding.audit].effect
+
+        if effect > largest_before:
+            strongest[finding.audit] = StrongestLeak(finding, effect)
+    return strongest
+
+
+def leak_of(finding: Finding, figure: float) -> float:
+    """Return how far a figure of a finding is from its null, towards a leak.
+
+    In the unit of the finding; below 0 away from a leak.
+    """
+    # 1 where a checkpoint that learned its rows has more of it, -1 where it has less.
+    direction = metric_of(finding.audit, finding.row_metric).learned or 1
+    return direction * (figure - (finding.null or 0.0))
+
+
+def told_figure(finding: Finding, figure: float) -> float:
+    """Return a figure of a finding on the scale on which people are told of its attack.
+
+    What a membership score has beyond the texts alone or chance is told as its AUC, of
+    which 100 times are the pairs of 100 that an attacker puts in order. Others are told
+    as they are.
+    """
+    score = finding.facts.get("score")
+    if not isinstance(score, Row) or score.value is None or finding.value is None:
+        return figure
+
+    # The AUC that the score had to exceed.
+    bar = score.value - finding.value
+    return bar + figure
