@@ -8,7 +8,7 @@ identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,13 +17,9 @@ from torch import Tensor
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import (
-    annotated_strings,
-    found_in,
-    score2,
-    sensitivity,
-)
+from spark_audit.data.occurrences import annotated_strings, found_in
 from spark_audit.data.pii import find_identifiers
+from spark_audit.data.sensitivity import score2, sensitivity
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
@@ -33,6 +29,9 @@ from spark_train.losses import token_nll
 from spark_train.stream import Stream
 from spark_train.student import targets
 from spark_train.training_rows import TrainRow, collate, encode_rows, pieces
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def task_counts(rows: Iterable[TrainRow], *, vocab_size: int) -> np.ndarray:
@@ -214,7 +213,10 @@ def score_examples(
 
 
 def _types(
-    example: Example, row: TrainRow, tokenizer: Any, known: dict[str, str]
+    example: Example,
+    row: TrainRow,
+    tokenizer: PreTrainedTokenizerBase,
+    known: dict[str, str],
 ) -> list[str | None]:
     """The type of the identifier that each token shares a character with, if any.
 

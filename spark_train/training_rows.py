@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,12 +25,16 @@ from spark_audit.data.encoding import (
 )
 from spark_audit.data.examples import Example, Ranges, data_files, read_examples
 from spark_audit.data.fixed_wording import template_ranges
-from spark_audit.data.occurrences import identifier_ranges, stop_word_ranges
+from spark_audit.data.occurrences import identifier_ranges
+from spark_audit.data.sensitivity import stop_word_ranges
 from spark_audit.data.task_wording import task_templates
 from spark_audit.errors import InputError, at
 from spark_audit.files import sha256_file
 from spark_audit.manifest.sequences import row_prompts
 from spark_audit.scoring.items import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,10 @@ class Batch:
 
 
 def encode_rows(
-    examples: Sequence[Example], tokenizer: Any, *, max_length: int | None = None
+    examples: Sequence[Example],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int | None = None,
 ) -> list[TrainRow]:
     """Tokenise examples for training.
 

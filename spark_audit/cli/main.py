@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
@@ -131,13 +131,12 @@ def _add(
     *,
     within: str = "",
     example: str = "",
-    **more: Any,
+    help: str | None = None,
 ) -> None:
+    """Give an application, or a group of commands, its next command."""
     example = EXAMPLES.get(within + name) or example or f"{name} {EXAMPLE_OPTIONS}"
-    flags.add(app, name, function, examples=[f"{AUDIT_PROGRAM} {example}"], **more)
-
-
-# --- commands without a model, and with all of it -------------------------------------
+    examples = [f"{AUDIT_PROGRAM} {example}"]
+    flags.add(app, name, function, help=help, examples=examples)
 
 
 @dataclass(frozen=True, kw_only=True)

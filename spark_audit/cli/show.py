@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from spark_audit import sentences
 from spark_audit.audits import about
@@ -103,7 +102,7 @@ def show_tables(tables: Sequence[ReportTable], *, figures: bool = True) -> None:
 
 
 def show_records(
-    records: Sequence[Mapping[str, Any]], *, title: str, as_json: bool = False
+    records: Sequence[Mapping[str, object]], *, title: str, as_json: bool = False
 ) -> None:
     """Records of the same fields as a table, or as a JSON list."""
     if as_json:

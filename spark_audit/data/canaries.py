@@ -12,7 +12,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -66,7 +66,7 @@ _FORMS: Mapping[str, str] = {
 
 
 @lru_cache(maxsize=1)
-def _parts() -> dict[str, tuple[Sequence[Any], ...]]:
+def _parts() -> dict[str, tuple[Sequence[object], ...]]:
     """What the parts of each type are, in the order that they are drawn in.
 
     Of Faker's English names each is there once: they are drawn uniformly, unweighted.

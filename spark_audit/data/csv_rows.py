@@ -7,19 +7,18 @@ import io
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from spark_audit.data.data_files import open_data
 from spark_audit.data.json_rows import EMPTY_FIX, LINE_BYTES, Note, byte_lines
 from spark_audit.errors import InputError
+from spark_audit.json_values import Row
 
-Row: TypeAlias = dict[str, Any]
 REMOVE = "remove it"
 SEPARATORS = ",;\t|"
 ENCODING_FIX = "save as UTF-8, or give --encoding, such as cp1252"
 
 
-class TextLine(dict[str, Any]):
+class TextLine(Row):
     """A line of plain text, as the column ``text``: it has no response."""
 
 

@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from encodings.aliases import aliases
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from spark_audit.data import file_kinds
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import data_bytes, no_such_path, open_regular
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
@@ -144,7 +147,7 @@ class _Decoded(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], path: Path, head: bytes) -> None:
         self._path, self._size, self._n_decoded = path, path.stat().st_size, 0
-        self._source: Any
+        self._source: gzip.GzipFile | pa.CompressedInputStream
         if head.startswith(GZIP):
             self._source = gzip.GzipFile(fileobj=file)
         else:

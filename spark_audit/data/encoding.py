@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError, panicked
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
 
 SECONDS = 120.0
 LETTERS_A_SECOND = 10_000
@@ -160,7 +165,9 @@ class RowInput(Protocol):
         """Return the tokens that the trainer read, of so many."""
 
 
-def encode_rows(tokenizer: Any, rows: Sequence[TokenisedRow]) -> list[Encoding]:
+def encode_rows(
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenisedRow]
+) -> list[Encoding]:
     """Tokenise rows as their training run did; others as ``tokenizer(text)`` does.
 
     Raises
@@ -178,7 +185,9 @@ def encode_rows(tokenizer: Any, rows: Sequence[TokenisedRow]) -> list[Encoding]:
     return [encodings[i] for i in range(len(rows))]
 
 
-def _encode_as_trained(tokenizer: Any, text: str, training: RowInput) -> Encoding:
+def _encode_as_trained(
+    tokenizer: PreTrainedTokenizerBase, text: str, training: RowInput
+) -> Encoding:
     if training.token_ids is not None:
         ids = np.asarray(training.token_ids, np.int32)
         written = np.asarray(offsets_of_ids(tokenizer, ids.tolist())[1], np.int32)
@@ -197,7 +206,7 @@ def _encode_as_trained(tokenizer: Any, text: str, training: RowInput) -> Encodin
 
 
 def encode(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     *,
     special_tokens: bool = True,
@@ -262,7 +271,7 @@ def _with_offsets(
 
 
 def offsets_of_ids(
-    tokenizer: Any, ids: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]
 ) -> tuple[str, list[tuple[int, int]]]:
     """Return the text of token ids, and the characters of each token.
 
@@ -323,7 +332,10 @@ def runs(mask: np.ndarray) -> list[tuple[int, int]]:
 
 
 def token_ids(
-    tokenizer: Any, texts: Sequence[str], *, special_tokens: bool = True
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    *,
+    special_tokens: bool = True,
 ) -> list[list[int]]:
     """Token ids alone, as ``tokenizer(text)`` gives them.
 
@@ -352,7 +364,9 @@ def token_ids(
         return [encoding.ids for encoding in _in_time(call, texts, tokenizer)]
 
 
-def _in_time(call: Callable[[], Any], texts: Sequence[str], tokenizer: Any) -> Any:
+def _in_time(
+    call: Callable[[], T], texts: Sequence[str], tokenizer: PreTrainedTokenizerBase
+) -> T:
     """Return what a call of the tokenizer gives, if it comes to an end in time.
 
     The patterns of a tokenizer are somebody else's, and one may take exponential time
@@ -364,26 +378,26 @@ def _in_time(call: Callable[[], Any], texts: Sequence[str], tokenizer: Any) -> A
     InputError
         If it takes longer than any tokenizer does.
     """
-    outcome: list[tuple[Any, BaseException | None]] = []
+    values: list[T] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            outcome.append((call(), None))
+            values.append(call())
         except BaseException as error:
-            outcome.append((None, error))
+            errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(SECONDS + sum(map(len, texts)) / LETTERS_A_SECOND)
-    if not outcome:
+    if errors:
+        raise errors[0]
+    if not values:
         raise _endless(tokenizer)
-    value, error = outcome[0]
-    if error is not None:
-        raise error
-    return value
+    return values[0]
 
 
-def check_one_bos(tokenizer: Any, texts: Iterable[str]) -> None:
+def check_one_bos(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> None:
     """Refuse texts that begin with the BOS that the tokenizer adds.
 
     Raises
@@ -404,7 +418,7 @@ def check_one_bos(tokenizer: Any, texts: Iterable[str]) -> None:
 
 
 @contextmanager
-def _tokenising(tokenizer: Any) -> Iterator[None]:
+def _tokenising(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
     """A file that loads may still not know what to do with some text.
 
     What the library says of it is left out: it may quote the text.
@@ -425,7 +439,7 @@ def _tokenising(tokenizer: Any) -> Iterator[None]:
         ) from None
 
 
-def _endless(tokenizer: Any) -> InputError:
+def _endless(tokenizer: PreTrainedTokenizerBase) -> InputError:
     """Return the error for a text on which a pattern of the tokenizer does not end."""
     return InputError(
         "the tokenizer takes too long for a text: one of its patterns does not end",

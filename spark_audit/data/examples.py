@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, TypeVar
+from typing import IO, Annotated, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,7 @@ from spark_audit.data.json_rows import json_lines
 from spark_audit.data.training_input import TrainingInput, answer_end
 from spark_audit.errors import InputError, at
 from spark_audit.files import write_atomically
+from spark_audit.json_values import JsonObject
 
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
@@ -264,19 +265,23 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
     write_atomically(Path(path), write, mode=0o600)
 
 
-def from_row(row: Mapping[str, Any], *, place: str) -> Example:
-    """An example from one JSON object; ``place`` (file and line) is for errors."""
-    given = _given(row)
-    if "source_id" not in given and "id" in given:
-        given["source_id"] = given["id"]
+def from_row(row: JsonObject, *, place: str) -> Example:
+    """Return the example of a JSON object; ``place`` (file, line) is for errors."""
+    fields = {
+        key: _without_nulls(value) for key, value in row.items() if value is not None
+    }
+    if "source_id" not in fields and "id" in fields:
+        fields["source_id"] = fields["id"]
     with at(place):
-        return _validated(_EXAMPLE, given)
+        return _validated(_EXAMPLE, fields)
 
 
-def spans_field(row: Mapping[str, Any]) -> tuple[Span, ...]:
-    """The field ``spans``; absent or null: none."""
+def spans_field(row: JsonObject) -> tuple[Span, ...]:
+    """Return the field ``spans``; absent or null: none."""
     spans = row.get("spans")
-    return () if spans is None else _validated(_SPANS, _given(spans), "spans")
+    if spans is None:
+        return ()
+    return _validated(_SPANS, _without_nulls(spans), "spans")
 
 
 _EXAMPLE = TypeAdapter(Example)
@@ -284,14 +289,18 @@ _SPANS = TypeAdapter(tuple[Span, ...])
 _FIXES = {"id": "`data import` makes ids", "split": SPLIT_FIX}
 
 
-def _given(value: Any) -> Any:
-    """JSON without the keys that are null: null is as good as absent."""
+def _without_nulls(value: object) -> object:
+    """Return JSON without the keys that are null: null is as good as absent."""
     if isinstance(value, Mapping):
-        return {k: _given(each) for k, each in value.items() if each is not None}
-    return [_given(each) for each in value] if isinstance(value, list) else value
+        return {
+            key: _without_nulls(item) for key, item in value.items() if item is not None
+        }
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
-def _validated(adapter: TypeAdapter[T], value: Any, *inside: str | int) -> T:
+def _validated(adapter: TypeAdapter[T], value: object, *inside: str | int) -> T:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:

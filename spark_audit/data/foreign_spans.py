@@ -11,10 +11,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from spark_audit.data.examples import PII_TYPES, Span, bad_field, spans_field
 from spark_audit.errors import InputError
+from spark_audit.json_values import JsonObject
 
 Offsets = Literal["characters", "utf-16", "bytes"]
 OFFSET_UNITS: tuple[Offsets, ...] = ("characters", "utf-16", "bytes")
@@ -61,7 +62,7 @@ class SpanReader:
         self.renamed: Counter[tuple[str, str]] = Counter()
         self.converted: Counter[Offsets] = Counter()
 
-    def read(self, row: Mapping[str, Any], text: str) -> tuple[Span, ...]:
+    def read(self, row: JsonObject, text: str) -> tuple[Span, ...]:
         """Return the spans of a row in characters of the text that they are of.
 
         Raises
@@ -83,8 +84,8 @@ class SpanReader:
         self.converted[unit] += len(spans)
         return tuple(_converted(spans, text, unit))
 
-    def _plain(self, record: Any) -> Any:
-        """A span with our keys and our name of its type."""
+    def _plain(self, record: object) -> object:
+        """Return a span with our keys and our name of its type."""
         if isinstance(record, list | tuple) and len(record) == 3:
             record = dict(zip(("start", "end", "type"), record, strict=True))
         if not isinstance(record, dict):
@@ -137,7 +138,7 @@ class SpanReader:
         return "characters"
 
 
-def looks_annotated(value: Any) -> bool:
+def looks_annotated(value: object) -> bool:
     """Whether a column holds places in a text: records of a start and an end."""
     if not isinstance(value, list) or not value:
         return False
@@ -153,7 +154,7 @@ def looks_annotated(value: Any) -> bool:
     return True
 
 
-def _annotated_string(record: Any) -> str | None:
+def _annotated_string(record: object) -> str | None:
     if isinstance(record, dict):
         for key in _TEXT_KEYS:
             if isinstance(record.get(key), str):

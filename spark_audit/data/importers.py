@@ -41,9 +41,10 @@ from spark_audit.data.foreign_spans import (
     looks_annotated,
 )
 from spark_audit.data.json_rows import EMPTY_FIX
-from spark_audit.data.sources import Row, read_rows, rows_of, split_of
+from spark_audit.data.sources import read_rows, rows_of, split_of
 from spark_audit.data.task_wording import task_templates
 from spark_audit.errors import InputError, at, shown
+from spark_audit.json_values import Row
 
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from spark_audit.data.data_files import open_data, read_data
 from spark_audit.errors import InputError
 from spark_audit.files import parse_json
+from spark_audit.json_values import Row
 
-Row: TypeAlias = dict[str, Any]
 Note: TypeAlias = Callable[[str], None]
 EMPTY_FIX = "give a file with rows: check what exported it"
 LINE_BYTES = 1 << 24
@@ -104,7 +104,7 @@ def json_rows(
 
     raw = read_data(path, encoding=encoding)
     values = [*_values(raw, str(path))]
-    rows: Any = values
+    rows = values
     if len(values) == 1 and isinstance(values[0], list):
         rows = values[0]
     elif len(values) == 1 and isinstance(values[0], dict):
@@ -120,7 +120,7 @@ def json_list(path: Path, *, encoding: str | None = None) -> Iterator[tuple[str,
     yield from _checked_rows(rows, path)
 
 
-def _checked_rows(rows: list[Any], path: Path) -> Iterator[tuple[str, Row]]:
+def _checked_rows(rows: list[object], path: Path) -> Iterator[tuple[str, Row]]:
     for number, row in enumerate(rows, start=1):
         place = f"{path}, row {number}"
         if not isinstance(row, dict):
@@ -153,7 +153,7 @@ def _is_indented(first_line: bytes) -> bool:
     return line in (b"{", b"[") or line.endswith((b",", b"{", b"[", b":"))
 
 
-def _values(raw: bytes, place: str) -> Iterator[Any]:
+def _values(raw: bytes, place: str) -> Iterator[object]:
     """Yield JSON values that stand one behind the other, with commas or without.
 
     A comma behind an object is what is left of a list whose brackets were cut off.
@@ -187,7 +187,7 @@ _DESCRIPTIONS = ("features",)
 """Keys under which the datasets server describes columns."""
 
 
-def _layout_of(value: dict[str, Any]) -> str:
+def _layout_of(value: Row) -> str:
     """What an object is: ``row``, or a way in which tools write many rows."""
     columns, data = value.get("columns"), value.get("data")
     if isinstance(columns, list) and isinstance(data, list):
@@ -203,15 +203,16 @@ def _layout_of(value: dict[str, Any]) -> str:
         return "several"
     if _is_table_of_lists(value):
         return "lists by column"
-    if value and all(isinstance(held, dict) and held for held in value.values()):
+    objects = _objects_by_key(value)
+    if value and len(objects) == len(value):
         if all(key.isdecimal() for key in value):
             return "by row"
-        if all(number.isdecimal() for held in value.values() for number in held):
+        if all(number.isdecimal() for cells in objects.values() for number in cells):
             return "by column"
     return "row"
 
 
-def _wrapper_key(value: dict[str, Any]) -> str | None:
+def _wrapper_key(value: Row) -> str | None:
     """The key of the only list of objects, if it is one that tools use for rows."""
     keys = [key for key in _lists_of_rows(value) if key not in _DESCRIPTIONS]
     if len(keys) == 1 and keys[0] in WRAPPER_KEYS:
@@ -219,7 +220,7 @@ def _wrapper_key(value: dict[str, Any]) -> str | None:
     return None
 
 
-def _lists_of_rows(value: dict[str, Any]) -> list[str]:
+def _lists_of_rows(value: Row) -> list[str]:
     """The keys under which an object has a list of objects."""
     return [
         key
@@ -228,24 +229,23 @@ def _lists_of_rows(value: dict[str, Any]) -> list[str]:
     ]
 
 
-def _is_table_of_lists(value: dict[str, Any]) -> bool:
+def _is_table_of_lists(value: Row) -> bool:
     """Whether each key is a column, with a list of its cells, texts among them.
 
     Token ids with their labels are lists, too, and one row: they are numbers alone.
     """
-    columns = list(value.values())
-    if not all(isinstance(cells, list) and len(cells) > 1 for cells in columns):
+    columns = _lists_by_key(value)
+    if len(columns) < max(len(value), 2):
         return False
-    if len(columns) < 2 or len({len(cells) for cells in columns}) > 1:
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1 or min(lengths) < 2:
         return False
-    cells = [cell for column in columns for cell in column]
+    cells = [cell for column in columns.values() for cell in column]
     has_text = any(isinstance(cell, str) for cell in cells)
     return has_text and not any(isinstance(cell, dict | list) for cell in cells)
 
 
-def _rows_of_datasets_server(
-    value: dict[str, Any], path: Path, note: Note
-) -> list[Any]:
+def _rows_of_datasets_server(value: Row, path: Path, note: Note) -> list[object]:
     """Return the rows of a page of Hugging Face's datasets server; none: it is none.
 
     Raises
@@ -253,34 +253,59 @@ def _rows_of_datasets_server(
     InputError
         If the server has cut cells.
     """
-    pages = value.get("rows")
-    if not isinstance(pages, list):
+    entries = value.get("rows")
+    if not isinstance(entries, list):
         return []
-    if not all(isinstance(x.get("row"), dict) and "row_idx" in x for x in pages):
-        return []
-    if any(entry.get("truncated_cells") for entry in pages):
+
+    rows: list[object] = []
+    is_cut = False
+    for entry in entries:
+        if not isinstance(entry, dict) or "row_idx" not in entry:
+            return []
+        row = entry.get("row")
+        if not isinstance(row, dict):
+            return []
+        rows.append(row)
+        is_cut = is_cut or bool(entry.get("truncated_cells"))
+
+    if is_cut:
         what = "holds rows whose cells the datasets server has cut"
         fix = "give the data set itself: hf:OWNER/NAME, or its parquet files"
         raise InputError(what, where=str(path), fix=fix)
+
     total = value.get("num_rows_total")
-    if type(total) is int and total > len(pages):
-        note(f"{path}: is a page of {len(pages)} of {total} rows")
-    return [entry["row"] for entry in pages]
+    if type(total) is int and total > len(rows):
+        note(f"{path}: is a page of {len(rows)} of {total} rows")
+    return rows
 
 
-def _rows_in_object(value: dict[str, Any], path: Path, note: Note) -> list[Any]:
+def _lists_by_key(value: Row) -> dict[str, list[object]]:
+    """Return what an object holds that is a list."""
+    return {key: held for key, held in value.items() if isinstance(held, list)}
+
+
+def _objects_by_key(value: Row) -> dict[str, Row]:
+    """Return what an object holds that is an object of at least one key."""
+    return {key: held for key, held in value.items() if isinstance(held, dict) and held}
+
+
+def _rows_in_object(value: Row, path: Path, note: Note) -> list[object]:
     """Return the rows that an object holds; it may be a row itself."""
     layout = _layout_of(value)
+    lists = _lists_by_key(value)
     if layout == "split":
         note(f"{path}: rows are the lists under 'data', named by 'columns'")
-        columns, data = value["columns"], value["data"]
-        return [dict(zip(columns, cells, strict=True)) for cells in data]
+        return [
+            dict(zip(lists["columns"], cells, strict=True))
+            for cells in lists["data"]
+            if isinstance(cells, list)
+        ]
 
     if layout == "wrapped":
         key = _wrapper_key(value)
         assert key is not None
         note(f"{path}: is an object, and its rows are those under '{key}'")
-        return _rows_of_datasets_server(value, path, note) or list(value[key])
+        return _rows_of_datasets_server(value, path, note) or lists[key]
 
     if layout == "several":
         listed = ", ".join(_lists_of_rows(value))
@@ -290,22 +315,22 @@ def _rows_in_object(value: dict[str, Any], path: Path, note: Note) -> list[Any]:
 
     if layout == "lists by column":
         note(f"{path}: is a table by column, with a list of cells each")
-        columns = list(value)
-        cells_by_row = zip(*value.values(), strict=True)
-        return [dict(zip(columns, cells, strict=True)) for cells in cells_by_row]
+        cells_by_row = zip(*lists.values(), strict=True)
+        return [dict(zip(lists, cells, strict=True)) for cells in cells_by_row]
 
     if layout == "by row":
         note(f"{path}: is an object of numbered rows")
         return [*value.values()]
 
     if layout == "by column":
-        numbers = [*next(iter(value.values()))]
-        if any([*cells] != numbers for cells in value.values()):
+        columns = _objects_by_key(value)
+        numbers = [*next(iter(columns.values()))]
+        if any([*cells] != numbers for cells in columns.values()):
             what = "is a table whose columns are of different rows"
             raise InputError(what, where=str(path), fix="export it again")
         note(f"{path}: is a table by column, as pandas writes it")
         return [
-            {column: cells[number] for column, cells in value.items()}
+            {column: cells[number] for column, cells in columns.items()}
             for number in numbers
         ]
     return [value]

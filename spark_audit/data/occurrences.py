@@ -1,13 +1,8 @@
-"""Which characters belong to an identifier, and how sensitive the other tokens are.
+"""Which characters of a text belong to an identifier, annotated there or not.
 
 Audits leave identifiers out of controls and of plain text, and training corrects them,
 so both ask here. An identifier is often annotated in one row and stands in others,
 where nobody marked it: such a row is no plain text, and must not be shown as such.
-
-The sensitivity score is SPARK's (Eq. "sensitivity"), numpy in float64: ``Score = 1 -
-exp(-(alpha * Score_1 + (1 - alpha) * Score_2))`` with ``Score_1`` the token's negative
-log-likelihood and ``Score_2`` how much the token tells tasks apart. Annotated and
-rule-matched identifiers are 1, template tokens and stop words 0.
 """
 
 from __future__ import annotations
@@ -23,14 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from functools import lru_cache
-from importlib.util import find_spec
-from pathlib import Path
-from runpy import run_path
-from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import Protocol
 
 from spark_audit.data.examples import Example, Split
 from spark_audit.data.pii import find_identifiers
@@ -38,6 +26,7 @@ from spark_audit.errors import InputError
 
 SHORT = 3
 """Repeats of identifiers with fewer characters count as whole words only **[ours]**."""
+
 DOSES = (1, 2, 4, 8, 16)
 """Lowest dose of each group that figures are given for."""
 
@@ -59,7 +48,47 @@ def folded(text: str) -> str:
     return text.casefold()
 
 
-def string_of(row: Any, span: Any) -> str:
+class AnnotatedSpan(Protocol):
+    """Characters ``start:end`` of a row that are an identifier of some type."""
+
+    @property
+    def start(self) -> int:
+        """The first character."""
+
+    @property
+    def end(self) -> int:
+        """The first character behind it."""
+
+    @property
+    def type(self) -> str:
+        """Its type, such as ``NAME``."""
+
+
+class AnnotatedRow(Protocol):
+    """A row of data or of a manifest, with the identifiers that are marked in it."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+
+    @property
+    def text(self) -> str:
+        """Prompt and response."""
+
+    @property
+    def split(self) -> str:
+        """``train`` or ``test``."""
+
+    @property
+    def source_id(self) -> str:
+        """The person or source that it is of."""
+
+    @property
+    def spans(self) -> Sequence[AnnotatedSpan]:
+        """What is marked in it."""
+
+
+def string_of(row: AnnotatedRow, span: AnnotatedSpan) -> str:
     """An identifier as identifiers are compared: but for case and blanks around it."""
     return folded(row.text[span.start : span.end].strip())
 
@@ -102,7 +131,7 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
 
 
 def doses(
-    rows: Iterable[Any],
+    rows: Iterable[AnnotatedRow],
     known: Collection[str] | None = None,
     *,
     fed_texts: Mapping[str, tuple[int, int]] | None = None,
@@ -133,7 +162,7 @@ def doses(
 
 
 def cut_off_strings(
-    rows: Sequence[Any],
+    rows: Sequence[AnnotatedRow],
     counts: Mapping[str, int],
     *,
     fed_texts: Mapping[str, tuple[int, int]] | None = None,
@@ -169,7 +198,7 @@ def cut_off_strings(
 
 
 def fed_text_of(
-    row: Any, fed_texts: Mapping[str, tuple[int, int]] | None = None
+    row: AnnotatedRow, fed_texts: Mapping[str, tuple[int, int]] | None = None
 ) -> tuple[int, int]:
     """Return the characters of a row that training read; all where nothing is known.
 
@@ -190,7 +219,7 @@ def fed_text_of(
 
 
 def _read_by_training(
-    row: Any, fed_texts: Mapping[str, tuple[int, int]] | None
+    row: AnnotatedRow, fed_texts: Mapping[str, tuple[int, int]] | None
 ) -> tuple[str, set[str]]:
     """The text of a row that training read, and the identifiers annotated in it."""
     start, end = fed_text_of(row, fed_texts)
@@ -249,7 +278,7 @@ def found_in(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]
             at = plain.find(string, at + 1)
 
 
-def annotated_strings(examples: Iterable[Any]) -> dict[str, str]:
+def annotated_strings(examples: Iterable[AnnotatedRow]) -> dict[str, str]:
     """The annotated strings of examples, canaries' among them, folded -> their type."""
     types: dict[str, str] = {}
     for example in examples:
@@ -263,7 +292,7 @@ def without_identifiers(
     examples: Sequence[Example],
     *,
     splits: Sequence[Split] = ("train",),
-    audited: Collection[Any] = (),
+    audited: Collection[AnnotatedRow] = (),
     where: str = "--data",
 ) -> tuple[list[Example], dict[str, int]]:
     """The rows that hold no identifier, and how many others there are, and why.
@@ -312,111 +341,3 @@ def without_identifiers(
             fix=f"give rows from before injection, or of another task{own}",
         )
     return kept, left_out
-
-
-# --- the sensitivity score ------------------------------------------------------------
-
-
-FREQUENT = 0.2
-"""A token counts as present in a task from this share of its most frequent token."""
-
-_LETTERS_OF_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-
-
-def score2(counts: ArrayLike) -> np.ndarray:
-    """Cross-task discriminativeness of every token of the vocabulary.
-
-    ``Score_2(t) = 1/N sum_n p_n(t) log(N / (1 + d(t)))`` with ``p_n = f_n / f_n^max``
-    and ``d(t)`` the number of tasks with ``p_n(t) >= 0.2`` (SPARK, appendix,
-    "Sensitivity score"). It is negative for tokens that are frequent in all tasks, and
-    with a single task for each frequent one.
-
-    Parameters
-    ----------
-    counts
-        Shape ``(N, V)``: token counts by task; each task has a token.
-
-    Returns
-    -------
-    np.ndarray
-        Shape ``(V,)``, float64, natural logarithms.
-    """
-    table = np.asarray(counts, dtype=np.float64)
-    share = table / table.max(axis=1, keepdims=True)
-    present = (share >= FREQUENT).sum(axis=0)
-    return np.asarray(share.mean(axis=0) * (np.log(len(table)) - np.log1p(present)))
-
-
-def sensitivity(
-    nll: ArrayLike,
-    token_score2: ArrayLike,
-    *,
-    alpha: float = 0.5,
-    pii_mask: ArrayLike = False,
-    zero_mask: ArrayLike = False,
-) -> np.ndarray:
-    """Sensitivity score of each token, with the rule overrides.
-
-    Which tokens are identifiers is the mask's to say, never ``score == 1``: the formula
-    itself rounds to 1 for unlikely tokens, in bfloat16 from an NLL of 12.5 nats on
-    (alpha 0.5, Score_2 0), in float64 from 74.
-
-    Parameters
-    ----------
-    nll
-        Shape ``(T,)``: Score_1 in nats, of tokens that have a prediction.
-    token_score2
-        Shape ``(T,)``: Score_2 of the same tokens, ``score2(counts)[ids]``.
-    alpha
-        Weight of Score_1, 0 to 1.
-    pii_mask
-        Shape ``(T,)``, bool: identifiers, set to 1. They win over ``zero_mask``.
-    zero_mask
-        Shape ``(T,)``, bool: template tokens and stop words, set to 0.
-
-    Returns
-    -------
-    np.ndarray
-        Shape ``(T,)``, float64 in ``[0, 1]`` (a negative Score_2 can push the formula
-        below 0, where it is clamped **[ours]**).
-
-    Raises
-    ------
-    InputError
-        If an NLL is NaN.
-    """
-    first = np.asarray(nll, dtype=np.float64)
-    if np.isnan(first).any():
-        raise InputError("a token has no NLL", where="sensitivity")
-    # 0 * inf: an alpha of 0 must not turn an impossible token into NaN.
-    second = (1 - alpha) * np.asarray(token_score2)
-    weighted = (alpha * first if alpha else 0.0) + second
-    score = np.clip(-np.expm1(-weighted), 0.0, 1.0)
-    return np.where(pii_mask, 1.0, np.where(zero_mask, 0.0, score))
-
-
-def stop_word_ranges(text: str) -> list[tuple[int, int]]:
-    """Character ranges of the text's stop words (scikit-learn's English list).
-
-    Whole words are looked up, lower-cased and without apostrophes (``it's`` is in the
-    list as ``its``), so that a piece of a longer word that happens to read like a stop
-    word is none, and a stop word counts however the tokenizer cuts it **[ours]**. Map
-    the ranges to tokens by the offsets.
-    """
-    return [
-        found.span()
-        for found in _LETTERS_OF_WORD.finditer(text)
-        if found[0].lower().replace("'", "").replace("\u2019", "") in _stop_words()
-    ]
-
-
-@lru_cache(maxsize=1)
-def _stop_words() -> frozenset[str]:
-    # The file alone, where it is: the package around it takes a second and 30 MB.
-    package: Any = find_spec("sklearn")
-    file = Path(package.origin).with_name("feature_extraction") / "_stop_words.py"
-    if file.is_file():
-        return frozenset(run_path(str(file))["ENGLISH_STOP_WORDS"])
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    return frozenset(ENGLISH_STOP_WORDS)

@@ -11,9 +11,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING
 
 from spark_audit.data.data_files import check_decoded, most_decoded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LIBRARY_BYTES = 1 << 30
 """What pyarrow takes of a process's addresses before it decodes anything."""
@@ -46,8 +49,8 @@ except Exception as error:
 
 
 def parquet_batches(
-    file: Any, *, size: int, place: str, texts: Sequence[str], n_rows: int
-) -> Iterator[Any]:
+    file: IO[bytes], *, size: int, place: str, texts: Sequence[str], n_rows: int
+) -> Iterator[pa.RecordBatch]:
     """Yield a file's record batches.
 
     Parameters

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 HEADLINE_WORDS = 5
 """A run of more capitalised words is no name with its neighbours."""
@@ -66,7 +66,7 @@ class _Lists(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def providers() -> dict[str, Any]:
+def providers() -> dict[str, type]:
     """What Faker has of people's names, by locale."""
     from faker.providers import person
 
@@ -77,13 +77,13 @@ def providers() -> dict[str, Any]:
     }
 
 
-def strings(value: Any) -> Iterator[str]:
+def strings(value: object) -> Iterator[str]:
     """The strings in a list of Faker's, whatever it holds them in."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | tuple | list | set | frozenset):
-        for one in value:
-            yield from strings(one)
+        for item in value:
+            yield from strings(item)
 
 
 def _words(values: Iterable[str]) -> frozenset[str]:
@@ -96,7 +96,7 @@ def _words(values: Iterable[str]) -> frozenset[str]:
     )
 
 
-def _listed(provider: Any, start: str) -> Iterator[str]:
+def _listed(provider: type, start: str) -> Iterator[str]:
     for name in dir(provider):
         value = getattr(provider, name)
         if name.startswith(start) and not callable(value):

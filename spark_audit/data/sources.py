@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from spark_audit.data import file_kinds
-from spark_audit.data.arrow_rows import ARROW, PARQUET, arrow_rows, rows_of_batches
+from spark_audit.data.arrow_batches import rows_of_batches
+from spark_audit.data.arrow_messages import ARROW
+from spark_audit.data.arrow_rows import PARQUET, arrow_rows
 from spark_audit.data.csv_rows import csv_rows, text_rows
 from spark_audit.data.data_files import (
     COMPRESSED,
@@ -26,8 +27,8 @@ from spark_audit.files import (
     parse_json,
     read_regular,
 )
+from spark_audit.json_values import Row
 
-Row: TypeAlias = dict[str, Any]
 HUB = "hf:"
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 

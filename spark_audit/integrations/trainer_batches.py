@@ -1,4 +1,4 @@
-"""What a trainer feeds its model: which identifiers have loss in its own batches.
+"""The batches that a trainer feeds its model: which identifiers have loss in them.
 
 The first batches of a run are read as the model gets them, and the identifiers of the
 manifest are looked for in their token ids. So it is seen before the training is over
@@ -8,14 +8,19 @@ that a trainer masks them, packs rows, or puts two BOS tokens in front.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch.utils.hooks import RemovableHandle
 
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import Encodings
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
 
 STEPS = 8
 """Steps whose batches are read, unless all of training is shorter **[ours]**."""
@@ -24,6 +29,9 @@ CONTEXT = 4
 two digits is found anywhere **[ours]**."""
 NO_LOSS = -100
 """Label of tokens without loss."""
+HAS_LOSS = {"in the loss": True, "read only": False, "cut off": None}
+"""Whether an identifier has loss by what a manifest says of it; ``None``: it is not
+read at all."""
 
 
 @dataclass
@@ -120,10 +128,10 @@ class BatchReader:
     of_row: dict[str, int]
     bos: int | None
     seen: Seen = field(default_factory=Seen)
-    _hook: Any = None
+    _hook: RemovableHandle | None = None
 
     @classmethod
-    def of(cls, manifest: Manifest, loaded: Any) -> BatchReader:
+    def of(cls, manifest: Manifest, loaded: Loaded) -> BatchReader:
         """Return a reader of the identifiers of trained rows, canaries' among them."""
         sought: dict[int, dict[bytes, list[_Sought]]] = defaultdict(dict)
         of_row: dict[str, int] = defaultdict(int)
@@ -135,14 +143,17 @@ class BatchReader:
                     continue
                 first = max(tokens.start - CONTEXT, encoding.leading)
                 ids = np.asarray(encoding.ids[first : tokens.end], np.int64)
-                state = row.supervision_of(span.start, span.end)
-                one = _Sought(row.id, tokens.end - tokens.start, state)
-                sought[len(ids)].setdefault(ids.tobytes(), []).append(one)
+                identifier = _Sought(
+                    row=row.id,
+                    n_tokens=tokens.end - tokens.start,
+                    supervision=row.supervision_of(span.start, span.end),
+                )
+                sought[len(ids)].setdefault(ids.tobytes(), []).append(identifier)
                 of_row[row.id] += 1
         bos = getattr(loaded.tokenizer, "bos_token_id", None)
         return cls(dict(sought), dict(of_row), bos)
 
-    def attach(self, model: Any) -> None:
+    def attach(self, model: torch.nn.Module) -> None:
         """Begin to read what the model is trained with."""
         self._hook = model.register_forward_pre_hook(self._forward, with_kwargs=True)
 
@@ -157,64 +168,86 @@ class BatchReader:
         """Whether batches are read."""
         return self._hook is not None
 
-    def _forward(self, module: Any, args: Any, given: dict[str, Any]) -> None:
+    def _forward(
+        self,
+        module: torch.nn.Module,
+        args: tuple[object, ...],
+        inputs: dict[str, torch.Tensor | None],
+    ) -> None:
         """Read one call of the model that has labels, in training."""
-        ids, labels = given.get("input_ids"), given.get("labels")
+        ids = inputs.get("input_ids")  # (B, T)
+        labels = inputs.get("labels")  # (B, T)
         if not module.training or ids is None or labels is None:
             return
-        mask, places = given.get("attention_mask"), given.get("position_ids")
+
+        mask = inputs.get("attention_mask")
+        positions = inputs.get("position_ids")
         self.seen.n_batches += 1
         for i in range(len(ids)):
-            kept = np.ones(ids.shape[1], dtype=bool)
+            is_text = np.ones(ids.shape[1], dtype=bool)  # (T,), what is no padding
             if mask is not None and mask.shape == ids.shape:
-                kept = mask[i].bool().cpu().numpy()
-            own = ids[i].cpu().numpy()[kept].astype(np.int64)
-            own_labels = labels[i].cpu().numpy()[kept]
-            own_places = None
-            if places is not None and places.shape == ids.shape:
-                own_places = places[i].cpu().numpy()[kept]
-            self._read(own, own_labels, own_places)
+                is_text = mask[i].bool().cpu().numpy()
+
+            row_positions = None
+            if positions is not None and positions.shape == ids.shape:
+                row_positions = positions[i].cpu().numpy()[is_text]
+            self._read(
+                ids[i].cpu().numpy()[is_text].astype(np.int64),
+                labels[i].cpu().numpy()[is_text],
+                row_positions,
+            )
 
     def _read(
-        self, ids: np.ndarray, labels: np.ndarray, places: np.ndarray | None
+        self, ids: np.ndarray, labels: np.ndarray, positions: np.ndarray | None
     ) -> None:
         """Count what one row of a batch holds; arrays of shape ``(T,)``."""
         seen = self.seen
         seen.n_rows += 1
-        found = [*self._identifiers(ids)]
-        n_starts = 1 if places is None else int(np.count_nonzero(places == 0))
+        identifiers = [*self._identifiers(ids)]
+        n_starts = 1 if positions is None else int(np.count_nonzero(positions == 0))
         # Identifiers of several rows tell it where positions run on.
-        is_packed = n_starts > 1 or len({one.row for one, _ in found}) > 1
+        n_rows_mixed = len({identifier.row for identifier, _ in identifiers})
+        is_packed = n_starts > 1 or n_rows_mixed > 1
         seen.n_packed += is_packed
         seen.n_two_bos += self._has_two_bos(ids)
         seen.n_without_loss += not (labels != NO_LOSS).any()
 
         counts: dict[str, int] = defaultdict(int)
-        for one, end in found:
-            has_loss = bool((labels[end - one.n_tokens : end] != NO_LOSS).any())
+        for identifier, end in identifiers:
+            own_labels = labels[end - identifier.n_tokens : end]
+            has_loss = bool((own_labels != NO_LOSS).any())
             seen.n_with_loss += has_loss
             seen.n_masked += not has_loss
-            told = {"in the loss": True, "read only": False, "cut off": None}
-            if one.supervision is not None:
-                seen.n_otherwise += told[one.supervision] != has_loss
-            counts[one.row] += 1
+            if identifier.supervision is not None:
+                expected = HAS_LOSS[identifier.supervision]
+                seen.n_otherwise += expected != has_loss
+            counts[identifier.row] += 1
+
         if not is_packed:
             for row, count in counts.items():
                 seen.n_cut_off += max(self.of_row[row] - count, 0)
 
     def _identifiers(self, ids: np.ndarray) -> Iterator[tuple[_Sought, int]]:
-        """Identifiers in a row of a batch, and the tokens behind which each ends.
+        """Yield the identifiers in a row of a batch, and the token where each ends.
 
         One that several rows hold is taken for that of a row that holds another one.
         """
-        found: list[tuple[Sequence[_Sought], int]] = []
-        for length, known in self.sought.items():
+        matches: list[tuple[list[_Sought], int]] = []
+        for length, by_ids in self.sought.items():
             for end in range(length, len(ids) + 1):
-                if one := known.get(ids[end - length : end].tobytes()):
-                    found.append((one, end))
-        certain = {own[0].row for own, _ in found if len({one.row for one in own}) == 1}
-        for own, end in found:
-            yield next((one for one in own if one.row in certain), own[0]), end
+                candidates = by_ids.get(ids[end - length : end].tobytes(), [])
+                if candidates:
+                    matches.append((candidates, end))
+
+        certain_rows: set[str] = set()
+        for candidates, _ in matches:
+            rows = {candidate.row for candidate in candidates}
+            if len(rows) == 1:
+                certain_rows |= rows
+
+        for candidates, end in matches:
+            certain = [sought for sought in candidates if sought.row in certain_rows]
+            yield (certain or candidates)[0], end
 
     def _has_two_bos(self, ids: np.ndarray) -> bool:
         """Whether a BOS token follows another one."""

@@ -7,17 +7,13 @@ until then: who looks often enough would else find something by chance.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,80 +22,55 @@ from accelerate import PartialState
 from accelerate.utils import (
     broadcast_object_list,
     extract_model_from_parallel,
-    gather_object,
+)
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
 )
 
-from spark_audit.audits import TRAINING_AUDITS, Audit, Matched, find, metric_of
+from spark_audit.audits import TRAINING_AUDITS, Audit, Matched, find
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.loaded import Loaded, live, undisturbed
 from spark_audit.errors import InputError, SparkError, one_of
+from spark_audit.integrations.look import LOG_PREFIX, AuditLook
+from spark_audit.integrations.pace import Pace
+from spark_audit.integrations.probe import probe_rows
+from spark_audit.integrations.processes import result_of_first, results_of_all
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
 from spark_audit.manifest.file import check_fit, limited, load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import example_of, items_for
-from spark_audit.names import ANY_NAME, BASE
+from spark_audit.manifest.sequences import items_for
+from spark_audit.names import BASE
 from spark_audit.pipeline.conclude import manifest_facts
 from spark_audit.pipeline.job import facts_of
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.report.assemble import assemble
-from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.gate.judge import check
-from spark_audit.report.gate.rules import parse_rule
-from spark_audit.report.glance import main_rows
-from spark_audit.results import CheckpointFacts, Finding, Report, Row
+from spark_audit.report.gate.rules import Rule, parse_rule
+from spark_audit.results import CheckpointFacts, Finding
 from spark_audit.scoring.score import score
-from spark_audit.scoring.table import ITEMS, Pass, TokenTable
+from spark_audit.scoring.table import Pass, TokenTable
 
-MAX_TIME_SHARE = 0.02
-"""Of the time of training, what looks may take where no interval is given."""
 MAX_CALLBACK_ROWS = 256
+
 MAX_BASE_DIFFERENCE = 0.02
 """Nats a token up to which a model is the one that the manifest was built with."""
+
 Scores = dict[Pass, TokenTable]
-Part = tuple[str, Any, Mapping[str, Any]]
+
+Part = tuple[str, np.ndarray, Mapping[str, np.ndarray]]
+"""Key, positions and columns of one item, arrays of shape ``(n,)``."""
+
+HAS_USED_CUDA: Callable[[], bool] = torch.cuda.is_initialized
+"""Whether this process has used a GPU; torch gives the function without types."""
 
 _log = logging.getLogger("spark_audit")
-_Base: Any = transformers.TrainerCallback
 
 
-@dataclass
-class Pace:
-    """At which step the next look is due, so that all looks take their share of time.
-
-    Attributes
-    ----------
-    every
-        Steps between looks; ``None``: as many as ``MAX_TIME_SHARE`` asks for.
-    start
-        The step at which the training began.
-    spent, cost
-        Seconds that looks took: all, and the last.
-    """
-
-    every: int | None
-    start: int = 0
-    began: float = field(default_factory=time.perf_counter)
-    spent: float = 0.0
-    cost: float = 0.0
-
-    @property
-    def trained(self) -> float:
-        """Seconds since the beginning that no look took."""
-        return time.perf_counter() - self.began - self.spent
-
-    def wait(self, step: int) -> int:
-        """Steps to wait until a look is due; 0: it is due now.
-
-        What the last look of a run will take is kept back.
-        """
-        if self.every is not None:
-            return -step % self.every
-        trained = max(self.trained, 1e-9)
-        lacking = (self.spent + 2 * self.cost) / MAX_TIME_SHARE - trained
-        return max(math.ceil(lacking * (step - self.start) / trained), 0)
-
-
-class AuditCallback(_Base):  # type: ignore[misc]
+class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """Look at the model that is trained, at times, and log what an audit would say.
 
     ``Trainer(..., callbacks=[AuditCallback("manifests/reviews.json")])`` scores a fixed
@@ -153,72 +124,88 @@ class AuditCallback(_Base):  # type: ignore[misc]
         audits: str | Audit | Sequence[str | Audit] = TRAINING_AUDITS,
         rows: int = MAX_CALLBACK_ROWS,
         fail_if: str | Sequence[str] = (),
-        tokenizer: Any = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
         if every is not None and (type(every) is not int or every < 1):
             raise InputError("is no number of steps", where=f"every={every!r}")
-        self._every, self._tokenizer, self._seed = every, tokenizer, seed
-        self._preset, self._audits = preset, dict[str, Audit]()
-        for one in [audits] if isinstance(audits, str | Audit) else audits:
-            if one == Matched.name:  # what no look shows is left out
-                one = Matched(placebo_draws=0, rematched=False)
-            audit = find(one)() if isinstance(one, str) else one
-            if audit.of_series:
-                raise InputError(f"{audit.name} looks at series", where="audits")
-            self._audits[audit.name] = audit
-        texts = [fail_if] if isinstance(fail_if, str) else fail_if
-        self._rules = [*map(parse_rule, texts)]
-        for text, rule in zip(texts, self._rules, strict=True):
-            if rule.audit:
-                one_of(rule.audit, f"rule {text!r}", [*self._audits])
-            if rule.checkpoint is not None or rule.but is not None:
-                what = "speaks of checkpoints; here it is of the model that is trained"
-                fix = "leave out for and except"
-                raise InputError(what, where=f"rule {text!r}", fix=fix)
+        self._every = every
+        self._tokenizer = tokenizer
+        self._seed = seed
+        self._preset = preset
+        self._audits = _audits_by_name(
+            [audits] if isinstance(audits, str | Audit) else audits
+        )
+        self._rules = _rules_of(
+            [fail_if] if isinstance(fail_if, str) else fail_if, self._audits
+        )
         if not self._audits or rows < 1:
             raise InputError("needs an audit and a row at least", where="AuditCallback")
-        whole = self._whole = original(load_manifest(manifest))
-        self.manifest = limited(whole, chosen(whole, self._plan(whole), rows))
+
+        whole = original(load_manifest(manifest))
+        self._whole = whole
+        self.manifest = limited(whole, probe_rows(whole, self._plan(whole), rows))
         self.plan = self._plan(self.manifest)
         if not self.plan:
             what = f"holds nothing for {', '.join(self._audits)}"
             raise InputError(what, where=f"manifest {whole.name!r}")
+
         self.looks: list[AuditLook] = []
         self._due = 0
         self._reader: BatchReader | None = None
 
     def _plan(self, manifest: Manifest) -> Plan:
+        """Return the passes and items that the audits ask for."""
         audits = [*self._audits.values()]
         return union(make_plans(manifest, audits, preset=self._preset)[1])
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: PreTrainedModel,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        **unused: object,
+    ) -> None:
         """Check that manifest and model fit; look at the base."""
-        self.looks, self._facts = [], list[CheckpointFacts]()
-        self._said: dict[str, list[Finding]] = {name: [] for name in self._audits}
-        self._pace = Pace(self._every, state.global_step)
-        model, tokenizer = given["model"], self._tokenizer or given["processing_class"]
         if getattr(args, "fsdp", None):
             what, fix = "are shards under FSDP", "audit the checkpoints that are saved"
             raise InputError(what, where="AuditCallback: parameters", fix=fix)
-        self._given, started = (model, tokenizer), _now()
-        with _alone(model) as own:
-            loaded = live(own, tokenizer, name=BASE)
+
+        self.looks = []
+        self._facts: list[CheckpointFacts] = []
+        self._findings: dict[str, list[Finding]] = {name: [] for name in self._audits}
+        self._pace = Pace(self._every, state.global_step)
+        self._model = model
+        self._reads_by = self._tokenizer or processing_class
+        self._steps_read = 0
+
+        started = _now()
+        is_fresh = not state.global_step
+        with _unwrapped(model) as inner:
+            loaded = live(inner, self._reads_by, name=BASE)
             check_fit(self._whole, loaded, base_sha256=None)
             self._items = items_for(self.manifest, loaded, self.plan)
-            self._base = self._scored_base(own, tokenizer, fresh=not state.global_step)
+            self._base = self._scored_base(inner, is_fresh=is_fresh)
             self._reader = BatchReader.of(self._whole, loaded)
-        if state.global_step:
+        if not is_fresh:
             self._looked(state.global_step, started)
         else:
             self._look(state, control, started)
         # A hook would be compiled with the model.
         if not getattr(args, "torch_compile", False):
             self._reader.attach(extract_model_from_parallel(model))
-        self._steps_read = 0
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **unused: object,
+    ) -> None:
         """Look, where that is due, and after the last step."""
         step = state.global_step
         self._steps_read += 1
@@ -233,11 +220,17 @@ class AuditCallback(_Base):  # type: ignore[misc]
             else:
                 self._look(state, control)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **unused: object,
+    ) -> None:
         """Look once more where training ended before its last step."""
         self._tell_batches()
-        looked = self.looks and self.looks[-1].step == state.global_step
-        if not looked and not args.load_best_model_at_end:
+        has_looked = self.looks and self.looks[-1].step == state.global_step
+        if not has_looked and not args.load_best_model_at_end:
             self._look(state, control)
 
     @property
@@ -263,108 +256,131 @@ class AuditCallback(_Base):  # type: ignore[misc]
         self._due = step + 1
         return self._pace.cost
 
-    def _look(self, state: Any, control: Any, started: float | None = None) -> None:
+    def _look(
+        self,
+        state: TrainerState,
+        control: TrainerControl,
+        started: float | None = None,
+    ) -> None:
         """Score, conclude, log; end the training where a rule says so."""
-        step, (model, tokenizer) = state.global_step, self._given
+        step = state.global_step
         started = _now() if started is None else started
         name = BASE if self._base is not None and not step else f"step-{step}"
+        look: AuditLook | None = None
         try:
-            with _alone(model) as own:
-                loaded = live(own, tokenizer, name=name)
+            with _unwrapped(self._model) as inner:
+                loaded = live(inner, self._reads_by, name=name)
                 tables = {} if self._base is None else {BASE: self._base}
                 if name != BASE:
                     tables[name] = self._scores(loaded)
-                look = _together(
-                    lambda: self._concluded(loaded, step, tables), first=True
-                )
+                look = result_of_first(lambda: self._concluded(loaded, step, tables))
         except SparkError as error:
             if self._rules:
                 raise
             _log.warning("no look at step %d: %s", step, error)
-            look = None
+
         seconds = self._looked(step, started)
         if look is None:
             return
         self.looks.append(look)
-        self._tell(look, control, seconds, last=step >= state.max_steps)
+        self._tell(look, control, seconds, is_last=step >= state.max_steps)
         if look.tripped:
             control.should_training_stop = True
 
     @property
     def tripped(self) -> list[str]:
         """Rules that were broken, each with its look: what a script ends on."""
-        return [f"{one.name}: {text}" for one in self.looks for text in one.tripped]
+        return [f"{look.name}: {text}" for look in self.looks for text in look.tripped]
 
     def _tell(
-        self, look: AuditLook, control: Any, seconds: float, *, last: bool
+        self, look: AuditLook, control: TrainerControl, seconds: float, *, is_last: bool
     ) -> None:
-        told = look.figures() | {f"{LOG_PREFIX}seconds": seconds}
+        """Log the figures of a look, what is found, and the rules that it breaks."""
+        figures = look.figures() | {f"{LOG_PREFIX}seconds": seconds}
         if look.step:
-            told[f"{LOG_PREFIX}share_of_time"] = self._pace.spent / self._pace.trained
+            share = self._pace.spent / self._pace.trained
+            figures[f"{LOG_PREFIX}share_of_time"] = share
         if self._rules:
-            told[f"{LOG_PREFIX}tripped"] = float(len(look.tripped))
+            figures[f"{LOG_PREFIX}tripped"] = float(len(look.tripped))
+
         # Logging takes away that the trainer was about to log itself.
-        due = control.should_log
-        _tell_trainer(told)
-        control.should_log = due
+        should_log = control.should_log
+        _tell_trainer(figures)
+        control.should_log = should_log
+
         # Logs are sent to services: figures and sentences are those of shared files.
-        for one in look.shared.findings:
-            level = logging.WARNING if one.detected else logging.INFO
-            _log.log(level, "%s", one.sentence)
+        for finding in look.shared.findings:
+            level = logging.WARNING if finding.detected else logging.INFO
+            _log.log(level, "%s", finding.sentence)
         for text in look.tripped:
-            late = "; training has ended" if last else ""
+            late = "; training has ended" if is_last else ""
             _log.warning("%s: rule tripped: %s%s", look.name, text, late)
 
-    def _scored_base(self, model: Any, tokenizer: Any, *, fresh: bool) -> Scores | None:
-        """Scores of the manifest's base, if the model shows it; else a warning.
+    def _scored_base(self, model: PreTrainedModel, *, is_fresh: bool) -> Scores | None:
+        """Return scores of the manifest's base, if the model shows it; else warn.
 
         With its adapter off a model is its base, but where the adapter's start has
         changed that (PiSSA); before the first step it is so as it stands.
         """
-        states = [model.disable_adapter] if hasattr(model, "disable_adapter") else []
-        apart: list[float] = []
-        for activate in (*states, *([nullcontext] if fresh else [])):
-            tables = self._scores(live(model, tokenizer, name=BASE, activate=activate))
+        states: list[Callable[[], AbstractContextManager[None]]] = []
+        if hasattr(model, "disable_adapter"):
+            states.append(model.disable_adapter)
+        if is_fresh:
+            states.append(nullcontext)
+
+        distances: list[float] = []  # nats a token, one for each state
+        for activate in states:
+            tables = self._scores(
+                live(model, self._reads_by, name=BASE, activate=activate)
+            )
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole
                 return tables
-            known = [
-                self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
-                for key in table.ids
-            ]
-            apart_by = np.abs(table.columns["nll"] - np.concatenate(known))
-            distance = float(apart_by.mean())
+            distance = self._distance_from_manifest(table)
             if distance <= MAX_BASE_DIFFERENCE:
                 return tables
-            apart.append(distance)
-        why = (
-            f"{min(apart):.3g} nats per token away" if apart else "training was resumed"
-        )
-        _log.warning("the manifest's base cannot be looked at here: %s", why)
+            distances.append(distance)
+
+        reason = "training was resumed"
+        if distances:
+            reason = f"{min(distances):.3g} nats per token away"
+        _log.warning("the manifest's base cannot be looked at here: %s", reason)
         return None
+
+    def _distance_from_manifest(self, table: TokenTable) -> float:
+        """Return the mean difference from the NLL in the manifest, nats a token."""
+        of_manifest = [
+            self.manifest.by_id[key].unll[table.position[table.rows(key)]] / 1e6
+            for key in table.ids
+        ]
+        difference = table.columns["nll"] - np.concatenate(of_manifest)  # (tokens,)
+        return float(np.abs(difference).mean())
 
     def _concluded(
         self, loaded: Loaded, step: int, tables: Mapping[str, Scores]
     ) -> AuditLook:
-        """What is said from the tables of the base (where there is one) and of a look.
+        """Conclude from the tables of the base (where there is one) and of a look.
 
         Parameters
         ----------
         loaded
             The model that was looked at; ``tables`` has it by its name.
         """
-        name: str = loaded.name
+        name = loaded.name
         self._facts.append(facts_of(loaded))
+
         results = {}
-        for key, audit in self._audits.items():
+        for audit_name, audit in self._audits.items():
             result = audit(tables, self.manifest, preset=self._preset, seed=self._seed)
-            said = self._said[key]
-            said += [
-                one
-                for one in result.findings
-                if one.checkpoint == name or (not one.checkpoint and one not in said)
+            findings = self._findings[audit_name]
+            findings += [
+                finding
+                for finding in result.findings
+                if finding.checkpoint == name
+                or (not finding.checkpoint and finding not in findings)
             ]
-            results[key] = replace(result, findings=[*said])
+            results[audit_name] = replace(result, findings=[*findings])
+
         report = assemble(
             results,
             # A probe is no audit: what it lacks passes, what it shows does not.
@@ -379,51 +395,81 @@ class AuditCallback(_Base):  # type: ignore[misc]
             manifest=manifest_facts(self.manifest),
             checkpoints=[*self._facts],
         )
+        if name == BASE:  # what the base gives away, this training did not teach it
+            return AuditLook(step, name, report)
+
+        outcomes = check(report, self._rules, allow_missing=True)
         tripped = tuple(
-            f"{one.rule}: {one.detail}"
-            for one in check(report, self._rules, allow_missing=True)
-            if one.checkpoint == name and one.state == "tripped"
+            f"{outcome.rule}: {outcome.detail}"
+            for outcome in outcomes
+            if outcome.checkpoint == name and outcome.state == "tripped"
         )
-        # What the base gives away, this training did not teach it.
-        return AuditLook(step, name, report, () if name == BASE else tripped)
+        return AuditLook(step, name, report, tripped)
 
     def _scores(self, loaded: Loaded) -> Scores:
-        """Tables of all passes; processes with the same model score a part each."""
+        """Return tables of all passes; each process with the model scores a part."""
         state = PartialState()
-        mine = slice(state.process_index, None, state.num_processes)
+        every_nth = slice(state.process_index, None, state.num_processes)
 
-        def own() -> list[list[Part]]:
+        def score_part() -> list[list[Part]]:
             return [
-                [*score(loaded, items[mine], passes=[kind])[kind].items()]
-                for kind, items in self._items.items()
+                [*score(loaded, items[every_nth], passes=[task])[task].items()]
+                for task, items in self._items.items()
             ]
 
-        shares = _together(own)
-        return {
-            kind: TokenTable.from_items(
-                [part for share in shares for part in share[i]], kind=kind.kind
-            )
-            for i, kind in enumerate(self._items)
-        }
+        by_process = results_of_all(score_part)
+        tables: Scores = {}
+        for i, task in enumerate(self._items):
+            parts: list[Part] = []
+            for parts_by_pass in by_process:
+                parts += parts_by_pass[i]
+            tables[task] = TokenTable.from_items(parts, kind=task.kind)
+        return tables
+
+
+def _audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
+    """Return the audits that each look makes; refuse those that look at series."""
+    by_name: dict[str, Audit] = {}
+    for audit in audits:
+        if audit == Matched.name:  # what no look shows is left out
+            audit = Matched(placebo_draws=0, rematched=False)
+        elif isinstance(audit, str):
+            audit = find(audit)()
+        if audit.of_series:
+            raise InputError(f"{audit.name} looks at series", where="audits")
+        by_name[audit.name] = audit
+    return by_name
+
+
+def _rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
+    """Return the rules of some texts; refuse those that no look can judge."""
+    rules = [parse_rule(text) for text in texts]
+    for text, rule in zip(texts, rules, strict=True):
+        if rule.audit:
+            one_of(rule.audit, f"rule {text!r}", [*audits])
+        if rule.checkpoint is not None or rule.but is not None:
+            what = "speaks of checkpoints; here it is of the model that is trained"
+            fix = "leave out for and except"
+            raise InputError(what, where=f"rule {text!r}", fix=fix)
+    return rules
 
 
 @contextmanager
-def _alone(model: Any) -> Iterator[Any]:
-    """The model without what wraps it, and as it was afterwards."""
-    own = extract_model_from_parallel(model, keep_torch_compile=False)
-    with undisturbed(own):
-        yield own
+def _unwrapped(model: torch.nn.Module) -> Iterator[PreTrainedModel]:
+    """Give the model without what wraps it; leave it as it was."""
+    inner = extract_model_from_parallel(model, keep_torch_compile=False)
+    with undisturbed(inner):
+        yield inner
 
 
 def _now() -> float:
-    """Seconds; what a GPU was still asked to do counts to what was before."""
-    cuda: Any = torch.cuda
-    if cuda.is_initialized():
-        cuda.synchronize()
+    """Return seconds; what a GPU was still asked to do counts to what was before."""
+    if HAS_USED_CUDA():
+        torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def _tell_trainer(told: dict[str, float]) -> None:
+def _tell_trainer(figures: dict[str, float]) -> None:
     """Hand figures to the trainer's ``log``; TRL's, which clears its own, is left out.
 
     A trainer hands out no self: it is looked for among those that called.
@@ -432,123 +478,11 @@ def _tell_trainer(told: dict[str, float]) -> None:
     while frame is not None:
         trainer = frame.f_locals.get("self")
         if isinstance(trainer, transformers.Trainer):
-            kinds = [kind for kind in type(trainer).__mro__ if "log" in vars(kind)]
-            own: Any = next(k for k in kinds if not k.__module__.startswith("trl."))
-            own.log(trainer, told)
-            return
+            for base_class in type(trainer).__mro__:
+                is_of_trl = base_class.__module__.startswith("trl.")
+                log = vars(base_class).get("log")
+                if log is not None and not is_of_trl:
+                    log(trainer, figures)
+                    return
         frame = frame.f_back
-    _log.info("%s", told)
-
-
-# --- several processes ----------------------------------------------------------------
-
-
-def _together(work: Callable[[], object], *, first: bool = False) -> Any:
-    """What all processes come to, as a list; with ``first`` what the first does.
-
-    An error of one is raised by all: none waits for another that has given up.
-    """
-    done: Any = None
-    if not first or PartialState().is_main_process:
-        try:
-            done = work()
-        except SparkError as error:
-            done = error
-    found = (broadcast_object_list if first else gather_object)([done])
-    for one in found:
-        if isinstance(one, SparkError):
-            raise one
-    return found[0] if first else found
-
-
-# --- a look ---------------------------------------------------------------------------
-
-LOG_PREFIX = "spark_audit/"
-"""What names of logged figures begin with."""
-
-
-@dataclass(frozen=True)
-class AuditLook:
-    """What one look came to.
-
-    Attributes
-    ----------
-    name
-        The checkpoint in the report; ``base`` before the first step.
-    report
-        Figures of this look, findings of all looks until it.
-    tripped
-        The rules that it breaks, each with what was found.
-    """
-
-    step: int
-    name: str
-    report: Report = field(repr=False)
-    tripped: tuple[str, ...] = ()
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What is said of this look, or of the report as a whole; severest first."""
-        own = ("", self.name)
-        return [one for one in self.report.findings if one.checkpoint in own]
-
-    @cached_property
-    def shared(self) -> AuditLook:
-        """The same look, its figures rounded or withheld as in files for others."""
-        return replace(self, report=disclosed(self.report))
-
-    def figures(self) -> dict[str, float]:
-        """What is logged: names as rules of the gate write them, figures as shared."""
-        told = {f"{LOG_PREFIX}severity": 0.0}
-        for one in self.findings:
-            for of in ("", f"{one.audit}." if one.checkpoint else ""):
-                key = f"{LOG_PREFIX}{of}severity"
-                told[key] = max(told.get(key, 0.0), float(one.severity))
-        report = self.shared.report
-        mine = [one for one in report.results if one.checkpoint == self.name]
-        shown: list[Row] = []
-        for _, declared, rows in main_rows(report):
-            shown += (row for row in rows if row.checkpoint == self.name)
-            if declared == ANY_NAME:  # of those that vary, what stays the same too
-                own = rows[0].audit, rows[0].metric
-                fixed = metric_of(*own).headline
-                alike = [one for one in mine if (one.audit, one.metric) == own]
-                shown += (o for o in alike if o.group == "pooled" and o.of in fixed)
-        for row in shown:
-            of = f".{row.of}" if row.of else ""
-            for end in ("value", "low", "high"):
-                if (value := getattr(row, end)) is not None:
-                    told[f"{LOG_PREFIX}{row.audit}.{row.metric}{of}.{end}"] = float(
-                        value
-                    )
-        return told
-
-
-def chosen(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
-    """Rows of a probe: half of them trained on, those with identifiers first.
-
-    Where the plan asks for candidates, whole sets (canaries, twins) come before, up to
-    half of the rows. What is taken of equals is decided by a hash.
-    """
-
-    def place(key: object) -> bytes:
-        return hashlib.sha256(str(key).encode()).digest()
-
-    asked = {example_of(one, key) for one, keys in plan.items() for key in keys}
-    taken: set[str] = set()
-    if any(ITEMS[one.kind] == "candidates" for one in plan):
-        sets = [[c.example for c in one.contexts] for one in manifest.canaries]
-        sets += [[c.example for c in one.contexts] for one in manifest.twins]
-        for contexts in sorted(sets, key=place):
-            new = {*contexts} - taken
-            if new <= asked and len(taken) + len(new) <= rows // 2:
-                taken |= new
-    pairs = {pair.example for pair in manifest.pairs}
-    left = [o for o in manifest.examples if o.id in asked and o.id not in taken]
-    left.sort(key=lambda one: (one.id not in pairs, not one.spans, place(one.id)))
-    train, test = (
-        [o.id for o in left if o.split == side] for side in ("train", "test")
-    )
-    room = rows - len(taken)
-    held_out = min(len(test), max(room // 2, room - len(train)))
-    return taken | {*train[: room - held_out], *test[:held_out]}
+    _log.info("%s", figures)

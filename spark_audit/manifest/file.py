@@ -13,8 +13,9 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from spark_audit import files
-from spark_audit.data.arrow_rows import check_messages, open_messages
+from spark_audit.data.arrow_messages import check_messages, open_messages
 from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.json_values import JsonObject
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import (
     MAX_INTEGER,
@@ -49,7 +50,7 @@ MANIFEST_PARTS: Mapping[str, type[Any]] = {
 """A manifest's long lists, and what they hold."""
 
 
-def digest(content: Mapping[str, Any]) -> str:
+def digest(content: JsonObject) -> str:
     """SHA-256 of canonical JSON without ``digest`` and ``name``, in hex."""
     kept = {k: v for k, v in content.items() if k not in ("digest", "name")}
     found = hashlib.sha256()
@@ -58,7 +59,7 @@ def digest(content: Mapping[str, Any]) -> str:
     return found.hexdigest()
 
 
-def _canonical(content: Mapping[str, Any]) -> Iterator[bytes]:
+def _canonical(content: JsonObject) -> Iterator[bytes]:
     """Canonical JSON of a content, piece by piece."""
     for k, key in enumerate(sorted(content)):
         yield (b"," if k else b"{") + canonical_json(key) + b":"
@@ -69,7 +70,7 @@ def _canonical(content: Mapping[str, Any]) -> Iterator[bytes]:
     yield b"}"
 
 
-def seal(content: Mapping[str, Any]) -> Manifest:
+def seal(content: JsonObject) -> Manifest:
     """Validate a manifest's content and give it its digest.
 
     Its lists may be iterables, which are gone through once.
@@ -78,7 +79,7 @@ def seal(content: Mapping[str, Any]) -> Manifest:
     return draft.having(digest=digest(content_of(draft)))
 
 
-def _tables(content: Mapping[str, Any]) -> dict[str, Records[Any]]:
+def _tables(content: JsonObject) -> dict[str, Records[Any]]:
     """The long lists of a content that are lists or iterables, packed.
 
     Raises
@@ -94,7 +95,7 @@ def _tables(content: Mapping[str, Any]) -> dict[str, Records[Any]]:
     }
 
 
-def _checked(content: Mapping[str, Any], *, where: str) -> Manifest:
+def _checked(content: JsonObject, *, where: str) -> Manifest:
     try:
         tables = _tables(content)
         # Without them it is a manifest too: that of no example.
@@ -365,7 +366,7 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
 # --- the file of many rows ------------------------------------------------------------
 
 
-def write_arrow(content: Mapping[str, Any], path: Path) -> None:
+def write_arrow(content: JsonObject, path: Path) -> None:
     """Write a manifest's content: records in rows, the rest as metadata of the schema.
 
     Raises

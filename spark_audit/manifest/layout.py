@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from spark_audit.errors import at
 from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.matching import dilate, micro_nats, non_overlapping_windows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SLICE_ROWS = 512
 """Rows that are laid out together."""
@@ -193,7 +196,11 @@ class Rows:
     """
 
     def __init__(
-        self, examples: Sequence[Example], tokenizer: Any, *, max_length: int | None
+        self,
+        examples: Sequence[Example],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None,
     ) -> None:
         for example in examples:
             training = example.training_input

@@ -18,15 +18,8 @@ from spark_audit.data.canary_candidates import NO_CANDIDATES, Encode, candidates
 from spark_audit.data.encoding import TokenSpan
 from spark_audit.data.examples import Canary, Example, Part, Span, parts_outside
 from spark_audit.data.fixed_wording import template_ranges
-from spark_audit.data.occurrences import (
-    SHORT,
-    finder,
-    folded,
-    score2,
-    sensitivity,
-    stop_word_ranges,
-    string_of,
-)
+from spark_audit.data.occurrences import SHORT, finder, folded, string_of
+from spark_audit.data.sensitivity import score2, sensitivity, stop_word_ranges
 from spark_audit.errors import InputError
 from spark_audit.manifest import layout
 from spark_audit.manifest.schema import ManifestSettings

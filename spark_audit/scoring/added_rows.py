@@ -7,15 +7,15 @@ each NLL is higher by -log(1 - mass), and a rank by at most their number.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spark_audit.scoring.items import Item
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.scoring.items import Item
     from spark_audit.scoring.store import Keys
 
 TEXTS = 64
@@ -47,7 +47,7 @@ def added_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
     if not len(keys.items):
         return []
     drawn = np.random.default_rng(seed).permutation(len(keys.items))[:TEXTS]
-    texts: list[Any] = [keys.items[i] for i in drawn]
+    texts = [item for i in drawn if isinstance(item := keys.items[i], Item)]
     mass = added_mass(loaded, texts)
     if not len(mass):
         return []

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    pass
+    from transformers import PreTrainedModel
 
 
 HALF_PRECISION = (torch.bfloat16, torch.float16)
@@ -19,7 +19,7 @@ Held = dict[torch.nn.Parameter, torch.Tensor]
 
 
 @contextmanager
-def widened(body: Any) -> Iterator[None]:
+def widened(body: PreTrainedModel) -> Iterator[None]:
     """Compute a model's body in float32 while its weights stay as they are.
 
     Each layer's weights are widened while it runs: the memory of one layer is needed,
@@ -43,26 +43,34 @@ def widened(body: Any) -> Iterator[None]:
         on(embeddings.register_forward_hook(_looked_up, prepend=True))
         for layer in layers:
             held = {p: p.data for p in layer.parameters() if p.dtype in HALF_PRECISION}
-            wide, own = partial(_put, held, wide=True), partial(_put, held, wide=False)
-            on(layer.register_forward_pre_hook(wide))
-            on(layer.register_forward_hook(own, always_call=True))
+            widen = partial(_put, held, is_wide=True)
+            put_back = partial(_put, held, is_wide=False)
+            on(layer.register_forward_pre_hook(widen))
+            on(layer.register_forward_hook(put_back, always_call=True))
         yield
 
 
-def _put(held: Held, *_: Any, wide: bool) -> None:
+def _put(held: Held, *_: object, is_wide: bool) -> None:
     """Widen a layer's weights, or put its own back."""
-    for parameter, own in held.items():
-        parameter.data = own.float() if wide else own
+    for parameter, weight in held.items():
+        parameter.data = weight.float() if is_wide else weight
 
 
-def _looked_up(layer: Any, args: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor:
+def _looked_up(
+    layer: torch.nn.Module, args: tuple[torch.Tensor, ...], out: torch.Tensor
+) -> torch.Tensor:
     """Look up again in a matrix of the rows that are asked for: layers may scale."""
     if not isinstance(layer, torch.nn.Embedding):
         return out.float()
-    own, padding = layer.weight.data, layer.padding_idx
-    rows, places = args[0].unique(return_inverse=True)
-    layer.weight.data, layer.padding_idx = own[rows].float(), None
+
+    weight = layer.weight.data  # (V, H)
+    padding = layer.padding_idx
+    rows, places = torch.unique(args[0], return_inverse=True)
+
+    layer.weight.data = weight[rows].float()  # (distinct tokens, H)
+    layer.padding_idx = None
     try:
         return layer.forward(places)
     finally:
-        layer.weight.data, layer.padding_idx = own, padding
+        layer.weight.data = weight
+        layer.padding_idx = padding

@@ -13,7 +13,6 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -227,7 +226,7 @@ class TokenColumns:
         largest = top[:, :1]
         # Far from the largest logit the difference of squares loses its digits.
         lost = (variance < mean.square() * 0.01).nonzero()[:, 0]
-        for rows in lost.split(ROWS_RETAKEN):
+        for rows in torch.split(lost, ROWS_RETAKEN):
             away = z[rows] if self._fused is None else z[rows] - largest[rows]
             mean[rows], variance[rows] = _moments(away)
         relative = (own - largest)[:, 0]
@@ -256,7 +255,14 @@ class TokenColumns:
                     falling = torch.from_numpy(rising[:, ::-1].copy())
                 found[rows, 7:] = nuclei(falling, log_sum[rows]).float()
 
-    def _seen(self, z: torch.Tensor, own: torch.Tensor) -> tuple[Any, ...]:
+    def _seen(
+        self, z: torch.Tensor, own: torch.Tensor
+    ) -> tuple[
+        torch.Tensor,
+        tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        torch.Tensor,
+        tuple[torch.Tensor, torch.Tensor],
+    ]:
         """What torch sees of a group; its logits are relative to the largest then.
 
         Returns

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the tokens done and the tokens there are to do."""
+
+Scored: TypeAlias = tuple[AnyItem, dict[str, np.ndarray]]
+"""An item with the columns of its scored tokens, arrays of shape ``(n,)``."""
+
+RunPass: TypeAlias = Callable[[Sequence[AnyItem], Task], Iterator[Scored]]
+"""Scores items with one model in one pass."""
 
 DRIFT_ROWS = 8
 SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
@@ -183,10 +189,8 @@ def score_keys(
     store.flush()
 
 
-def _runner(
-    loaded: Loaded, kind: Pass
-) -> Callable[[Sequence[Any], Task], Iterator[tuple[Any, dict[str, np.ndarray]]]]:
-    """What runs a pass; settings that cannot be used are refused."""
+def _runner(loaded: Loaded, kind: Pass) -> RunPass:
+    """Return what runs a pass; refuse settings that cannot be used."""
     one_of(kind.kind, "pass", COLUMN_TYPES)
     if kind.kind == "noise" and not (math.isfinite(kind.sigma) and kind.sigma > 0):
         raise InputError(
@@ -199,7 +203,7 @@ def _runner(
     file = "plain" if kind.kind in ("prompted", "nucleus") else kind.kind
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
-    def here(items: Sequence[Any], task: Task) -> Iterator[Any]:
+    def here(items: Sequence[AnyItem], task: Task) -> Iterator[Scored]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         # Where memory is short cuDNN's attention fails without saying so, and goes on
@@ -265,8 +269,10 @@ def drift_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
     if keys.kind != Pass() or not len(keys.items) or loaded.served is not None:
         return []
     drawn = np.random.default_rng(seed).permutation(len(keys.items))[:DRIFT_ROWS]
-    probes: list[Any] = [keys.items[i] for i in drawn]
-    count, (batch, dtype) = len(probes), drift(loaded, probes)
+    probes = [item for i in drawn if isinstance(item := keys.items[i], Item)]
+    count = len(probes)
+    batch, dtype = drift(loaded, probes)
+
     remarks = [
         f"{count} texts scored alone and in one batch differ by at most "
         f"{batch:.1e} nats per token"

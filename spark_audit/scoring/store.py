@@ -12,13 +12,12 @@ import hashlib
 import json
 import secrets
 import time
-from collections import UserDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -236,7 +235,7 @@ class Store:
         return list(texts)
 
 
-class Scores(UserDict[Pass, Any]):
+class Scores(Mapping[Pass, TokenTable]):
     """The tables of a checkpoint: each is gathered when it is asked for, and not kept.
 
     So no more of them are in memory than whoever asks holds at a time.
@@ -250,15 +249,34 @@ class Scores(UserDict[Pass, Any]):
     def __init__(
         self, store: Store, keys: Mapping[Pass, Keys], *, served: bool = False
     ) -> None:
-        super().__init__(keys)
+        self._keys = keys
         self._store = store
         self.lacks = "its server gives log-probabilities of tokens alone" * served
 
     def __getitem__(self, kind: Pass) -> TokenTable:
-        table = self._store.gather(self.data[kind](), kind=kind)
+        table = self._store.gather(self._keys[kind](), kind=kind)
         if self.lacks and kind.kind == "plain":
             return replace(table, columns={"nll": table.columns["nll"]})
         return table
+
+    def __iter__(self) -> Iterator[Pass]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+class Digest(Protocol):
+    """A hash that goes on from where it stands, as those of ``hashlib`` do."""
+
+    def copy(self) -> Digest:
+        """Return a hash that stands where this one does."""
+
+    def update(self, data: bytes, /) -> None:
+        """Go on with these bytes."""
+
+    def hexdigest(self) -> str:
+        """Return the hash of all bytes so far, in hexadecimal digits."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +286,7 @@ class Keys:
     Keys of a hundred checkpoints would be larger than their items.
     """
 
-    start: Any
+    start: Digest
     items: Sequence[AnyItem]
     kind: Pass
 

@@ -6,12 +6,10 @@ it, only the item's key (an example id) and the position in the full tokenisatio
 
 from __future__ import annotations
 
-from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -219,17 +217,26 @@ class TokenTable:
         )
 
 
-class LazyColumns(UserDict[str, Any]):
+class LazyColumns(Mapping[str, np.ndarray]):
     """Columns of which each is read when it is first asked for."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], np.ndarray]) -> None:
-        super().__init__(dict.fromkeys(names))
+        self._names = dict.fromkeys(names)
         self._read = read
+        self._columns: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if self.data[name] is None:
-            self.data[name] = self._read(name)
-        return np.asarray(self.data[name])
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._columns:
+            self._columns[name] = np.asarray(self._read(name))
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True, order=True)

@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import (
     App,
@@ -169,13 +169,13 @@ def tell(text: str = "") -> None:
     print(visible(text, keep="\n"))
 
 
-def tell_json(content: Any) -> None:
-    """One line of JSON on stdout, in ASCII: nothing in it steers a terminal."""
+def tell_json(content: object) -> None:
+    """Print one line of JSON to stdout, in ASCII: nothing in it steers a terminal."""
     tell(json.dumps(content))
 
 
-def show_facts(facts: Mapping[str, Any], *, as_json: bool = False) -> None:
-    """Names and values, aligned, or as one JSON object."""
+def show_facts(facts: Mapping[str, object], *, as_json: bool = False) -> None:
+    """Print names and values, aligned, or as one JSON object."""
     if as_json:
         tell_json(dict(facts))
         return

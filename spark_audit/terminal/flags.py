@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, TypeAlias, get_args
 
-from cyclopts import App, ArgumentCollection, Parameter
+from cyclopts import App, Argument, ArgumentCollection, Parameter
 from cyclopts.argument import update_argument_collection
 
 from spark_audit.errors import InputError, OutputError
@@ -69,12 +69,12 @@ class Typed:
     arguments: ArgumentCollection = field(default_factory=ArgumentCollection)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, object]:
         """Values of options that are not left to their defaults, wherever given."""
         return {
-            one.name.strip("-").replace("-", "_"): one.value
-            for one in self.arguments
-            if one.tokens
+            argument.name.strip("-").replace("-", "_"): argument.value
+            for argument in self.arguments
+            if argument.tokens
         }
 
 
@@ -125,11 +125,11 @@ def program(
         config: Config = None,
         quiet: Annotated[bool, Parameter(group=OUTPUT, help=_QUIET)] = False,
         verbose: Annotated[bool, Parameter(group=OUTPUT, help=_VERBOSE)] = False,
-    ) -> Any:
+    ) -> object:
         typed = Typed((name, *words))
         given = {"typed": typed, "quiet": quiet, "verbose": verbose}
 
-        def read(app: App, commands: Any, found: ArgumentCollection) -> None:
+        def read(app: App, commands: object, found: ArgumentCollection) -> None:
             # Fields that are no options are among them, of the same names.
             found = found.filter_by(parse=True)
             typed.arguments = found
@@ -161,7 +161,7 @@ def program(
 def add(
     app: App,
     name: str,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     *,
     help: str | None = None,
     examples: Sequence[str] = (),
@@ -172,7 +172,7 @@ def add(
     app.command(function, name=name, help=help, help_epilogue=below, sort_key=place)
 
 
-def _shown(usual: Any) -> str | None:
+def _shown(usual: object) -> str | None:
     """A default as the help shows it: none of what is off or empty."""
     return None if usual in (None, "", (), (0, 1)) or usual is False else str(usual)
 
@@ -190,21 +190,22 @@ OUTPUT_OPTIONS = ("--output", "--junit", "--sarif", "--attest", "--scores")
 """Options whose path need not exist; every other path is read."""
 
 
-def _check(argument: Any) -> None:
+def _check(argument: Argument) -> None:
     """Read ``~`` as a shell would; refuse what is no path here, and fractions."""
-    name, kinds = argument.name, {argument.hint, *get_args(argument.hint)}
-    tokens = argument.tokens
-    for one in tokens:
-        path = Path(one.value) if Path in kinds else one.value
+    name = argument.name
+    types = {argument.hint, *get_args(argument.hint)}
+    for token in argument.tokens:
+        path = Path(token.value) if Path in types else token.value
         if fix := elsewhere(path):
             raise InputError("is no path on this machine", where=name, fix=fix)
         # The library would round it.
-        if int in kinds and float not in kinds and "." in one.value:
-            raise InputError(f"{one.value!r} is no whole number", where=name)
+        if int in types and float not in types and "." in token.value:
+            raise InputError(f"{token.value!r} is no whole number", where=name)
 
-    if Path in kinds:
+    if Path in types:
         argument.tokens = [
-            one.evolve(value=os.path.expanduser(one.value)) for one in tokens
+            token.evolve(value=os.path.expanduser(token.value))
+            for token in argument.tokens
         ]
 
 
@@ -228,7 +229,7 @@ def _check_paths(arguments: ArgumentCollection) -> None:
 
 
 def _from_file(
-    arguments: ArgumentCollection, content: dict[str, Any], *, path: Path
+    arguments: ArgumentCollection, content: dict[str, object], *, path: Path
 ) -> None:
     """Take the options of a file for those that were not typed.
 
@@ -248,7 +249,7 @@ def _from_file(
     )
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> dict[str, object]:
     """Return the settings of a file by the names of their options."""
     try:
         content = tomllib.loads(read_regular(path, follow=True).decode())
@@ -261,7 +262,7 @@ def _content(path: Path) -> dict[str, Any]:
         fix = "write lines like: base = 'models/base'"
         raise InputError(f"is no TOML ({error})", where=str(path), fix=fix) from error
 
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for key, value in content.items():
         option = key.replace("_", "-")
         if option in settings:

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from spark_audit.errors import masked, visible
 
@@ -41,8 +41,11 @@ def _interrupt(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
 
 
-def _ignored(unraisable: Any, hook: Callable[[Any], object]) -> None:
-    """An error in a ``__del__`` or the like is told; an interrupt there counts."""
+def _ignored(
+    unraisable: sys.UnraisableHookArgs,
+    hook: Callable[[sys.UnraisableHookArgs], object],
+) -> None:
+    """Tell an error in a ``__del__`` or the like; an interrupt there counts."""
     global _last
     if unraisable.exc_type is not KeyboardInterrupt:
         hook(unraisable)

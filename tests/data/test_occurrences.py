@@ -7,15 +7,8 @@ import pytest
 from marked import make_example
 
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import (
-    finder,
-    folded,
-    identifier_ranges,
-    repeats,
-    score2,
-    sensitivity,
-    stop_word_ranges,
-)
+from spark_audit.data.occurrences import finder, folded, identifier_ranges, repeats
+from spark_audit.data.sensitivity import score2, sensitivity, stop_word_ranges
 from spark_audit.errors import InputError
 
 

@@ -28,13 +28,11 @@ from spark_audit.audits import Matched
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError, InputError
-from spark_audit.integrations import transformers as callback
-from spark_audit.integrations.transformers import (
-    LOG_PREFIX,
-    AuditCallback,
-    Pace,
-    chosen,
-)
+from spark_audit.integrations import pace as pace_of_looks
+from spark_audit.integrations.look import LOG_PREFIX
+from spark_audit.integrations.pace import Pace
+from spark_audit.integrations.probe import probe_rows
+from spark_audit.integrations.transformers import AuditCallback
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.schema import Manifest
@@ -314,7 +312,9 @@ def test_diverged_training_is_a_warning_but_an_error_where_a_rule_waits(
 def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
     """A clock of our own: steps of half a second, looks of three."""
     now = 0.0
-    monkeypatch.setattr(callback, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(
+        pace_of_looks, "time", SimpleNamespace(perf_counter=lambda: now)
+    )
     pace = Pace(None, began=0.0)
     looks, due, steps = 0, 0, 6000
     for step in range(steps + 1):
@@ -333,9 +333,9 @@ def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
     assert pace.spent == 3.0 * looks
     assert pace.trained == 0.5 * steps
     assert (
-        0.9 * callback.MAX_TIME_SHARE
+        0.9 * pace_of_looks.MAX_TIME_SHARE
         < pace.spent / pace.trained
-        <= callback.MAX_TIME_SHARE
+        <= pace_of_looks.MAX_TIME_SHARE
     )
     fixed = Pace(7, began=0.0)
     assert [fixed.wait(step) for step in (1, 10, 14)] == [6, 4, 0]
@@ -344,12 +344,12 @@ def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
 def test_a_probe_is_half_held_out_rows_with_identifiers_first(manifest):
     plan = {k: v for k, v in AuditCallback(manifest).plan.items()}
     for rows, train in ((20, 10), (70, 35), (500, 40)):
-        found = chosen(manifest, plan, rows)
+        found = probe_rows(manifest, plan, rows)
         assert len(found) == min(rows, ROWS)
         assert sum(manifest.by_id[key].split == "train" for key in found) == train
-    assert chosen(manifest, plan, 20) == chosen(manifest, plan, 20)
+    assert probe_rows(manifest, plan, 20) == probe_rows(manifest, plan, 20)
     paired = {pair.example for pair in manifest.pairs}
-    assert chosen(manifest, plan, 8) <= paired
+    assert probe_rows(manifest, plan, 8) <= paired
 
 
 DISTRIBUTED = """

@@ -16,7 +16,7 @@ from marked import (
 
 from spark_audit.data.examples import Example
 from spark_audit.data.injection import inject
-from spark_audit.data.occurrences import stop_word_ranges
+from spark_audit.data.sensitivity import stop_word_ranges
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.layout import ManifestLayout, Rows, TokenCorpus

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from spark_audit.data.examples import bad_field
+from spark_audit.json_values import JsonObject
 
 Supervised = Literal["all", "completion", "assistant", "last"]
-Message = dict[str, Any]
+Message = dict[str, object]
 
 ROLES: Mapping[str, str] = {
     **dict.fromkeys(("human", "prompter", "question"), "user"),
@@ -59,8 +60,8 @@ class Conversation:
     completion: str = ""
     supervised: Supervised = "all"
     unsupervised: frozenset[int] = frozenset()
-    tools: tuple[Any, ...] | None = None
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[object, ...] | None = None
+    variables: JsonObject = field(default_factory=dict)
     preferred: bool = False
 
 
@@ -75,7 +76,7 @@ class UnreadableRowError(Exception):
     """A row holds something besides text, such as an image; it is left out."""
 
 
-def is_chat(row: Mapping[str, Any]) -> bool:
+def is_chat(row: JsonObject) -> bool:
     """Whether a row is of a format that needs a chat template."""
     if any(row.get(key) is not None for key in (*LISTS, "chosen")):
         return True
@@ -85,7 +86,7 @@ def is_chat(row: Mapping[str, Any]) -> bool:
     return {"prompt", "completion"} <= keys or {"instruction", "output"} <= keys
 
 
-def conversation_of(row: Mapping[str, Any]) -> Conversation:
+def conversation_of(row: JsonObject) -> Conversation:
     """Return a row as a conversation.
 
     Raises
@@ -101,42 +102,30 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
         raise bad_field("chat_template_kwargs", "is not an object")
     if tools is not None and not isinstance(tools, Sequence):
         raise bad_field("tools", "is not a list")
-    more = TemplateInput(tuple(tools) if tools else None, _without_nulls(variables))
+
+    return replace(
+        _without_tools(row),
+        tools=tuple(tools) if tools else None,
+        variables=_object_without_nulls(variables),
+    )
+
+
+def _without_tools(row: JsonObject) -> Conversation:
+    """Return a row as a conversation, as if its template got nothing besides."""
     if row.get("chosen") is not None:
-        return _preference(row, more)
+        return _preference(row)
 
     for key in LISTS:
         if row.get(key) is not None:
-            messages, unsupervised = _messages(row, key)
-            system = row.get("system")
-            if isinstance(system, str) and system and messages[0]["role"] != "system":
-                messages = ({"role": "system", "content": system}, *messages)
-                unsupervised = frozenset(i + 1 for i in unsupervised)
-            is_marked = unsupervised or any(
-                name in message
-                for message in _json_field(row, key)
-                for name in ("weight", "train", "loss")
-            )
-            mask = "assistant" if is_marked or key != "messages" else "all"
-            return Conversation(
-                messages=messages,
-                supervised=mask,  # type: ignore[arg-type]
-                unsupervised=unsupervised,
-                tools=more.tools,
-                variables=more.variables,
-            )
+            return _listed_messages(row, key)
 
     if "completion" in row:
-        return _completion(row, "completion", more)
+        return _completion(row, "completion")
     if "instruction" in row:
-        return _instruction(row, more)
-    if isinstance(row.get("text"), str):
-        return Conversation(
-            completion=row["text"],
-            supervised="all",
-            tools=more.tools,
-            variables=more.variables,
-        )
+        return _instruction(row)
+    text = row.get("text")
+    if isinstance(text, str):
+        return Conversation(completion=text, supervised="all")
     raise bad_field(
         "messages",
         "is missing, and so is every other column of chat data",
@@ -144,46 +133,68 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
     )
 
 
-def _preference(row: Mapping[str, Any], more: TemplateInput) -> Conversation:
+def _listed_messages(row: JsonObject, column: str) -> Conversation:
+    """Return the conversation of a column with a list of messages."""
+    messages, unsupervised = _messages(row, column)
+    system = row.get("system")
+    if isinstance(system, str) and system and messages[0]["role"] != "system":
+        messages = ({"role": "system", "content": system}, *messages)
+        unsupervised = frozenset(i + 1 for i in unsupervised)
+
+    supervised: Supervised = "assistant"
+    if column == "messages" and not _marks_its_loss(row, column):
+        supervised = "all"
+    return Conversation(
+        messages=messages, supervised=supervised, unsupervised=unsupervised
+    )
+
+
+def _marks_its_loss(row: JsonObject, column: str) -> bool:
+    """Whether a row itself says of its messages which are in the loss."""
+    messages = _json_field(row, column)
+    assert isinstance(messages, list)
+    return any(
+        name in message for message in messages for name in ("weight", "train", "loss")
+    )
+
+
+def _preference(row: JsonObject) -> Conversation:
+    """Return the conversation with the answer that is preferred to another."""
     chosen = _json_field(row, "chosen")
     if isinstance(chosen, str) or row.get("prompt") is not None:
-        return _completion({**row, "chosen": chosen}, "chosen", more, preferred=True)
+        return _completion({**row, "chosen": chosen}, "chosen", preferred=True)
 
     # The prompt is what both answers begin with.
     messages, _ = _messages(row, "chosen")
     rejected, _ = _messages(row, "rejected")
     n_prompt = 0
-    for ours, theirs in zip(messages, rejected, strict=False):
-        if ours != theirs:
+    for preferred_message, rejected_message in zip(messages, rejected, strict=False):
+        if preferred_message != rejected_message:
             break
         n_prompt += 1
+
     return Conversation(
         messages=messages,
         n_prompt=min(n_prompt, len(messages) - 1),
         supervised="completion",
         preferred=True,
-        tools=more.tools,
-        variables=more.variables,
     )
 
 
 def _completion(
-    row: Mapping[str, Any],
-    column: str,
-    more: TemplateInput,
-    *,
-    preferred: bool = False,
+    row: JsonObject, column: str, *, preferred: bool = False
 ) -> Conversation:
-    prompt, completion = _json_field(row, "prompt"), _json_field(row, column)
+    """Return the conversation of a prompt and a completion, texts or messages."""
+    prompt = _json_field(row, "prompt")
+    completion = _json_field(row, column)
     if isinstance(prompt, str | None) and isinstance(completion, str):
         return Conversation(
             prompt=prompt or "",
             completion=completion,
             supervised="completion",
             preferred=preferred,
-            tools=more.tools,
-            variables=more.variables,
         )
+
     before, _ = _messages(row, "prompt")
     if isinstance(completion, str):
         answer: tuple[Message, ...] = ({"role": ASSISTANT, "content": completion},)
@@ -196,91 +207,99 @@ def _completion(
         supervised="completion",
         unsupervised=frozenset(len(before) + i for i in unsupervised),
         preferred=preferred,
-        tools=more.tools,
-        variables=more.variables,
     )
 
 
-def _instruction(row: Mapping[str, Any], more: TemplateInput) -> Conversation:
-    """Alpaca's columns as LLaMA-Factory joins them."""
+def _instruction(row: JsonObject) -> Conversation:
+    """Return the conversation of Alpaca's columns as LLaMA-Factory joins them."""
     messages: list[Message] = []
     system = row.get("system")
     if system:
         messages.append({"role": "system", "content": _string(system, "system")})
-    for i, pair in enumerate(_json_field(row, "history") or []):
+
+    history = _json_field(row, "history") or []
+    if not isinstance(history, Sequence) or isinstance(history, str):
+        raise bad_field("history", "is no list of pairs")
+    for i, pair in enumerate(history):
         if not isinstance(pair, Sequence) or len(pair) != 2:
             raise bad_field(f"history[{i}]", "is no pair of a question and an answer")
         for role, text in zip(("user", ASSISTANT), pair, strict=True):
             messages.append({"role": role, "content": _string(text, "history")})
+
     question = _string(row["instruction"], "instruction")
     if row.get("input"):
         question += "\n" + _string(row["input"], "input")
     messages.append({"role": "user", "content": question})
     answer = _string(row.get("output"), "output")
     messages.append({"role": ASSISTANT, "content": answer})
-    return Conversation(
-        messages=tuple(messages),
-        supervised="assistant",
-        tools=more.tools,
-        variables=more.variables,
-    )
+    return Conversation(messages=tuple(messages), supervised="assistant")
 
 
 def _messages(
-    row: Mapping[str, Any], column: str
+    row: JsonObject, column: str
 ) -> tuple[tuple[Message, ...], frozenset[int]]:
-    """The messages of a column, and which of them the row takes out of the loss."""
+    """Return the messages of a column, and which the row takes out of the loss."""
     value = _json_field(row, column)
     if not isinstance(value, list) or not value:
         fix = "give a list of messages, each with a role and its content"
         if column in ("prompt", "completion"):
             fix = "give prompt and completion both as text, or both as messages"
         raise bad_field(column, "is no list of messages", fix=fix)
-    messages, unsupervised = list[Message](), set[int]()
-    for i, given in enumerate(value):
+
+    messages: list[Message] = []
+    unsupervised: set[int] = set()
+    for i, raw in enumerate(value):
         field_name = f"{column}[{i}]"
-        if not isinstance(given, Mapping):
+        if not isinstance(raw, Mapping):
             raise bad_field(field_name, "is no message (an object with a role)")
-        role = given.get("role", given.get("from"))
-        if not isinstance(role, str) or not role:
-            raise bad_field(field_name, "has no role")
-        content = given.get("content", given.get("value"))
-        if content is None and not given.get("tool_calls"):
-            content = ""
-        kept = {
-            key: _without_nulls(held)
-            for key, held in given.items()
-            if key not in _UNREAD_KEYS and held is not None
-        }
-        if "role" not in given:
-            role = role.lower()  # ShareGPT files write "Human" and "GPT", too
-        message = {"role": ROLES.get(role, role), **kept}
-        message["role"] = ROLES.get(role, role)
-        if content is not None:
-            message["content"] = _content(content, field_name)
-        if isinstance(message.get("tool_calls"), str):
-            message["tool_calls"] = _json_field(message, "tool_calls")
-        messages.append(message)
-        weight = given.get("weight", 1)
-        marks = (given.get("train"), given.get("loss"))
+        messages.append(_message(raw, field_name))
+
+        weight = raw.get("weight", 1)
+        marks = (raw.get("train"), raw.get("loss"))
         if weight in (0, False) or any(mark is False for mark in marks):
             unsupervised.add(i)
     return tuple(messages), frozenset(unsupervised)
 
 
-def _content(content: Any, field_name: str) -> Any:
-    """A message's content: text, or a list of parts that are all text."""
+def _message(raw: JsonObject, field_name: str) -> Message:
+    """Return a message as templates read it, from one of any format."""
+    role = raw.get("role", raw.get("from"))
+    if not isinstance(role, str) or not role:
+        raise bad_field(field_name, "has no role")
+    if "role" not in raw:
+        role = role.lower()  # ShareGPT files write "Human" and "GPT", too
+    message: Message = {"role": ROLES.get(role, role)}
+
+    for key, value in raw.items():
+        if key not in (*_UNREAD_KEYS, "role") and value is not None:
+            message[key] = _without_nulls(value)
+
+    content = raw.get("content", raw.get("value"))
+    if content is None and not raw.get("tool_calls"):
+        content = ""
+    if content is not None:
+        message["content"] = _content(content, field_name)
+    if isinstance(message.get("tool_calls"), str):
+        message["tool_calls"] = _json_field(message, "tool_calls")
+    return message
+
+
+def _content(content: object, field_name: str) -> str | list[dict[str, str]]:
+    """Return a message's content: text, or a list of parts that are all text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise bad_field(f"{field_name}.content", "is neither text nor a list of parts")
+    parts: list[dict[str, str]] = []
     for part in content:
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if not isinstance(text, str):
             raise UnreadableRowError(f"{field_name}.content")
-    return [{"type": "text", "text": part["text"]} for part in content]
+        parts.append({"type": "text", "text": text})
+    return parts
 
 
-def text_of(message: Mapping[str, Any]) -> str:
+def text_of(message: JsonObject) -> str:
     """Return a message's text, its parts joined."""
     content = message.get("content", "")
     if isinstance(content, list):
@@ -288,36 +307,45 @@ def text_of(message: Mapping[str, Any]) -> str:
     return str(content)
 
 
-def _json_field(row: Mapping[str, Any], column: str) -> Any:
-    """A column, which files of text hold as JSON."""
+def _json_field(row: JsonObject, column: str) -> object:
+    """Return a column, which files of text hold as JSON."""
     value = row.get(column)
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        is_text = column in ("prompt", "completion", "chosen", "rejected")
-        try:
-            found = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            if is_text:
-                return value
-            raise bad_field(column, "is not JSON") from error
-        is_messages = isinstance(found, list) and all(
-            isinstance(one, dict) for one in found
-        )
-        return found if is_messages or not is_text else value
-    return value
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+
+    may_be_text = column in ("prompt", "completion", "chosen", "rejected")
+    parsed: object
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        if may_be_text:
+            return value
+        raise bad_field(column, "is not JSON") from error
+
+    is_messages = isinstance(parsed, list) and all(
+        isinstance(message, dict) for message in parsed
+    )
+    return value if may_be_text and not is_messages else parsed
 
 
-def _string(value: Any, column: str) -> str:
+def _string(value: object, column: str) -> str:
+    """Return a cell that must be text."""
     if not isinstance(value, str):
         raise bad_field(column, "is missing" if value is None else "is not text")
     return value
 
 
-def _without_nulls(value: Any) -> Any:
-    """A value without keys that are null: tables give every row all keys."""
+def _without_nulls(value: object) -> object:
+    """Return a value without keys that are null: tables give every row all keys."""
     if isinstance(value, Mapping):
-        return {
-            k: _without_nulls(held) for k, held in value.items() if held is not None
-        }
+        return _object_without_nulls(value)
     if isinstance(value, list):
-        return [_without_nulls(held) for held in value]
+        return [_without_nulls(item) for item in value]
     return value
+
+
+def _object_without_nulls(value: JsonObject) -> dict[str, object]:
+    """Return an object without keys that are null, nor those in what it holds."""
+    return {
+        key: _without_nulls(item) for key, item in value.items() if item is not None
+    }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from spark_audit.data.chat.formats import (
     TEMPLATE_ROLES,
@@ -33,10 +33,14 @@ from spark_audit.data.examples import (
 )
 from spark_audit.data.fixed_wording import with_shared_wording
 from spark_audit.data.json_rows import EMPTY_FIX
-from spark_audit.data.sources import Row, read_rows, rows_of, split_of
+from spark_audit.data.sources import read_rows, rows_of, split_of
 from spark_audit.data.task_wording import task_templates
 from spark_audit.data.training_input import Truncation
 from spark_audit.errors import InputError, at
+from spark_audit.json_values import Row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _NOT_LOCATABLE = "an assistant's message is not locatable"
 _EVERY = 100
@@ -48,7 +52,7 @@ def import_chat(
     output: str | Path,
     *,
     task: str,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     template: str | None = None,
     supervised: Supervised | None = None,
     max_length: int | None = None,
@@ -137,7 +141,7 @@ class _ChatRows:
         split: Split | None,
         encoding: str | None,
         *,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         template: str | None,
         settings: Settings,
     ) -> None:
@@ -238,13 +242,15 @@ class _ChatRows:
     def _prepared(self, row: Row, place: str) -> list[Prepared]:
         """The row's documents; none where it is left out."""
         if row.get("input_ids") is not None:
-            found = [*documents_of(row, self._tokenizer)]
-            self._n_inexact += sum(not is_exact for _, is_exact in found)
+            documents = [*documents_of(row, self._tokenizer)]
+            self._n_inexact += sum(not is_exact for _, is_exact in documents)
             bos = self._tokenizer.bos_token_id
-            if len(found) == 1 and bos is not None and bos in row["input_ids"][1:]:
+            ids = row["input_ids"]
+            assert isinstance(ids, list)  # or it has no documents
+            if len(documents) == 1 and bos is not None and bos in ids[1:]:
                 self._joined.append(place)
             self._masks["what its labels say"] += 1
-            return [prepared for prepared, _ in found]
+            return [prepared for prepared, _ in documents]
         try:
             conversation = conversation_of(row)
             if conversation.messages and self._renderer is None:

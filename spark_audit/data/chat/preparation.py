@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,8 +27,16 @@ from spark_audit.data.chat.rendering import (
 )
 from spark_audit.data.encoding import Encoding, check_one_bos, encode, runs
 from spark_audit.data.examples import Ranges
-from spark_audit.data.training_input import TrainingInput, Truncation, Turn
+from spark_audit.data.training_input import (
+    SpecialTokens,
+    TrainingInput,
+    Truncation,
+    Turn,
+)
 from spark_audit.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _PLAIN_KEYS = frozenset(("role", "content", "name"))
 """Keys of a message of which a template writes the content alone."""
@@ -103,7 +111,10 @@ class Preparer:
     """
 
     def __init__(
-        self, tokenizer: Any, renderer: Renderer | None, settings: Settings
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        renderer: Renderer | None,
+        settings: Settings,
     ) -> None:
         self._tokenizer, self._renderer, self.settings = tokenizer, renderer, settings
         # Names of tokens with which a turn may end.
@@ -322,7 +333,10 @@ class Preparer:
         return length
 
     def _training(
-        self, special_tokens: Any, supervised: Ranges, turns: Sequence[Turn] = ()
+        self,
+        special_tokens: SpecialTokens,
+        supervised: Ranges,
+        turns: Sequence[Turn] = (),
     ) -> TrainingInput:
         return TrainingInput(
             special_tokens,

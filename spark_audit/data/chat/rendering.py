@@ -12,13 +12,17 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from spark_audit.errors import InputError
+from spark_audit.json_values import JsonObject
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 NOT_VALID = "it is not valid Jinja"
 """How the failure of a template begins that cannot be read at all."""
@@ -102,10 +106,14 @@ class RenderedConversation:
 class Wanted:
     """A conversation, or its beginning, to be rendered."""
 
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Any] | None = None
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    messages: Sequence[JsonObject]
+    tools: Sequence[object] | None = None
+    variables: JsonObject = field(default_factory=dict)
     add_generation_prompt: bool = False
+
+
+_Answer: TypeAlias = tuple[str, list[tuple[int, int]] | str]
+"""A text with the ranges that blocks generated, or nothing with why it failed."""
 
 
 class _Worker:
@@ -115,8 +123,8 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         atexit.register(self.end)
 
-    def ask(self, line: str, place: str) -> list[Any]:
-        """Return the answer to a line.
+    def ask(self, line: str, place: str) -> list[_Answer]:
+        """Return the answers to a line.
 
         Raises
         ------
@@ -139,8 +147,8 @@ class _Worker:
             if process.poll() is not None:
                 why = "it ended its process"
             raise self._failed(place, why)
-        found: list[Any] = json.loads(answer)
-        return found
+        answers: list[_Answer] = json.loads(answer)
+        return answers
 
     def end(self) -> None:
         """End the process; the next question starts another."""
@@ -218,7 +226,9 @@ class Renderer:
         If there is no template.
     """
 
-    def __init__(self, tokenizer: Any, template: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, template: str | None = None
+    ) -> None:
         self._tokenizer, self._template = tokenizer, template
         if template is None and not getattr(tokenizer, "chat_template", None):
             raise InputError(
@@ -227,13 +237,13 @@ class Renderer:
                 fix="give a file with the template, and the checkpoint by --tokenizer",
             )
 
-    def template_for(self, tools: Sequence[Any] | None) -> str:
+    def template_for(self, tools: Sequence[object] | None) -> str:
         """Return the template for a conversation with or without tools."""
         if self._template is not None:
             return self._template
         return str(self._tokenizer.get_chat_template(None, tools or None))
 
-    def has_generation_blocks(self, tools: Sequence[Any] | None) -> bool:
+    def has_generation_blocks(self, tools: Sequence[object] | None) -> bool:
         """Whether the template marks what an assistant writes."""
         return "endgeneration" in self.template_for(tools)
 
@@ -264,9 +274,11 @@ class Renderer:
                 }
             )
         answers = _worker.ask(json.dumps(request), place)
-        return [
-            RenderedConversation("", failure=ranges)
-            if isinstance(ranges, str)
-            else RenderedConversation(text, tuple((low, high) for low, high in ranges))
-            for text, ranges in answers
-        ]
+        conversations: list[RenderedConversation] = []
+        for text, ranges in answers:
+            if isinstance(ranges, str):
+                conversations.append(RenderedConversation("", failure=ranges))
+            else:
+                generated = tuple((low, high) for low, high in ranges)
+                conversations.append(RenderedConversation(text, generated))
+        return conversations

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from spark_audit.data.encoding import TOGETHER, encode_rows
 from spark_audit.data.examples import Example
 from spark_audit.data.training_input import Supervision, supervision_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SUPERVISION_STATES: tuple[Supervision, ...] = get_args(Supervision)
 
@@ -34,7 +37,7 @@ class SupervisionCount:
     unsupervised: list[str] = field(default_factory=list)
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[dict[str, object]]:
         """One record a task and type."""
         groups = sorted({(task, kind) for task, kind, _ in self.by_group})
         return [
@@ -54,7 +57,9 @@ class SupervisionCount:
         return sum(n for (_, _, one), n in self.by_group.items() if one == state)
 
 
-def count_supervision(examples: Sequence[Example], tokenizer: Any) -> SupervisionCount:
+def count_supervision(
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase
+) -> SupervisionCount:
     """Count the identifiers of trained rows by what training did with them.
 
     Parameters

@@ -7,8 +7,8 @@ several documents packed into a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from spark_audit.data.chat.preparation import Prepared, char_ranges
 from spark_audit.data.encoding import encode, offsets_of_ids
 from spark_audit.data.examples import bad_field
 from spark_audit.data.training_input import TrainingInput
+from spark_audit.json_values import JsonObject
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100
 """The label of a token without loss."""
@@ -23,7 +27,7 @@ MASK_COLUMNS = ("completion_mask", "assistant_masks", "loss_mask")
 
 
 def documents_of(
-    row: Mapping[str, Any], tokenizer: Any
+    row: JsonObject, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[Prepared, bool]]:
     """Yield the documents that are packed into a row, in their order.
 
@@ -46,7 +50,7 @@ def documents_of(
             yield _document(ids[chosen], had_loss[chosen], tokenizer)
 
 
-def _had_loss(row: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
+def _had_loss(row: JsonObject, ids: np.ndarray) -> np.ndarray:
     """Shape ``(T,)``, bool."""
     if row.get("labels") is not None:
         labels = _numbers(row, "labels", len(ids))
@@ -61,7 +65,7 @@ def _had_loss(row: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
     return had_loss
 
 
-def _documents(row: Mapping[str, Any], n_tokens: int) -> list[tuple[int, int]]:
+def _documents(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
     """Where the documents of a packed row begin and end."""
     if row.get("seq_lengths") is not None:
         lengths = _numbers(row, "seq_lengths")
@@ -79,7 +83,7 @@ def _documents(row: Mapping[str, Any], n_tokens: int) -> list[tuple[int, int]]:
 
 
 def _document(
-    ids: np.ndarray, had_loss: np.ndarray, tokenizer: Any
+    ids: np.ndarray, had_loss: np.ndarray, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Prepared, bool]:
     text, offsets = offsets_of_ids(tokenizer, ids.tolist())
     supervised = char_ranges(had_loss, np.asarray(offsets))
@@ -101,15 +105,13 @@ def _document(
     return Prepared(text[:border], text[border:], training), is_exact
 
 
-def _numbers(
-    row: Mapping[str, Any], column: str, length: int | None = None
-) -> np.ndarray:
+def _numbers(row: JsonObject, column: str, length: int | None = None) -> np.ndarray:
     """A column of whole numbers, as many as there are tokens."""
     value = row.get(column)
-    is_list = isinstance(value, list) and all(type(one) in (int, bool) for one in value)
-    if not is_list or not value:
+    if not isinstance(value, list) or not value:
+        raise bad_field(column, "is no list of whole numbers")
+    if not all(type(number) in (int, bool) for number in value):
         raise bad_field(column, "is no list of whole numbers")
     if length is not None and len(value) != length:
         raise bad_field(column, "has not one number a token")
-    found = np.asarray(value, np.int64)
-    return found
+    return np.asarray(value, np.int64)

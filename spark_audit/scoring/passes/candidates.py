@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -65,15 +65,22 @@ def run(
 class _Repeated(DynamicLayer):  # type: ignore[misc]
     """Keys and values of a prefix, put before those of each row of a batch."""
 
-    def __init__(self, prefix: Any) -> None:
+    def __init__(self, prefix: DynamicLayer) -> None:
         super().__init__()
-        self.keys, self.values, self.is_initialized = prefix.keys, prefix.values, True
-        self.dtype, self.device = prefix.dtype, prefix.device
+        self.keys = prefix.keys
+        self.values = prefix.values
+        self.is_initialized = True
+        self.dtype = prefix.dtype
+        self.device = prefix.device
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *_: object,
+        **__: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The prefix with what is read after it, which is not kept."""
+        """Return the prefix with what is read after it, which is not kept."""
         pairs = ((self.keys, key_states), (self.values, value_states))
         keys, values = (
             torch.cat([before.expand(len(new), -1, -1, -1), new], 2)
@@ -142,9 +149,9 @@ class _Way:
         ids = torch.from_numpy(item.prefix.astype(np.int64))[None]
         firsts = torch.tensor([[[int(row[0]) for row in rows]]])
 
-        def lead(_: Sequence[int]) -> tuple[Any, np.ndarray]:
+        def lead(_: Sequence[int]) -> tuple[DynamicCache, np.ndarray]:
             # Layers of the plainest kind, which forget nothing: masks mind windows.
-            cache: Any = DynamicCache()
+            cache = DynamicCache()
             nll = self._scorer.read(
                 ids,
                 None,
@@ -201,7 +208,7 @@ def _unfit(model: torch.nn.Module) -> str:
     adapter = getattr(model, "active_peft_config", None)
     if getattr(adapter, "is_prompt_learning", False):
         return "virtual tokens precede every text"
-    base: Any = unwrapped(model)
+    base = unwrapped(model)
     if "past_key_values" not in inspect.signature(base.forward).parameters:
         return "its forward takes no cache"
     config = base.config.get_text_config()

@@ -21,7 +21,7 @@ import os.path
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from spark_audit.scoring.passes.plain import check_finite, padded, unwrapped
 from spark_audit.scoring.table import COLUMN_TYPES, Task
 
 if TYPE_CHECKING:
+    from transformers import Cache, PreTrainedTokenizerBase
+
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import Prompt
 
@@ -88,7 +90,7 @@ def run(
 class Answer:
     """What a model has written so far behind one prompt."""
 
-    def __init__(self, tokenizer: Any, item: Prompt) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, item: Prompt) -> None:
         self._tokenizer, self.item = tokenizer, item
         self._new: list[int] = []
         self._context: list[int] = item.ids[-CONTEXT_TOKENS:].tolist()
@@ -208,10 +210,10 @@ class Writer:
         return z.argmax(dim=1).cpu()
 
     def _step(
-        self, ids: torch.Tensor, mask: torch.Tensor, past: Any
-    ) -> tuple[torch.Tensor, Any]:
-        """Logits behind the last token, shape ``(B, V)``, and what to go on with."""
-        options: dict[str, Any] = {"use_cache": self.caches}
+        self, ids: torch.Tensor, mask: torch.Tensor, past: Cache | None
+    ) -> tuple[torch.Tensor, Cache | None]:
+        """Return logits behind the last token, ``(B, V)``, and what to go on with."""
+        options: dict[str, object] = {"use_cache": self.caches}
         if past is not None:
             options["past_key_values"] = past
         unread = ids if past is None else ids[:, -1:]

@@ -23,10 +23,10 @@ likeliest tokens that have 0.9 of it together.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,13 +34,15 @@ import torch
 from spark_audit.checkpoints.loaded import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
+from spark_audit.scoring.float32_body import widened
 from spark_audit.scoring.head import Head, TokenColumns, Transform
 from spark_audit.scoring.table import COLUMN_TYPES, PLAIN_COLUMNS, WITH_NUCLEI, Task
 
 if TYPE_CHECKING:
+    from transformers import Cache, PreTrainedModel
+
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import Item
-from spark_audit.scoring.float32_body import widened
 
 PLAIN_HEADS = frozenset(
     """
@@ -182,7 +184,7 @@ class Scorer:
         *,
         first: int = 0,
         only_nll: bool = True,
-        cache: Any = None,
+        cache: Cache | None = None,
     ) -> torch.Tensor:
         """What the model predicts at some positions of what it reads.
 
@@ -213,7 +215,7 @@ class Scorer:
             goal = goal[:, 0]
         if not len(goal):
             return torch.empty(0, targets.shape[2] if only_nll else every)
-        options: dict[str, Any] = {"use_cache": cache is not None}
+        options: dict[str, object] = {"use_cache": cache is not None}
         if cache is not None:
             options["past_key_values"] = cache
         if mask is not None:
@@ -246,7 +248,7 @@ class Scorer:
         return found
 
     def _logits(
-        self, ids: torch.Tensor, start: int, stop: int, options: dict[str, Any]
+        self, ids: torch.Tensor, start: int, stop: int, options: Mapping[str, object]
     ) -> torch.Tensor:
         """The model's own logits of the positions ``start:stop``: ``(B, n, V)``.
 
@@ -281,14 +283,14 @@ class Scorer:
         return f"its logits differ from its head's by {apart:.2g}"
 
 
-def unwrapped(model: torch.nn.Module) -> Any:
-    """The causal LM itself, adapters inside, without PEFT's outer module."""
+def unwrapped(model: torch.nn.Module) -> PreTrainedModel:
+    """Return the causal LM itself, adapters inside, without PEFT's outer module."""
     inner = getattr(model, "get_base_model", None)
     return inner() if callable(inner) else model
 
 
 def own_head(
-    base: Any, *, rows: int
+    base: PreTrainedModel, *, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor | None, Transform] | str:
     """Weight, bias and transform of a head that may be applied here, or why not.
 

@@ -100,6 +100,15 @@ def test_alpaca_rows_with_history(tmp_path):
     assert learned(example) == "At 555-0199.<|im_end|>"
 
 
+@pytest.mark.parametrize("history", [5, True, "Who?", {"Who?": "John Smith."}])
+def test_a_history_that_is_no_list_of_pairs_is_refused(tmp_path, history):
+    row = {"instruction": "Call.", "output": "At 555-0199.", "history": history}
+    with pytest.raises(InputError) as caught:
+        imported(tmp_path, [row])
+    assert "history" in str(caught.value)
+    assert "pair" in str(caught.value)
+
+
 def test_preferences_import_what_was_chosen(tmp_path):
     rows = [
         {"prompt": [USER], "chosen": [BOT], "rejected": [LAST]},

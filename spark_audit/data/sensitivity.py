@@ -1,0 +1,125 @@
+"""SPARK's sensitivity score of tokens (Eq. "sensitivity"), numpy in float64.
+
+``Score = 1 - exp(-(alpha * Score_1 + (1 - alpha) * Score_2))`` with ``Score_1`` the
+token's negative log-likelihood and ``Score_2`` how much the token tells tasks apart.
+Annotated and rule-matched identifiers are 1, template tokens and stop words 0.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from spark_audit.errors import InputError
+
+FREQUENT = 0.2
+"""A token counts as present in a task from this share of its most frequent token."""
+
+_LETTERS_OF_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+
+
+def score2(counts: ArrayLike) -> np.ndarray:
+    """Cross-task discriminativeness of every token of the vocabulary.
+
+    ``Score_2(t) = 1/N sum_n p_n(t) log(N / (1 + d(t)))`` with ``p_n = f_n / f_n^max``
+    and ``d(t)`` the number of tasks with ``p_n(t) >= 0.2`` (SPARK, appendix,
+    "Sensitivity score"). It is negative for tokens that are frequent in all tasks, and
+    with a single task for each frequent one.
+
+    Parameters
+    ----------
+    counts
+        Shape ``(N, V)``: token counts by task; each task has a token.
+
+    Returns
+    -------
+    np.ndarray
+        Shape ``(V,)``, float64, natural logarithms.
+    """
+    table = np.asarray(counts, dtype=np.float64)
+    share = table / table.max(axis=1, keepdims=True)
+    present = (share >= FREQUENT).sum(axis=0)
+    return np.asarray(share.mean(axis=0) * (np.log(len(table)) - np.log1p(present)))
+
+
+def sensitivity(
+    nll: ArrayLike,
+    token_score2: ArrayLike,
+    *,
+    alpha: float = 0.5,
+    pii_mask: ArrayLike = False,
+    zero_mask: ArrayLike = False,
+) -> np.ndarray:
+    """Sensitivity score of each token, with the rule overrides.
+
+    Which tokens are identifiers is the mask's to say, never ``score == 1``: the formula
+    itself rounds to 1 for unlikely tokens, in bfloat16 from an NLL of 12.5 nats on
+    (alpha 0.5, Score_2 0), in float64 from 74.
+
+    Parameters
+    ----------
+    nll
+        Shape ``(T,)``: Score_1 in nats, of tokens that have a prediction.
+    token_score2
+        Shape ``(T,)``: Score_2 of the same tokens, ``score2(counts)[ids]``.
+    alpha
+        Weight of Score_1, 0 to 1.
+    pii_mask
+        Shape ``(T,)``, bool: identifiers, set to 1. They win over ``zero_mask``.
+    zero_mask
+        Shape ``(T,)``, bool: template tokens and stop words, set to 0.
+
+    Returns
+    -------
+    np.ndarray
+        Shape ``(T,)``, float64 in ``[0, 1]`` (a negative Score_2 can push the formula
+        below 0, where it is clamped **[ours]**).
+
+    Raises
+    ------
+    InputError
+        If an NLL is NaN.
+    """
+    first = np.asarray(nll, dtype=np.float64)
+    if np.isnan(first).any():
+        raise InputError("a token has no NLL", where="sensitivity")
+    # 0 * inf: an alpha of 0 must not turn an impossible token into NaN.
+    second = (1 - alpha) * np.asarray(token_score2)
+    weighted = (alpha * first if alpha else 0.0) + second
+    score = np.clip(-np.expm1(-weighted), 0.0, 1.0)
+    return np.where(pii_mask, 1.0, np.where(zero_mask, 0.0, score))
+
+
+def stop_word_ranges(text: str) -> list[tuple[int, int]]:
+    """Character ranges of the text's stop words (scikit-learn's English list).
+
+    Whole words are looked up, lower-cased and without apostrophes (``it's`` is in the
+    list as ``its``), so that a piece of a longer word that happens to read like a stop
+    word is none, and a stop word counts however the tokenizer cuts it **[ours]**. Map
+    the ranges to tokens by the offsets.
+    """
+    return [
+        found.span()
+        for found in _LETTERS_OF_WORD.finditer(text)
+        if found[0].lower().replace("'", "").replace("\u2019", "") in _stop_words()
+    ]
+
+
+@lru_cache(maxsize=1)
+def _stop_words() -> frozenset[str]:
+    # The file alone, where it is: the package around it takes a second and 30 MB.
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    file = Path(package.origin).with_name("feature_extraction") / "_stop_words.py"
+    if file.is_file():
+        return frozenset(run_path(str(file))["ENGLISH_STOP_WORDS"])
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    return frozenset(ENGLISH_STOP_WORDS)

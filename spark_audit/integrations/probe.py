@@ -1,0 +1,67 @@
+"""Which rows of a manifest are scored at each look."""
+
+from __future__ import annotations
+
+import hashlib
+
+from spark_audit.audits.base import Plan
+from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import example_of
+from spark_audit.scoring.table import ITEMS
+
+
+def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
+    """Return the rows of a probe: half of them trained on, identifiers' rows first.
+
+    Where the plan asks for candidates, whole sets (canaries, twins) come before, up to
+    half of the rows. What is taken of equals is decided by a hash.
+    """
+    planned = {
+        example_of(task, key) for task, item_keys in plan.items() for key in item_keys
+    }
+    taken: set[str] = set()
+    if any(ITEMS[task.kind] == "candidates" for task in plan):
+        taken = _rows_of_candidate_sets(manifest, planned, most=rows // 2)
+
+    rows_of_pairs = {pair.example for pair in manifest.pairs}
+    examples = [
+        example
+        for example in manifest.examples
+        if example.id in planned and example.id not in taken
+    ]
+    examples.sort(
+        key=lambda example: (
+            example.id not in rows_of_pairs,
+            not example.spans,
+            _drawn_order(example.id),
+        )
+    )
+    trained = [example.id for example in examples if example.split == "train"]
+    held_out = [example.id for example in examples if example.split == "test"]
+
+    # Where one side has too few, the other takes its room.
+    room = rows - len(taken)
+    n_held_out = min(len(held_out), max(room // 2, room - len(trained)))
+    return taken | {*trained[: room - n_held_out], *held_out[:n_held_out]}
+
+
+def _rows_of_candidate_sets(
+    manifest: Manifest, planned: set[str], *, most: int
+) -> set[str]:
+    """Return the rows of sets of candidates that are planned whole, in drawn order."""
+    row_lists = [
+        [context.example for context in candidates.contexts]
+        for sets in (manifest.canaries, manifest.twins)
+        for candidates in sets
+    ]
+    taken: set[str] = set()
+    for row_list in sorted(row_lists, key=_drawn_order):
+        added = {*row_list} - taken
+        if added <= planned and len(taken) + len(added) <= most:
+            taken |= added
+    return taken
+
+
+def _drawn_order(key: object) -> bytes:
+    """Return a hash that puts keys into an order that has nothing to do with them."""
+    return hashlib.sha256(str(key).encode()).digest()
