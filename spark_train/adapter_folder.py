@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
+from peft import PeftModel
 from peft.utils import set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -45,7 +45,7 @@ frozen noise that belongs to it, and of the adapter's own files."""
 
 
 def save_adapter(
-    model: Any,
+    model: PeftModel,
     folder: Path,
     *,
     base: str,
@@ -158,7 +158,7 @@ def _saying(data: bytes, more: dict[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
-def load_adapter(model: Any, folder: Path) -> None:
+def load_adapter(model: PeftModel, folder: Path) -> None:
     """Put the weights of :func:`save_adapter` into the adapter in training.
 
     Of an adapter of a larger rank the last part is the one in training, what comes

@@ -6,10 +6,10 @@ what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.types import PositiveInt
@@ -49,10 +49,9 @@ def _app(argv: Sequence[str]) -> App:
         "privacy correction.",
         check=check_typed_paths,
     )
-    for name, (function, *examples) in TRAIN_COMMANDS.items():
-        flags.add(
-            app, name, function, examples=[f"{TRAIN_PROGRAM} {one}" for one in examples]
-        )
+    for name, function in TRAIN_COMMANDS.items():
+        examples = [f"{TRAIN_PROGRAM} {example}" for example in TRAIN_EXAMPLES[name]]
+        flags.add(app, name, function, examples=examples)
     return app
 
 
@@ -135,15 +134,15 @@ def methods(*, json: options.Json = False) -> None:
         from spark_train.privacy import PRIVACY
         from spark_train.privacy import groups as privacy_groups
 
-    def row(
-        name: str, does: Callable[..., Any], reads: Sequence[str]
-    ) -> dict[str, Any]:
+    def described(
+        name: str, does: Callable[..., object], reads: Sequence[str]
+    ) -> dict[str, object]:
         summary = (does.__doc__ or "").partition("\n")[0]
         return {"name": name, "what it does": summary, "settings": list(reads)}
 
-    tables = {
-        "methods": [row(n, m.phases, groups(n)) for n, m in METHODS.items()],
-        "privacy": [row(n, o, privacy_groups(n)) for n, o in PRIVACY.items()],
+    tables: dict[str, Sequence[Mapping[str, object]]] = {
+        "methods": [described(n, m.phases, groups(n)) for n, m in METHODS.items()],
+        "privacy": [described(n, o, privacy_groups(n)) for n, o in PRIVACY.items()],
         "settings": describe(),
     }
     if json:
@@ -151,8 +150,11 @@ def methods(*, json: options.Json = False) -> None:
         return
     for title, rows in tables.items():
         cells = [
-            [", ".join(v) if isinstance(v, list) else v for v in one.values()]
-            for one in rows
+            [
+                ", ".join(value) if isinstance(value, list) else str(value)
+                for value in row.values()
+            ]
+            for row in rows
         ]
         show_table(title, [*rows[0]], cells, figures=False)
 
@@ -186,7 +188,7 @@ def relearn(
     with progress(quiet=quiet) as show:
         record = relearned(request, progress=show)
     rows, losses = record["rows"], record["losses"]
-    facts: dict[str, Any] = {"checkpoint": str(request.output)}
+    facts: dict[str, object] = {"checkpoint": str(request.output)}
     if json:
         facts |= {"rows": rows, "losses": losses}
     else:
@@ -260,27 +262,32 @@ def score(
         )
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     # Line breaks and blanks of a token stay visible.
     return "-" if value is None else str(value).replace("\n", "\\n")
 
 
-TRAIN_COMMANDS: dict[str, tuple[Any, ...]] = {
+TRAIN_COMMANDS: Mapping[str, Callable[..., None]] = {
+    "run": train_run,
+    "methods": methods,
+    "relearn": relearn,
+    "score": score,
+}
+
+TRAIN_EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "run": (
-        train_run,
         "run --method spark --base models/base --data data/injected "
         "--order reviews,support -o runs/spark",
         "run --method er --base models/base --data data/injected "
         "--order reviews,support --dp fn --set fn.sigma=0.01 -o runs/er",
     ),
-    "methods": (methods, "methods", "methods --json"),
+    "methods": ("methods", "methods --json"),
     "relearn": (
-        relearn,
         "relearn runs/spark --base models/base --data data/injected "
         "-o runs/spark-relearned",
     ),
-    "score": (score, "score data/injected --base models/base"),
+    "score": ("score data/injected --base models/base",),
 }
-"""Each with what ``--help`` shows as examples: they work."""
+"""What ``--help`` shows as examples, by command: they work."""

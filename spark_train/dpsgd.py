@@ -35,7 +35,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import torch
@@ -111,7 +110,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
             f"epsilon at delta {delta:.3g}, by task: {values}; of the adapters, "
             "towards those who do not know the seed"
         )
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "option": "dpsgd",
         "noise_multiplier": sigma,
         "max_grad_norm": settings.max_grad_norm,

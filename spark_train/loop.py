@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, cuda, distributed
@@ -26,7 +26,9 @@ from spark_train.training_rows import TrainRow, pieces
 
 Rows: TypeAlias = Mapping[str, Sequence[TrainRow]]
 Sums = dict[str, Tensor]
-After = Callable[[dict[str, Any], Callable[[], "State"]], None]
+StepRecord: TypeAlias = dict[str, float | str]
+"""Loss, terms, counts and settings of a step, by the names of ``metrics.jsonl``."""
+After: TypeAlias = Callable[[StepRecord, Callable[[], "State"]], None]
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,10 @@ def run_phase(
                 record |= phase.gradients(step) or {}
             with clock("optimizer"):
                 norm = float(torch.nn.utils.clip_grad_norm_(weights, clip))
-                for what, value in (("loss", record["loss"]), ("gradient", norm)):
+                for what, value in (
+                    ("loss", float(record["loss"])),
+                    ("gradient", norm),
+                ):
                     if not math.isfinite(value):
                         raise InputError(
                             f"the {what} is not finite at step {step + 1} of "
@@ -300,8 +305,8 @@ def _record(
     terms: Mapping[str, Term],
     sums: dict[str, float],
     clock: Clock,
-) -> dict[str, Any]:
-    """The record of a step: means are nats per position.
+) -> StepRecord:
+    """Return the record of a step: means are nats per position.
 
     Penalties add their gradient to the weights' here, after the exchange, so that they
     count once however many processes there are.

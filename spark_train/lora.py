@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from spark_audit.errors import InputError
@@ -66,13 +66,13 @@ def _leaf(name: str) -> str:
 
 
 def add_lora(
-    model: Any,
+    model: PreTrainedModel,
     *,
     r: int = 16,
     alpha: float = 32,
     seed: int = 0,
     targets: Sequence[str] = (),
-) -> Any:
+) -> PeftModel:
     """Put a fresh LoRA adapter on q, k, v and o (SPARK: r=16, alpha=32).
 
     Parameters
@@ -93,8 +93,6 @@ def add_lora(
     """
     names = projections(model, targets)
     config = LoraConfig(
-        r=r,
-        lora_alpha=alpha,  # type: ignore[arg-type]  # any number does
         lora_dropout=0.0,
         target_modules=names,  # PEFT shortens a long list
         fan_in_fan_out=isinstance(model.get_submodule(names[0]), Conv1D),
@@ -104,14 +102,24 @@ def add_lora(
         # PEFT 0.21 reads this attribute of transformers 5.23 by its old name.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
         torch.manual_seed(seed)
-        return get_peft_model(model, config)
+        return get_peft_model(model, _with_rank(config, r, alpha=alpha))
+
+
+def _with_rank(config: LoraConfig, r: int, *, alpha: float) -> LoraConfig:
+    """Return the configuration with another rank and scale."""
+    return replace(
+        config,
+        r=r,
+        lora_alpha=alpha,  # type: ignore[arg-type]  # any number does
+        inference_mode=False,
+    )
 
 
 ADAPTER_NAME = "default"
 """PEFT's name of the adapter in training: its folder has no name of its own."""
 
 
-def copy_adapter(model: Any, source: str, name: str) -> None:
+def copy_adapter(model: PeftModel, source: str, name: str) -> None:
     """Give an adapter's weights to another of the same model, added where missing.
 
     Which adapter is switched on, and what is trained, is the caller's to say.
@@ -122,7 +130,7 @@ def copy_adapter(model: Any, source: str, name: str) -> None:
     set_peft_model_state_dict(model, _state(model, source), adapter_name=name)
 
 
-def _state(model: Any, name: str) -> dict[str, torch.Tensor]:
+def _state(model: PeftModel, name: str) -> dict[str, torch.Tensor]:
     """The tensors of an adapter by PEFT's names in a file."""
     return dict(
         get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
@@ -134,16 +142,17 @@ EARLIER = "earlier"
 those of earlier tasks, as one of their ranks together (O-LoRA)."""
 
 
-def switch(model: Any, name: str = ADAPTER_NAME) -> None:
+def switch(model: PeftModel, name: str = ADAPTER_NAME) -> None:
     """Switch on an adapter, and beside it the earlier one where there is one."""
     if EARLIER not in model.peft_config:
         model.set_adapter(name)
         return
+    assert isinstance(model.base_model, LoraModel)
     model.base_model.set_adapter([EARLIER, name])
     model.set_requires_grad(EARLIER, requires_grad=False)
 
 
-def set_aside(model: Any, *, seed: int) -> None:
+def set_aside(model: PeftModel, *, seed: int) -> None:
     """Freeze what was trained so far, and go on with a fresh adapter beside it.
 
     The model's output stays the same; the weights in training are the same tensors with
@@ -158,38 +167,45 @@ def set_aside(model: Any, *, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in _layers(model):
-            module.reset_lora_parameters(ADAPTER_NAME, True)
+            reset: Callable[[str, bool], None] = module.reset_lora_parameters
+            reset(ADAPTER_NAME, True)
 
 
-def old_and_new(model: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def old_and_new(model: PeftModel) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """``lora_A`` of earlier tasks ``(R, n)`` and in training ``(r, n)``, by layer."""
     return [
-        (module.lora_A[EARLIER].weight, module.lora_A[ADAPTER_NAME].weight)
+        (_weight(module.lora_A[EARLIER]), _weight(module.lora_A[ADAPTER_NAME]))
         for module in _layers(model)
         if EARLIER in module.lora_A
     ]
 
 
-def _layers(model: Any) -> list[Any]:
+def _weight(linear: torch.nn.Module) -> torch.Tensor:
+    """Return the weight of a linear layer."""
+    assert isinstance(linear.weight, torch.Tensor)
+    return linear.weight
+
+
+def _layers(model: PeftModel) -> list[LoraLayer]:
     return [module for module in model.modules() if isinstance(module, LoraLayer)]
 
 
-def set_earlier(model: Any, state: dict[str, torch.Tensor]) -> None:
+def set_earlier(model: PeftModel, state: dict[str, torch.Tensor]) -> None:
     """Make tensors of :func:`whole_adapter` the earlier adapter."""
     with torch.random.fork_rng(devices=[]):
         if EARLIER in model.peft_config:
             model.set_adapter(ADAPTER_NAME)
             model.delete_adapter(EARLIER)
-        own = model.peft_config[ADAPTER_NAME]
+        trained = model.peft_config[ADAPTER_NAME]
+        assert isinstance(trained, LoraConfig)
         rank = rank_of(state)
-        alpha = own.lora_alpha * (rank / own.r)
-        config = replace(own, r=rank, lora_alpha=alpha, inference_mode=False)
-        model.add_adapter(EARLIER, config)
+        alpha = trained.lora_alpha * (rank / trained.r)
+        model.add_adapter(EARLIER, _with_rank(trained, rank, alpha=alpha))
     set_peft_model_state_dict(model, state, adapter_name=EARLIER)
     switch(model)
 
 
-def whole_adapter(model: Any) -> dict[str, torch.Tensor]:
+def whole_adapter(model: PeftModel) -> dict[str, torch.Tensor]:
     """The tensors of the adapter that acts as all that are switched on do.
 
     Low-rank parts stand one below the other: ``A = [A_1; A_2]``, ``B = [B_1 B_2]``, so

@@ -17,13 +17,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from spark_audit.errors import InputError
-from spark_train.loop import Phase, Rows, State, Step, Sums, Term, gathered, run_phase
+from spark_train.loop import (
+    Phase,
+    Rows,
+    State,
+    Step,
+    StepRecord,
+    Sums,
+    Term,
+    gathered,
+    run_phase,
+)
 from spark_train.losses import (
     demoted_kl,
     kl,
@@ -99,8 +108,8 @@ def fit(
         chosen = [rows[i] for i in order[step * batch_size :][:batch_size]]
         return Step({TASK: chosen})
 
-    def after(record: dict[str, Any], state: Callable[[], State]) -> None:
-        losses.append(record["loss"])
+    def after(record: StepRecord, state: Callable[[], State]) -> None:
+        losses.append(float(record["loss"]))
         progress(len(losses), steps)
 
     phase = Phase(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from spark_audit.errors import InputError
+
+if TYPE_CHECKING:
+    from opacus.accountants import RDPAccountant
 
 MAX_NOISE_MULTIPLIER = 1e4
 """The largest noise multiplier that is looked at; more noise is taken for as much."""
@@ -84,7 +87,8 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
     return high
 
 
-def _accountant() -> Any:
+def _accountant() -> RDPAccountant:
+    """Return an accountant of opacus that has counted nothing yet."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

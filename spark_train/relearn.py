@@ -12,9 +12,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
+from peft import PeftModel
 
 from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -37,11 +38,31 @@ from spark_train.training_request import RelearnRequest
 from spark_train.training_rows import encode_rows
 
 
+class UsedRows(TypedDict):
+    """How many rows were ``used``, and by reason ``left_out``."""
+
+    used: int
+    left_out: dict[str, int]
+
+
+class RelearnRecord(TypedDict):
+    """What ``relearn.json`` beside the weights says; ``losses`` in nats per token."""
+
+    kind: str
+    created: str
+    versions: dict[str, str]
+    checkpoint: dict[str, str | None]
+    data: list[dict[str, str]]
+    settings: dict[str, float | str]
+    rows: UsedRows
+    losses: list[float]
+
+
 def relearn(
     request: RelearnRequest,
     *,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> dict[str, Any]:
+) -> RelearnRecord:
     """Go on training a checkpoint on train rows that hold no identifier.
 
     A LoRA adapter is trained on as it is, and an adapter of the same base is left. Full
@@ -96,8 +117,7 @@ def relearn(
             seed=request.seed,
             progress=lambda *done: progress("relearning, steps", *done),
         )
-        settings = ("steps", "lr", "batch_size", "seed")
-        record = {
+        record: RelearnRecord = {
             "kind": "spark-train-relearn",
             "created": now(),
             "versions": versions(),
@@ -107,8 +127,13 @@ def relearn(
                 "base_sha256": loaded.base_sha256,
             },
             "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
-            "settings": {name: getattr(request, name) for name in settings}
-            | {"dtype": loading.dtype},
+            "settings": {
+                "steps": request.steps,
+                "lr": request.lr,
+                "batch_size": request.batch_size,
+                "seed": request.seed,
+                "dtype": loading.dtype,
+            },
             "rows": {"used": len(rows), "left_out": left_out},
             "losses": losses,
         }
@@ -118,9 +143,9 @@ def relearn(
     return record
 
 
-def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> Any:
-    """A ``PeftModel`` whose adapter ``default`` is what is trained."""
-    model: Any = loaded.model
+def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
+    """Return a model whose adapter ``default`` is what is trained."""
+    model = loaded.model
     config, where = opened.config, opened.where
     if not opened.adapter:
         if getattr(model.config, "quantization_config", None) is not None:
@@ -131,13 +156,14 @@ def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> Any:
         what = "is an adapter, but no LoRA alone that leaves its base as it is"
         raise InputError(what, where=where, fix="merge it, and give the merged folder")
     # What was opened stays as it is; a copy of it is trained.
+    assert isinstance(model, PeftModel)
     (name,) = model.peft_config
     copy_adapter(model, name, ADAPTER_NAME)
     model.set_adapter(ADAPTER_NAME)
     return model
 
 
-def _save(model: Any, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
+def _save(model: PeftModel, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
     """Write a checkpoint of the kind that was opened, with its frozen noise."""
     noise = opened.folder / NOISE_FILE
     if opened.adapter:

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from spark_audit.checkpoints import run_record
 from spark_audit.checkpoints.weight_files import check_whole
@@ -38,7 +37,7 @@ from spark_audit.files import (
 )
 from spark_train import loop
 from spark_train.adapter_folder import TRAINED_ON
-from spark_train.run_record import RunRecord
+from spark_train.run_record import PhaseSeconds, RunRecord
 from spark_train.stream import (
     CARRIED,
     TRAIN_AGAIN,
@@ -142,11 +141,11 @@ class Folder:
                 sweep(folder)
             yield
 
-    def log(self, record: dict[str, Any]) -> None:
+    def log(self, record: loop.StepRecord) -> None:
         """Keep a step's line until the state is saved."""
         self._lines.append(json.dumps(record, allow_nan=False) + "\n")
 
-    def save(self, phase: int, state: loop.State, seconds: dict[str, Any]) -> None:
+    def save(self, phase: int, state: loop.State, seconds: PhaseSeconds) -> None:
         """Write the lines kept, then the state that they lead to.
 
         Parameters
@@ -185,7 +184,7 @@ class Folder:
         }
         write_tensors(self._state, state.tensors, mode=0o600, state=json.dumps(meta))
 
-    def restore(self) -> tuple[int, loop.State, dict[str, Any]]:
+    def restore(self) -> tuple[int, loop.State, PhaseSeconds]:
         """The phase, its state, and the seconds of earlier phases.
 
         Lines of steps behind the state are cut off: those steps will be taken again.

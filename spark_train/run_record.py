@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +14,10 @@ from spark_audit.provenance import sha256_json
 FREE_SETTINGS = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
 accuracy depends on them."""
+
+
+PhaseSeconds: TypeAlias = dict[str, dict[str, float]]
+"""Phase -> seconds by kind of work."""
 
 
 class RunRecord(BaseModel):
@@ -52,22 +56,22 @@ class RunRecord(BaseModel):
     method: str
     dp: str
     tasks: list[str]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     base: dict[str, str]
     tokenizer_sha256: str
     dtype: str
     lora_targets: list[str]
     data: list[dict[str, str]]
-    starts: list[dict[str, Any]]
-    privacy: dict[str, Any] = {}
+    starts: list[dict[str, object]]
+    privacy: dict[str, object] = {}
     accuracy: list[list[float | None]] = []
     clock: Literal["wall", "processor"] = "wall"
-    seconds: dict[str, dict[str, float]] = {}
+    seconds: PhaseSeconds = {}
     notes: list[str] = []
     files: dict[str, Fact] = {}
     seal: str = ""
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """All that adapters depend on beside settings; ``data``: hashes of files."""
         return {
             "method": self.method,

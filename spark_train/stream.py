@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -268,7 +268,7 @@ class Protected:
     """
 
     phases: list[Phase]
-    facts: Mapping[str, Any]
+    facts: Mapping[str, object]
     during: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
     noise: Path | None = None
 

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from peft import PeftModel
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from spark_audit.scoring.passes.plain import own_head, unwrapped
 from spark_train.lora import ADAPTER_NAME, copy_adapter, switch
@@ -46,9 +48,9 @@ class Student:
         Why the head is not streamed; empty when it is.
     """
 
-    def __init__(self, model: Any, *, tokens: int = 0) -> None:
+    def __init__(self, model: PeftModel | PreTrainedModel, *, tokens: int = 0) -> None:
         self.model = model
-        self._base: Any = unwrapped(model)
+        self._base = unwrapped(model)
         self.trainable: dict[str, Tensor] = {
             name: weight
             for name, weight in model.named_parameters()

@@ -8,7 +8,7 @@ identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import torch
@@ -129,6 +129,24 @@ def scored(
 # --- for people ---------------------------------------------------------------------
 
 
+class ScoredToken(TypedDict):
+    """A token with its scores; ``None`` where a figure would tell what is hidden."""
+
+    position: int
+    text: str
+    kind: str
+    nll: float | None
+    score: float | None
+
+
+class ScoredExample(TypedDict):
+    """A row's id, its task and its tokens."""
+
+    example: str
+    task: str
+    tokens: list[ScoredToken]
+
+
 def score_examples(
     examples: Sequence[Example],
     loaded: Loaded,
@@ -137,7 +155,7 @@ def score_examples(
     limit: int,
     show_text: bool = False,
     progress: Progress | None = None,
-) -> list[dict[str, Any]]:
+) -> list[ScoredExample]:
     """Tokens and sensitivity scores of the first train rows among some examples.
 
     Score_1 is the checkpoint's NLL. Score_2 compares all tasks whose train rows are
@@ -184,7 +202,7 @@ def score_examples(
     table = score(loaded, items, progress=progress)[Pass()]
     nll = [table.columns["nll"][table.rows(row.id)] for row in rows]
     scores = row_scores(rows, nll, counts, alpha=alpha)
-    told = []
+    scored_examples: list[ScoredExample] = []
     for row, example, first, own in zip(
         rows, trained[:limit], nll, scores, strict=True
     ):
@@ -198,7 +216,7 @@ def score_examples(
         kinds[row.fixed] = "template or stop word"
         kinds[row.pii] = "pii"
         kinds[[*row.special]] = "special"
-        tokens = [
+        tokens: list[ScoredToken] = [
             {
                 "position": t,
                 "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
@@ -208,8 +226,8 @@ def score_examples(
             }
             for t, type in enumerate(types)
         ]
-        told.append({"example": row.id, "task": row.task, "tokens": tokens})
-    return told
+        scored_examples.append({"example": row.id, "task": row.task, "tokens": tokens})
+    return scored_examples
 
 
 def _types(

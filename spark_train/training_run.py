@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +39,7 @@ from spark_train.methods import METHODS, groups
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
 from spark_train.run_folder import Folder
-from spark_train.run_record import FREE_SETTINGS, RunRecord
+from spark_train.run_record import FREE_SETTINGS, PhaseSeconds, RunRecord
 from spark_train.stream import (
     Method,
     Protected,
@@ -123,7 +122,7 @@ def _begun(
     request: TrainRequest,
     corpus: TrainingCorpus,
     loaded: Loaded,
-    settings: dict[str, Any],
+    settings: dict[str, object],
 ) -> RunRecord:
     """The record of a run that begins now."""
     start = {
@@ -151,7 +150,7 @@ def _begun(
     )
 
 
-def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, Any]]:
+def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, object]]:
     """The settings of a run, and by name those that its method and option read."""
     one_of(request.method, "--method", METHODS)
     one_of(request.dp, "--dp", DP)
@@ -301,14 +300,14 @@ class _Run:
             self.folder.write(self.record)
 
     def _train(
-        self, number: int, phase: loop.Phase, state: loop.State, seconds: dict[str, Any]
+        self, number: int, phase: loop.Phase, state: loop.State, seconds: PhaseSeconds
     ) -> dict[str, float]:
         """Run a phase from its state; its seconds."""
         folder, settings = self.folder, self.stream.settings
         what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
 
-        def after(record: dict[str, Any], snapshot: Callable[[], loop.State]) -> None:
-            done = record["step"]
+        def after(record: loop.StepRecord, snapshot: Callable[[], loop.State]) -> None:
+            done = int(record["step"])
             self.progress(f"{what}, steps", done, phase.steps)
             if loop.rank() == 0:
                 folder.log(record)
@@ -327,7 +326,7 @@ class _Run:
         return left.seconds
 
     def _answer(
-        self, phase: loop.Phase, stages: Sequence[str], seconds: dict[str, Any]
+        self, phase: loop.Phase, stages: Sequence[str], seconds: PhaseSeconds
     ) -> None:
         """The accuracy on the tasks learned so far, into ``accuracy.csv``.
 

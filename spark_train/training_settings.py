@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from spark_audit.errors import InputError, choose
+
+T = TypeVar("T")
 
 Positive = Annotated[float, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, le=1e30)]  # beyond, AdamW itself overflows
@@ -29,13 +32,13 @@ class SettingGroup(BaseModel):
     )
 
 
-def paper(default: Any, source: str = "paper") -> Any:
-    """A setting whose default is the paper's; what it is for stands below it."""
+def paper(default: T, source: str = "paper") -> T:
+    """Declare a setting whose default is the paper's; its meaning stands below it."""
     return Field(default, json_schema_extra={"source": source})
 
 
-def ours(default: Any) -> Any:
-    """A setting whose default is ours."""
+def ours(default: T) -> T:
+    """Declare a setting whose default is ours."""
     return paper(default, "ours")
 
 
@@ -212,8 +215,8 @@ class TrainingSettings(SettingGroup):
     dp: Dp = Dp()
     fn: Fn = Fn()
 
-    def flat(self, groups: Iterable[str] | None = None) -> dict[str, Any]:
-        """Settings by name: all, or those without a group and those of some groups."""
+    def flat(self, groups: Iterable[str] | None = None) -> dict[str, object]:
+        """Return settings by name: all, or those without a group and of some groups."""
         read = SETTING_GROUPS if groups is None else tuple(groups)
         return {
             name: value
@@ -249,7 +252,8 @@ def parse(
         Naming the setting, and the known ones where it is unknown.
     """
     known = names(groups)
-    given: dict[str, Any] = {}
+    values: dict[str, str] = {}
+    values_by_group: dict[str, dict[str, str]] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         name, value = name.strip(), value.strip()
@@ -260,10 +264,15 @@ def parse(
             what = f"{name!r} is no setting {whose}"
             raise InputError(what, where="--set", fix=choose(name, known))
         group, _, leaf = name.rpartition(".")
-        target = given.setdefault(group, {}) if group else given
-        target["lambda_" if leaf == "lambda" else leaf] = value
+        if leaf == "lambda":
+            leaf = "lambda_"
+        if group:
+            values_by_group.setdefault(group, {})[leaf] = value
+        else:
+            values[leaf] = value
+
     try:
-        return TrainingSettings.model_validate(given)
+        return TrainingSettings.model_validate(values | values_by_group)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part).rstrip("_") for part in first["loc"])
@@ -278,27 +287,32 @@ def names(groups: Iterable[str] | None = None) -> list[str]:
 
 
 def describe() -> list[dict[str, str]]:
-    """Name, default, meaning and source of every setting."""
-    return [
-        {
-            "name": name,
-            "default": shown(value),
-            "meaning": " ".join((field.description or "").split()),
-            "source": field.json_schema_extra["source"],
-        }
-        for name, value, field in _leaves(TrainingSettings())
-    ]
+    """Return name, default, meaning and source of every setting."""
+    settings: list[dict[str, str]] = []
+    for name, value, field in _leaves(TrainingSettings()):
+        assert isinstance(field.json_schema_extra, dict)
+        settings.append(
+            {
+                "name": name,
+                "default": shown(value),
+                "meaning": " ".join((field.description or "").split()),
+                "source": str(field.json_schema_extra["source"]),
+            }
+        )
+    return settings
 
 
-def shown(value: Any) -> str:
-    """A setting's value as people write it."""
+def shown(value: object) -> str:
+    """Return a setting's value as people write it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _leaves(group: SettingGroup, prefix: str = "") -> Iterable[tuple[str, Any, Any]]:
-    """Name, value and field of each setting."""
+def _leaves(
+    group: SettingGroup, prefix: str = ""
+) -> Iterable[tuple[str, object, FieldInfo]]:
+    """Yield name, value and field of each setting."""
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
         if isinstance(value, SettingGroup):
