@@ -34,8 +34,8 @@ from scipy import special
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spark_audit as sa
-from spark_audit.audits.mia import scores
-from spark_audit.audits.mia.scores import ALL_SCORES
+from spark_audit.audits.mia import score_tables
+from spark_audit.audits.mia.score_tables import ALL_SCORES
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.provenance import seed_for
@@ -217,7 +217,7 @@ def timed(texts: int) -> str:
     for names in (EARLIER, ALL_SCORES) * 3:
         held["SCORES"] = {k: run for k, run in every.items() if k in names}
         start = time.process_time()
-        scores.membership_scores(tables[0], manifest, ids, base=tables[1])
+        score_tables.membership_scores(tables[0], manifest, ids, base=tables[1])
         seconds.append(time.process_time() - start)
     before, now = np.median(seconds[::2]), np.median(seconds[1::2])
     return (

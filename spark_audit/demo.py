@@ -255,9 +255,6 @@ def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
     return background, audited
 
 
-# --- the folder -----------------------------------------------------------------------
-
-
 def _path(out: Path) -> Path:
     return out / "manifest" / f"{DEMO_NAME}.json"
 
@@ -284,9 +281,6 @@ def _claim(out: Path, seed: int, size: Size) -> None:
             where=str(out),
             fix="give another -o, or remove the folder",
         )
-
-
-# --- jobs of the processes ------------------------------------------------------------
 
 
 def _train(name: str, out: Path, seed: int, size: Size) -> None:
@@ -363,8 +357,6 @@ def _request(
     )
 
 
-# --- the base: a tokenizer and a small Llama, trained on the spot ---------------------
-
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 VOCABULARY = 1024
@@ -436,7 +428,7 @@ def train_base(
     with quiet():
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        from spark_train.phases import fit
+        from spark_train.fine_tuning import fit
         from spark_train.student import Student
         from spark_train.training_rows import encode_rows
 
@@ -480,9 +472,6 @@ def train_base(
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     (folder / MADE).write_text(record, encoding="utf-8")
-
-
-# --- what the rows say ----------------------------------------------------------------
 
 
 def make_examples(rows: int, *, split: Split, seed: int) -> list[Example]:

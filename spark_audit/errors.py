@@ -169,8 +169,6 @@ def one_of(value: T, where: str, known: Collection[object]) -> T:
     return value
 
 
-# --- the end of memory, whichever library meets it ---
-
 _OUT_OF_MEMORY_MESSAGE = re.compile(
     r"out of memory|(cannot|can't|could not|failed to|unable to) allocate( \S+)? memory"
     r"|not enough memory|unable to mmap|bad_alloc|failed to map segment"

@@ -354,8 +354,6 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
                 folder.rmdir()
 
 
-# --- checksums ------------------------------------------------------------------------
-
 BLANK_DIGEST = f"sha256:{'0' * 64}"
 """What stands under ``"seal"`` until :func:`sealed` puts the checksum there."""
 
@@ -465,8 +463,6 @@ def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
     except OSError as error:
         return f"cannot be read ({error.strerror or type(error).__name__})"
 
-
-# --- what a path that cannot be used was perhaps meant to be --------------------------
 
 _SCHEME = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
 _BUCKETS = frozenset(

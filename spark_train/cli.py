@@ -67,7 +67,7 @@ def train_run(
     from spark_audit.messages import progress
 
     with silence():  # what is imported has things to say of its own
-        from spark_train.loop import assemble, rank
+        from spark_train.processes import assemble, rank
         from spark_train.training_run import train
 
     loading = replace(loading, device=assemble(loading.device))
@@ -238,7 +238,7 @@ def score(
     examples = read_examples(*data_files(data))
     with silence():
         from spark_audit.checkpoints.open import open_checkpoint
-        from spark_train.token_scores import score_examples
+        from spark_train.scored_examples import score_examples
 
     loading = replace(loading, base=base if ckpt else None)
     loaded = open_checkpoint(ckpt or base, loading, name=None if ckpt else "base")

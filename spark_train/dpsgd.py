@@ -51,14 +51,11 @@ from spark_train.loop import (
     exchanged,
     flat_gradient,
     set_gradient,
-    share,
 )
-from spark_train.privacy_accounting import _accountant, epsilon, noise_for
-from spark_train.stream import (
-    Method,
-    Protected,
-    Stream,
-)
+from spark_train.method import Method, Protected
+from spark_train.privacy_accounting import epsilon, new_accountant, noise_for
+from spark_train.processes import share
+from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
 
 
@@ -115,7 +112,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         "noise_multiplier": sigma,
         "max_grad_norm": settings.max_grad_norm,
         "delta": delta,
-        "accountant": f"{_accountant().mechanism()}, opacus {version('opacus')}",
+        "accountant": f"{new_accountant().mechanism()}, opacus {version('opacus')}",
         "sampling": {
             key: {"steps": steps, "rates": rates}
             for key, (steps, rates) in sampling.items()

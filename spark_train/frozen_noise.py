@@ -19,18 +19,10 @@ import torch
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.provenance import seed_for
-from spark_train.loop import (
-    rank,
-    together,
-)
-from spark_train.stream import (
-    CARRIED,
-    Method,
-    Protected,
-    Stream,
-    read_tensors,
-    write_tensors,
-)
+from spark_train.method import Method, Protected
+from spark_train.processes import rank, together
+from spark_train.stream import CARRIED, Stream
+from spark_train.tensor_files import read_tensors, write_tensors
 
 NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
 

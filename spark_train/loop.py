@@ -9,25 +9,27 @@ before the step, and an **end**.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor, cuda, distributed
+from torch import Tensor
 
 from spark_audit.clock import Clock
-from spark_audit.errors import InputError, SparkError
+from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
+from spark_train.processes import added, rank, share, world
 from spark_train.student import Student
 from spark_train.training_rows import TrainRow, pieces
 
 Rows: TypeAlias = Mapping[str, Sequence[TrainRow]]
+
 Sums = dict[str, Tensor]
+
 StepRecord: TypeAlias = dict[str, float | str]
 """Loss, terms, counts and settings of a step, by the names of ``metrics.jsonl``."""
+
 After: TypeAlias = Callable[[StepRecord, Callable[[], "State"]], None]
 
 
@@ -363,90 +365,3 @@ def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -
         else:  # AdamW counts its steps on the CPU
             device = value.device if kind == "step" else weight.device
             optimizer.state.setdefault(weight, {})[kind] = value.to(device, copy=True)
-
-
-# --- the processes of a run: each computes its rows, and sums are the same for all ---
-
-T = TypeVar("T")
-
-
-def assemble(device: str) -> str:
-    """Join what ``accelerate launch`` or ``torchrun`` started; the device to use.
-
-    Parameters
-    ----------
-    device
-        Of a process that is alone; of several each has its own, or all have the CPU.
-    """
-    if int(os.environ.get("WORLD_SIZE") or 1) < 2:
-        return device
-    from accelerate import PartialState
-
-    on_cpu = device == "cpu" or not cuda.is_available()
-    return str(PartialState(cpu=on_cpu).device)
-
-
-def world() -> int:
-    """How many processes there are."""
-    joined = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if joined else 1
-
-
-def rank() -> int:
-    """Which process this is; 0 writes the files."""
-    return distributed.get_rank() if world() > 1 else 0
-
-
-def share(items: Sequence[T]) -> list[T]:
-    """The part of this process in what all have to do."""
-    return list(items[rank() :: world()])
-
-
-def added(tensor: Tensor) -> Tensor:
-    """The sum over all processes, in place."""
-    if world() > 1:
-        with _reached():
-            distributed.all_reduce(tensor)
-    return tensor
-
-
-def gathered(items: list[T]) -> list[T]:
-    """The lists of all processes, one after the other."""
-    if world() == 1:
-        return items
-    from accelerate.utils import gather_object
-
-    with _reached():
-        return list(gather_object(items))
-
-
-@contextmanager
-def together() -> Iterator[None]:
-    """Wait until all are here; a fault of one stops them all, and the first tells it.
-
-    Nothing inside may wait for other processes.
-
-    Raises
-    ------
-    SparkError
-        The fault of the lowest process that has one, in the first process.
-    SystemExit
-        In the others, with its exit code.
-    """
-    faults: list[SparkError] = []
-    try:
-        yield
-    except SparkError as error:
-        faults = [error]
-    if faults := gathered(faults):
-        raise SystemExit(faults[0].exit_code) if rank() else faults[0]
-
-
-@contextmanager
-def _reached() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        # A process that leaves closes its connections, and the others hear of it.
-        what = "another process of the run has stopped; its message says why"
-        raise InputError(what) from error

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 
 from spark_train.dpsgd import dpsgd
 from spark_train.frozen_noise import fn
-from spark_train.stream import (
-    Option,
-)
+from spark_train.method import Option
 
 PRIVACY: Mapping[str, Option] = {"dpsgd": dpsgd, "fn": fn}
 """By the values of ``--dp``."""

@@ -39,7 +39,7 @@ def epsilon(
         return 0.0
     if noise_multiplier <= 0:
         return math.inf
-    accountant = _accountant()
+    accountant = new_accountant()
     sigma = min(
         noise_multiplier, MAX_NOISE_MULTIPLIER
     )  # the square of a larger one overflows
@@ -87,7 +87,7 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
     return high
 
 
-def _accountant() -> RDPAccountant:
+def new_accountant() -> RDPAccountant:
     """Return an accountant of opacus that has counted nothing yet."""
     try:
         with warnings.catch_warnings():

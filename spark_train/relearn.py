@@ -30,8 +30,8 @@ from spark_audit.errors import InputError
 from spark_audit.files import check_writable, sha256_file, write_text
 from spark_audit.provenance import now, seed_for, versions
 from spark_train.adapter_folder import TRAINED_ON, replaced, save_adapter
+from spark_train.fine_tuning import fit
 from spark_train.lora import ADAPTER_NAME, add_lora, copy_adapter
-from spark_train.phases import fit
 from spark_train.stream import endless
 from spark_train.student import Student
 from spark_train.training_request import RelearnRequest

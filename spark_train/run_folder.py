@@ -38,12 +38,8 @@ from spark_audit.files import (
 from spark_train import loop
 from spark_train.adapter_folder import TRAINED_ON
 from spark_train.run_record import PhaseSeconds, RunRecord
-from spark_train.stream import (
-    CARRIED,
-    TRAIN_AGAIN,
-    read_tensors,
-    write_tensors,
-)
+from spark_train.stream import CARRIED
+from spark_train.tensor_files import TRAIN_AGAIN, read_tensors, write_tensors
 
 
 class Folder:

@@ -1,26 +1,18 @@
-"""What a method is, and what it sees of a run: tasks in order, rows, the student."""
+"""The stream of a run, which a method works with: tasks in order, rows, the student."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from spark_audit.errors import OutputError
-from spark_audit.files import BLANK_DIGEST, intact_file, sealed, write_atomically
 from spark_audit.provenance import seed_for
-from spark_train.loop import Phase, rank, together
+from spark_train.processes import rank, together
 from spark_train.student import Student
+from spark_train.tensor_files import read_tensors, write_tensors
 from spark_train.training_rows import TrainRow
 from spark_train.training_settings import TrainingSettings
 
@@ -171,107 +163,3 @@ def endless(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
         return np.zeros(0, dtype=np.int64)
     rounds = -(-size // count)
     return np.concatenate([rng.permutation(count) for _ in range(rounds)])[:size]
-
-
-# --- tensors in files -----------------------------------------------------------------
-
-TRAIN_AGAIN = "remove the run folder and train again"
-
-
-def write_tensors(
-    path: Path, tensors: dict[str, Tensor], *, mode: int = 0o644, **about: str
-) -> None:
-    """Write tensors, and texts about them, whole or not at all, with a checksum.
-
-    Raises
-    ------
-    OutputError
-        If they cannot be written.
-    """
-    data = sealed(save_tensors(tensors, metadata={**about, "seal": BLANK_DIGEST}))
-    write_atomically(path, lambda file: file.write(data), mode=mode)
-
-
-def read_tensors(
-    path: Path, *, device: torch.device | str = "cpu"
-) -> dict[str, Tensor]:
-    """Tensors of :func:`write_tensors`, on a device.
-
-    Raises
-    ------
-    OutputError
-        If the file is gone, cannot be read, or is damaged.
-    """
-    try:
-        if not intact_file(path):
-            raise ValueError("other bytes than were written")
-        return dict(load_file(path, device=str(device)))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise OutputError(
-            "is gone or damaged", where=str(path), fix=TRAIN_AGAIN
-        ) from error
-
-
-# --- what a method is, and what a privacy option makes of it --------------------------
-
-Phases: TypeAlias = Callable[[Stream], list[Phase]]
-
-COMMON = ("loss", "lora")
-REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
-"""Settings of plain replay; distillation reads the whole group."""
-
-READS_NOT_DECLARED = "the method does not declare which rows it reads outside its steps"
-
-
-@dataclass(frozen=True)
-class Method:
-    """A function from the stream of tasks to its phases, which its docstring tells of.
-
-    Attributes
-    ----------
-    reads
-        Names, or groups, of the settings that it reads beside the common ones.
-    no_epsilon
-        Why no epsilon can be claimed for it under DP-SGD; empty where one can.
-    """
-
-    name: str
-    phases: Phases
-    reads: tuple[str, ...] = ()
-    no_epsilon: str = READS_NOT_DECLARED
-
-
-def task_by_task(learn: Callable[[Stream, int], list[Phase]]) -> Phases:
-    """A method that goes through the tasks: its phases of task ``k``, one by one."""
-
-    @wraps(learn)
-    def phases(stream: Stream) -> list[Phase]:
-        return [one for k in range(len(stream.tasks)) for one in learn(stream, k)]
-
-    return phases
-
-
-@dataclass(frozen=True)
-class Protected:
-    """A method's phases under a privacy option.
-
-    Attributes
-    ----------
-    phases
-        What is trained.
-    facts
-        What ``run.json`` says of the option.
-    during
-        Holds while anything of the run is computed, answers too.
-    noise
-        A file that belongs to every adapter of the run.
-    """
-
-    phases: list[Phase]
-    facts: Mapping[str, object]
-    during: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
-    noise: Path | None = None
-
-
-Option = Callable[[Stream, Method], Protected]
-"""A privacy option: what it makes of a method."""

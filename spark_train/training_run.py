@@ -32,22 +32,19 @@ from spark_audit.provenance import now, seed_for, versions
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
-from spark_train import loop
+from spark_train import loop, processes
 from spark_train.adapter_folder import load_adapter, replaced, save_adapter
 from spark_train.lora import add_lora
+from spark_train.method import Method, Protected
 from spark_train.methods import METHODS, groups
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
 from spark_train.run_folder import Folder
 from spark_train.run_record import FREE_SETTINGS, PhaseSeconds, RunRecord
-from spark_train.stream import (
-    Method,
-    Protected,
-    Stream,
-)
+from spark_train.stream import Stream
 from spark_train.student import Student
+from spark_train.training_corpus import Note, TrainingCorpus
 from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
-from spark_train.training_rows import Note, TrainingCorpus
 from spark_train.training_settings import TrainingSettings, parse, shown
 
 Progress = Callable[[str, int, int], None]
@@ -82,10 +79,10 @@ def train(
 
     folder = Folder(request.output)
     with ExitStack() as held:
-        with loop.together():
+        with processes.together():
             settings, read = _settings(request)
             corpus = TrainingCorpus.read(request.data, request.order, tell)
-            if loop.rank() == 0:
+            if processes.rank() == 0:
                 folder.read()  # leaves a folder of something else as it is
                 held.enter_context(folder.lock())
                 check_writable(request.output)
@@ -113,7 +110,7 @@ def train(
             run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
         if record.status == "running":
             run.go(METHODS[request.method], request.dp, notes)
-        elif loop.rank() == 0:
+        elif processes.rank() == 0:
             folder.close()
         return run.record
 
@@ -128,7 +125,7 @@ def _begun(
     start = {
         "created": now(),
         "command": list(request.command),
-        "processes": loop.world(),
+        "processes": processes.world(),
         "device": loaded.device,
         "threads": torch.get_num_threads(),
         "gradient_checkpointing": request.gradient_checkpointing,
@@ -261,13 +258,13 @@ class _Run:
             raise InputError(what, where=str(folder.path), fix=fix)
         phases = protected.phases
         last = {phase.stage: number for number, phase in enumerate(phases)}
-        with loop.together():
+        with processes.together():
             first, state, seconds = folder.restore()
             folder.check_left(seconds)
             if first:
                 before_it = folder.stages / phases[first - 1].key
                 load_adapter(stream.student.model, before_it)
-        if len({*loop.gathered([(first, state.step)])}) > 1:
+        if len({*processes.gathered([(first, state.step)])}) > 1:
             what = "the processes differ in what they find in the run folder"
             fix = "let all of them read and write the same folders"
             raise InputError(what, where=str(folder.path), fix=fix)
@@ -275,7 +272,7 @@ class _Run:
         with protected.during():
             for number, phase in enumerate(phases[first:], first):
                 seconds[phase.key] = self._train(number, phase, state, seconds)
-                if loop.rank() == 0:
+                if processes.rank() == 0:
                     with replaced(folder.stages / phase.key) as part:
                         save_adapter(
                             stream.student.model,
@@ -288,15 +285,15 @@ class _Run:
                     self._answer(phase, list(last), seconds)
                 self._keep(seconds=dict(seconds), notes=list(notes))
                 state = loop.State()
-                if loop.rank() == 0:
+                if processes.rank() == 0:
                     folder.save(number + 1, state, seconds)
-        if loop.rank() == 0:
+        if processes.rank() == 0:
             self._keep(status="complete", files=folder.files())
             folder.close()
 
     def _keep(self, **fields: object) -> None:
         self.record = self.record.model_copy(update=fields)
-        if loop.rank() == 0:
+        if processes.rank() == 0:
             self.folder.write(self.record)
 
     def _train(
@@ -309,7 +306,7 @@ class _Run:
         def after(record: loop.StepRecord, snapshot: Callable[[], loop.State]) -> None:
             done = int(record["step"])
             self.progress(f"{what}, steps", done, phase.steps)
-            if loop.rank() == 0:
+            if processes.rank() == 0:
                 folder.log(record)
                 if done % settings.save_every == 0 or done == phase.steps:
                     folder.save(number, snapshot(), seconds)
@@ -347,7 +344,7 @@ class _Run:
                     row[tasks.index(task)] = accuracy(self.loaded, prompts)
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
         matrix = [*self.record.accuracy[:number], row]
-        if loop.rank() == 0:
+        if processes.rank() == 0:
             names = [name.partition("-")[2] for name in stages[: number + 1]]
             table = pd.DataFrame(matrix, names, tasks, dtype=float)
             write_text(self.folder.accuracy, table.to_csv(index_label="after"))
@@ -369,8 +366,8 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
         If logits are NaN or infinite.
     """
     right: list[float] = []
-    if mine := loop.share(prompts):
+    if mine := processes.share(prompts):
         with undisturbed(loaded.model):
             table = score(loaded, mine, passes=[_ANSWERS])[_ANSWERS]
         right = table.columns["normalised"].tolist()
-    return float(np.mean(loop.gathered(right)))
+    return float(np.mean(processes.gathered(right)))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from spark_audit.audits import find
 from spark_audit.audits.base import Audit, Context
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.results.evidence import Evidence

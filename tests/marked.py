@@ -8,7 +8,8 @@ import numpy as np
 
 from spark_audit.data.canaries import draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span
-from spark_audit.manifest.layout import ManifestLayout, TokenCorpus
+from spark_audit.manifest.layout import ManifestLayout
+from spark_audit.manifest.token_corpus import TokenCorpus
 from spark_audit.scoring.table import TokenTable
 
 

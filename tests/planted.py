@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.encodings import parts_of, slots
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import parts_of, slots
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.table import COLUMN_TYPES, Pass
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.matching import match_spans

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from forks import python
 
-from spark_audit.manifest.file import seal, write_manifest
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.file import write_manifest
 from spark_audit.scoring.table import COLUMN_TYPES, TokenTable
 
 ROOT = Path(__file__).parents[1]

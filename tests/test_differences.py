@@ -18,11 +18,8 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import (
-    load_manifest,
-    seal,
-    write_manifest,
-)
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import canonical_json

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
-    "errors names sentences",
+    "errors names sentences json_values",
     "stats",
     "files provenance messages clock options",
     "previous results terminal",
@@ -33,13 +33,16 @@ LAYERS = (
     "cli __main__",
 )
 TRAIN_LAYERS = (
-    "training_settings training_request training_rows losses",
-    "lora",
-    "adapter_folder student",
+    "training_settings training_request training_rows losses processes",
+    "lora training_corpus",
+    "adapter_folder student tensor_files",
     "loop",
     "stream",
     "token_scores",
-    "phases",
+    "scores_in_training scored_examples",
+    "fine_tuning",
+    "task_phase",
+    "distilled_replay correction method",
     "methods privacy_accounting",
     "dpsgd frozen_noise",
     "privacy",

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_train.training_rows import ORDERS
+from spark_train.training_corpus import ORDERS
 
 Order: TypeAlias = int | Literal["second"]
 """A task order by its number, or the first one on the second base."""

@@ -19,9 +19,9 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Plan
+from spark_audit.audits.mia.best_guess import characters
 from spark_audit.audits.mia.texts import (
     FOLDS,
-    characters,
     dealt,
     enough,
     permuted,
@@ -159,9 +159,6 @@ def _cue(text: str, span: ManifestSpan) -> int:
         if text[: span.start].endswith(head) and text[span.end :].startswith(tail):
             return number
     return 0
-
-
-# --- forms, places, and texts that tell the sides -------------------------------------
 
 
 MIN_CLUSTERS_OF_STRATUM = 2

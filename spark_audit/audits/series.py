@@ -15,13 +15,14 @@ from spark_audit import sentences
 from spark_audit.audits import identifiers
 from spark_audit.audits.base import Context, Metric, Plan, Tables
 from spark_audit.audits.canary.epsilon import coin_figures
+from spark_audit.audits.mia.best_guess import best_guess
 from spark_audit.audits.mia.estimates import MembershipGroup
-from spark_audit.audits.mia.scores import NO_MEMBERS, reference_table, scored_text
-from spark_audit.audits.mia.texts import best_guess, labelled, without_model
+from spark_audit.audits.mia.score_tables import NO_MEMBERS, reference_table, scored_text
+from spark_audit.audits.mia.texts import labelled, without_model
 from spark_audit.audits.utility import UNORDERED, OfSeries, tasks_in_order
 from spark_audit.data.canaries import CANARY_FORMATS
+from spark_audit.manifest.encodings import key_of, parts_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
-from spark_audit.manifest.sequences import key_of, parts_of
 from spark_audit.names import BASE, CheckpointName, series_of
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Claim, Finding, Row

@@ -156,9 +156,6 @@ def _is_below_chance(broken: Guard) -> bool:
     return plain_text.value is None or plain_text.value > chance
 
 
-# --- what is scored -------------------------------------------------------------------
-
-
 def _units(manifest: Manifest) -> Units:
     rows = [row for row in manifest.examples if row.canary_id is None]
     trained_on = trained_identifiers(manifest, canaries=False)
@@ -209,9 +206,6 @@ def _scored(
     kinds = dict.fromkeys((*UNIT_SCORES, "rate"), float)
     kinds |= dict.fromkeys(("trained", "sure", "won"), bool)
     return pd.DataFrame(found, columns=[*UNIT_FACTS, *UNIT_SCORES]).astype(kinds)
-
-
-# --- tests ----------------------------------------------------------------------------
 
 
 class Returned(NamedTuple):
@@ -348,9 +342,6 @@ def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Facts:
         )
 
     return {"plain_text": row(name, nll), "base": row(BASE, of_base), "chance": chance}
-
-
-# --- what a failure voids -------------------------------------------------------------
 
 
 def faults(guards: Iterable[Guard], name: str) -> list[Guard]:

@@ -25,9 +25,9 @@ from spark_audit.audits.ratio_rows import (
 )
 from spark_audit.audits.supervision import COLUMN, by_supervision, trained_identifiers
 from spark_audit.data.occurrences import DOSES, dose_group
+from spark_audit.manifest.encodings import key_of
+from spark_audit.manifest.identifier_forms import WORDED
 from spark_audit.manifest.schema import Manifest, ManifestTwins
-from spark_audit.manifest.sequences import key_of
-from spark_audit.manifest.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import AuditResult, Claim, Contrast, Finding, Hits, Row
 from spark_audit.results.evidence import Evidence, Measured

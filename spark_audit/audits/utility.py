@@ -22,15 +22,15 @@ from spark_audit.audits.base import (
     scored,
 )
 from spark_audit.errors import InputError, one_of
+from spark_audit.manifest.encodings import key_of, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.manifest.sequences import key_of, task_labels
 from spark_audit.names import ANY_NAME, CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.rows import grouped
 from spark_audit.scoring.answers import normalised
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats import accuracy
+from spark_audit.stats import accuracy, accuracy_intervals
 from spark_audit.stats.bootstrap import Weights, draw_in_strata, sign_flip
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.intervals import rate_estimate
@@ -221,7 +221,7 @@ class Utility(OfSeries):
                 np.array(codes), replicates=context.replicates, seed=context.seed
             )
 
-        def draws(*sides: accuracy.Answers) -> np.ndarray:
+        def draws(*sides: accuracy_intervals.Answers) -> np.ndarray:
             """Sums in the same resamples of the same questions for all series."""
             sums = np.concatenate([side.sums for side in sides], axis=1)
             return weights(tuple(sides[0].strata())).totals(sums)
@@ -355,12 +355,14 @@ class Series:
     correct: np.ndarray
     n_clusters: int
 
-    def answers(self, keep: Collection[str] | None = None) -> accuracy.Answers:
+    def answers(
+        self, keep: Collection[str] | None = None
+    ) -> accuracy_intervals.Answers:
         """Sums by cluster, over some of the examples."""
         every = self.rows["example"]
         kept = every.isin(every if keep is None else keep).to_numpy()
         rows = self.rows[kept]
-        return accuracy.Answers.of_rows(
+        return accuracy_intervals.Answers.of_rows(
             self.correct[kept],
             self.tasks.index.get_indexer(pd.Index(rows["task"])),
             rows["code"].to_numpy(),
@@ -435,14 +437,14 @@ def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[
         if (reason := series.reason(metric)) is not None:
             estimate = Estimate.missing(reason)
         else:
-            found = accuracy.accuracy_estimate(answers, metric, drawn=drawn)
+            found = accuracy_intervals.accuracy_estimate(answers, metric, drawn=drawn)
             estimate = with_mde(found)
             if metric in accuracy.LEVEL_METRICS:
                 null = float(accuracy.task_weights(metric, len(tasks)) @ chances)
             if metric == "forgetting" and estimate.value is not None:
                 estimate = estimate.noting(BIASED)
         yield Utility.row(estimate.decided(paper=paper), name, metric, null=null)
-    rates = accuracy.matrix_of(drawn, answers.shape)
+    rates = accuracy_intervals.matrix_of(drawn, answers.shape)
     for (t, stage), (i, task) in product(
         enumerate(series.stages), enumerate(tasks.index)
     ):
@@ -473,11 +475,15 @@ def _contrasts(
         if not alike:
             reason = ASKED_OTHERWISE
         if reason is None:
-            estimate = accuracy.accuracy_difference(*sides, metric, drawn=draws(*sides))
+            estimate = accuracy_intervals.accuracy_difference(
+                *sides, metric, drawn=draws(*sides)
+            )
         else:
             estimate = Estimate.missing(reason)
         if estimate.value is not None:
-            one, other = (accuracy.cluster_shares(side, metric) for side in sides)
+            one, other = (
+                accuracy_intervals.cluster_shares(side, metric) for side in sides
+            )
             # Shares are quotients: what is no difference must not count as one.
             apart = np.where(np.abs(one - other) < 1e-12, 0.0, one - other)
             if np.count_nonzero(apart) > 1:

@@ -167,7 +167,7 @@ def export(
     redact
         Leave text and scores out, and number rows and sources.
     """
-    from spark_audit.manifest.file import redact as redacted
+    from spark_audit.manifest.redaction import redact as redacted
 
     check_output(output)
     console.keep_apart([output], [manifest])
@@ -190,7 +190,7 @@ def rows(
     output
         Folder: rows.jsonl has members.jsonl first, then non_members.jsonl.
     """
-    from spark_audit.audits.mia.referee import peer_rows
+    from spark_audit.audits.mia.peer_rows import peer_rows
     from spark_audit.files import check_writable, write_text
     from spark_audit.manifest.file import original
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from spark_audit.audits.base import Plan
+from spark_audit.manifest.encodings import example_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import example_of
 from spark_audit.scoring.table import ITEMS
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from spark_audit.manifest.encodings import Encodings
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import Encodings
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded

@@ -43,7 +43,7 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     if not request.data:
         return find_manifest(checkpoint)
     from spark_audit.data.examples import data_files, read_examples
-    from spark_audit.manifest.build import task_manifest
+    from spark_audit.manifest.task_manifest import task_manifest
 
     name = "+".join(dict.fromkeys(path.stem for path in request.data))
     return task_manifest(

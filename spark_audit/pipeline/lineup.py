@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from spark_audit.audits.base import Audit, Plan
 from spark_audit.checkpoints.run_record import trained_order
 from spark_audit.errors import InputError
+from spark_audit.manifest.encodings import example_of
 from spark_audit.manifest.file import limited
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import example_of
 from spark_audit.names import (
     BASE,
     RELEARNED_BASE,

@@ -1,5 +1,5 @@
-from .accuracy import accuracy_difference as accuracy_difference
-from .accuracy import accuracy_estimate as accuracy_estimate
+from .accuracy_intervals import accuracy_difference as accuracy_difference
+from .accuracy_intervals import accuracy_estimate as accuracy_estimate
 from .balance import balance_rows as balance_rows
 from .bootstrap import holm as holm
 from .bootstrap import max_t as max_t

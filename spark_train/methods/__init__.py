@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_train.methods import ewc, gem, olora, pecl, spark
-from spark_train.stream import COMMON, Method
+from spark_train.method import COMMON, Method
+from spark_train.methods import ewc, gem, mtl, olora, pecl, spark
 
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
-        *(spark.ER, spark.ER_PTPC, ewc.EWC, gem.GEM, spark.MTL, olora.OLORA),
+        *(spark.ER, spark.ER_PTPC, ewc.EWC, gem.GEM, mtl.MTL, olora.OLORA),
         *(pecl.PECL, spark.SD_REPLAY, spark.SEQFT, spark.SPARK),
     )
 }

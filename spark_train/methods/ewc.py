@@ -14,9 +14,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from spark_train.loop import Phase, Sums, added, by_weight, flat_gradient, share
-from spark_train.phases import learning, response_loss
-from spark_train.stream import Method, Stream, task_by_task
+from spark_train.fine_tuning import response_loss
+from spark_train.loop import Phase, Sums, by_weight, flat_gradient
+from spark_train.method import Method, task_by_task
+from spark_train.processes import added, share
+from spark_train.stream import Stream
+from spark_train.task_phase import learning
 
 Weights = Mapping[str, Tensor]
 

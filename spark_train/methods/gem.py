@@ -20,9 +20,11 @@ import torch
 from scipy.optimize import nnls
 
 from spark_audit.clock import Clock
+from spark_train.fine_tuning import TASK
 from spark_train.loop import Phase, accumulate, flat_gradient, set_gradient
-from spark_train.phases import TASK, learning
-from spark_train.stream import Method, Stream, task_by_task
+from spark_train.method import Method, task_by_task
+from spark_train.stream import Stream
+from spark_train.task_phase import learning
 from spark_train.training_rows import TrainRow
 
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from spark_audit.provenance import seed_for
 from spark_train.loop import Phase, Sums
 from spark_train.lora import old_and_new, set_aside
-from spark_train.phases import learning
-from spark_train.stream import Method, Stream, task_by_task
+from spark_train.method import Method, task_by_task
+from spark_train.stream import Stream
+from spark_train.task_phase import learning
 
 
 @task_by_task

@@ -28,12 +28,15 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_train.loop import Phase, Rows, Sums, Term, gathered
+from spark_train.fine_tuning import TASK
+from spark_train.loop import Phase, Rows, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
+from spark_train.method import Method, task_by_task
 from spark_train.methods.ewc import drift, fisher
-from spark_train.phases import TASK, learning
-from spark_train.stream import Method, Stream, task_by_task
-from spark_train.token_scores import scored
+from spark_train.processes import gathered
+from spark_train.scores_in_training import scored
+from spark_train.stream import Stream
+from spark_train.task_phase import learning
 from spark_train.training_rows import TrainRow, collate, padded
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from spark_train.correction import correction
+from spark_train.distilled_replay import Distillation
 from spark_train.loop import Phase
-from spark_train.phases import Distillation, Rehearsal, correction, learning
-from spark_train.stream import REHEARSAL, Method, Stream, task_by_task
+from spark_train.method import REHEARSAL, Method, task_by_task
+from spark_train.stream import Stream
+from spark_train.task_phase import Rehearsal, learning
 
 _READS = "the teacher and the sensitivity scores read rows without noise"
+
 _NOT_POISSON = "correction draws its rows otherwise than by Poisson sampling"
 
 
@@ -49,36 +51,23 @@ def spark(stream: Stream, k: int) -> list[Phase]:
 
 
 SEQFT = Method("seqft", seqft, no_epsilon="")
+
 ER = Method("er", er, reads=REHEARSAL, no_epsilon="")
+
 ER_PTPC = Method(
     "er-ptpc",
     er_ptpc,
     reads=(*REHEARSAL, "ptpc"),
     no_epsilon=f"{_NOT_POISSON}, and its teacher reads them without noise",
 )
+
 SD_REPLAY = Method(
     "sd-replay", sd_replay, reads=("replay", "sensitivity"), no_epsilon=_READS
 )
+
 SPARK = Method(
     "spark",
     spark,
     reads=("replay", "sensitivity", "ptpc"),
     no_epsilon=f"{_READS}, and {_NOT_POISSON}",
 )
-
-
-# --- all tasks at once ----------------------------------------------------------------
-
-
-def mtl(stream: Stream) -> list[Phase]:
-    """Multi-task learning: tasks shuffled together; the paper's upper bound, no BWT.
-
-    One task of all rows, ``1-all``; accuracy is measured on each of them.
-    """
-    rows = [row for task in stream.tasks for row in stream.rows[task]]
-    phase = learning(replace(stream, rows={"all": rows}), 0, purpose="all tasks")
-    rates = phase.rates and dict.fromkeys(stream.tasks, phase.rates["all"])
-    return [replace(phase, tasks=stream.tasks, rates=rates)]
-
-
-MTL = Method("mtl", mtl, no_epsilon="")

@@ -14,9 +14,9 @@ from audited import canary, claims, evidence, plan, said, the_one
 from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.ranks import TIED, Judged, ranked
 from spark_audit.audits.ratio_rows import bounded
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.encodings import key_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import key_of
 from spark_audit.results import AuditResult, Contrast
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.canary_ranks import null_moments

@@ -23,7 +23,7 @@ from planted import PLANTED, World
 
 from spark_audit.audits import about, all_audits
 from spark_audit.errors import InputError
-from spark_audit.manifest.sequences import key_of
+from spark_audit.manifest.encodings import key_of
 from spark_audit.names import series_of
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.results.evidence import Evidence

@@ -27,7 +27,7 @@ from spark_audit.audits.extract.rates import (
     hits_power,
     splits_apart,
 )
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable

@@ -10,9 +10,9 @@ from audited import evidence, extract, natural, plan
 from spark_audit.audits.extract.audit import PROMPTED
 from spark_audit.audits.extract.prompt_table import NOT_ASKED, prompt_table
 from spark_audit.audits.extract.prompts import graded, listed
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.encodings import parts_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import parts_of
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
 Known = Callable[[str, int], bool]

@@ -22,7 +22,7 @@ from synthetic import Case
 from spark_audit.audits.base import Context
 from spark_audit.audits.matched.sensitivity import VARIANTS, other_pairs
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
 from spark_audit.results import AuditResult, number
 from spark_audit.stats.power import mde
 

@@ -9,20 +9,16 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
+from spark_audit.audits.mia.best_guess import best_guess
 from spark_audit.audits.mia.guards import covariate_table
-from spark_audit.audits.mia.scores import (
+from spark_audit.audits.mia.score_tables import (
     ALL_SCORES,
     DECLARED_SCORES,
-    NOTHING_FELL,
     mean_rank,
     membership_scores,
 )
-from spark_audit.audits.mia.texts import (
-    best_guess,
-    blind_classifier,
-    label_test,
-    permuted,
-)
+from spark_audit.audits.mia.scores import NOTHING_FELL
+from spark_audit.audits.mia.texts import blind_classifier, label_test, permuted
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.clustered_roc import Design
 

@@ -14,12 +14,14 @@ from audited import change, figure, mia, the_one
 
 from spark_audit.audits.mia import audit as mia_audit
 from spark_audit.audits.mia import guards as mia_guards
-from spark_audit.audits.mia import texts as mia_texts
+from spark_audit.audits.mia import texts
 from spark_audit.audits.mia.guards import SIDES_DIFFER, TEXTS_DIFFER, UNGUARDED
-from spark_audit.audits.mia.referee import peer_rows
+from spark_audit.audits.mia.peer_rows import peer_rows
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import redact, seal, write_manifest
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.file import write_manifest
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
@@ -291,13 +293,13 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
 
 def test_a_guard_that_fails_by_chance_hides_no_memory(make_world, monkeypatch):
     """Of random splits one in twenty looks unlike: certain memory is still told."""
-    real = mia_texts.blind_classifier
+    real = texts.blind_classifier
 
     def unlucky(*given: Any, **options: Any) -> Any:
         told, scores = real(*given, **options)
         return told | {"blind_p": 0.03}, scores
 
-    monkeypatch.setattr(mia_texts, "blind_classifier", unlucky)
+    monkeypatch.setattr(texts, "blind_classifier", unlucky)
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
     assert guard(result, "blind text classifier").passed is False
     assert finding_of(result, "ours").claim == "membership"

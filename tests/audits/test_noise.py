@@ -8,7 +8,7 @@ import pytest
 from audited import evidence, noise, plan, the_one
 
 from spark_audit.audits.noise import INSENSITIVE
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Row
 from spark_audit.scoring.table import Pass, TokenTable

@@ -14,7 +14,7 @@ from spark_audit.audits.mia.audit import judged_scores
 from spark_audit.audits.mia.estimates import MembershipGroup
 from spark_audit.audits.mia.guards import Findings
 from spark_audit.audits.mia.referee import given_files, read_scores
-from spark_audit.audits.mia.scores import MEMBERSHIP_FPRS
+from spark_audit.audits.mia.score_tables import MEMBERSHIP_FPRS
 from spark_audit.errors import InputError
 
 ROWS = 240

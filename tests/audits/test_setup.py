@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from spark_audit.audits.setup_guards import ALARM, consistent, setup_guards
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
 

@@ -11,7 +11,7 @@ from tiny_models import make_tokenizer
 from transformers import AutoModelForCausalLM
 
 from spark_audit.audits.identifiers import identifier_facts
-from spark_audit.audits.mia.scores import membership_scores
+from spark_audit.audits.mia.score_tables import membership_scores
 from spark_audit.audits.setup_guards import faults, setup_guards
 from spark_audit.audits.supervision import (
     NOT_READ,
@@ -25,7 +25,7 @@ from spark_audit.data.encoding import encode_rows
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.training_input import TrainingInput, Turn
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
 from spark_audit.manifest.sequences import items_for
 from spark_audit.results import Hits
 from spark_audit.scoring.score import score

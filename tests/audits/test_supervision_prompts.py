@@ -7,8 +7,10 @@ from tiny_models import make_tokenizer
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.training_input import TrainingInput
+from spark_audit.manifest.asked_prompts import asked_keys
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.sequences import asked_keys, items_for, parts_of
+from spark_audit.manifest.encodings import parts_of
+from spark_audit.manifest.sequences import items_for
 from spark_audit.scoring.table import Pass
 
 PROMPTS = ("last8", "last16", "last32", "cue", "association")

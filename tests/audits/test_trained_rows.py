@@ -14,7 +14,7 @@ from spark_audit.audits.trained_rows import (
     question_of,
     without_answered,
 )
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Guard, Row
 from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable

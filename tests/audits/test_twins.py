@@ -11,9 +11,10 @@ import pytest
 from audited import claims, plan, twins
 
 from spark_audit.audits.base import Context
-from spark_audit.manifest.file import limited, seal
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.encodings import example_of, key_of
+from spark_audit.manifest.file import limited
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import example_of, key_of
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass, TokenTable
 

@@ -9,9 +9,9 @@ from audited import conclude, evidence, plan, the_one, utility
 
 from spark_audit.audits.base import Context
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.encodings import key_of, task_labels
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import key_of, task_labels
 from spark_audit.results import AuditResult, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass, TokenTable

@@ -61,7 +61,7 @@ def stand_still() -> None:
         "spark_train.cli",
         "spark_train.training_run",
         "spark_train.relearn",
-        "spark_train.token_scores",
+        "spark_train.scored_examples",
         "spark_train.methods.spark",
     ):
         module: Any = importlib.import_module(name)

@@ -13,14 +13,9 @@ import pytest
 
 from spark_audit.errors import InputError, SparkError
 from spark_audit.manifest import packed_lists as tables
-from spark_audit.manifest.file import (
-    BATCH,
-    check_output,
-    digest,
-    load_manifest,
-    seal,
-    write_manifest,
-)
+from spark_audit.manifest.arrow_file import BATCH
+from spark_audit.manifest.content import digest, seal
+from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import Manifest, ManifestExample
 

@@ -16,7 +16,7 @@ from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import redact
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for, score
 from spark_audit.provenance import canonical_json

@@ -13,13 +13,13 @@ from spark_audit.data.canaries import draw
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
 from spark_audit.data.pii import luhn
+from spark_audit.manifest.identifier_forms import Forms
 from spark_audit.manifest.layout import ManifestLayout, Rows
 from spark_audit.manifest.twins import (
     FEWEST,
     HELD_OUT,
     MOST,
     TWINS,
-    Forms,
     Identifiers,
     twin_sets,
 )

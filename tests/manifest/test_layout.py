@@ -9,16 +9,15 @@ import pytest
 from marked import made_corpus, made_table, make_example
 
 from spark_audit.errors import InputError
-from spark_audit.manifest.layout import (
-    ManifestLayout,
-    Rows,
+from spark_audit.manifest.layout import ManifestLayout, Rows
+from spark_audit.manifest.pair_selection import Balance, SelectedPairs
+from spark_audit.manifest.settings import BuildSettings
+from spark_audit.manifest.token_corpus import (
     TokenCorpus,
     covariates,
     pool,
     token_classes,
 )
-from spark_audit.manifest.selection import Balance, SelectedPairs
-from spark_audit.manifest.settings import BuildSettings
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import redact
 from spark_audit.manifest.overview import describe
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 
 

@@ -8,18 +8,17 @@ from marked import make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
-from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import (
+from spark_audit.manifest.asked_prompts import (
     CUE,
     MAX_TOKENS_BEFORE_CUE,
     PROMPTS,
     CuedIdentifier,
     asked_keys,
-    example_of,
-    items_for,
-    parts_of,
 )
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.encodings import example_of, parts_of
+from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import items_for
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.store import Store

@@ -14,15 +14,9 @@ from marked import make_canary_row, make_example
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import (
-    check_fit,
-    digest,
-    limited,
-    load_manifest,
-    redact,
-    seal,
-    write_manifest,
-)
+from spark_audit.manifest.content import digest, seal
+from spark_audit.manifest.file import check_fit, limited, load_manifest, write_manifest
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 
 REGENERATE = """run, from the repository root:

@@ -19,23 +19,16 @@ from spark_audit.data.injection import inject
 from spark_audit.data.sensitivity import stop_word_ranges
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.layout import ManifestLayout, Rows, TokenCorpus
+from spark_audit.manifest.canary_sets import canary_sets, is_whole
+from spark_audit.manifest.clusters import WIDESPREAD_ROWS, Clusters, clusters
+from spark_audit.manifest.layout import ManifestLayout, Rows
+from spark_audit.manifest.membership_rows import duplicates, membership
 from spark_audit.manifest.overview import describe
-from spark_audit.manifest.selection import (
-    CUT_OFF,
-    NO_TOKEN,
-    WIDESPREAD_ROWS,
-    Clusters,
-    SelectedPairs,
-    canary_sets,
-    clusters,
-    duplicates,
-    is_whole,
-    low_sensitivity,
-    match,
-    membership,
-)
+from spark_audit.manifest.pair_selection import SelectedPairs, match
+from spark_audit.manifest.quiet_tokens import low_sensitivity
+from spark_audit.manifest.records import CUT_OFF, NO_TOKEN
 from spark_audit.manifest.settings import BuildSettings
+from spark_audit.manifest.token_corpus import TokenCorpus
 from spark_audit.scoring.score import item
 from spark_audit.stats.matching import SPAN_NOT_SCORED
 

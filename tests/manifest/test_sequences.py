@@ -12,13 +12,9 @@ from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.encodings import key_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import (
-    MORE_TOKENS,
-    items_for,
-    key_of,
-    row_prompts,
-)
+from spark_audit.manifest.sequences import MORE_TOKENS, items_for, row_prompts
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass

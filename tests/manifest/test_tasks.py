@@ -10,15 +10,12 @@ from marked import make_example
 
 from spark_audit.audits import about, all_audits, find
 from spark_audit.errors import InputError
-from spark_audit.manifest.build import task_manifest
-from spark_audit.manifest.file import check_fit, digest, load_manifest, write_manifest
+from spark_audit.manifest.content import digest
+from spark_audit.manifest.encodings import key_of, task_labels
+from spark_audit.manifest.file import check_fit, load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import (
-    MORE_TOKENS,
-    items_for,
-    key_of,
-    task_labels,
-)
+from spark_audit.manifest.sequences import MORE_TOKENS, items_for
+from spark_audit.manifest.task_manifest import task_manifest
 from spark_audit.scoring.table import Pass
 
 GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")

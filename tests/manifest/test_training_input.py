@@ -13,8 +13,9 @@ from spark_audit.data.injection import inject
 from spark_audit.data.training_input import TrainingInput, Turn
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import load_manifest, redact, write_manifest
-from spark_audit.manifest.sequences import Encodings
+from spark_audit.manifest.encodings import Encodings
+from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.redaction import redact
 
 HEAD = "<s>User: call 555-0142 or 555-0199.\nBot: "
 ANSWER = "Ask Maria Jones."

@@ -19,7 +19,8 @@ from spark_audit.data.examples import write_examples
 from spark_audit.errors import CheckpointError, InputError, SparkError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import load_manifest, seal, write_manifest
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline.engines import local

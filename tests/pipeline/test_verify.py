@@ -17,7 +17,8 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.errors import SparkError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import load_manifest, seal, write_manifest
+from spark_audit.manifest.content import seal
+from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.pipeline.verification.verify import verify
 from spark_audit.report.folder import read_report

@@ -3,13 +3,12 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import stats as scipy_stats
 
-from spark_audit.stats.accuracy import (
-    ACCURACY_METRICS,
+from spark_audit.stats.accuracy import ACCURACY_METRICS, reason_against
+from spark_audit.stats.accuracy_intervals import (
     Answers,
     accuracy_difference,
     accuracy_estimate,
     cluster_shares,
-    reason_against,
 )
 from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
 from spark_audit.stats.intervals import rate_estimate

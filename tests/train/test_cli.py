@@ -139,7 +139,7 @@ def test_every_flag_reaches_training(asked, capsys):
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_the_first_process_prints(rank, monkeypatch, capsys):
-    monkeypatch.setattr("spark_train.loop.rank", lambda: rank)
+    monkeypatch.setattr("spark_train.processes.rank", lambda: rank)
     assert run(RUN) == 0
     out, err = capsys.readouterr()
     assert ("Last 0.5" in out, "said before" in err) == (rank == 0, rank == 0)

@@ -20,7 +20,7 @@ from plain_training import (
     same,
 )
 
-from spark_train.phases import correction
+from spark_train.correction import correction
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
 

@@ -16,7 +16,7 @@ from run_training import steps, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.errors import CheckpointError, InputError
-from spark_train import loop as distributed
+from spark_train import processes
 
 # With --cpu accelerate starts one process only (more need MPI); with --multi_gpu it
 # starts as many as it is told, and on a machine without CUDA they speak over gloo.
@@ -213,17 +213,17 @@ def test_a_fault_is_one_line(kind, codes, told, pair):
 def test_a_rank_that_was_left_behind_is_no_launch(world, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", world)
-    assert distributed.assemble("auto") == "auto"
-    assert (distributed.world(), distributed.rank()) == (1, 0)
+    assert processes.assemble("auto") == "auto"
+    assert (processes.world(), processes.rank()) == (1, 0)
 
 
 def test_the_first_process_tells_another_s_fault(monkeypatch):
     fault = CheckpointError("is broken", where="x")
-    monkeypatch.setattr(distributed, "gathered", lambda own: [fault])
-    with pytest.raises(CheckpointError, match="is broken"), distributed.together():
+    monkeypatch.setattr(processes, "gathered", lambda own: [fault])
+    with pytest.raises(CheckpointError, match="is broken"), processes.together():
         pass
-    monkeypatch.setattr(distributed, "rank", lambda: 1)
-    with pytest.raises(SystemExit, match="3"), distributed.together():
+    monkeypatch.setattr(processes, "rank", lambda: 1)
+    with pytest.raises(SystemExit, match="3"), processes.together():
         raise fault
 
 
@@ -231,9 +231,9 @@ def test_a_process_that_is_gone_is_no_defect(monkeypatch):
     def lost(*args: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(processes, "world", lambda: 2)
     monkeypatch.setattr("torch.distributed.all_reduce", lost)
     monkeypatch.setattr("accelerate.utils.gather_object", lost)
-    for call in (distributed.added, distributed.gathered):
+    for call in (processes.added, processes.gathered):
         with pytest.raises(InputError, match="another process of the run has stopped"):
             call(torch.ones(1))

@@ -13,9 +13,10 @@ from tiny_models import make_model
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
+from spark_train.fine_tuning import covered, fit, response_loss
 from spark_train.loop import Phase, State, Step, Term, run_phase
-from spark_train.phases import Rehearsal, covered, fit, learning, response_loss
 from spark_train.student import Student
+from spark_train.task_phase import Rehearsal, learning
 from spark_train.training_rows import encode_rows
 
 ROWS = [

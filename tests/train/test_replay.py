@@ -22,8 +22,9 @@ from plain_training import (
     same,
 )
 
-from spark_train.phases import Distillation, learning
+from spark_train.distilled_replay import Distillation
 from spark_train.stream import Stream
+from spark_train.task_phase import learning
 from spark_train.training_rows import TrainRow
 
 ROWS = make_rows(a=9, b=8, c=5)

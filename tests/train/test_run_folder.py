@@ -75,7 +75,7 @@ def test_processes_with_other_folders_are_refused(start, tmp_path, monkeypatch):
     def gathered(own):
         return [*own, (1, 0)] if own else []  # no faults are gathered, too
 
-    monkeypatch.setattr("spark_train.loop.gathered", gathered)
+    monkeypatch.setattr("spark_train.processes.gathered", gathered)
     with pytest.raises(InputError, match="processes differ in what they find"):
         start(tmp_path / "run")
 
@@ -193,7 +193,7 @@ def half(start, tmp_path_factory):
 
     run = tmp_path_factory.mktemp("half") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_train.phases.scored", stop)
+        patch.setattr("spark_train.distilled_replay.scored", stop)
         with pytest.raises(Killed):
             start(run)
     return run

@@ -16,7 +16,7 @@ from plain_training import (
 
 from spark_audit.errors import InputError
 from spark_train.loop import Phase, Step
-from spark_train.phases import Rehearsal, learning
+from spark_train.task_phase import Rehearsal, learning
 
 ROWS = make_rows(a=40, b=37, c=50)
 

@@ -21,7 +21,7 @@ ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
 WATCHED = (
     "spark_train.loop._record",
-    "spark_train.stream.write_atomically",
+    "spark_train.tensor_files.write_atomically",
     "spark_train.run_folder.write_atomically",
     "spark_train.training_run.save_adapter",
     "spark_train.training_run.write_text",

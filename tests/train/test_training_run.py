@@ -18,7 +18,7 @@ from spark_audit.checkpoints.task_series import series
 from spark_train.cli import run
 from spark_train.methods import METHODS, groups
 from spark_train.run_record import RunRecord
-from spark_train.training_rows import ORDERS
+from spark_train.training_corpus import ORDERS
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")

@@ -39,8 +39,8 @@ from spark_audit.audits.supervision import (
     is_known,
 )
 from spark_audit.data.canaries import RANKED
+from spark_audit.manifest.encodings import key_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
-from spark_audit.manifest.sequences import key_of
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable

@@ -31,7 +31,7 @@ from spark_audit.audits.extract.prompts import (
 from spark_audit.audits.supervision import (
     trained_identifiers,
 )
-from spark_audit.manifest import sequences
+from spark_audit.manifest import asked_prompts, encodings
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -74,10 +74,10 @@ class Extraction(Audit):
     under sampling, minus infinity if it cannot be sampled. ``dose`` is the number of
     trained rows that it was read in, 0 if it was held out, -1 if training cut it off in
     all of them; ``supervision`` what training did with it, where that is known.
-    ``first`` marks the first row of
-    a canary by id, which alone is evaluated. ``prompt`` is ``full`` or one of
-    :data:`~spark_audit.manifest.sequences.PROMPTS`, ``span`` the number of the span in
-    the manifest; ``parts`` and ``parts_right`` are those of
+    ``first`` marks the first row of a canary by id, which alone is evaluated.
+    ``prompt`` is ``full`` or one of
+    :data:`~spark_audit.manifest.asked_prompts.PROMPTS`, ``span`` the number of the
+    span in the manifest; ``parts`` and ``parts_right`` are those of
     :func:`~spark_audit.audits.extract.prompts.graded`, the columns of strings those of
     :func:`~spark_audit.audits.extract.guessing.string_facts`.
     """
@@ -105,7 +105,7 @@ class Extraction(Audit):
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples with an identifier whose tokens were scored, canaries too."""
         ids = sorted({example.id for example, *_ in spans_of(manifest)})
-        asked = sorted(sequences.asked_keys(manifest, listed(self.prompts)))
+        asked = sorted(asked_prompts.asked_keys(manifest, listed(self.prompts)))
         passes = {Pass(): ids, PROMPTED: asked, NUCLEUS: ids if self.top_p else []}
         return {wanted: keys for wanted, keys in passes.items() if keys}
 
@@ -113,12 +113,12 @@ class Extraction(Audit):
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         asked = listed(self.prompts)
-        keys = {*sequences.asked_keys(manifest, asked)}
+        keys = {*asked_prompts.asked_keys(manifest, asked)}
         trained_on = trained_identifiers(manifest)
         known = _known(manifest, trained_on)
         spans: list[PromptedIdentifier] = []
         for example, span, tokens in spans_of(manifest):
-            each = {p: sequences.key_of(p, span.start, example.id) for p in asked}
+            each = {p: encodings.key_of(p, span.start, example.id) for p in asked}
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
             text = example.text[span.start : span.end]
             spans.append(
@@ -142,7 +142,7 @@ class Extraction(Audit):
                 rows = np.array([*chain.from_iterable(each)], float)
                 yield name, dict(zip(EXTRACT_COLUMNS, rows.T, strict=True))
 
-        asks = map(sequences.parts_of, keys)
+        asks = map(encodings.parts_of, keys)
         trained = {p for p, _, of in asks if manifest.by_id[of].split == "train"}
         facts = {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]}
         return Evidence.of(units, measured(), facts)

@@ -35,7 +35,7 @@ from spark_audit.audits.extract.rates import (
     splits_apart,
 )
 from spark_audit.audits.identifiers import MIN_CLUSTERS_FOR_CLASSIFIER
-from spark_audit.manifest.selection import BARE
+from spark_audit.manifest.clusters import BARE
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import EXCESS

@@ -16,8 +16,8 @@ from spark_audit.audits.extract.rates import Facts, has_base, row_of
 from spark_audit.audits.setup_guards import ALARM
 from spark_audit.audits.unguessable import guesses
 from spark_audit.data.occurrences import finder, folded, string_of
+from spark_audit.manifest.identifier_forms import WORDED
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
-from spark_audit.manifest.twins import WORDED
 from spark_audit.results import Hits
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import clopper_pearson

@@ -22,7 +22,7 @@ from spark_audit.audits.extract.rates import (
     by_checkpoint,
     value_and_limits,
 )
-from spark_audit.manifest.sequences import PROMPTS
+from spark_audit.manifest.asked_prompts import PROMPTS
 from spark_audit.names import BASE
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.stats.bootstrap import holm_by_key

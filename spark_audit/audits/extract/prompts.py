@@ -17,7 +17,7 @@ from spark_audit.audits.supervision import (
     canary_supervision,
 )
 from spark_audit.errors import one_of
-from spark_audit.manifest import sequences
+from spark_audit.manifest import asked_prompts
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestExample,
@@ -152,8 +152,8 @@ def listed(prompts: str) -> list[str]:
     """
     names = [name.strip() for name in prompts.split(",")]
     for name in names:
-        one_of(name, "--prompts", (FULL_PROMPT, *sequences.PROMPTS))
-    return [name for name in sequences.PROMPTS if name in names]
+        one_of(name, "--prompts", (FULL_PROMPT, *asked_prompts.PROMPTS))
+    return [name for name in asked_prompts.PROMPTS if name in names]
 
 
 def spans_of(
@@ -176,7 +176,7 @@ def graded(
     of what has neither, and where no prompt tells which characters a token writes.
     """
     # In its row the string has the same tokens behind all prompts.
-    tails = [places[name] for name in sequences.TAILS if name in places]
+    tails = [places[name] for name in asked_prompts.TAILS if name in places]
     parts = [i for i, char in enumerate(text) if char.isdigit()]
     if kind == "EMAIL":
         parts = [at] if (at := text.find("@") - 1) >= 0 else []

@@ -20,15 +20,12 @@ from spark_audit.audits.base import (
     with_base,
 )
 from spark_audit.audits.claims import carriers
-from spark_audit.audits.mia import estimates, scores
+from spark_audit.audits.mia import estimates, score_tables
+from spark_audit.audits.mia.best_guess import best_guess
 from spark_audit.audits.mia.guards import Findings, Record, covariate_table
-from spark_audit.audits.mia.referee import (
-    given_files,
-    outside_scores,
-    read_rows,
-    read_scores,
-)
-from spark_audit.audits.mia.texts import best_guess, labelled, without_model
+from spark_audit.audits.mia.peer_rows import read_rows
+from spark_audit.audits.mia.referee import given_files, outside_scores, read_scores
+from spark_audit.audits.mia.texts import labelled, without_model
 from spark_audit.audits.mia.verdicts import findings, verdicts
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
@@ -88,8 +85,8 @@ class Membership(Audit):
     """
 
     name = "mia"
-    metrics = scores.MEMBERSHIP_METRICS
-    nothing = scores.NO_MEMBERS
+    metrics = score_tables.MEMBERSHIP_METRICS
+    nothing = score_tables.NO_MEMBERS
     unscored = TEXTS_NOT_SCORED
     over = "trained rows compared with held-out rows"
     chance = True
@@ -160,10 +157,10 @@ class Membership(Audit):
         if not ids or not scored:
             return Evidence()
         if borrowed := BASE not in scored:
-            scored, base = [BASE, *scored], scores.reference_table(manifest, ids)
+            scored, base = [BASE, *scored], score_tables.reference_table(manifest, ids)
         else:
             base = tables[BASE][Pass()]
-        texts = [scores.scored_text(manifest.by_id[key]) for key in ids]
+        texts = [score_tables.scored_text(manifest.by_id[key]) for key in ids]
         units, alone, blind = without_model(
             manifest,
             texts,
@@ -173,21 +170,23 @@ class Membership(Audit):
         )
         attacks = given_files(self.scores_file)
         outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
-        of_base = scores.membership_scores(base, manifest, ids)
+        of_base = score_tables.membership_scores(base, manifest, ids)
         read = {of: of_base[of] for of in OF_BASE}
         seed = seed_for(context.seed, "mia", "texts")
         guess = best_guess(texts, *labelled(units), read, seed=seed)
 
         def measured() -> Measured:
             unknown = dict.fromkeys(
-                scores.BASELINE_VARIANTS, np.full(len(units), np.nan)
+                score_tables.BASELINE_VARIANTS, np.full(len(units), np.nan)
             )
             for name in scored:
                 if name == BASE:
                     own = {**of_base, "texts": guess, "blind": blind}
                 else:
                     table = tables[name][Pass()]
-                    own = scores.membership_scores(table, manifest, ids, base=base)
+                    own = score_tables.membership_scores(
+                        table, manifest, ids, base=base
+                    )
                     own |= unknown
                 yield name, {**own, **outside[name]}
 
@@ -204,14 +203,20 @@ class Membership(Audit):
         at least 20 members and 20 non-members.
         """
         names, outside = list(evidence.checkpoints), evidence.facts.get("outside", [])
-        every = (*scores.ALL_SCORES, *outside)
+        every = (*score_tables.ALL_SCORES, *outside)
         values = {
             name: {of: evidence.row(name, of) for of in every}
-            | {of: evidence.row(BASE, of) for of in scores.BASELINE_VARIANTS}
+            | {of: evidence.row(BASE, of) for of in score_tables.BASELINE_VARIANTS}
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
-        known = evidence.units, values, context, scores.MEMBERSHIP_FPRS, seed("chance")
+        known = (
+            evidence.units,
+            values,
+            context,
+            score_tables.MEMBERSHIP_FPRS,
+            seed("chance"),
+        )
         groups = {
             group: estimates.MembershipGroup(*known, group, rows, seed(group))
             for group, rows in estimates.rows_by_group(evidence.units).items()
@@ -223,7 +228,7 @@ class Membership(Audit):
             for group in groups.values()
             for name in names
             for attack in (
-                *(every if group is pooled else scores.DECLARED_SCORES),
+                *(every if group is pooled else score_tables.DECLARED_SCORES),
                 "blind",
             )
             for row in rows_of(group, name, attack, judged)
@@ -232,8 +237,8 @@ class Membership(Audit):
             row
             for group in groups.values()
             for name, other in with_base(names, context.baselines)
-            for attack in scores.DECLARED_SCORES
-            if other != BASE or attack not in scores.RELATIVE_SCORES
+            for attack in score_tables.DECLARED_SCORES
+            if other != BASE or attack not in score_tables.RELATIVE_SCORES
             for row in contrasts_of(group, name, other, attack, judged)
         ]
         told, above = verdicts(names, [*rows, *contrasts], judged)
@@ -263,10 +268,10 @@ def rows_of(
 ) -> Iterator[Row]:
     """AUC and rates of one score, with what the guards say of it."""
     pooled = group.name == "pooled"
-    for metric in ("auc", *scores.MEMBERSHIP_FPRS):
+    for metric in ("auc", *score_tables.MEMBERSHIP_FPRS):
         estimate, null = group.estimate(name, attack, metric), dict[str, float]()
         if estimate.value is not None and metric != "auc":
-            null = group.chance(name, attack, scores.MEMBERSHIP_FPRS[metric])
+            null = group.chance(name, attack, score_tables.MEMBERSHIP_FPRS[metric])
         if attack == "blind" and estimate.value is not None:
             # Intervals that take cross-validated scores as given are too narrow.
             without_interval = Estimate(
@@ -344,7 +349,7 @@ def curve_table(
     Budgets of false positives run from what one non-member of the smallest task
     allows to 1; a rate is the mean over tasks, as in the rows.
     """
-    for name, attack in product(names, scores.DECLARED_SCORES):
+    for name, attack in product(names, score_tables.DECLARED_SCORES):
         if pooled.usable(name, attack):
             continue
         drawn, (values,) = pooled.drawn((name, attack))

@@ -12,12 +12,12 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.scores import (
+from spark_audit.audits.mia.score_tables import (
     BASELINE_VARIANTS,
     MIN_MEMBERS_FOR_AUC,
-    NOTHING_FELL,
     RELATIVE_SCORES,
 )
+from spark_audit.audits.mia.scores import NOTHING_FELL
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE

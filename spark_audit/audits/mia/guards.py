@@ -13,7 +13,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import guard
-from spark_audit.audits.mia import estimates, scores
+from spark_audit.audits.mia import estimates, score_tables
 from spark_audit.audits.mia.texts import label_test, labelled
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
@@ -139,7 +139,7 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     told: dict[str, Fact] = {
         "members": members,
         "others": others,
-        "fewest": scores.MIN_MEMBERS_FOR_AUC,
+        "fewest": score_tables.MIN_MEMBERS_FOR_AUC,
     }
     told |= {"tasks": facts["task"].nunique(), "seen": None}
     if least > 1:
@@ -220,13 +220,13 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
 
 def _untrained(found: Findings) -> None:
     pooled, alone = found.pooled, list[str]()
-    scored = [one for one in scores.ALL_SCORES if not pooled.usable(BASE, one)]
+    scored = [one for one in score_tables.ALL_SCORES if not pooled.usable(BASE, one)]
     ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
     if ps:
         together = pooled.correlation(BASE, dict.fromkeys(ps))
         least = correlated([*ps.values()], together)[0].min()
         found.before = bool(least < estimates.TEXTS_ALPHA)
-    for attack in scores.DECLARED_SCORES:
+    for attack in score_tables.DECLARED_SCORES:
         estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:
             alone.append(attack)
@@ -246,5 +246,5 @@ def _untrained(found: Findings) -> None:
             checkpoint=BASE,
         )
     if "loss" in found.apart:
-        found.apart |= {*scores.DECLARED_SCORES}
+        found.apart |= {*score_tables.DECLARED_SCORES}
         found.beside |= dict.fromkeys(alone, UNGUARDED)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.audits.mia import estimates, scores
+from spark_audit.audits.mia import estimates, score_tables
 from spark_audit.audits.mia.guards import (
     ALL_ROWS,
     Findings,
@@ -61,7 +61,7 @@ def verdicts(
             if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
             and getattr(row, "baseline", BASE) == BASE
             and row.value is not None
-            and row.of in scores.DECLARED_SCORES
+            and row.of in score_tables.DECLARED_SCORES
         }
         concluded, tests = _concluded(name, aucs, judged)
         found.append(concluded)
@@ -88,7 +88,7 @@ def _rates(
         if over_texts.value is None or rate.value is None or alone is None:
             continue
 
-        budget = scores.MEMBERSHIP_FPRS[metric]
+        budget = score_tables.MEMBERSHIP_FPRS[metric]
         chance = pooled.chance(name, attack, budget).get("null", budget)
         over_chance = estimates.less_chance(rate, chance)
         beyond = estimates.beyond_both(over_texts, over_chance)
@@ -224,7 +224,9 @@ def _concluded(
     """What is said of a checkpoint, and the tests of its usable scores."""
     pooled, tests = judged.pooled, dict[str, ScoreTest]()
     if not aucs:
-        reason = scores.NO_MEMBERS if len(pooled.rows) else estimates.TOO_FEW_MEMBERS
+        reason = (
+            score_tables.NO_MEMBERS if len(pooled.rows) else estimates.TOO_FEW_MEMBERS
+        )
         finding = Finding.not_tested(
             "mia", "mia.missing", checkpoint=name, reason=reason
         )

@@ -136,8 +136,6 @@ class Preparer:
             return self._conversation(row, place)
         return self._text(row)
 
-    # --- rows of text -----------------------------------------------------------------
-
     def _text(self, row: Conversation) -> Prepared:
         eos = self._tokenizer.eos_token or ""
         completion = row.completion
@@ -152,8 +150,6 @@ class Preparer:
             supervised = _from_divergence(whole, alone.ids.tolist(), len(text))
         training = self._training("added", supervised)
         return Prepared(row.prompt, completion, training)
-
-    # --- conversations ----------------------------------------------------------------
 
     def _conversation(self, row: Conversation, place: str) -> Prepared:
         whole, before, prompts = self._renderings(row, place)

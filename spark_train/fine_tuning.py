@@ -1,0 +1,90 @@
+"""Plain fine-tuning: the loss of rows, and a phase that only learns them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from spark_train.loop import Phase, State, Step, StepRecord, Sums, Term, run_phase
+from spark_train.losses import (
+    token_nll,
+)
+from spark_train.student import Student
+from spark_train.training_rows import TrainRow, collate
+
+TASK, REPLAY = "task", "replay"
+"""Roles of rows: a batch's current and its replayed ones."""
+
+
+def response_loss(
+    student: Student, rows: Sequence[TrainRow], *, scope: str, name: str = TASK
+) -> Sums:
+    """The summed NLL of the tokens that a scope covers (Eq. "task")."""
+    batch = collate(rows, student.device)
+    mask = batch.response if scope == "response" else batch.attention
+    hidden = student.hidden(batch, mask)
+    return {name: student.summed(hidden, batch, mask, mask, token_nll)}
+
+
+def covered(rows: Sequence[TrainRow], scope: str) -> int:
+    """Tokens that :func:`response_loss` covers; a row's first is never predicted."""
+    if scope == "full":
+        return sum(len(row) - 1 for row in rows)
+    return sum(int(row.response[1:].sum()) for row in rows)
+
+
+def fit(
+    student: Student,
+    rows: Sequence[TrainRow],
+    order: np.ndarray,
+    *,
+    name: str,
+    batch_size: int,
+    lr: float,
+    seed: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[float]:
+    """Learn whole rows and nothing else; the loss of each step, nats per token.
+
+    A fresh AdamW without weight decay; any dropout follows ``seed`` alone, so that a
+    run on one machine repeats to the bit.
+
+    Parameters
+    ----------
+    order
+        Shape ``(n,)``: indices of the rows as they are read, ``batch_size`` in each
+        step.
+    lr
+        Falls by half a cosine to 0.
+    progress
+        Called after each step with the steps done and all steps.
+
+    Raises
+    ------
+    InputError
+        If a loss is not finite.
+    """
+    losses: list[float] = []
+    steps = math.ceil(len(order) / batch_size)
+
+    def choose(step: int) -> Step:
+        chosen = [rows[i] for i in order[step * batch_size :][:batch_size]]
+        return Step({TASK: chosen})
+
+    def after(record: StepRecord, state: Callable[[], State]) -> None:
+        losses.append(float(record["loss"]))
+        progress(len(losses), steps)
+
+    phase = Phase(
+        stage=name,
+        part=TASK,
+        steps=steps,
+        lr=lr,
+        choose=choose,
+        terms=lambda rows: {TASK: Term(covered(rows[TASK], "full"))},
+        loss=lambda role, some: response_loss(student, some, scope="full"),
+    )
+    run_phase(student, phase, seed=seed, after=after)
+    return losses

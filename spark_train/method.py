@@ -1,0 +1,76 @@
+"""What a method is, and what a privacy option makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import TypeAlias
+
+from spark_train.loop import Phase
+from spark_train.stream import Stream
+
+Phases: TypeAlias = Callable[[Stream], list[Phase]]
+
+COMMON = ("loss", "lora")
+
+REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
+"""Settings of plain replay; distillation reads the whole group."""
+
+READS_NOT_DECLARED = "the method does not declare which rows it reads outside its steps"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A function from the stream of tasks to its phases, which its docstring tells of.
+
+    Attributes
+    ----------
+    reads
+        Names, or groups, of the settings that it reads beside the common ones.
+    no_epsilon
+        Why no epsilon can be claimed for it under DP-SGD; empty where one can.
+    """
+
+    name: str
+    phases: Phases
+    reads: tuple[str, ...] = ()
+    no_epsilon: str = READS_NOT_DECLARED
+
+
+def task_by_task(learn: Callable[[Stream, int], list[Phase]]) -> Phases:
+    """A method that goes through the tasks: its phases of task ``k``, one by one."""
+
+    @wraps(learn)
+    def phases(stream: Stream) -> list[Phase]:
+        return [one for k in range(len(stream.tasks)) for one in learn(stream, k)]
+
+    return phases
+
+
+@dataclass(frozen=True)
+class Protected:
+    """A method's phases under a privacy option.
+
+    Attributes
+    ----------
+    phases
+        What is trained.
+    facts
+        What ``run.json`` says of the option.
+    during
+        Holds while anything of the run is computed, answers too.
+    noise
+        A file that belongs to every adapter of the run.
+    """
+
+    phases: list[Phase]
+    facts: Mapping[str, object]
+    during: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+    noise: Path | None = None
+
+
+Option = Callable[[Stream, Method], Protected]
+"""A privacy option: what it makes of a method."""

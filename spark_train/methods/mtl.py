@@ -1,0 +1,24 @@
+"""Multi-task learning: all tasks at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_train.loop import Phase
+from spark_train.method import Method
+from spark_train.stream import Stream
+from spark_train.task_phase import learning
+
+
+def mtl(stream: Stream) -> list[Phase]:
+    """Multi-task learning: tasks shuffled together; the paper's upper bound, no BWT.
+
+    One task of all rows, ``1-all``; accuracy is measured on each of them.
+    """
+    rows = [row for task in stream.tasks for row in stream.rows[task]]
+    phase = learning(replace(stream, rows={"all": rows}), 0, purpose="all tasks")
+    rates = phase.rates and dict.fromkeys(stream.tasks, phase.rates["all"])
+    return [replace(phase, tasks=stream.tasks, rates=rates)]
+
+
+MTL = Method("mtl", mtl, no_epsilon="")

@@ -1,0 +1,96 @@
+"""The processes of a run: each computes its rows, and sums are the same for all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from torch import Tensor, cuda, distributed
+
+from spark_audit.errors import InputError, SparkError
+
+T = TypeVar("T")
+
+
+def assemble(device: str) -> str:
+    """Join what ``accelerate launch`` or ``torchrun`` started; the device to use.
+
+    Parameters
+    ----------
+    device
+        Of a process that is alone; of several each has its own, or all have the CPU.
+    """
+    if int(os.environ.get("WORLD_SIZE") or 1) < 2:
+        return device
+    from accelerate import PartialState
+
+    on_cpu = device == "cpu" or not cuda.is_available()
+    return str(PartialState(cpu=on_cpu).device)
+
+
+def world() -> int:
+    """How many processes there are."""
+    joined = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if joined else 1
+
+
+def rank() -> int:
+    """Which process this is; 0 writes the files."""
+    return distributed.get_rank() if world() > 1 else 0
+
+
+def share(items: Sequence[T]) -> list[T]:
+    """The part of this process in what all have to do."""
+    return list(items[rank() :: world()])
+
+
+def added(tensor: Tensor) -> Tensor:
+    """The sum over all processes, in place."""
+    if world() > 1:
+        with _reached():
+            distributed.all_reduce(tensor)
+    return tensor
+
+
+def gathered(items: list[T]) -> list[T]:
+    """The lists of all processes, one after the other."""
+    if world() == 1:
+        return items
+    from accelerate.utils import gather_object
+
+    with _reached():
+        return list(gather_object(items))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Wait until all are here; a fault of one stops them all, and the first tells it.
+
+    Nothing inside may wait for other processes.
+
+    Raises
+    ------
+    SparkError
+        The fault of the lowest process that has one, in the first process.
+    SystemExit
+        In the others, with its exit code.
+    """
+    faults: list[SparkError] = []
+    try:
+        yield
+    except SparkError as error:
+        faults = [error]
+    if faults := gathered(faults):
+        raise SystemExit(faults[0].exit_code) if rank() else faults[0]
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        # A process that leaves closes its connections, and the others hear of it.
+        what = "another process of the run has stopped; its message says why"
+        raise InputError(what) from error
