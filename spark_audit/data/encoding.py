@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError, panicked
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 T = TypeVar("T")
 
@@ -165,9 +163,7 @@ class RowInput(Protocol):
         """Return the tokens that the trainer read, of so many."""
 
 
-def encode_rows(
-    tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenisedRow]
-) -> list[Encoding]:
+def encode_rows(tokenizer: Tokenizer, rows: Sequence[TokenisedRow]) -> list[Encoding]:
     """Tokenise rows as their training run did; others as ``tokenizer(text)`` does.
 
     Raises
@@ -185,9 +181,7 @@ def encode_rows(
     return [encodings[i] for i in range(len(rows))]
 
 
-def _encode_as_trained(
-    tokenizer: PreTrainedTokenizerBase, text: str, training: RowInput
-) -> Encoding:
+def _encode_as_trained(tokenizer: Tokenizer, text: str, training: RowInput) -> Encoding:
     if training.token_ids is not None:
         ids = np.asarray(training.token_ids, np.int32)
         written = np.asarray(offsets_of_ids(tokenizer, ids.tolist())[1], np.int32)
@@ -206,7 +200,7 @@ def _encode_as_trained(
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
     special_tokens: bool = True,
@@ -271,7 +265,7 @@ def _with_offsets(
 
 
 def offsets_of_ids(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]
+    tokenizer: Tokenizer, ids: Sequence[int]
 ) -> tuple[str, list[tuple[int, int]]]:
     """Return the text of token ids, and the characters of each token.
 
@@ -332,7 +326,7 @@ def runs(mask: np.ndarray) -> list[tuple[int, int]]:
 
 
 def token_ids(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
     special_tokens: bool = True,
@@ -364,9 +358,7 @@ def token_ids(
         return [encoding.ids for encoding in _in_time(call, texts, tokenizer)]
 
 
-def _in_time(
-    call: Callable[[], T], texts: Sequence[str], tokenizer: PreTrainedTokenizerBase
-) -> T:
+def _in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) -> T:
     """Return what a call of the tokenizer gives, if it comes to an end in time.
 
     The patterns of a tokenizer are somebody else's, and one may take exponential time
@@ -397,7 +389,7 @@ def _in_time(
     return values[0]
 
 
-def check_one_bos(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> None:
+def check_one_bos(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
     """Refuse texts that begin with the BOS that the tokenizer adds.
 
     Raises
@@ -418,7 +410,7 @@ def check_one_bos(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> N
 
 
 @contextmanager
-def _tokenising(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+def _tokenising(tokenizer: Tokenizer) -> Iterator[None]:
     """A file that loads may still not know what to do with some text.
 
     What the library says of it is left out: it may quote the text.
@@ -439,7 +431,7 @@ def _tokenising(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
         ) from None
 
 
-def _endless(tokenizer: PreTrainedTokenizerBase) -> InputError:
+def _endless(tokenizer: Tokenizer) -> InputError:
     """Return the error for a text on which a pattern of the tokenizer does not end."""
     return InputError(
         "the tokenizer takes too long for a text: one of its patterns does not end",

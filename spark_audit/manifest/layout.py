@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,11 @@ from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.fixed_wording import template_ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.task_wording import task_templates
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import TrainingInput
 from spark_audit.errors import at
 from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.stats.matching import dilate
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 SLICE_ROWS = 512
 """Rows that are laid out together."""
@@ -194,7 +191,7 @@ class Rows:
     def __init__(
         self,
         examples: Sequence[Example],
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         *,
         max_length: int | None,
     ) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from spark_audit.data.chat.formats import (
     TEMPLATE_ROLES,
@@ -35,12 +35,10 @@ from spark_audit.data.fixed_wording import with_shared_wording
 from spark_audit.data.json_rows import EMPTY_FIX
 from spark_audit.data.sources import read_rows, rows_of, split_of
 from spark_audit.data.task_wording import task_templates
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import Truncation
 from spark_audit.errors import InputError, at
 from spark_audit.json_values import Row
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _NOT_LOCATABLE = "an assistant's message is not locatable"
 _EVERY = 100
@@ -52,7 +50,7 @@ def import_chat(
     output: str | Path,
     *,
     task: str,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     template: str | None = None,
     supervised: Supervised | None = None,
     max_length: int | None = None,
@@ -141,7 +139,7 @@ class _ChatRows:
         split: Split | None,
         encoding: str | None,
         *,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         template: str | None,
         settings: Settings,
     ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from spark_audit.data.chat.rendering import (
 )
 from spark_audit.data.encoding import Encoding, check_one_bos, encode, runs
 from spark_audit.data.examples import Ranges
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import (
     SpecialTokens,
     TrainingInput,
@@ -34,9 +34,6 @@ from spark_audit.data.training_input import (
     Turn,
 )
 from spark_audit.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _PLAIN_KEYS = frozenset(("role", "content", "name"))
 """Keys of a message of which a template writes the content alone."""
@@ -112,7 +109,7 @@ class Preparer:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         renderer: Renderer | None,
         settings: Settings,
     ) -> None:

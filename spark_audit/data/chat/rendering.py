@@ -16,13 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.errors import InputError
 from spark_audit.json_values import JsonObject
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 NOT_VALID = "it is not valid Jinja"
 """How the failure of a template begins that cannot be read at all."""
@@ -226,9 +224,7 @@ class Renderer:
         If there is no template.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, template: str | None = None
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: str | None = None) -> None:
         self._tokenizer, self._template = tokenizer, template
         if template is None and not getattr(tokenizer, "chat_template", None):
             raise InputError(

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from spark_audit.data.encoding import TOGETHER, encode_rows
 from spark_audit.data.examples import Example
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import Supervision, supervision_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 SUPERVISION_STATES: tuple[Supervision, ...] = get_args(Supervision)
 
@@ -58,7 +56,7 @@ class SupervisionCount:
 
 
 def count_supervision(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase
+    examples: Sequence[Example], tokenizer: Tokenizer
 ) -> SupervisionCount:
     """Count the identifiers of trained rows by what training did with them.
 

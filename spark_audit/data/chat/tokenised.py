@@ -8,18 +8,15 @@ several documents packed into a row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spark_audit.data.chat.preparation import Prepared, char_ranges
 from spark_audit.data.encoding import encode, offsets_of_ids
 from spark_audit.data.examples import bad_field
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import TrainingInput
 from spark_audit.json_values import JsonObject
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100
 """The label of a token without loss."""
@@ -27,7 +24,7 @@ MASK_COLUMNS = ("completion_mask", "assistant_masks", "loss_mask")
 
 
 def documents_of(
-    row: JsonObject, tokenizer: PreTrainedTokenizerBase
+    row: JsonObject, tokenizer: Tokenizer
 ) -> Iterator[tuple[Prepared, bool]]:
     """Yield the documents that are packed into a row, in their order.
 
@@ -83,7 +80,7 @@ def _documents(row: JsonObject, n_tokens: int) -> list[tuple[int, int]]:
 
 
 def _document(
-    ids: np.ndarray, had_loss: np.ndarray, tokenizer: PreTrainedTokenizerBase
+    ids: np.ndarray, had_loss: np.ndarray, tokenizer: Tokenizer
 ) -> tuple[Prepared, bool]:
     text, offsets = offsets_of_ids(tokenizer, ids.tolist())
     supervised = char_ranges(had_loss, np.asarray(offsets))
