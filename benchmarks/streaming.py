@@ -32,8 +32,8 @@ from building import peak
 
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
-from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.content import seal
+from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.job import CheckpointJob, Clock, Job
 from spark_audit.pipeline.lineup import Lineup, make_plans

@@ -65,13 +65,6 @@ class Conversation:
     preferred: bool = False
 
 
-class TemplateInput(NamedTuple):
-    """What a chat template reads beside the messages."""
-
-    tools: tuple[Any, ...] | None
-    variables: Mapping[str, Any]
-
-
 class UnreadableRowError(Exception):
     """A row holds something besides text, such as an image; it is left out."""
 
