@@ -1,16 +1,15 @@
-"""Files of figures: PNG, SVG and PDF, and the SVG inside of a page."""
+"""Files of figures: PNG, SVG and PDF, and the panels as SVG inside of a page."""
 
 from __future__ import annotations
 
 import io
 import re
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+from xml.etree import ElementTree
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-if TYPE_CHECKING:
-    pass
 from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.figures.styling import (
     ALARM,
@@ -24,6 +23,9 @@ from spark_audit.report.figures.styling import (
     styled,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 DPI = 200
 
 FIGURE_FORMATS = {
@@ -33,25 +35,40 @@ FIGURE_FORMATS = {
 }
 """Formats of files, and what of each is left out: else no two would be alike."""
 
-_VARIABLES = {
-    INK: "ink",
-    MUTED: "muted",
-    GRID: "grid",
-    PAPER: "paper",
-    ALARM: "alarm",
-    WARN: "warn",
-    **{colour: f"c{i}" for i, colour in enumerate(LIGHT)},
+PIXELS_PER_POINT = 1.5
+"""Size of a panel on a page: letters of 8 points are 12 pixels high."""
+
+PANEL_MARGIN = 3.0
+"""Points around a panel."""
+
+COLOUR_VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    PAPER: "var(--paper)",
+    ALARM: "var(--alarm)",
+    WARN: "var(--warn)",
+    **{colour: f"var(--c{place})" for place, colour in enumerate(LIGHT)},
 }
+"""Colours of our own, and the variables of the page's style sheet."""
 
-_COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
+SVG_SPACE = "{http://www.w3.org/2000/svg}"
 
-_DEFINED = re.compile(r"<defs>(.*?)</defs>", re.DOTALL)
+LINK = "{http://www.w3.org/1999/xlink}href"
 
-_UNSEEN = re.compile(r"<style.*?</style>|<metadata>.*?</metadata>", re.DOTALL)
-
-_PLACED = re.compile(r'\b(?:d|x|y|width|height|transform|points)="[^"]*"')
+PLACES = ("d", "x", "y", "width", "height", "transform", "points")
+"""Attributes that hold coordinates: hundredths of a point are half as many bytes."""
 
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+
+
+class PanelBox(NamedTuple):
+    """Where a panel stands in its figure, in points from the upper left corner."""
+
+    left: float
+    top: float
+    width: float
+    height: float
 
 
 def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
@@ -66,40 +83,102 @@ def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
 
 
 def inline_svg(drawing: Drawing) -> Markup:
-    """The figure as ``<svg>`` for a page, in the page's colours and font.
+    """Return the panels as ``<svg>`` for a page, in the page's colours and font.
 
-    Ink, grid, paper, muted text and series are ``var(--ink)``, ``var(--grid)``,
-    ``var(--paper)``, ``var(--muted)`` and ``var(--c0)`` ... ``var(--c7)``. What belongs
-    to a checkpoint has ``data-checkpoint``. Ids begin with the drawing's name.
+    Each panel is an ``<svg>`` of its own, so that the page sets them side by side or
+    below each other. Ink, grid, paper, muted text and series are ``var(--ink)``,
+    ``var(--grid)``, ``var(--paper)``, ``var(--muted)`` and ``var(--c0)`` ...
+    ``var(--c7)``. What belongs to a checkpoint has ``data-checkpoint``. Ids begin with
+    the drawing's name.
     """
-    name = drawing.name
-    whole = rendered(drawing, "svg", text=True).decode()
-    box = re.search(r'viewBox="[^"]*"', whole)
-    body = _UNSEEN.sub("", whole[whole.index(">", whole.index("<svg")) + 1 :])
-    # In one place: a part that the page hides takes no other's definitions along.
-    shelf, body = "".join(_DEFINED.findall(body)), _DEFINED.sub("", body)
-    body = f"<defs>{shelf}</defs>{body}"
-    body = re.sub(r"<[^>]*>", lambda tag: _themed(tag[0], name), body)
-    # Matplotlib sets these for every element of the page it stands in.
-    style = "stroke-linejoin:round;stroke-linecap:butt"
-    return Markup(
-        f'<svg xmlns="http://www.w3.org/2000/svg" id="{name}-svg" {box and box[0]} '
-        f'role="img" aria-labelledby="{name}-title {name}-desc" style="{style}">'
-        f'<title id="{name}-title">{escape(drawing.title)}</title>'
-        f'<desc id="{name}-desc">{escape(drawing.alt)}</desc>'
-        + re.sub(r">\s+<", "><", body.strip())
+    root = ElementTree.fromstring(rendered(drawing, "svg", text=True))
+    groups = {group.get("id"): group for group in root.iter(f"{SVG_SPACE}g")}
+    shelf = ElementTree.Element("defs")
+    for definitions in root.iter(f"{SVG_SPACE}defs"):
+        shelf.extend(one for one in definitions if one.tag != f"{SVG_SPACE}style")
+        definitions.clear()
+    panels = []
+    for name, box in panel_boxes(drawing.figure):
+        panel = ElementTree.Element("svg", _panel_attributes(name, box))
+        panel.append(groups[name])
+        panels.append(panel)
+    holder = ElementTree.Element("svg", {"class": "shelf", "width": "0", "height": "0"})
+    holder.append(shelf)
+    pieces = "".join(_written(one, drawing.name) for one in (holder, *panels))
+    label = f"{drawing.title}. {drawing.alt}"
+    return Markup('<div class="panels" role="img" aria-label="{}">{}</div>').format(
+        label, Markup(pieces)
     )
 
 
-def _themed(tag: str, name: str) -> str:
-    """A tag in the page's colours and font, with ids of the drawing's own.
+def panel_boxes(figure: Figure) -> Iterator[tuple[str, PanelBox]]:
+    """Yield the gid of each panel, and last of the legend, with its box."""
+    renderer = figure._get_renderer()  # type: ignore[attr-defined]
+    height = figure.get_figheight() * 72
+    scale = 72 / figure.dpi
+    for artist in (*figure.axes, *figure.legends):
+        box = artist.get_tightbbox(renderer)
+        if box is not None:
+            left = box.x0 * scale - PANEL_MARGIN
+            top = height - box.y1 * scale - PANEL_MARGIN
+            wide = box.width * scale + 2 * PANEL_MARGIN
+            tall = box.height * scale + 2 * PANEL_MARGIN
+            yield str(artist.get_gid()), PanelBox(left, top, wide, tall)
 
-    Hundredths of a point are half as many bytes.
-    """
-    tag = tag.replace(f'<g id="{CHECKPOINT}', '<g data-checkpoint="')
-    tag = re.sub(r'<g id="[^"]*"', "<g", tag).replace("xlink:href", "href")
-    tag = re.sub(r'(?<= )id="|url\(#|href="#', rf"\g<0>{name}-", tag)
-    tag = re.sub(r"font-family:[^;\"]*", "font-family: inherit", tag)
-    tag = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", tag)
-    short = partial(_LONG_NUMBER.sub, lambda m: f"{round(float(m[0]), 2):g}")
-    return _PLACED.sub(lambda m: short(m[0]), tag)
+
+def _panel_attributes(name: str, box: PanelBox) -> dict[str, str]:
+    """Return the attributes of a panel's ``<svg>``; screen readers read the whole."""
+    attributes = {
+        "viewBox": " ".join(f"{number:.1f}" for number in box),
+        "style": f"width: {PIXELS_PER_POINT * box.width:.0f}px",
+        "aria-hidden": "true",
+    }
+    if name.startswith(CHECKPOINT):
+        attributes["data-checkpoint"] = name.removeprefix(CHECKPOINT)
+    return attributes
+
+
+def _written(panel: ElementTree.Element, prefix: str) -> str:
+    """Return a panel as text, its elements in the page's colours."""
+    for element in panel.iter():
+        element.tag = element.tag.removeprefix(SVG_SPACE)
+        element.tail = None
+        if element.text is not None and not element.text.strip():
+            element.text = None
+        _theme(element, prefix)
+    return ElementTree.tostring(panel, encoding="unicode")
+
+
+def _theme(element: ElementTree.Element, prefix: str) -> None:
+    """Set an element's colours, font, ids and links as they are in the page."""
+    name = element.attrib.pop("id", "")
+    if element.tag == "g" and name.startswith(CHECKPOINT):
+        element.set("data-checkpoint", name.removeprefix(CHECKPOINT))
+    elif name and element.tag != "g":
+        element.set("id", f"{prefix}-{name}")
+    link = element.attrib.pop(LINK, "")
+    if link:
+        element.set("href", f"#{prefix}-{link.removeprefix('#')}")
+    clip = element.get("clip-path", "")
+    if clip:
+        element.set("clip-path", clip.replace("url(#", f"url(#{prefix}-"))
+    if "style" in element.attrib:
+        element.set("style", _themed_style(element.attrib["style"]))
+    for place in PLACES:
+        if place in element.attrib:
+            element.set(place, _shortened(element.attrib[place]))
+
+
+def _themed_style(style: str) -> str:
+    """Return a style with the page's colours and without a font of its own."""
+    declarations = []
+    for declaration in style.split(";"):
+        key, _, value = declaration.strip().partition(": ")
+        if key and key != "font-family":
+            declarations.append(f"{key}:{COLOUR_VARIABLES.get(value, value)}")
+    return ";".join(declarations)
+
+
+def _shortened(text: str) -> str:
+    text = _LONG_NUMBER.sub(lambda found: f"{round(float(found[0]), 2):g}", text)
+    return " ".join(text.split())

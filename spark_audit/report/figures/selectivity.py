@@ -1,107 +1,60 @@
-"""The figure of selectivity: Delta_sel, its change, and contrasts."""
+"""The figure of selectivity: its change since the reference, and paired contrasts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from spark_audit.names import BASE
-from spark_audit.report.figures import chosen_rows, picture, text_room
-from spark_audit.report.standings import (
-    standings,
-)
-from spark_audit.results import Report
+from spark_audit.report.figures import parts
+from spark_audit.report.figures.twins import interval_text
+from spark_audit.report.figures.view import DOUBT_LOOK, PLAIN_LOOK, Sketch, View
+from spark_audit.results import Row
 from spark_audit.sentences import render
 
-if TYPE_CHECKING:
-    pass
-from spark_audit.report.figures.forest import (
-    STYLES,
-    ForestLine,
-    figure_words,
-    greyed,
-    named_with_state,
-    section,
-    span,
-)
 
-KEYS = {
-    "change": picture.Style(marker="o"),
-    "level": picture.Style(marker="o", **STYLES[1]),
-    "regression": picture.AREA,
-}
-
-
-def selectivity(report: Report) -> picture.Picture | None:
-    """Delta_sel and its change with intervals, and contrasts between checkpoints."""
-    changes = chosen_rows.rows_of(report, "matched", "delta_sel", of="change")
-    levels = chosen_rows.rows_of(report, "matched", "delta_sel")
-    changed = any(row.value is not None for row in changes.values())
-    if not changed and all(row.value is None for row in levels.values()):
+def draw_selectivity(view: View) -> Sketch | None:
+    """Draw Delta_sel since the reference, and differences between checkpoints."""
+    changes = view.rows("matched", "delta_sel", of="change")
+    key = "changes"
+    if not changes:
+        changes = view.rows("matched", "delta_sel")
+        key = "levels"
+    if not changes:
         return None
-    if BASE in changes and changes[BASE].value is None:
-        # Of the reference itself there is no change to show.
-        del changes[BASE]
-    bands = chosen_rows.rows_of(report, "matched", "rtm_bias", of="change")
-    memories = chosen_rows.rows_of(report, "matched", "memory")
-    stand = {one.name: one for one in standings(report)}
-    look, lines = picture.looks(report), []
-    for name in dict.fromkeys([*levels, *changes]):
-        rows = [changes.get(name), levels.get(name)][not changed :]
-        standing = stand.get(name)
-        doubt = standing.doubt_of("matched") if standing else ""
-        text = figure_words(rows[0], doubt)
-        if changed and name == BASE and name not in changes:
-            text = render("figure.selectivity.reference")
-        memory_row = memories.get(name)
-        if memory_row is not None and memory_row.value is not None:
-            text += "\n" + render(
-                "figure.selectivity.memory", memory=figure_words(memory_row, doubt)
-            )
-        label, colour = named_with_state(name, standing)
-        style = greyed(look[name], rows[0], is_doubtful=bool(doubt))
-        lines.append(
-            ForestLine(label, style, rows, text, bands.get(name), colour=colour)
-        )
-    panels = [_section("changes", lines)]
-    contrasts, behind = (
-        chosen_rows.chosen_of(report, report.contrasts, "matched", metric, "", "pooled")
-        for metric in ("did", "rtm_bias")
-    )
-    if any(row.value is not None for row in contrasts.values()):
-        baselines = {baseline for _, baseline in contrasts}
-        one = baselines.pop() if len(baselines) == 1 else ""
-        lines = []
-        for (name, baseline), row in contrasts.items():
-            label, colour = named_with_state(name, stand.get(name))
-            label += "" if one else f"\nvs {text_room.wrapped(baseline)}"
-            band = behind.get((name, baseline))
-            standing = stand.get(name)
-            doubt = standing.doubt_of("matched") if standing else ""
-            style = greyed(look[name], row, is_doubtful=bool(doubt))
-            lines.append(
-                ForestLine(
-                    label, style, [row], figure_words(row, doubt), band, colour=colour
-                )
-            )
-        panels.append(_section("contrasts", lines, baseline=one))
-    return picture.Picture(
-        audit="matched",
-        panels=panels,
-        most=1,
-        facts={"changed": changed or len(panels) > 1},
-        keys={
-            render(f"figure.selectivity.{name}"): key
-            for name, key in KEYS.items()
-            if changed or name != "change"
-        },
+    forests = {key: selectivity_forest(view, changes)}
+    figure_rows: list[Row] = [*changes.values()]
+    titles = {key: render(f"figure.selectivity.{key}")}
+    for baseline, rows in view.contrasts("matched", "did").items():
+        ordered = {name: rows[name] for name in view.ordered(rows)}
+        forests[baseline] = selectivity_forest(view, ordered)
+        titles[baseline] = render("figure.selectivity.contrasts", baseline=baseline)
+        figure_rows += ordered.values()
+    figure, panels = parts.canvas([forest.height for forest in forests.values()])
+    for axes, (panel, forest) in zip(panels, forests.items(), strict=True):
+        limits = parts.span_of(forest)
+        kind = panel if panel == key else "contrasts"
+        axis = render(f"figure.selectivity.{kind}_axis")
+        parts.draw_forest(axes, forest, title=titles[panel], label=axis, limits=limits)
+        parts.null_line(axes, 0.0, render("figure.selectivity.null"))
+    sizes = [row.clusters for row in changes.values()]
+    first = forests[key].values
+    return Sketch(
+        figure=figure,
+        rows=figure_rows,
+        counted=render("figure.selectivity.counted", groups=max(sizes)),
+        values=[f"{name} {text}" for name, text in first.items()],
     )
 
 
-def _section(name: str, lines: list[ForestLine], **facts: str) -> picture.Panel:
-    title, label = (
-        text_room.wrapped(
-            render(f"figure.selectivity.{key}", **facts), width=42, lines=3
-        )
-        for key in (name, f"{name}_axis")
-    )
-    return section(lines, title, label, limits=span(lines))
+def selectivity_forest(view: View, rows: Mapping[str, Row]) -> parts.Forest:
+    """Return a forest in nats; of the reference itself there is no change to show."""
+    shown = {name: row for name, row in rows.items() if name != BASE or row.value}
+    looks = {}
+    values = {}
+    for name, row in shown.items():
+        doubt = view.doubt(name, "matched", row)
+        looks[name] = DOUBT_LOOK if doubt else PLAIN_LOOK
+        values[name] = interval_text(row, digits=3)
+        if doubt:
+            values[name] += f"\n{doubt}"
+    return parts.Forest(list(shown), [parts.Marks(shown, looks)], values=values)

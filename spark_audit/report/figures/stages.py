@@ -1,184 +1,262 @@
-"""Figures by stage of training: memory, accuracy, and what a series shares."""
+"""Figures by stage of training: memory and accuracy, and what a series gives away."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
 
-from spark_audit.names import BASE
-from spark_audit.report.figures import chosen_rows, picture, styling, text_room
-from spark_audit.report.figures.forest import greyed
-from spark_audit.report.figures.picture_rows import VALUE_COLUMNS, row_of_values
-from spark_audit.report.standings import method_of, standings
-from spark_audit.results import Report, Row, grouped
+from matplotlib.lines import Line2D
+
+from spark_audit.report.cells import VOID
+from spark_audit.report.figures import parts
+from spark_audit.report.figures.styling import ALARM, CHECKPOINT, INK, LIGHT, MUTED
+from spark_audit.report.figures.text_room import plain, wrapped
+from spark_audit.report.figures.view import Look, Sketch, View
+from spark_audit.results import Row
 from spark_audit.sentences import render
 
-SHOWN = picture.Style(marker="o", dashes="none", size=6.0)
+LESS_COLOUR = LIGHT[2]
+"""Colour of what became less likely, and of accuracy."""
 
-SERIES_DASHES = {"series": "-", "last": "--"}
+DARKEST = 0.75
+"""Opacity of the strongest cell: letters on it stay readable."""
+
+SERIES_HEIGHT = 1.9
+"""Inches of a panel of a series."""
+
+SERIES_LOOKS = {"series": Look("o", ALARM), "last": Look("s", INK, filled=False)}
 """What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
 
 
-def stages(report: Report) -> picture.Picture | None:
-    """Memory: a panel a task, a line a series."""
-    records = report.tables.get("stages_states", [])
-    stages = sorted({record["stage"] for record in records})
-    look = _looks_of(report, "stages")
-    panels = []
-    # In the order of training, where it is known.
-    ordered = sorted(records, key=lambda one: (one["trained_at"] or 0, one["task"]))
-    for task, mine in grouped(ordered, lambda one: one["task"]).items():
-        figures = _by_stage(report, "stages", "memory", task, stages)
-        states = {(one["checkpoint"], one["stage"]): one["state"] for one in mine}
-        curves = []
-        for name, rows in figures.items():
-            hidden = [at for at in rows if states.get((name, at)) != "remembered"]
-            shown = look[name], [*rows], [*rows.values()]
-            curves.append(picture.Curve(*shown, hollow=hidden))
-        own = {one["trained_at"] for one in mine if one["trained_at"]}
-        panels.append((text_room.wrapped(task, width=18), curves, own))
-    keys = {
-        "stages.remembered": SHOWN,
-        "stages.hidden": replace(SHOWN, hollow=True),
-        "stages.trained": picture.DASHED,
+def draw_stages(view: View) -> Sketch | None:
+    """Draw a heat map of memory by task and stage, and one of accuracy beside it."""
+    records = view.report.tables.get("stages_states", [])
+    trained_at = {one["task"]: one["trained_at"] or 0 for one in records}
+    tasks = sorted(trained_at, key=lambda task: (trained_at[task], task))
+    stages = sorted({one["stage"] for one in records})
+    remembered = {
+        (one["checkpoint"], one["task"], one["stage"])
+        for one in records
+        if one["state"] == "remembered"
     }
-    doubts = _doubts(report, "stages")
-    return _stage_figure("stages", panels, keys, level=0.0, doubts=doubts)
-
-
-def accuracy(report: Report) -> picture.Picture | None:
-    """Accuracy: a panel a task, a line a series; the base at stage 0."""
-    rows = [r for r in report.results if (r.audit, r.metric) == ("utility", "accuracy")]
-    tasks = dict.fromkeys(r.grouping[1] for r in rows if r.grouping[0] == "task")
-    stages = sorted({int(row.of) for row in rows if row.of.isdigit()})
-    look = _looks_of(report, "utility")
-    panels = []
-    for task in tasks:
-        figures = _by_stage(report, "utility", "accuracy", task, stages)
-        curves = []
-        for name, at in figures.items():
-            if len(at) == 1:  # no series
-                at = {0 if name == BASE else stages[-1]: row for row in at.values()}
-            curves.append(picture.Curve(look[name], [*at], [*at.values()]))
-        sizes = [row.n for own in figures.values() for row in own.values()]
-        title = f"{task}, n {text_room.spanned(sizes)}" if sizes else task
-        matrix = report.tables.get("accuracy_matrix", [])
-        trained = {r["stage"] for r in matrix if r.get("after") == task}
-        panels.append((text_room.wrapped(title, width=18), curves, trained))
-    keys = {"stages.trained": picture.DASHED}
-    doubts = _doubts(report, "utility")
-    return _stage_figure("utility", panels, keys, doubts=doubts)
-
-
-def series(report: Report) -> picture.Picture | None:
-    """AUC of what is shared: a panel a series, with a line for each way to share it."""
-    look = _looks_of(report, "series", width=1.4)
-    rows = [row for row in report.results if row.group == "pooled"]
-    pooled = {
-        row.checkpoint: row
-        for row in rows
-        if (row.audit, row.metric) == ("series", "auc")
-    }
-    doubts = _doubts(report, "series")
-    records = (r for r in report.tables["series_stages"] if r["series_value"])
-    panels = []
-    for name, mine in grouped(records, lambda record: record["checkpoint"]).items():
-        stages, curves = [record["stage"] for record in mine], []
-        for of, dashes in SERIES_DASHES.items():
-            style = greyed(replace(look[name], dashes=dashes), pooled.get(name))
-            ends = [[one[f"{of}_{end}"] for end in VALUE_COLUMNS] for one in mine]
-            shown = [
-                row_of_values("series", "auc", style, *figures) for figures in ends
-            ]
-            curves.append(picture.Curve(style, stages, shown))
-        size = pooled[name].n if name in pooled else 0
-        title = f"{text_room.wrapped(name, width=15)}\nn {size}"
-        if name in doubts:
-            title += f"\n{doubts[name].upper()}"
-        panels.append((title, curves, set[int]()))
-    keys = {
-        f"series.{of}": picture.Style(marker="o", dashes=d)
-        for of, d in SERIES_DASHES.items()
-    }
-    return _stage_figure("series", panels, keys, level=0.5)
-
-
-def _doubts(report: Report, audit: str) -> dict[str, str]:
-    """Checkpoint -> why nothing can be concluded from an audit's figures of it."""
-    doubts = {}
-    by_name = {one.name: one for one in standings(report)}
-    for name in styling.palette(report):
-        standing = by_name.get(method_of(name))
-        doubt = standing.doubt_of(audit) if standing else ""
-        if doubt:
-            doubts[name] = doubt
-    return doubts
-
-
-def _looks_of(
-    report: Report, audit: str, *, width: float = 1.0
-) -> dict[str, picture.Style]:
-    """Look of every checkpoint, grey crosses where nothing can be concluded."""
-    doubts = _doubts(report, audit)
-    return {
-        name: greyed(look, None, is_doubtful=name in doubts)
-        for name, look in picture.looks(report, width=width).items()
-    }
-
-
-def _by_stage(
-    report: Report, audit: str, metric: str, task: str, stages: Iterable[int]
-) -> dict[str, dict[int, Row]]:
-    """Checkpoint -> stage -> its figure of a task, where that is estimable."""
-    figures: dict[str, dict[int, Row]] = {name: {} for name in styling.palette(report)}
-    place: dict[str, Any] = {"audit": audit, "metric": metric, "group": f"task:{task}"}
-    for stage in stages:
-        rows = chosen_rows.rows_of(report, of=str(stage), **place)
-        for name, row in rows.items():
-            if row.value is not None:
-                figures[name][stage] = row
-    return {name: rows for name, rows in figures.items() if rows}
-
-
-def _stage_figure(
-    audit: str,
-    panels: Iterable[tuple[str, list[picture.Curve], set[int]]],
-    keys: Mapping[str, picture.Style],
-    *,
-    level: float | None = None,
-    doubts: Mapping[str, str] = MappingProxyType({}),
-) -> picture.Picture | None:
-    """Panels of title, curves and own stages, with a line at the level of nothing."""
-    panels = [panel for panel in panels if panel[1]]
-    curves = [curve for _, own, _ in panels for curve in own]
-    if not curves:
+    rows = rows_by_stage(view, "stages", "memory", tasks=tasks, stages=stages)
+    if not rows:
         return None
-    ticks = {x: f"{x:g}" for curve in curves for x, *_ in curve.points}
-    flat = [] if level is None else [picture.rule(level, picture.ZERO_LINE)]
-    # Above each panel of a series stands whose it is.
-    named = {}
-    if audit != "series":
-        for curve in curves:
-            doubt = doubts.get(curve.look.name, "").upper()
-            named[f"{curve.look.name} {doubt}".strip()] = curve.look
-    return picture.Picture(
-        audit=audit,
-        panels=[
-            picture.Panel(
-                own,
-                title,
-                ticks=dict(sorted(ticks.items())),
-                parts=[
-                    *flat,
-                    *(picture.rule(at, picture.DASHED, upright=True) for at in trained),
-                ],
-                tall=1.6,
-            )
-            for title, own, trained in panels
+    memory = memory_blocks(rows, trained_at, remembered)
+    learned = rows_by_stage(view, "utility", "accuracy", tasks=tasks, stages=stages)
+    learned = {name: cells for name, cells in learned.items() if name in memory}
+    heights = [parts.heat_height(memory, tasks)]
+    if learned:
+        heights.append(parts.heat_height(learned, tasks))
+    samples = {
+        render("figure.stages.more"): parts.patch_sample(ALARM, alpha=0.5),
+        render("figure.stages.less"): parts.patch_sample(LESS_COLOUR, alpha=0.5),
+        render("figure.stages.framed"): parts.frame_sample(),
+    }
+    figure, panels = parts.canvas(heights, legend_lines=parts.legend_lines(samples))
+    title = render("figure.stages.memory")
+    parts.draw_heat(panels[0], memory, tasks=tasks, stages=stages, title=title)
+    if learned:
+        blocks = accuracy_blocks(learned)
+        title = render("figure.stages.accuracy")
+        parts.draw_heat(panels[1], blocks, tasks=tasks, stages=stages, title=title)
+    parts.draw_legend(figure, samples)
+    counts = {name: sum(c.is_marked for c in memory[name].values()) for name in memory}
+    sizes = [row.clusters for cells in rows.values() for row in cells.values()]
+    return Sketch(
+        figure=figure,
+        counted=render("figure.stages.counted", groups=max(sizes)),
+        values=[
+            render("figure.stages.marked", name=name, count=count)
+            for name, count in counts.items()
         ],
-        dodge=0.3,
-        keys=named | {render(f"figure.{key}"): look for key, look in keys.items()},
-        digits=2,
     )
+
+
+def rows_by_stage(
+    view: View, audit: str, metric: str, *, tasks: Sequence[str], stages: Sequence[int]
+) -> dict[str, dict[tuple[str, int], Row]]:
+    """Return checkpoint -> (task, stage) -> row, where it has a value."""
+    found: dict[str, dict[tuple[str, int], Row]] = {}
+    for stage in stages:
+        for task in tasks:
+            rows = view.rows(audit, metric, of=str(stage), group=f"task:{task}")
+            for name, row in rows.items():
+                found.setdefault(name, {})[task, stage] = row
+    return {name: found[name] for name in view.ordered(found)}
+
+
+def memory_blocks(
+    rows: Mapping[str, Mapping[tuple[str, int], Row]],
+    trained_at: Mapping[str, int],
+    remembered: set[tuple[str, str, int]],
+) -> dict[str, parts.Block]:
+    """Return blocks of gains in per cent; before its stage a task has an empty cell."""
+    gains = [
+        abs(row.value or 0.0)
+        for cells in rows.values()
+        for (task, stage), row in cells.items()
+        if stage >= trained_at.get(task, 0) and row.status not in VOID
+    ]
+    largest = max(gains, default=0.0) or 1.0
+    blocks: dict[str, parts.Block] = {}
+    for name, cells in rows.items():
+        block = {}
+        for (task, stage), row in cells.items():
+            if stage < trained_at.get(task, 0):
+                block[task, stage] = parts.HeatCell(MUTED, 0.06, "·")
+                continue
+            gain = -(row.value or 0.0)
+            colour = ALARM if gain > 0 else LESS_COLOUR
+            is_void = row.status in VOID
+            block[task, stage] = parts.HeatCell(
+                colour=MUTED if is_void else colour,
+                shade=DARKEST * min(abs(gain) / largest, 1.0),
+                text=signed_percent(gain),
+                is_marked=(name, task, stage) in remembered and not is_void,
+                is_void=is_void,
+            )
+        blocks[name] = block
+    return blocks
+
+
+def signed_percent(gain: float) -> str:
+    """Return a gain in nats as per cent with its sign; from twice on as times."""
+    if gain >= math.log(2):
+        return f"×{math.exp(min(gain, 6.9)):.2g}"
+    text = plain(100 * math.expm1(gain), 0)
+    return f"+{text}" if gain > 0 and text != "0" else text
+
+
+def accuracy_blocks(
+    rows: Mapping[str, Mapping[tuple[str, int], Row]],
+) -> dict[str, parts.Block]:
+    """Return blocks of accuracies in per cent."""
+    blocks: dict[str, parts.Block] = {}
+    for name, cells in rows.items():
+        block = {}
+        for at, row in cells.items():
+            share = row.value or 0.0
+            text = plain(100 * share, 0)
+            is_void = row.status in VOID
+            colour = MUTED if is_void else LESS_COLOUR
+            shade = DARKEST * share
+            block[at] = parts.HeatCell(colour, shade, text, is_void=is_void)
+        blocks[name] = block
+    return blocks
+
+
+def draw_series(view: View) -> Sketch | None:
+    """Draw the AUC by stage, a panel for each series, with all stages and with one."""
+    records = view.report.tables.get("series_stages", [])
+    records = [one for one in records if one["series_value"]]
+    names = view.ordered(one["checkpoint"] for one in records)
+    if not names:
+        return None
+    rows = view.rows("series", "auc")
+    samples = {
+        render(f"figure.series.{key}"): parts.sample_of(look, dashes="-")
+        for key, look in SERIES_LOOKS.items()
+    }
+    samples[render("figure.series.null")] = Line2D([], [], color=INK, linewidth=0.9)
+    figure, panels = parts.canvas(
+        [SERIES_HEIGHT] * len(names),
+        width=parts.SMALL_WIDTH,
+        legend_lines=parts.legend_lines(samples),
+    )
+    values = []
+    for axes, name in zip(panels, names, strict=True):
+        own = [one for one in records if one["checkpoint"] == name]
+        doubt = view.doubt(name, "series", rows.get(name))
+        title = wrapped(name, width=18, lines=3)
+        axes.set_title(f"{title}\n{doubt}" if doubt else title, fontsize=8)
+        axes.set_gid(CHECKPOINT + name)
+        axes.axhline(0.5, color=INK, linewidth=0.9)
+        stages = [one["stage"] for one in own]
+        for key, look in SERIES_LOOKS.items():
+            drawn = Look("x", MUTED) if doubt else look
+            seen = [one for one in own if one[f"{key}_value"] is not None]
+            x = [one["stage"] for one in seen]
+            y = [one[f"{key}_value"] for one in seen]
+            parts.draw_curve(axes, x, y, drawn, size=4.5)
+            for one in seen:
+                ends = [one[f"{key}_low"], one[f"{key}_high"]]
+                if None not in ends:
+                    axes.plot([one["stage"]] * 2, ends, color=drawn.colour, linewidth=1)
+        axes.set_xticks(stages, [f"{stage}" for stage in stages])
+        axes.set(
+            xlabel=render("figure.stages_axis"), ylabel=render("figure.series.side")
+        )
+        values.append(f"{name} {plain(own[-1]['series_value'], 2)}")
+    parts.draw_legend(figure, samples)
+    sizes = [row.n for row in rows.values()]
+    counted = render("figure.mia.counted", rows=max(sizes)) if sizes else ""
+    return Sketch(figure=figure, counted=counted, values=values)
+
+
+def draw_utility(view: View) -> Sketch | None:
+    """Draw accuracy by task and stage, and Last, Avg and BWT with intervals."""
+    groups = view.groups_of_stages("utility", "accuracy")
+    last = view.rows("utility", "last")
+    if not groups and not last:
+        return None
+    stages = sorted({stage for stage, _ in groups})
+    tasks = list(dict.fromkeys(task for _, task in groups))
+    rows = rows_by_stage(view, "utility", "accuracy", tasks=tasks, stages=stages)
+    blocks = accuracy_blocks(rows)
+    forests = utility_forests(view)
+    heights = [forest.height for forest in forests.values()]
+    if blocks:
+        heights.append(parts.heat_height(blocks, tasks))
+    figure, panels = parts.canvas(heights)
+    if blocks:
+        title = render("figure.stages.accuracy")
+        axes = panels.pop()
+        parts.draw_heat(axes, blocks, tasks=tasks, stages=stages, title=title)
+    for axes, (metric, forest) in zip(panels, forests.items(), strict=True):
+        limits = parts.span_of(forest, least=0.02)
+        title = render(f"figure.utility.{metric}")
+        axis = render(f"figure.utility.{metric}_axis")
+        parts.draw_forest(axes, forest, title=title, label=axis, limits=limits)
+        if metric == "bwt":
+            parts.null_line(axes, 0.0, render("figure.utility.null"))
+    sizes = [row.n for cells in rows.values() for row in cells.values()]
+    sizes += [row.n for row in last.values()]
+    return Sketch(
+        figure=figure,
+        rows=[row for one in forests.values() for row in one.marks[0].rows.values()],
+        counted=render("figure.utility.counted", rows=min(sizes, default=0)),
+        values=[f"{name} {plain(row.value or 0.0, 2)}" for name, row in last.items()],
+    )
+
+
+def utility_forests(view: View) -> dict[str, parts.Forest]:
+    """Return forests of Last and Avg, and of BWT, of the checkpoints that have them."""
+    last = view.rows("utility", "last")
+    average = view.rows("utility", "avg")
+    transfer = view.rows("utility", "bwt")
+    forests = {}
+    if last:
+        marks = [plain_marks(view, last, Look("o", INK))]
+        if average:
+            marks.append(plain_marks(view, average, Look("s", INK, filled=False)))
+        values = {}
+        for name, row in last.items():
+            values[name] = plain(row.value or 0.0, 2)
+            if name in average:
+                values[name] += f" | {plain(average[name].value or 0.0, 2)}"
+        forests["last"] = parts.Forest(list(last), marks, values=values)
+    if transfer:
+        values = {n: plain(row.value or 0.0, 2) for n, row in transfer.items()}
+        marks = [plain_marks(view, transfer, Look("o", INK))]
+        forests["bwt"] = parts.Forest(list(transfer), marks, values=values)
+    return forests
+
+
+def plain_marks(view: View, rows: Mapping[str, Row], look: Look) -> parts.Marks:
+    """Return marks of one look, and grey crosses where a row is void."""
+    looks = {
+        name: Look("x", MUTED) if view.doubt(name, "utility", row) else look
+        for name, row in rows.items()
+    }
+    return parts.Marks(rows, looks)

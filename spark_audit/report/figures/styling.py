@@ -12,14 +12,10 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_audit.names import BASE, entry_of, series_of
 from spark_audit.results import Report
-
-if TYPE_CHECKING:
-    pass
-
 
 MARKERS = "os^DvPX<>ph*d8"
 """Matplotlib's markers in the order in which checkpoints take them."""
@@ -38,6 +34,9 @@ INK, MUTED, GRID, PAPER = "#222222", "#666666", "#d9d9d9", "#ffffff"
 ALARM, WARN = "#9c1c1c", "#7a4b00"
 """Colours of what was found; both differ from ink in lightness, and signs go with
 them."""
+
+STYLE_SHEET = Path(__file__).with_name("spark.mplstyle")
+"""The one style sheet of all figures."""
 
 CHECKPOINT = "checkpoint:"
 """What the gid of an artist begins with that belongs to a checkpoint."""
@@ -61,32 +60,10 @@ def _matplotlib() -> None:
 def styled(**settings: Any) -> Iterator[None]:
     """Matplotlib's settings while a figure is drawn or written; global ones stay."""
     _matplotlib()
-    import seaborn
     from matplotlib import style
 
-    look = {
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "text.color": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "grid.color": GRID,
-        "font.sans-serif": ["DejaVu Sans"],
-        "font.size": 8,
-        "axes.titlesize": 8.5,
-        "axes.linewidth": 0.8,
-        "axes.titlelocation": "left",
-        "xtick.major.size": 3,
-        "ytick.major.size": 3,
-        "axes.formatter.useoffset": False,
-        # Names may have dollar signs, and no label has a formula.
-        "text.parse_math": False,
-        "svg.hashsalt": "spark-audit",
-        "pdf.fonttype": 42,
-    }
     # Its own defaults first, whatever was read before we were called.
-    ticks = seaborn.axes_style("ticks")
-    with style.context(["default", ticks | look | settings]):
+    with style.context(["default", STYLE_SHEET, settings]):
         yield
 
 

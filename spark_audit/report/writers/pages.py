@@ -135,7 +135,7 @@ def facts(report: Report) -> dict[str, Any]:
 
 # --- the page, and the sheet that is filed --------------------------------------------
 
-FIRST = "memory"
+FIRST = "matched"
 """The figure on the first screen."""
 
 

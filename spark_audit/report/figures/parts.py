@@ -1,0 +1,532 @@
+"""Parts that figures share: the canvas, forests, heat maps, lines of reference, legend.
+
+A panel is narrow enough for a phone. A page sets the panels of a figure side by side or
+below each other, a file has them in a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from spark_audit.report.figures.styling import (
+    ALARM,
+    CHECKPOINT,
+    INK,
+    MUTED,
+    PAPER,
+)
+from spark_audit.report.figures.text_room import lines_of, wrapped
+from spark_audit.report.figures.view import (
+    DOUBT_LOOK,
+    FOUND_LOOK,
+    LESS_LOOK,
+    NOTHING_LOOK,
+    Look,
+)
+from spark_audit.results import Row
+from spark_audit.sentences import render
+
+PANEL_WIDTH = 3.4
+"""Inches of a panel: a phone's screen at the size of its letters."""
+
+SMALL_WIDTH = 1.7
+"""Inches of a panel of which two stand side by side on a phone."""
+
+TEXT_LINE = 0.14
+"""Inches of a line of text."""
+
+AROUND_FOREST = 0.95
+"""Inches of title, labelled lines and axis around the lines of a forest."""
+
+TITLE_WIDTH = 28
+"""Letters of a line of a panel's title: it begins beside the names of the lines."""
+
+NAME_WIDTH = 16
+"""Letters of a line of a name at the left."""
+
+LEGEND_WIDTH = 22
+"""Letters of a line of the legend."""
+
+HEAT_ROW = 0.19
+"""Inches of a row of a heat map."""
+
+AROUND_HEAT = 0.85
+"""Inches around the rows of a heat map."""
+
+MAX_CELLS_WITH_NUMBERS = 400
+"""Cells up to which a heat map prints its numbers."""
+
+MAX_STAGES_WITH_NUMBERS = 7
+"""Columns up to which a number fits in a cell."""
+
+Turn = Callable[[float], float]
+"""Where a value stands on the axis."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Marks of one kind in a forest, at most one in each line.
+
+    Attributes
+    ----------
+    rows
+        Line -> row.
+    looks
+        Line -> how its mark is drawn.
+    """
+
+    rows: Mapping[str, Row]
+    looks: Mapping[str, Look]
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Lines with marks and intervals on one axis.
+
+    Attributes
+    ----------
+    lines
+        Names of the lines, from above.
+    marks
+        One for each kind of mark; in a line they stand below each other.
+    values
+        Line -> what stands at its right.
+    ends
+        Line -> up to where a band goes from the null.
+    turn
+        Where a value stands on the axis.
+    of_checkpoints
+        Whether the lines are checkpoints, which a page can hide.
+    """
+
+    lines: Sequence[str]
+    marks: Sequence[Marks]
+    values: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, float] = field(default_factory=dict)
+    turn: Turn = float
+    null: float = 0.0
+    of_checkpoints: bool = True
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the lines as they are broken."""
+        return [wrapped(name, width=NAME_WIDTH, lines=3) for name in self.lines]
+
+    @property
+    def height(self) -> float:
+        """Inches that a panel of it needs."""
+        texts = [*self.labels, *self.values.values()]
+        by_text = TEXT_LINE * lines_of(texts) + 0.1
+        by_marks = 0.13 * len(self.marks) + 0.1
+        return len(self.lines) * max(0.25, by_text, by_marks) + AROUND_FOREST
+
+
+def canvas(
+    heights: Sequence[float], *, width: float = PANEL_WIDTH, legend_lines: int = 0
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a panel for each height, as many side by side as fit."""
+    across = min(len(heights), round(2 * PANEL_WIDTH / width))
+    down = -(-len(heights) // across)
+    tall = [max(heights[row * across : (row + 1) * across]) for row in range(down)]
+    height = sum(tall) + (legend_lines * 0.17 + 0.15 if legend_lines else 0.0)
+    figure = Figure(figsize=(across * width, height), layout="constrained")
+    grid = figure.add_gridspec(down, across, height_ratios=tall)
+    panels = []
+    for place, own_height in enumerate(heights):
+        cell = grid[place // across, place % across]
+        room = tall[place // across] - own_height
+        if room > 0.3:
+            # A shorter panel stands on top of its cell: lines are as far apart.
+            cell = cell.subgridspec(2, 1, height_ratios=[own_height, room])[0]
+        axes = figure.add_subplot(cell)
+        axes.set_gid(f"panel:{place}")
+        panels.append(axes)
+    return figure, panels
+
+
+def draw_forest(
+    axes: Axes,
+    forest: Forest,
+    *,
+    title: str,
+    label: str,
+    limits: tuple[float, float],
+    labelled_lines: int = 1,
+) -> None:
+    """Draw lines with marks, intervals, names at the left and values at the right.
+
+    ``labelled_lines`` is how many lines of reference have a label above the panel.
+    """
+    count = len(forest.lines)
+    axes.set_title(
+        wrapped(title, width=TITLE_WIDTH, lines=3), pad=4 + 10 * labelled_lines
+    )
+    axes.set_xlabel(wrapped(label, width=44))
+    axes.set(xlim=limits, ylim=(count - 0.5, -0.5))
+    axes.set_yticks(range(count), forest.labels)
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+
+    for place, name in enumerate(forest.lines):
+        gid = CHECKPOINT + name if forest.of_checkpoints else None
+        axes.yaxis.get_majorticklabels()[place].set_gid(gid)
+        if name in forest.ends:
+            width = forest.ends[name] - forest.null
+            band = axes.barh(
+                place, width, left=forest.null, height=0.6, color=MUTED, alpha=0.2
+            )
+            band.patches[0].set_gid(gid)
+        if name in forest.values:
+            axes.text(
+                1.04,
+                place,
+                forest.values[name],
+                transform=axes.get_yaxis_transform(),
+                va="center",
+                gid=gid,
+            )
+        for rank, marks in enumerate(forest.marks):
+            if name not in marks.rows:
+                continue
+            shift = 0.6 * ((rank + 0.5) / len(forest.marks) - 0.5)
+            draw_row(
+                axes,
+                marks.rows[name],
+                marks.looks[name],
+                height=place + shift,
+                turn=forest.turn,
+                gid=gid,
+            )
+
+
+def draw_row(
+    axes: Axes, row: Row, look: Look, *, height: float, turn: Turn, gid: str | None
+) -> None:
+    """Draw a value and its interval; an arrow points to what is beyond the axis."""
+    assert row.value is not None
+    left, right = axes.get_xlim()
+    x = turn(row.value)
+    if row.ends is not None:
+        low, high = sorted(turn(end) for end in row.ends)
+        axes.plot(
+            [min(max(low, left), right), max(min(high, right), left)],
+            [height, height],
+            color=look.colour,
+            linewidth=1.4,
+            solid_capstyle="butt",
+            gid=gid,
+        )
+        if low < left:
+            draw_mark(axes, left, height, Look("<", look.colour), gid=gid, size=4)
+        if high > right:
+            draw_mark(axes, right, height, Look(">", look.colour), gid=gid, size=4)
+    if left <= x <= right:
+        draw_mark(axes, x, height, look, gid=gid)
+    else:
+        marker = "<" if x < left else ">"
+        beyond = Look(marker, look.colour, look.filled)
+        draw_mark(axes, min(max(x, left), right), height, beyond, gid=gid)
+
+
+def draw_mark(
+    axes: Axes, x: float, y: float, look: Look, *, gid: str | None, size: float = 6
+) -> None:
+    """Draw one mark above the lines."""
+    mark = sample_of(look, size=size)
+    mark.set_data([x], [y])
+    mark.set(zorder=3, clip_on=False, gid=gid)
+    axes.add_line(mark)
+
+
+def draw_curve(
+    axes: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    look: Look,
+    *,
+    size: float,
+    width: float = 1.4,
+    gid: str | None = None,
+) -> None:
+    """Draw marks that are joined by a line."""
+    curve = sample_of(look, dashes="-", size=size, width=width)
+    curve.set_data(np.asarray(x, float), np.asarray(y, float))
+    curve.set_gid(gid)
+    axes.add_line(curve)
+    axes.autoscale_view()
+
+
+def span_of(forest: Forest, *, least: float = 0.0) -> tuple[float, float]:
+    """Return ends of an axis with the null, all valid values and most intervals.
+
+    One interval of a group with two sources must not flatten all others.
+    """
+    values = [forest.null, forest.null + least, *forest.ends.values()]
+    widths = []
+    ends = []
+    for row in rows_that_count(forest):
+        values.append(forest.turn(row.value or 0.0))
+        if row.ends is not None:
+            low, high = sorted(forest.turn(end) for end in row.ends)
+            widths.append(high - low)
+            ends += [low, high]
+    low, high = min(values), max(values)
+    if ends:
+        reach = max(0.5 * (high - low), 1.5 * sorted(widths)[len(widths) // 2])
+        low, high = (
+            min(low, max(min(ends), low - reach)),
+            max(high, min(max(ends), high + reach)),
+        )
+    room = 0.05 * (high - low) or 0.05
+    return low - room, high + room
+
+
+def rows_that_count(forest: Forest) -> list[Row]:
+    """Return the valid rows, from which an axis is made; all where none is valid."""
+    valid = []
+    every = []
+    for marks in forest.marks:
+        for name, row in marks.rows.items():
+            every.append(row)
+            if marks.looks[name] != DOUBT_LOOK:
+                valid.append(row)
+    return valid or every
+
+
+def null_line(axes: Axes, at: float, label: str) -> None:
+    """Draw what no leak gives as a line with its label above the panel."""
+    axes.axvline(at, color=INK, linewidth=0.9, zorder=1.5)
+    _label_above(axes, at, label, colour=INK, line=0)
+
+
+def leak_line(axes: Axes, at: float, name: str) -> None:
+    """Draw the strongest leak as a thin line through all rows."""
+    gid = CHECKPOINT + name
+    dashes = (0, (4, 2))
+    axes.axvline(at, color=ALARM, linewidth=0.8, linestyle=dashes, zorder=1.5, gid=gid)
+    label = render("figure.strongest", name=wrapped(name, width=18, lines=1))
+    _label_above(axes, at, label, colour=ALARM, line=1, gid=gid)
+
+
+def _label_above(
+    axes: Axes, at: float, label: str, *, colour: str, line: int, gid: str | None = None
+) -> None:
+    low, high = axes.get_xlim()
+    share = (at - low) / (high - low)
+    side = "left" if share < 0.3 else "right" if share > 0.7 else "center"
+    axes.annotate(
+        label,
+        xy=(at, 1.0),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(0, 2 + 10 * line),
+        textcoords="offset points",
+        ha=side,
+        va="bottom",
+        color=colour,
+        gid=gid,
+    )
+
+
+def draw_legend(
+    figure: Figure, samples: Mapping[str, Artist], *, names: Sequence[str] = ()
+) -> None:
+    """Draw a legend in two columns below all panels.
+
+    Parameters
+    ----------
+    names
+        Labels that are checkpoints, which a page can hide.
+    """
+    labels = [wrapped(label, width=LEGEND_WIDTH, lines=3) for label in samples]
+    legend = figure.legend(
+        list(samples.values()),
+        labels,
+        loc="outside lower left",
+        ncols=2 if len(samples) > 1 else 1,
+    )
+    legend.set_gid("legend")
+    parts = zip(samples, legend.legend_handles, legend.get_texts(), strict=True)
+    for label, handle, text in parts:
+        if label in names and handle is not None:
+            handle.set_gid(CHECKPOINT + label)
+            text.set_gid(CHECKPOINT + label)
+
+
+def legend_lines(samples: Mapping[str, Artist]) -> int:
+    """Return the lines that a legend needs."""
+    labels = [wrapped(label, width=LEGEND_WIDTH, lines=3) for label in samples]
+    counts = [label.count("\n") + 1 for label in labels]
+    left = counts[: -(-len(counts) // 2)]
+    right = counts[len(left) :]
+    return max(sum(left), sum(right))
+
+
+def sample_of(
+    look: Look,
+    *,
+    dashes: Literal["-", "none"] = "none",
+    size: float = 6,
+    width: float = 1.4,
+) -> Line2D:
+    """Return a line without points that has a look, as the legend shows it."""
+    return Line2D(
+        [],
+        [],
+        color=look.colour,
+        marker=look.marker,
+        linestyle=dashes,
+        linewidth=width,
+        markersize=size,
+        markeredgewidth=1.3,
+        markerfacecolor=look.colour if look.filled else PAPER,
+    )
+
+
+def patch_sample(colour: str, *, alpha: float) -> Patch:
+    """Return a filled patch for the legend."""
+    return Patch(facecolor=colour, edgecolor=PAPER, alpha=alpha)
+
+
+def frame_sample() -> Patch:
+    """Return what stands for a framed cell in the legend."""
+    return Patch(facecolor="none", edgecolor=INK)
+
+
+def band_sample() -> Patch:
+    """Return what stands for a grey band in the legend."""
+    return patch_sample(MUTED, alpha=0.25)
+
+
+def outcome_samples(forest: Forest) -> dict[str, Artist]:
+    """Return the legend of the looks that the first marks of a forest have."""
+    keys = {
+        "found": FOUND_LOOK,
+        "less": LESS_LOOK,
+        "nothing": NOTHING_LOOK,
+        "doubt": DOUBT_LOOK,
+    }
+    drawn = set(forest.marks[0].looks.values())
+    samples: dict[str, Artist] = {
+        render(f"figure.key.{key}"): sample_of(look)
+        for key, look in keys.items()
+        if look in drawn
+    }
+    if forest.ends:
+        samples[render("figure.key.at_most")] = band_sample()
+    return samples
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """A cell of a heat map: its shade from 0 to 1, its number, and a frame."""
+
+    colour: str
+    shade: float
+    text: str
+    is_marked: bool = False
+    is_void: bool = False
+
+
+Block = Mapping[tuple[str, int], HeatCell]
+"""(task, stage) -> cell of one checkpoint."""
+
+
+def heat_height(blocks: Mapping[str, object], tasks: Sequence[str]) -> float:
+    """Return the inches that a heat map needs."""
+    return len(blocks) * (len(tasks) + 1.4) * HEAT_ROW + AROUND_HEAT
+
+
+def draw_heat(
+    axes: Axes,
+    blocks: Mapping[str, Block],
+    *,
+    tasks: Sequence[str],
+    stages: Sequence[int],
+    title: str,
+) -> None:
+    """Draw a block of tasks by stages for each checkpoint, below each other."""
+    step = len(tasks) + 1.4
+    count = len(blocks) * len(tasks) * len(stages)
+    has_numbers = count <= MAX_CELLS_WITH_NUMBERS
+    has_numbers &= len(stages) <= MAX_STAGES_WITH_NUMBERS
+    labels: dict[float, str] = {}
+    for place, (name, block) in enumerate(blocks.items()):
+        gid = CHECKPOINT + name
+        top = place * step
+        head = wrapped(name, width=34, lines=1)
+        if any(cell.is_void for cell in block.values()):
+            head = f"{head} \N{MULTIPLICATION SIGN} {render('figure.key.doubt')}"
+        axes.text(-0.5, top, head, va="center", weight="bold", gid=gid)
+        labels |= {top + 1 + row: task for row, task in enumerate(tasks)}
+        patches = []
+        colours = []
+        for (task, stage), cell in block.items():
+            x = stages.index(stage)
+            y = top + 1 + tasks.index(task)
+            patches.append(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92))
+            colours.append(to_rgba(cell.colour, cell.shade))
+            if has_numbers:
+                weight = "bold" if cell.is_marked else "normal"
+                text = axes.text(x, y, cell.text, ha="center", va="center", gid=gid)
+                text.set(weight=weight, in_layout=False)
+        axes.add_collection(PatchCollection(patches, facecolors=colours, gid=gid))
+        marked = [at for at, cell in block.items() if cell.is_marked]
+        _draw_frames(axes, marked, tasks=tasks, stages=stages, top=top, gid=gid)
+
+    axes.set_title(wrapped(title, width=TITLE_WIDTH, lines=3))
+    axes.set_xlabel(render("figure.stages_axis"))
+    axes.set_xticks(range(len(stages)), [f"{stage}" for stage in stages])
+    axes.set_yticks(list(labels), [wrapped(task, width=12) for task in labels.values()])
+    axes.set(xlim=(-0.55, len(stages) - 0.45), ylim=(len(blocks) * step - 0.6, -0.6))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+
+
+def _draw_frames(
+    axes: Axes,
+    marked: Sequence[tuple[str, int]],
+    *,
+    tasks: Sequence[str],
+    stages: Sequence[int],
+    top: float,
+    gid: str,
+) -> None:
+    """Frame the cells that are significant."""
+    frames = []
+    for task, stage in marked:
+        x = stages.index(stage) - 0.46
+        y = top + 1 + tasks.index(task) - 0.46
+        frames.append(Rectangle((x, y), 0.92, 0.92))
+    if frames:
+        lines = PatchCollection(
+            frames, facecolors="none", edgecolors=INK, linewidths=1.4, gid=gid
+        )
+        axes.add_collection(lines)
+
+
+def draw_band(
+    axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float]
+) -> None:
+    """Draw the grey area of what chance gives."""
+    axes.fill_between(x, low, high, color=MUTED, alpha=0.22, linewidth=0, zorder=1)
+
+
+def draw_edges(axes: Axes, edges: Sequence[float]) -> None:
+    """Draw thresholds as thin broken lines."""
+    for edge in edges:
+        axes.axvline(edge, color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)))
