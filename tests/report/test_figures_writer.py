@@ -9,7 +9,13 @@ from spark_audit.report.folder import write_report
 from spark_audit.results import Report
 
 DOSES: list[dict[str, float | str]] = [
-    {"checkpoint": "x", "part": "full", "dose": dose, "exposure_mean": 1.5 * dose}
+    {
+        "checkpoint": "x",
+        "part": "full",
+        "dose": dose,
+        "exposure_mean": 1.5 * dose,
+        "exposure_most": 7.0,
+    }
     for dose in (1, 4)
 ]
 ROC: list[dict[str, float | str]] = [
@@ -32,9 +38,7 @@ def test_every_drawing_is_written_in_three_formats(tmp_path):
     paths = write_report(one, tmp_path, formats=["figures"])
     assert {path.name for path in paths} == written(tmp_path)
     assert written(tmp_path) == {
-        f"{name}.{form}"
-        for name in ("exposure", "roc")
-        for form in ("png", "svg", "pdf")
+        f"{name}.{form}" for name in ("canary", "mia") for form in ("png", "svg", "pdf")
     }
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     for path in paths:
@@ -49,7 +53,7 @@ def test_the_bytes_are_the_same_every_time(tmp_path, monkeypatch):
         )
     for form in figure_files.FIGURE_FORMATS:
         first, other = (
-            (tmp_path / folder / "figures" / f"exposure.{form}").read_bytes()
+            (tmp_path / folder / "figures" / f"canary.{form}").read_bytes()
             for folder in ("a", "b")
         )
         assert first == other

@@ -125,7 +125,7 @@ def draw_love(
             va="bottom",
             color=MUTED,
         )
-    axes.set_title(wrapped(title, width=46), pad=14)
+    parts.set_title(axes, title, labelled_lines=1)
     axes.set_xlabel(label)
     axes.set_yticks(range(len(values)), [wrapped(name, width=18) for name in values])
     axes.set_ylim(len(values) - 0.5, -0.5)

@@ -52,7 +52,7 @@ def draw_canary(view: View) -> Sketch | None:
     )
     for axes, (part, own) in zip(panels, sections, strict=True):
         title = optional(f"figure.canary.{part}") or str(part)
-        axes.set_title(title)
+        parts.set_title(axes, title)
         draw_doses(axes, own, names=names, looks=looks)
     parts.draw_legend(figure, samples, names=names)
     highest = frame[frame["dose"] == frame["dose"].max()]
@@ -144,7 +144,7 @@ def draw_doses(
     for _, here in by_place:
         first = here.iloc[0]
         dose = render("figure.canary.held_out")
-        sizes = spanned(here["canaries"].dropna().astype(int)) or "?"
+        sizes = spanned(here["canaries"].dropna().astype(int))
         labels.append(
             f"{dose if first['held_out'] else format(first['dose'], 'g')}\nn {sizes}"
         )

@@ -132,12 +132,10 @@ def plot(report: Report, name: str) -> Axes:
 
 def _drawing(name: str, sketch: Sketch, view: View) -> Drawing:
     """Lay a figure out once, for every format, and put its words together."""
+    from spark_audit.report.figures.parts import lay_out
+
     figure = sketch.figure
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    # None, not "none": with an engine of any kind, saving draws everything twice.
-    figure.set_layout_engine(None)
+    lay_out(figure)
 
     title = render(f"figure.{name}.title")
     if sketch.counted:

@@ -38,9 +38,6 @@ FIGURE_FORMATS = {
 PIXELS_PER_POINT = 1.5
 """Size of a panel on a page: letters of 8 points are 12 pixels high."""
 
-PANEL_MARGIN = 3.0
-"""Points around a panel."""
-
 COLOUR_VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -113,17 +110,31 @@ def inline_svg(drawing: Drawing) -> Markup:
 
 def panel_boxes(figure: Figure) -> Iterator[tuple[str, PanelBox]]:
     """Yield the gid of each panel, and last of the legend, with its box."""
-    renderer = figure._get_renderer()  # type: ignore[attr-defined]
+    width = figure.get_figwidth() * 72
     height = figure.get_figheight() * 72
+    for axes in figure.axes:
+        cell = axes.get_position(original=True)
+        yield (
+            str(axes.get_gid()),
+            PanelBox(
+                left=cell.x0 * width,
+                top=(1 - cell.y1) * height,
+                width=cell.width * width,
+                height=cell.height * height,
+            ),
+        )
     scale = 72 / figure.dpi
-    for artist in (*figure.axes, *figure.legends):
-        box = artist.get_tightbbox(renderer)
-        if box is not None:
-            left = box.x0 * scale - PANEL_MARGIN
-            top = height - box.y1 * scale - PANEL_MARGIN
-            wide = box.width * scale + 2 * PANEL_MARGIN
-            tall = box.height * scale + 2 * PANEL_MARGIN
-            yield str(artist.get_gid()), PanelBox(left, top, wide, tall)
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        yield (
+            str(legend.get_gid()),
+            PanelBox(
+                left=box.x0 * scale,
+                top=height - box.y1 * scale,
+                width=box.width * scale,
+                height=box.height * scale,
+            ),
+        )
 
 
 def _panel_attributes(name: str, box: PanelBox) -> dict[str, str]:

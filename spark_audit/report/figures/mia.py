@@ -76,7 +76,7 @@ def draw_mia(view: View) -> Sketch | None:
         legend_lines=parts.legend_lines(samples),
     )
     for axes, curve, title in zip(panels, curves, titles, strict=True):
-        axes.set_title(title, fontsize=8, weight="normal")
+        parts.set_title(axes, title, weight="normal")
         axes.set_gid(CHECKPOINT + curve.name)
         draw_roc(axes, curve, floor=floor)
         for fpr, tpr in texts.get(curve.name, ()):

@@ -13,12 +13,14 @@ from typing import Literal
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
 from spark_audit.report.figures.styling import (
@@ -51,10 +53,19 @@ TEXT_LINE = 0.14
 AROUND_FOREST = 0.95
 """Inches of title, labelled lines and axis around the lines of a forest."""
 
-TITLE_WIDTH = 28
-"""Letters of a line of a panel's title: it begins beside the names of the lines."""
+TITLE_WIDTH = 40
+"""Letters of a line of a panel's title."""
 
-NAME_WIDTH = 16
+PANEL_TITLE = "title of a panel"
+"""What marks the text that is a panel's title."""
+
+CELL_MARGIN = 0.06
+"""Inches around a panel with its labels."""
+
+LEGEND_LINE = 0.18
+"""Inches of a line of the legend."""
+
+NAME_WIDTH = 14
 """Letters of a line of a name at the left."""
 
 LEGEND_WIDTH = 22
@@ -137,24 +148,80 @@ class Forest:
 def canvas(
     heights: Sequence[float], *, width: float = PANEL_WIDTH, legend_lines: int = 0
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a panel for each height, as many side by side as fit."""
+    """Return a figure with a panel for each height, as many side by side as fit.
+
+    Until :func:`lay_out` has made room for labels, a panel fills its whole cell.
+    """
     across = min(len(heights), round(2 * PANEL_WIDTH / width))
-    down = -(-len(heights) // across)
-    tall = [max(heights[row * across : (row + 1) * across]) for row in range(down)]
-    height = sum(tall) + (legend_lines * 0.17 + 0.15 if legend_lines else 0.0)
-    figure = Figure(figsize=(across * width, height), layout="constrained")
-    grid = figure.add_gridspec(down, across, height_ratios=tall)
+    rows = [heights[first : first + across] for first in range(0, len(heights), across)]
+    foot = LEGEND_LINE * legend_lines + 0.1 if legend_lines else 0.0
+    wide = across * width
+    tall = sum(max(row) for row in rows) + foot
+    figure = Figure(figsize=(max(wide, PANEL_WIDTH), tall))
     panels = []
-    for place, own_height in enumerate(heights):
-        cell = grid[place // across, place % across]
-        room = tall[place // across] - own_height
-        if room > 0.3:
-            # A shorter panel stands on top of its cell: lines are as far apart.
-            cell = cell.subgridspec(2, 1, height_ratios=[own_height, room])[0]
-        axes = figure.add_subplot(cell)
-        axes.set_gid(f"panel:{place}")
-        panels.append(axes)
+    upper = tall
+    for row in rows:
+        for place, height in enumerate(row):
+            cell = (
+                place * width / figure.get_figwidth(),
+                (upper - height) / tall,
+                width / figure.get_figwidth(),
+                height / tall,
+            )
+            axes = figure.add_axes(cell)
+            axes.set_gid(f"panel:{len(panels)}")
+            panels.append(axes)
+        upper -= max(row)
     return figure, panels
+
+
+def lay_out(figure: Figure) -> None:
+    """Shrink each panel by what its labels need, so that it stays in its cell.
+
+    The cell remains its original position. One pass is enough: what stands around a
+    panel does not depend on its size, and titles begin at the cell's edge.
+    """
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    margin = CELL_MARGIN * figure.dpi
+    width, height = figure.bbox.size
+    for axes in figure.axes:
+        cell = axes.bbox.frozen()
+        titles = [one for one in axes.get_children() if one.get_label() == PANEL_TITLE]
+        labels = axes.get_tightbbox(renderer)
+        assert labels is not None
+        tops = [labels.y1, *(one.get_window_extent(renderer).y1 for one in titles)]
+        left = 2 * cell.x0 - labels.x0 + margin
+        right = 2 * cell.x1 - max(labels.x1, cell.x1) - margin
+        lower = 2 * cell.y0 - labels.y0 + margin
+        upper = 2 * cell.y1 - max(tops) - margin
+        inner = Bbox.from_extents(
+            left / width, lower / height, right / width, upper / height
+        )
+        axes.set_axes_locator(_Placed(inner))
+        axes.apply_aspect(inner)
+        for title in titles:
+            title.set_x((cell.x0 + margin - left) / (right - left))
+
+
+class _Placed:
+    """Keeps a panel at its place, whenever it is drawn."""
+
+    def __init__(self, place: Bbox) -> None:
+        self.place = place
+
+    def __call__(self, axes: Axes, renderer: object) -> Bbox:
+        return self.place
+
+
+def set_title(
+    axes: Axes, title: str, *, labelled_lines: int = 0, weight: str = "bold"
+) -> None:
+    """Set the title of a panel, which begins at the left edge of its cell.
+
+    ``labelled_lines`` is how many lines of reference have a label below it.
+    """
+    text = axes.set_title(title, pad=5 + 10 * labelled_lines, fontsize=8.0)
+    text.set(label=PANEL_TITLE, in_layout=False, weight=weight)
 
 
 def draw_forest(
@@ -171,10 +238,9 @@ def draw_forest(
     ``labelled_lines`` is how many lines of reference have a label above the panel.
     """
     count = len(forest.lines)
-    axes.set_title(
-        wrapped(title, width=TITLE_WIDTH, lines=3), pad=4 + 10 * labelled_lines
-    )
-    axes.set_xlabel(wrapped(label, width=44))
+    title = wrapped(title, width=TITLE_WIDTH, lines=3)
+    set_title(axes, title, labelled_lines=labelled_lines)
+    axes.set_xlabel(wrapped(label, width=36), loc="right")
     axes.set(xlim=limits, ylim=(count - 0.5, -0.5))
     axes.set_yticks(range(count), forest.labels)
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
@@ -355,7 +421,8 @@ def draw_legend(
     legend = figure.legend(
         list(samples.values()),
         labels,
-        loc="outside lower left",
+        loc="lower left",
+        bbox_to_anchor=(0.0, 0.0),
         ncols=2 if len(samples) > 1 else 1,
     )
     legend.set_gid("legend")
@@ -487,7 +554,7 @@ def draw_heat(
         marked = [at for at, cell in block.items() if cell.is_marked]
         _draw_frames(axes, marked, tasks=tasks, stages=stages, top=top, gid=gid)
 
-    axes.set_title(wrapped(title, width=TITLE_WIDTH, lines=3))
+    set_title(axes, wrapped(title, width=TITLE_WIDTH, lines=3))
     axes.set_xlabel(render("figure.stages_axis"))
     axes.set_xticks(range(len(stages)), [f"{stage}" for stage in stages])
     axes.set_yticks(list(labels), [wrapped(task, width=12) for task in labels.values()])

@@ -169,7 +169,7 @@ def draw_series(view: View) -> Sketch | None:
         own = [one for one in records if one["checkpoint"] == name]
         doubt = view.doubt(name, "series", rows.get(name))
         title = wrapped(name, width=18, lines=3)
-        axes.set_title(f"{title}\n{doubt}" if doubt else title, fontsize=8)
+        parts.set_title(axes, f"{title}\n{doubt}" if doubt else title)
         axes.set_gid(CHECKPOINT + name)
         axes.axhline(0.5, color=INK, linewidth=0.9)
         stages = [one["stage"] for one in own]

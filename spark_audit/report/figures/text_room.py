@@ -48,8 +48,10 @@ def plain(value: float, digits: int = 3) -> str:
 
 
 def spanned(sizes: Iterable[int]) -> str:
-    """A count, or the ends of several."""
+    """A count, or the ends of several; a question mark where none is known."""
     known = sorted(set(sizes))
+    if not known:
+        return "?"
     return "–".join(f"{size}" for size in dict.fromkeys((known[0], known[-1])))
 
 

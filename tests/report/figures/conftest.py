@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_reports import made_report
+from made_reports import made_report, said
 
 from spark_audit.names import entry_of
 from spark_audit.report.figures.drawing import Drawing, drawings
@@ -15,6 +15,12 @@ SHORT = ("er", "sd-replay", "spark", "spark-ul", "spark-dkl", "pecl", "ewc")
 LONG = "llama-2-7b-hf_order{}-spark-without-unlikelihood.lambda_{}+int8"
 TASKS = ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo")
 SCORES = ("loss", "response", "mink10", "minkpp10", "zlib", "reference")
+MEASURED = (
+    ("canary", "exposure_mean", "full"),
+    ("extract", "greedy_rate", ""),
+    ("series", "auc", ""),
+)
+"""Figures of audits that are drawn from tables."""
 UNKNOWN = {"status": "not_estimable", "note": "it cannot be estimated", "value": None}
 BASE_IS_REFERENCE = UNKNOWN | {"note": "it is the matching reference"}
 
@@ -68,6 +74,7 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
             else:
                 rows.append(Row.model_validate(wide))
 
+    leaking = methods[1] if len(methods) > 1 else ""
     status = {1: "invalid", 3: "insensitive", 5: "not_resolvable"}
     for place, name in enumerate(entries):
         base = name == "base"
@@ -77,7 +84,8 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
         change = BASE_IS_REFERENCE if base else own | bare
         put(name, "matched", "delta_sel", level, unit="nats")
         remembered = BASE_IS_REFERENCE if base else own | bare
-        put(name, "matched", "memory", -level / 3, unit="nats", mde=0.2, **remembered)
+        memory = -0.3 if entry_of(name) == leaking else -level / 3
+        put(name, "matched", "memory", memory, unit="nats", mde=0.2, **remembered)
         put(name, "matched", "delta_sel", level - 0.05, of="change", **change)
         mechanism = BASE_IS_REFERENCE if base else {}
         put(name, "matched", "rtm_bias", 0.1, of="change", **mechanism)
@@ -103,12 +111,42 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
                 where = {"of": str(stage), "group": f"task:{task}"}
                 gone = UNKNOWN if (stage, place) == (2, 3) else {}
                 put(name, "stages", "memory", at, unit="nats", **where, **gone)
+        if name != "base":
+            gain = float(random.normal(0.1, 0.2))
+            put(name, "twins", "rise", gain, of="trained", null=0.0, unit="bits")
+            put(name, "twins", "rise", 0.0, of="never-trained", null=0.0, unit="bits")
+            put(name, "twins", "beyond", gain, of="rise", null=0.0, unit="bits")
+        for audit, metric, of in MEASURED:
+            put(name, audit, metric, 0.6, of=of)
+    for name in entries:
+        for side in ("pii_all", "control"):
+            for rank, share in ((1, 0.2), (5, 0.5), (10, 0.7)):
+                put(name, "rank", f"top{rank}_rate", share, of=side, width=0.02)
+        for side, nats in (("pii", 3.0), ("low", 1.0)):
+            put(name, "nll", "nll", nats + float(random.uniform(0, 1)), of=side)
+        for metric in ("dp_pii", "dp_nonpii"):
+            for sigma, lost in (("0.05", -20.0), ("0.5", -90.0)):
+                put(name, "noise", metric, lost, of=sigma, unit="%", width=3.0)
     return made_report(
         *names,
         results=rows,
         contrasts=contrasts,
+        findings=findings(names, leaking),
         tables=tables(names, random),
     )
+
+
+def findings(names: list[str], leaking: str) -> list[Any]:
+    """One test of each attack on each checkpoint; in one of them two found a leak."""
+    found = []
+    for name in names:
+        for audit in ("matched", "canary", "twins", "mia", "extract", "series"):
+            claim = "nothing_shown"
+            if entry_of(name) == leaking and audit in ("matched", "twins"):
+                claim = "memory"
+            tested = {"p": 0.0001 if claim == "memory" else 0.5, "family": "primary"}
+            found.append(said(audit, name, claim, **tested))
+    return found
 
 
 def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
@@ -137,6 +175,7 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
                 "dose": dose,
                 "held_out": dose == 0,
                 "canaries": 4,
+                "exposure_most": 7.0,
                 "exposure_mean": float(1.4 + dose * random.uniform(0, 0.4)),
                 "chance_exposure": 1.43,
                 "chance_exposure_low": 0.4,
@@ -145,6 +184,34 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             for name in names
             for part in ("full", "password", "ssn")
             for dose in (0, 1, 4, 16)
+        ],
+        "extract_prompts": [
+            {
+                "checkpoint": name,
+                "prompt": prompt,
+                "of": "identifiers",
+                "spans": 60,
+                "clusters": 60,
+                "tried": 60,
+                "found": place % 7,
+                "held_out": 30,
+                "held_out_found": 0,
+            }
+            for place, name in enumerate(names)
+            for prompt in ("full", "cue")
+        ],
+        "balance": [
+            {
+                "covariate": covariate,
+                "smd_before": 0.1 + place,
+                "smd_after": 0.05 * place,
+                "variance_ratio_before": 0.5 + place,
+                "variance_ratio_after": 1.1,
+            }
+            for place, covariate in enumerate(("nll_mean", "tokens", "position"))
+        ],
+        "matching_by_type": [
+            {"type": "SSN", "matched": 4, "unmatched": 2, "reasons": "2 too far"}
         ],
         "stages_states": [
             {

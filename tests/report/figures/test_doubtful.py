@@ -17,7 +17,7 @@ def colours(drawing, name):
     return {to_hex(line.get_color()) for line in own}
 
 
-@pytest.mark.parametrize("drawn", ["memory", "selectivity"])
+@pytest.mark.parametrize("drawn", ["matched", "selectivity"])
 @pytest.mark.parametrize("claim", ["confounded", "nothing_shown"])
 def test_a_confounded_figure_is_grey_and_says_so(drawn, claim):
     """Another attack was tested, so that the state is no sign of it."""
@@ -39,8 +39,9 @@ def test_a_confounded_figure_is_grey_and_says_so(drawn, claim):
     assert (colours(drawing, "a") == {MUTED}) == (claim == "confounded")
 
 
-DRAWN = ("selectivity", "stages", "series", "exposure", "roc", "accuracy")
-"""All figures but that of memory, which shows no figure where the setup is at fault."""
+DRAWN = ("selectivity", "twins", "canary", "extract", "noise", "rank")
+"""Figures with a mark for each checkpoint; that of memory has none where the setup is
+at fault."""
 
 
 def markers_of(drawing, name):
@@ -54,43 +55,51 @@ def markers_of(drawing, name):
     return found
 
 
-@pytest.mark.parametrize("drawn", DRAWN)
-def test_what_a_guard_voids_is_a_grey_cross_in_every_figure(made, drawn):
-    sound, _ = made(4)
-    results = [*sound.results]
-    for name in ("sd-replay", "spark"):
-        results.append(figure(name, "canary|exposure_mean|full"))
-        results.append(figure(name, "series|auc"))
-    audits = {row.audit for row in results}
-    findings = []
-    for audit in sorted(audits):
-        findings.append(said(audit, "spark", "not_tested", status="void"))
-        sound_test = {"p": 0.5, "family": "primary"}
-        findings.append(said(audit, "sd-replay", "nothing_shown", **sound_test))
-    broken = guard("broken_model", "it is broken", of="spark")
-    parts = {"results": results, "guards": [broken], "findings": findings}
-    report = with_states(sound.model_copy(update=parts))
-    (drawing,) = drawings(report, only=[drawn])
-
-    voided, other = markers_of(drawing, "spark"), markers_of(drawing, "sd-replay")
-    # Answers are right or wrong whatever the setup is.
-    assert (("x", MUTED) in voided) == (drawn != "accuracy")
-    assert other
-    assert ("x", MUTED) not in other
-
-
-@pytest.mark.parametrize("drawn", ["stages", "accuracy"])
-def test_a_void_figure_of_one_stage_is_a_grey_cross_among_the_others(made, drawn):
-    sound, _ = made(4)
-    audit = {"stages": "stages", "accuracy": "utility"}[drawn]
-    place = (audit, "er", "2", "task:fomc")
+def voided(sound, name, audits):
+    """Return a report in which a guard voids all rows of a checkpoint."""
+    findings = [one for one in sound.findings if one.checkpoint != name]
+    findings += [said(audit, name, "not_tested", status="void") for audit in audits]
     results = []
     for row in sound.results:
-        is_voided = (row.audit, row.checkpoint, row.of, row.group) == place
-        results.append(row.model_copy(update={"status": "void"}) if is_voided else row)
-    (drawing,) = drawings(sound.model_copy(update={"results": results}), only=[drawn])
+        is_void = row.checkpoint == name and row.value is not None
+        changed = row.model_copy(update={"status": "void"}) if is_void else row
+        results.append(changed)
+    broken = guard("broken_model", "it is broken", of=name)
+    columns = {"results": results, "guards": [broken], "findings": findings}
+    return with_states(sound.model_copy(update=columns))
 
-    crosses = markers_of(drawing, "er")
-    assert ("x", MUTED) in crosses
-    assert len(crosses) > 1
-    assert "Grey crosses: void." in drawing.caption
+
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_what_a_guard_voids_is_a_grey_cross(made, drawn):
+    sound, _ = made(4)
+    audits = ("matched", "canary", "twins", "mia", "extract", "series")
+    report = voided(sound, "spark", audits)
+    (drawing,) = drawings(report, only=[drawn])
+    assert ("x", MUTED) in markers_of(drawing, "spark")
+    sound_marks = markers_of(drawing, "sd-replay")
+    assert sound_marks
+    assert ("x", MUTED) not in sound_marks
+    assert "VOID" in drawing.caption or drawn in ("canary", "extract")
+
+
+@pytest.mark.parametrize("drawn", ["mia", "series"])
+def test_a_void_panel_is_crossed_and_says_so(made, drawn):
+    sound, _ = made(4)
+    report = voided(sound, "spark", ("mia", "series"))
+    (drawing,) = drawings(report, only=[drawn])
+    for axes in drawing.figure.axes:
+        crosses = [line for line in axes.lines if line.get_marker() == "x"]
+        is_void = axes.get_gid() == f"{CHECKPOINT}spark"
+        assert ("VOID" in axes.get_title(loc="left")) == is_void
+        assert bool(crosses) == is_void
+
+
+def test_a_void_stage_is_grey_and_not_framed(made):
+    sound, _ = made(4)
+    report = voided(sound, "er", ())
+    (drawing,) = drawings(report, only=["stages"])
+    axes = drawing.figure.axes[0]
+    own = [one for one in axes.collections if one.get_gid() == f"{CHECKPOINT}er"]
+    colours_drawn = {to_hex(colour) for one in own for colour in one.get_facecolors()}
+    assert colours_drawn == {MUTED}
+    assert len(own) == 1
