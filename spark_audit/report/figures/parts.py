@@ -240,7 +240,7 @@ def draw_forest(
     count = len(forest.lines)
     title = wrapped(title, width=TITLE_WIDTH, lines=3)
     set_title(axes, title, labelled_lines=labelled_lines)
-    axes.set_xlabel(wrapped(label, width=36), loc="right")
+    axes.set_xlabel(wrapped(label, width=26), loc="right")
     axes.set(xlim=limits, ylim=(count - 0.5, -0.5))
     axes.set_yticks(range(count), forest.labels)
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
