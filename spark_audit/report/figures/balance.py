@@ -61,7 +61,10 @@ def draw_manifest(view: View) -> Sketch | None:
     draw_love(panels[0], differences, title=title, label=axis, edges=DIFFERENCE_EDGES)
     ratios = {}
     for one in records:
-        before, after = one["variance_ratio_before"], one["variance_ratio_after"]
+        before, after = (
+            one.get("variance_ratio_before"),
+            one.get("variance_ratio_after"),
+        )
         if before and after:
             ratios[name_of(one)] = (before, after)
     title = render("figure.manifest.ratios")
@@ -128,6 +131,6 @@ def draw_love(
     parts.set_title(axes, title, labelled_lines=1)
     axes.set_xlabel(label)
     axes.set_yticks(range(len(values)), [wrapped(name, width=18) for name in values])
-    axes.set_ylim(len(values) - 0.5, -0.5)
+    axes.set_ylim(max(len(values), 1) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)

@@ -19,6 +19,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
@@ -158,7 +159,7 @@ def canvas(
     wide = across * width
     tall = sum(max(row) for row in rows) + foot
     figure = Figure(figsize=(max(wide, PANEL_WIDTH), tall))
-    panels = []
+    panels: list[Axes] = []
     upper = tall
     for row in rows:
         for place, height in enumerate(row):
@@ -181,12 +182,16 @@ def lay_out(figure: Figure) -> None:
     The cell remains its original position. One pass is enough: what stands around a
     panel does not depend on its size, and titles begin at the cell's edge.
     """
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     margin = CELL_MARGIN * figure.dpi
     width, height = figure.bbox.size
     for axes in figure.axes:
         cell = axes.bbox.frozen()
-        titles = [one for one in axes.get_children() if one.get_label() == PANEL_TITLE]
+        titles = [
+            child
+            for child in axes.get_children()
+            if isinstance(child, Text) and child.get_label() == PANEL_TITLE
+        ]
         labels = axes.get_tightbbox(renderer)
         assert labels is not None
         tops = [labels.y1, *(one.get_window_extent(renderer).y1 for one in titles)]
@@ -209,7 +214,7 @@ class _Placed:
     def __init__(self, place: Bbox) -> None:
         self.place = place
 
-    def __call__(self, axes: Axes, renderer: object) -> Bbox:
+    def __call__(self, axes: object, renderer: object) -> Bbox:
         return self.place
 
 
