@@ -12,7 +12,8 @@ cyclopts reads ``--device`` and ``--seed``, and what they are for in the docstri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from cyclopts import Group, Parameter, Token
@@ -35,6 +36,30 @@ def fields_in(group: Group) -> Parameter:
 
 NO_OPTION = Parameter(parse=False)
 """Of a field that is none."""
+
+
+def place_of(token: Token) -> str:
+    """Return the file and key, or the variable, that a value is of; empty: typed."""
+    if token.source == "cli":
+        return ""
+    if token.source == "env":
+        return token.keyword or ""
+    key = (token.keyword or "").strip("[]")
+    return f"{token.source}, {key}" if key else token.source
+
+
+@contextmanager
+def named_place(token: Token) -> Iterator[None]:
+    """Name the file and key, or the variable, in an error about a value of it."""
+    try:
+        yield
+    except InputError as error:
+        place = place_of(token)
+        if not place:
+            raise
+        if error.where and not error.where.startswith("--"):
+            place = f"{place}: {error.where}"
+        raise InputError(error.what, where=place, fix=error.fix) from error
 
 
 def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:

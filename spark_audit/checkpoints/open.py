@@ -25,7 +25,14 @@ from spark_audit.checkpoints.grown_vocabulary import (
     rows_of_both,
 )
 from spark_audit.checkpoints.loaded import Loaded, ModuleFacts, module_facts
-from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
+from spark_audit.checkpoints.specs import (
+    Loading,
+    Spec,
+    default_name,
+    is_server,
+    split_stage,
+)
+from spark_audit.checkpoints.task_series import series
 from spark_audit.checkpoints.tokenizer import Read, read_tokenizer
 from spark_audit.checkpoints.untrusted import locate, quiet
 from spark_audit.checkpoints.unused_tensors import notes_on
@@ -392,6 +399,7 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         )
     ]
     _check_lora_alpha(items, loading)
+    _check_base_is_one_model(loading.base)
     bases = [str(item.base) for item in items if not item.complete]
     base_path = loading.base or next(iter(bases), None)
     for other in bases:
@@ -406,6 +414,17 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
         what, fix = "the base is itself an adapter", "give the model it was trained on"
         raise CheckpointError(what, where=base.where, fix=fix)
     return [base, *map(partial(_put_on, base), items)]
+
+
+def _check_base_is_one_model(base: str | None) -> None:
+    """Refuse a series as the base, where it is not said which stage is meant."""
+    if base is None or split_stage(base)[1] is not None:
+        return
+    n_stages = len(series(base))
+    if n_stages > 1:
+        what = f"is a series of {n_stages} stages, and the base is one model"
+        fix = "give the model before the first stage, or the folder of one stage"
+        raise InputError(what, where=base, fix=fix)
 
 
 def _check_lora_alpha(items: Sequence[Checkpoint], loading: Loading) -> None:

@@ -6,11 +6,12 @@ path with a typing mistake is refused before that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 from cyclopts import ArgumentCollection
 
+from spark_audit import options
 from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.specs import is_server, parse_specs, split_stage
 from spark_audit.errors import InputError
@@ -23,7 +24,7 @@ MODEL_OPTIONS = ("CKPT", "--base", "--tokenizer", "--agree")
 
 
 def check_typed_paths(arguments: ArgumentCollection) -> None:
-    """Refuse a checkpoint whose path does not exist.
+    """Refuse a checkpoint whose path is empty or does not exist.
 
     Other mistakes, such as a name that is given twice, are left to whoever opens the
     checkpoints.
@@ -34,29 +35,36 @@ def check_typed_paths(arguments: ArgumentCollection) -> None:
         With the nearest path that exists.
     """
     for argument in arguments:
-        values = [token.value for token in argument.tokens]
         if argument.name in CHECKPOINTS:
-            paths = _paths_of_specs(values)
+            paths_of = _paths_of_specs
         elif argument.name in MODEL_OPTIONS:
-            paths = _paths_of_models(values)
+            paths_of = _paths_of_models
         else:
             continue
 
-        for path in paths:
-            if path and not _is_remote(path) and is_missing(untrusted.expanded(path)):
-                raise untrusted.missing(path)
+        for token in argument.tokens:
+            with options.named_place(token):
+                for path in paths_of(token.value):
+                    _check_exists(path, name=argument.name)
 
 
-def _paths_of_specs(values: list[str]) -> Iterator[str]:
+def _check_exists(path: str, *, name: str) -> None:
+    """Refuse a path on this machine that is empty or does not exist."""
+    if not path.strip():
+        raise InputError("is empty", where=name, fix="give a path")
+    if not _is_remote(path) and is_missing(untrusted.expanded(path)):
+        raise untrusted.missing(path)
+
+
+def _paths_of_specs(value: str) -> Iterator[str]:
     with suppress(InputError):
-        for spec in parse_specs(values):
+        for spec in parse_specs([value]):
             yield from spec.paths
 
 
-def _paths_of_models(values: Iterable[str]) -> Iterator[str]:
+def _paths_of_models(value: str) -> Iterator[str]:
     with suppress(InputError):
-        for value in values:
-            yield split_stage(value)[0]
+        yield split_stage(value)[0]
 
 
 def _is_remote(path: str) -> bool:

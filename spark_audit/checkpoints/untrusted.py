@@ -9,6 +9,7 @@ lead out of its folder, block or fill the memory is refused.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import logging
 import os
@@ -92,6 +93,14 @@ def expanded(source: str) -> Path:
 
 def missing(source: str) -> InputError:
     """Return the error about a checkpoint whose path does not exist."""
+    if several := _several_models(source):
+        what = f"is {several}, and one model is asked for here"
+        return InputError(what, where=source, fix="give the path of one model")
+    name, _, named_path = source.partition("=")
+    if named_path and expanded(named_path).exists():
+        what = f"has the name {name!r} in front, and a path alone is asked for here"
+        return InputError(what, where=source, fix=f"give {named_path}")
+
     fix = files.instead(source, "check the path")
     if "://" in source:
         fix = f"a model on the hub is written {HUB}ORG/NAME; audits read a server: "
@@ -99,6 +108,18 @@ def missing(source: str) -> InputError:
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         fix += f" (a model on the hub is written {HUB}{source})"
     return InputError("there is no such file or folder", where=source, fix=fix)
+
+
+def _several_models(source: str) -> str:
+    """Return in which way a text that is no path names several models; empty: none."""
+    if source.endswith("]") and "[" in source and "://" not in source:
+        return "a list"
+    parts = [part.strip() for part in source.split(",")]
+    if len(parts) > 1 and all(part and expanded(part).exists() for part in parts):
+        return "a list"
+    if glob.has_magic(source) and glob.glob(os.path.expanduser(source)):
+        return "a pattern"
+    return ""
 
 
 def check_folder(path: Path) -> None:

@@ -87,6 +87,8 @@ def import_(
     from spark_audit.data.importers import import_rows
     from spark_audit.messages import progress
 
+    if not source.strip():
+        raise InputError("is empty", where="SOURCE", fix="give a path")
     _check_file(output, [Path(source)])
     remarks: list[str] = []
     if chat_template is not None:

@@ -222,7 +222,11 @@ def gate(
     changed = None
     same: Collection[str] = ()
     audits = {rule.audit for rule in rules if rule.change}
-    if against is not None and audits:
+    if against is not None and not audits:
+        what = "is for rules on what rose or fell, and there is none"
+        fix = "add one, such as --fail-if 'mia.auc.loss rose by 0.05', or leave it out"
+        raise InputError(what, where="--against", fix=fix)
+    if against is not None:
         from spark_audit.pipeline.compare import changed_since
 
         changed, same = changed_since(folder, opened(against)[0], only=audits)

@@ -108,8 +108,13 @@ def read_report(folder: str | Path) -> Report:
     except (FileNotFoundError, NotADirectoryError) as error:
         if not folder.exists():
             raise no_such_path(folder, otherwise=fix) from error
-        kind = "a file" if folder.is_file() else "a folder without report.json"
-        what, fix = f"is {kind}", instead(folder, fix)
+        what = "is a folder without report.json"
+        fix = instead(folder, fix)
+        if folder.is_file():
+            what = "is a file"
+        elif (folder / SCORES_FOLDER).is_dir():
+            what = "holds scores and no report.json: its audit has not finished"
+            fix = "give the command that made it again: it goes on where it stopped"
         raise InputError(what, where=str(folder), fix=fix) from error
     except OSError as error:
         raise OutputError(

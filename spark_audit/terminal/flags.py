@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from cyclopts.argument import update_argument_collection
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import elsewhere, is_missing, no_such_path, read_regular
-from spark_audit.options import ADVANCED, HOW, OUTPUT
+from spark_audit.options import ADVANCED, HOW, OUTPUT, named_place, place_of
 
 _QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
 
@@ -145,12 +146,13 @@ def program(
                 _check(one)
 
         app.config = read
-        command, bound, ignored = app.parse_args(rest)
-        _check_paths(typed.arguments)
-        if check is not None:
-            check(typed.arguments)
-        bound.arguments |= {n: value for n, value in given.items() if n in ignored}
-        left = command(*bound.args, **bound.kwargs)
+        with _named_places(typed):
+            command, bound, ignored = app.parse_args(rest)
+            _check_paths(typed.arguments)
+            if check is not None:
+                check(typed.arguments)
+            bound.arguments |= {n: value for n, value in given.items() if n in ignored}
+            left = command(*bound.args, **bound.kwargs)
         if command.__name__ == "help_print" and not {*HELP_FLAGS} & {*words}:
             raise InputError("no command was given", fix=f"see {name} --help")
         return left
@@ -191,10 +193,17 @@ OUTPUT_OPTIONS = ("--output", "--junit", "--sarif", "--attest", "--scores")
 
 
 def _check(argument: Argument) -> None:
-    """Read ``~`` as a shell would; refuse what is no path here, and fractions."""
+    """Read ``~`` as a shell would; refuse empty paths, other places and fractions.
+
+    A variable of the environment that is empty counts as not set.
+    """
     name = argument.name
     types = {argument.hint, *get_args(argument.hint)}
+    if any(token.source == "env" and not token.value for token in argument.tokens):
+        argument.tokens.clear()
     for token in argument.tokens:
+        if Path in types and not token.value.strip():
+            raise InputError("is empty", where=name, fix="give a path")
         path = Path(token.value) if Path in types else token.value
         if fix := elsewhere(path):
             raise InputError("is no path on this machine", where=name, fix=fix)
@@ -224,8 +233,28 @@ def _check_paths(arguments: ArgumentCollection) -> None:
         if Path not in kinds or argument.name in OUTPUT_OPTIONS:
             continue
         for token in argument.tokens:
-            if is_missing(token.value):
-                raise no_such_path(token.value)
+            with named_place(token):
+                if is_missing(token.value):
+                    raise no_such_path(token.value)
+
+
+@contextmanager
+def _named_places(typed: Typed) -> Iterator[None]:
+    """Name the file or variable in an error about an option that was given there."""
+    try:
+        yield
+    except InputError as error:
+        option, blank, rest = (error.where or "").partition(" ")
+        places = [
+            place_of(token)
+            for argument in typed.arguments
+            if argument.name == option
+            for token in argument.tokens
+        ]
+        if not any(places):
+            raise
+        where = f"{places[0]}{blank}{rest}"
+        raise InputError(error.what, where=where, fix=error.fix) from error
 
 
 def _from_file(

@@ -7,14 +7,23 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import each, inspected, opened, problem_of, reference_of, refused, said
+from refusals import (
+    absent,
+    each,
+    inspected,
+    opened,
+    problem_of,
+    reference_of,
+    refused,
+    said,
+)
 from tiny_models import make_model, make_tokenizer
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.run_record import read_run, trained_order
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.checkpoints.task_series import expand, series
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, InputError
 
 
 def labels(path: Path) -> list[str]:
@@ -219,6 +228,18 @@ def test_a_list_of_paths(adapters, layout, tiny_base, tmp_path):
     refused(listing, "line 2 names no checkpoint that exists; write one")
     listing.write_text("# nothing\n")
     refused(listing, "holds no path; write one path per line")
+
+
+def test_a_base_is_one_model_or_one_stage(layout, tiny_base, adapters, tmp_path):
+    fix = "is a series of 2 stages, and the base is one model; give the model before"
+    for name in ("1-a", "2-b"):
+        shutil.copytree(tiny_base, tmp_path / "full" / name)
+    for several in (layout("1-a", "2-b"), tmp_path / "full"):
+        absent(adapters[0], fix, base=several)
+        with pytest.raises(InputError, match="is a series of 2 stages"):
+            open_checkpoint(several, name="base")
+    one_stage = opened(adapters[0], base=tmp_path / "full" / "1-a")
+    assert torch.equal(said(one_stage), said(opened(adapters[0], base=tiny_base)))
 
 
 def test_stages_that_are_not_there(layout, tiny_base):

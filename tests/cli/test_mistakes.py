@@ -28,7 +28,20 @@ MISTAKES = [
     ("matched --ckpt runs/er --seed -1", 2, "--seed"),
     ("matched --ckpt runs/er --replicates 1", 2, "give no interval"),
     ("matched --ckpt ''", 2, "is empty; give a path"),
-    ("inspect ''", 2, "no path was given"),
+    ("inspect ''", 2, "CKPT: is empty; give a path"),
+    ("inspect runs/er --base ''", 2, "--base: is empty; give a path"),
+    ("manifest build --base '' --data d.jsonl -o x.json", 2, "--base: is empty; give"),
+    ("manifest build --base runs/er --data '' -o x.json", 2, "--data: is empty; give"),
+    ("all --ckpt runs/er -o ''", 2, "--output: is empty; give a path"),
+    ("gate ''", 2, "FOLDER: is empty; give a path"),
+    ("data import '' --task t -o x.jsonl", 2, "SOURCE: is empty; give a path"),
+    # several models, or a name, where one path is asked for
+    ("all --ckpt runs/er --base 'x=[runs/er,runs/er]'", 2, ": is a list, and one mode"),
+    ("all --ckpt runs/er --base '[runs/er]'", 2, ": is a list, and one model is asked"),
+    ("inspect runs/er --base runs/er,runs", 2, ": is a list, and one model is asked"),
+    ("inspect runs/er --base 'ru*/er'", 2, ": is a pattern, and one model is asked"),
+    ("inspect runs/er --base x=runs/er", 2, "has the name 'x' in front, and a path"),
+    ("inspect x=runs/er", 2, "a path alone is asked for here; give runs/er"),
     ("inspect /no/such/place", 2, "/no/such/place"),
     ("", 2, "no command was given"),
     ("matched --ckpt runs/er --quantize int5", 2, "did you mean 'int8'?"),
@@ -77,6 +90,22 @@ MISTAKES = [
         "unexpected 'reports/two': a value stands behind",
     ),
     ("gate reports/none", 2, "no such file or folder; did you mean reports/one?"),
+    ("gate begun", 2, "its audit has not finished; give the command that made it"),
+    ("compare reports/one begun", 2, "begun: holds scores and no report.json: its au"),
+    ("gate reports/one --against begun", 2, "for rules on what rose or fell, and ther"),
+    # wrong paths of manifests and data, each with all that the command asks for
+    ("manifest build --base runs/er --data none -o x.json", 2, "none: there is no suc"),
+    (
+        "manifest build --base runs/er --data d.jsonl none -o x.json",
+        2,
+        "none: there is",
+    ),
+    ("manifest build --base runs/er --data runs -o x.json", 2, "holds no .jsonl file"),
+    ("manifest build --base runs/er --data d.jsonl -o runs", 2, "give NAME.json, or"),
+    ("manifest build --base runs/er --data d.jsonl -o d.jsonl", 2, "is an input; give"),
+    ("data import none.csv --task t --split train -o x.jsonl", 2, "none.csv: there is"),
+    ("data import runs --task t --split train -o x.jsonl", 2, "or give one file"),
+    ("data import t.csv --task t --split train -o t.csv", 2, "is an input; give anoth"),
     # one code for a path that does not exist, whatever it should be
     ("all --ckpt a=runs/er b=runs/err", 2, "runs/err: there is no such file or folder"),
     ("all --ckpt a=[runs/er,runs/err]", 2, "runs/err: there is no such file or folder"),
@@ -177,6 +206,7 @@ def place(tmp_path_factory) -> Path:
     manifest.write_text('{"kind": "spark-audit-manifest"}')
     (folder / "rep.sh").touch()
     (folder / "sets.toml").touch()
+    (folder / "begun" / "scores").mkdir(parents=True)
     (folder / "t.csv").write_text("text,label\na,b\n")
     (folder / "u.csv").write_text("mine,yours\na,b\n")
     (folder / "head.csv").write_text("text,label\n")

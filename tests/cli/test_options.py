@@ -115,7 +115,7 @@ def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypa
     [
         ('limt = "x"', 'Unknown option: "[limt]"'),
         ('limt = "x"', "Did you mean --limit?"),
-        ("seed = 3.5", "--seed"),
+        ("seed = 3.5", ", seed: '3.5' is no whole number"),
         ('rematched = "perhaps"', 'unable to convert "perhaps"'),
         ("base = {a = 1}", 'Unknown option: "[base][a]"'),
         ("base = ", "is no TOML"),
@@ -185,6 +185,55 @@ def test_the_manifest_of_a_file_is_the_one_that_is_audited(asked, tmp_path):
     file.write_text('data = ["rows.jsonl"]\n')
     assert run(["utility", "--ckpt", "x", "--config", str(file)]) == 0
     assert asked[2].data == (Path("rows.jsonl"),)
+
+
+@pytest.mark.parametrize(
+    ("command", "content", "said"),
+    [
+        (
+            "all",
+            'ckpt = "a"\nmanifest = "no.json"\ndata = "no.jsonl"',
+            ", data: stands in place of a manifest",
+        ),
+        ("nll", 'ckpt = "a"\nmanifest = "no.json"', ", manifest: no.json: there is no"),
+        ("utility", 'ckpt = "a"\ndata = "no.jsonl"', ", data: no.jsonl: there is no s"),
+        ("nll", 'ckpt = ["a", "no"]', ", ckpt: no: there is no such file or folder"),
+        ("nll", 'ckpt = "a"\nbase = "x=[a,b]"', ", base: x=[a,b]: is a list"),
+        ("nll", 'ckpt = "a"\nbase = ""', ", base: is empty"),
+    ],
+)
+def test_an_error_about_a_key_of_a_file_names_both(
+    command, content, said, asked, tmp_path, capsys
+):
+    file = tmp_path / "audit.toml"
+    file.write_text(content + "\n")
+    assert run([command, "--config", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert f"{file}{said}" in error
+    assert error.count("\n") == 1
+    assert not asked
+
+
+def test_an_error_about_what_was_typed_names_no_file(asked, tmp_path, capsys):
+    file = tmp_path / "audit.toml"
+    file.write_text('base = "a"\nckpt = "b"\n')
+    assert run(["nll", "--ckpt", "none", "--config", str(file)]) == 2
+    assert "error: none: there is no such file" in capsys.readouterr().err
+    assert run(["nll", "--base", "none", "--config", str(file)]) == 2
+    assert "error: none: there is no such file" in capsys.readouterr().err
+    assert not asked
+
+
+def test_an_error_about_a_variable_names_it_and_an_empty_one_is_not_set(
+    asked, monkeypatch, capsys
+):
+    monkeypatch.setenv("SPARK_AUDIT_BASE", "none")
+    assert run(["nll", "--ckpt", "x"]) == 2
+    assert "SPARK_AUDIT_BASE: none: there is no such" in capsys.readouterr().err
+    for name in ("SPARK_AUDIT_BASE", "SPARK_AUDIT_MANIFEST"):
+        monkeypatch.setenv(name, "")
+    assert run(["nll", "--ckpt", "x"]) == 0
+    assert (asked[0].base, asked[0].manifest) == (None, None)
 
 
 def options_of(app: App, command: str) -> list[str]:
