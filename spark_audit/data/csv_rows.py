@@ -9,11 +9,16 @@ from itertools import chain
 from pathlib import Path
 
 from spark_audit.data.data_files import open_data
-from spark_audit.data.json_rows import EMPTY_FIX, LINE_BYTES, Note, byte_lines
+from spark_audit.data.json_rows import (
+    EMPTY_FIX,
+    LINE_BYTES,
+    BlankLines,
+    Note,
+    byte_lines,
+)
 from spark_audit.errors import InputError
 from spark_audit.json_values import Row
 
-REMOVE = "remove it"
 SEPARATORS = ",;\t|"
 ENCODING_FIX = "save as UTF-8, or give --encoding, such as cp1252"
 
@@ -40,13 +45,12 @@ def csv_rows(
 
     A line ``sep=;`` before it names the separator. A column without a name is left out
     where it is the first and numbers the rows, as pandas writes an index, or is empty
-    in all rows, as behind a comma at each line's end. Blank lines at the end are no
-    rows.
+    in all rows, as behind a comma at each line's end. Blank lines are no rows.
 
     Parameters
     ----------
     note
-        Is told of columns that are left out.
+        Is told of columns that are left out, and of blank lines between rows.
     """
     csv.field_size_limit(LINE_BYTES)
     with open_data(path, encoding=encoding) as raw:
@@ -58,7 +62,7 @@ def csv_rows(
             if not head:
                 return
             number = n_before + 1
-            first_blank = ""
+            blank_lines = BlankLines(note)
             reader = csv.reader(chain([head], lines), delimiter=separator, strict=True)
             names = [name.strip() for name in next(reader, [])]
             columns = _Columns(names, f"{path}:{number}")
@@ -66,12 +70,12 @@ def csv_rows(
                 number = n_before + reader.line_num
                 place = f"{path}:{number}"
                 if not cells:
-                    first_blank = first_blank or place
+                    blank_lines.add(place)
                     continue
-                if first_blank:
-                    raise InputError("is a blank line", where=first_blank, fix=REMOVE)
+                blank_lines.end_at_row()
                 yield place, columns.row(cells, place)
             columns.tell(path, note)
+            blank_lines.tell()
         except (csv.Error, UnicodeDecodeError) as error:
             what = "is not UTF-8, or not CSV: check its quotes"
             where = f"{path}, behind line {number}"

@@ -32,9 +32,19 @@ MOST_TIMES = 200
 """A file may decode to so many times its size, or to :data:`FREE_BYTES`."""
 CHUNK_BYTES = 1 << 20
 _TOO_LARGE = f"decodes to more than {MOST_TIMES} times its size"
+# In this order: the mark of UTF-32 begins with that of UTF-16.
 _MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
+}
+# Which of the first bytes are zero where a file begins with letters of ASCII.
+_ZEROS: dict[tuple[bool, ...], str] = {
+    (False, True, True, True): "utf-32-le",
+    (True, True, True, False): "utf-32-be",
+    (False, True, False, True): "utf-16-le",
+    (True, False, True, False): "utf-16-be",
 }
 
 
@@ -122,13 +132,27 @@ def open_data(path: Path, *, encoding: str | None = None) -> Iterator[IO[bytes]]
         if encoding is not None:
             stream = io.BufferedReader(_Recoded(stream, path, encoding))
         first = stream.peek(4)[:4]  # type: ignore[attr-defined]
-        for mark, name in _MARKS.items():
-            if encoding is None and first.startswith(mark):
-                fix = f"give --encoding {name}, or save as UTF-8"
-                raise InputError("is not UTF-8", where=str(path), fix=fix)
+        other_encoding = _wide_encoding(first)
+        if encoding is None and other_encoding is not None:
+            fix = f"give --encoding {other_encoding}, or save as UTF-8"
+            raise InputError("is not UTF-8", where=str(path), fix=fix)
         if first.startswith(codecs.BOM_UTF8):
             stream.read(len(codecs.BOM_UTF8))
         yield stream
+
+
+def _wide_encoding(first: bytes) -> str | None:
+    """Return the encoding of two or four bytes a letter that a file begins in.
+
+    Parameters
+    ----------
+    first
+        The file's first four bytes.
+    """
+    for mark, name in _MARKS.items():
+        if first.startswith(mark):
+            return name
+    return _ZEROS.get(tuple(byte == 0 for byte in first))
 
 
 def read_data(path: Path, *, encoding: str | None = None) -> bytes:

@@ -25,6 +25,49 @@ LINE_BYTES = 1 << 24
 _CR_BETWEEN_ROWS = re.compile(rb"\}\s*\r\s*\{")
 
 
+class BlankLines:
+    """The blank lines of a file: between its rows, or behind the last of them.
+
+    Parameters
+    ----------
+    note
+        Is told of those between rows; ``None``: they are refused.
+    """
+
+    def __init__(self, note: Note | None) -> None:
+        self._note = note
+        self._first = ""
+        self._n_between = 0
+        self._first_since_row = ""
+        self._n_since_row = 0
+
+    def add(self, place: str) -> None:
+        """Count a blank line."""
+        self._first_since_row = self._first_since_row or place
+        self._n_since_row += 1
+
+    def end_at_row(self) -> None:
+        """Count the blank lines up to here as standing between rows."""
+        if not self._n_since_row:
+            return
+        if self._note is None:
+            where = self._first_since_row
+            raise InputError("is a blank line", where=where, fix="remove it")
+        self._first = self._first or self._first_since_row
+        self._n_between += self._n_since_row
+        self._n_since_row = 0
+        self._first_since_row = ""
+
+    def tell(self) -> None:
+        """Tell of the blank lines between rows."""
+        if self._note is not None and self._n_between:
+            lines = "a blank line is" if self._n_between == 1 else "blank lines are"
+            remark = f"{self._first}: {lines} left out between rows"
+            if self._n_between > 1:
+                remark += f" ({self._n_between} of them, the first here)"
+            self._note(remark)
+
+
 def byte_lines(
     path: Path, *, encoding: str | None = None
 ) -> Iterator[tuple[str, bytes]]:
@@ -40,7 +83,11 @@ def byte_lines(
 
 
 def json_lines(
-    path: Path, *, encoding: str | None = None, finite: bool = True
+    path: Path,
+    *,
+    encoding: str | None = None,
+    finite: bool = True,
+    note: Note | None = None,
 ) -> Iterator[tuple[str, Row]]:
     """Yield ``(file:line, object)`` of each line of a JSON-lines file.
 
@@ -50,15 +97,17 @@ def json_lines(
     ----------
     finite
         Whether NaN and Infinity are refused, which tools write for missing numbers.
+    note
+        Is told how many blank lines stand between rows; ``None``: they are refused.
     """
-    place, first_blank = "", ""
+    blank_lines = BlankLines(note)
+    has_rows = False
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
     for place, line in byte_lines(path, encoding=encoding):
         if not line.strip():
-            first_blank = first_blank or place
+            blank_lines.add(place)
             continue
-        if first_blank:
-            raise InputError("is a blank line", where=first_blank, fix="remove it")
+        blank_lines.end_at_row()
         try:
             row = parse_json(line, place=place, finite=finite)
         except InputError:
@@ -66,8 +115,10 @@ def json_lines(
             raise
         if not isinstance(row, dict):
             raise InputError("is not an object", where=place)
+        has_rows = True
         yield place, row
-    if not place or first_blank == f"{path}:1":
+    blank_lines.tell()
+    if not has_rows:
         raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
 
 
@@ -99,7 +150,7 @@ def json_rows(
         Is told where the rows were found, if it is not obvious.
     """
     if _is_json_lines(path, encoding):
-        yield from json_lines(path, encoding=encoding, finite=False)
+        yield from json_lines(path, encoding=encoding, finite=False, note=note)
         return
 
     raw = read_data(path, encoding=encoding)
@@ -134,7 +185,7 @@ def _is_json_lines(path: Path, encoding: str | None) -> bool:
     An only line may be a row, or an object that holds the rows.
     """
     lines = byte_lines(path, encoding=encoding)
-    first = next(lines, ("", b""))[1]
+    first = next((line for _, line in lines if line.strip()), b"")
     if first.lstrip().startswith(b"["):
         return False
     try:

@@ -116,7 +116,7 @@ def _rows_of_file(
     if format in ("trace", "olora"):
         return json_list(path, encoding=encoding)
     if format == "jsonl":
-        return json_lines(path, encoding=encoding, finite=False)
+        return json_lines(path, encoding=encoding, finite=False, note=note)
 
     with open_data(path, encoding=encoding) as stream:
         head = stream.read(file_kinds.HEAD_BYTES).lstrip()

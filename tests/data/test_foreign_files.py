@@ -65,6 +65,13 @@ FILES = {
     "rows.csv.gz": gzip.compress(TABLE.to_csv(index=False).encode()),
     "bom.jsonl": codecs.BOM_UTF8 + LINES.encode(),
     "blank-end.jsonl": LINES.encode() + b"\n\n",
+    "blank-between.jsonl": LINES.replace("}\n", "}\n\n \r\n", 2).encode(),
+    "blank-first.jsonl": b"\n" + LINES.encode(),
+    "blank-between.csv": TABLE.to_csv(index=False)
+    .replace("good\n", "good\n\n")
+    .encode(),
+    "blank-first-indented.json": b"\n"
+    + json.dumps(TABLE.to_dict(orient="records")[0:4], indent=2).encode(),
     "rows.jsonl.gz": gzip.compress(LINES.encode()),
     "rows.jsonl.zst": zstd(LINES.encode()),
     "crlf.jsonl": LINES.replace("\n", "\r\n").encode(),
@@ -108,6 +115,10 @@ def test_what_is_left_out_of_a_csv_is_told(tmp_path):
         ("trailing-rows.csv", "2 rows end in a separator"),
         ("wrapped.json", "its rows are those under 'data'"),
         ("columns.json", "is a table by column"),
+        ("blank-between.jsonl", "blank-between.jsonl:2: blank lines"),
+        ("blank-between.jsonl", "(4 of them"),
+        ("blank-between.csv", "(2 of them"),
+        ("blank-first.jsonl", "blank-first.jsonl:1: a blank line"),
     ):
         path = tmp_path / name
         path.write_bytes(FILES[name])
@@ -231,6 +242,20 @@ def test_another_encoding_is_read_by_its_name(encoding, tmp_path):
     assert [row.prompt for row in rows] == ["Der Brief kam spät\u00a0an", "Gut"]
     if encoding != "utf-8-sig":
         assert "--encoding" in refusal(path)
+
+
+@pytest.mark.parametrize("width", [16, 32])
+@pytest.mark.parametrize("order", ["le", "be"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_letters_of_several_bytes_are_told_by_their_encoding(
+    width, order, mark, tmp_path
+):
+    encoding = f"utf-{width}-{order}"
+    path = tmp_path / "x.jsonl"
+    path.write_bytes((mark + LINES).encode(encoding))
+    proposed = f"utf-{width}" if mark else encoding
+    assert f"give --encoding {proposed}, or" in refusal(path)
+    check_four(imported(path, encoding=proposed)[0])
 
 
 def test_an_encoding_that_is_unknown_or_wrong_is_refused(tmp_path):

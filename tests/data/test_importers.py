@@ -466,7 +466,6 @@ def test_bad_rows(tmp_path, row, message):
     [
         (b"", "SOURCE: holds no rows"),
         (b"text,label\na,b,c\n", "SOURCE:2: has 3 cells where the first line has 2"),
-        (b"text,label\n\na,b\n", "SOURCE:2: is a blank line; remove it"),
         (b"text,label\na\xff,b\n", "SOURCE, behind line 1: is not UTF-8, or not CSV"),
         (b"text,text\na,b\n", "SOURCE:1: the first line is empty, or does not name"),
         (b'text,label\n"Rates,b\n', "SOURCE, behind line 1: is not UTF-8, or not CSV"),
