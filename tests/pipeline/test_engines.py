@@ -18,6 +18,7 @@ from spark_audit.errors import (
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline.engines import local, ray
+from spark_audit.pipeline.engines.cluster import connected
 from spark_audit.pipeline.engines.ray import without_models
 from spark_audit.pipeline.job import Job
 from spark_audit.pipeline.request import Request
@@ -41,6 +42,21 @@ def test_errors_of_a_node_are_told_in_one_line():
     assert "the object store of the Ray cluster is full; start Ray with" in str(told)
     gone = said(cause=ModuleNotFoundError("No module named 'x'"))
     assert "cannot begin (ModuleNotFoundError: No module named 'x')" in str(gone)
+
+
+def test_a_ray_that_starts_too_slowly_is_told_in_one_line(monkeypatch):
+    """Ray raises a plain Exception then."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+
+    def start(*_: object, **__: object) -> None:
+        raise Exception("The current node timed out\nduring startup.")
+
+    monkeypatch.setattr("ray.init", start)
+    with pytest.raises(InputError) as caught, connected(None):
+        pass
+    message = str(caught.value)
+    assert "Ray says: The current node timed out during startup." in message
+    assert message.endswith("leave out --engine ray")
 
 
 def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):

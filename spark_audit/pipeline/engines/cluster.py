@@ -108,11 +108,16 @@ def connected(address: str | None) -> Iterator[Any]:
                 )
             else:
                 connect()
-        except (OSError, RuntimeError, ValueError, ImportError) as error:
-            # Of two versions Ray tells in several lines.
+        except Exception as error:
+            # Ray raises a plain Exception where a busy machine takes more than 30 s to
+            # start its processes. Of two versions it tells in several lines.
+            reason = errors.shown(" ".join(str(error).split()), most=300)
+            is_too_slow = type(error) is Exception
+            fix = "try again when the machine is less busy, or leave out --engine ray"
             raise errors.InputError(
-                f"Ray says: {errors.shown(' '.join(str(error).split()), most=300)}",
+                f"Ray says: {reason}",
                 where=f"--address {address}",
+                fix=fix if is_too_slow else None,
             ) from error
         finally:
             if main:
