@@ -47,6 +47,17 @@ WRAPPED: dict[str, Callable[[State], Any]] = {
     "fsdp": lambda s: {"epoch": 3, "model": fsdp(s)},
     "deepspeed": lambda s: {"module": s, "global_steps": 10},
     "fabric": lambda s: {f"_forward_module.{k}": v for k, v in s.items()},
+    "ema": lambda s: {f"ema_model.{k}": v for k, v in s.items()},
+    "ema of ddp": lambda s: {f"ema_model.module.{k}": v for k, v in s.items()},
+    "ema with counters": lambda s: {
+        **{f"ema_model.{k}": v for k, v in s.items()},
+        "initted": torch.tensor(True),
+        "step": torch.tensor(7),
+    },
+    "torch's average": lambda s: {
+        "n_averaged": torch.tensor(3),
+        **{f"module.{k}": v for k, v in s.items()},
+    },
     "other key": lambda s: {"ema": s, "step": 3},
     "nested": lambda s: {"model": {"state_dict": s}, "optimizer": {"lr": 0.1}},
 }
@@ -80,6 +91,21 @@ def test_an_average_beside_the_weights_is_left_out_and_told(tuned, tiny_base, tm
 
     torch.save({"net": state, "ema": average}, file)
     refused(file, "holds several models: net, ema", base=str(tiny_base))
+
+
+def test_an_average_and_the_weights_under_their_own_names_are_refused(
+    tuned, tiny_base, tmp_path
+):
+    state = tuned.state_dict()
+    average = {f"ema_model.{name}": tensor * 0.9 for name, tensor in state.items()}
+    trained = {f"online_model.{name}": tensor for name, tensor in state.items()}
+    file = tmp_path / "last.pt"
+    torch.save({**average, **state}, file)
+    refused(file, "twice", base=str(tiny_base))
+    torch.save({**average, **trained}, file)
+    refused(file, "online_model", base=str(tiny_base))
+    torch.save({"step": torch.tensor(3)}, file)
+    refused(file, "holds no tensors but counters", base=str(tiny_base))
 
 
 def test_safetensors_legacy_pickles_and_a_folder_with_one_file(

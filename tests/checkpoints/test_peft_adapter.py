@@ -177,6 +177,27 @@ def test_the_base_that_the_adapter_names(tiny_base, make_adapter, tmp_path):
     refused(folder, "the adapter names no base; give --base MODEL")
 
 
+@pytest.mark.parametrize(
+    ("copy", "whole"),
+    [
+        ("unsloth/Llama-3.2-1B-unsloth-bnb-4bit", "unsloth/Llama-3.2-1B"),
+        ("unsloth/mistral-7b-bnb-4bit", "unsloth/mistral-7b"),
+        ("someone/Qwen2-7B-Instruct-GPTQ-Int4", "someone/Qwen2-7B-Instruct"),
+        ("someone/Qwen2-7B-AWQ", "someone/Qwen2-7B"),
+    ],
+)
+def test_a_base_that_is_a_quantised_copy_is_told(
+    copy, whole, tiny_base, make_adapter, tmp_path
+):
+    folder = make_adapter(tmp_path / "a")
+    change(folder / "adapter_config.json", base_model_name_or_path=copy)
+    message = problem_of(folder)
+    assert f"{copy} is not here, a quantised copy" in message
+    assert message.endswith(f"by its name {whole}")
+    loaded = opened(folder, base=tiny_base)
+    assert "a quantised copy, on which it was trained" in loaded.notes[0]
+
+
 def test_the_hash_is_of_what_the_adapter_computes(tiny_base, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a")
     first = opened(folder, base=tiny_base)

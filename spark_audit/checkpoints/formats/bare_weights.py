@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,9 +18,13 @@ from spark_audit.errors import CheckpointError, shown
 
 _MAX_WRAPPERS = 4
 _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
-# Wrappers put their name in front of everything (DDP, Opacus, TRL, Fabric), or anywhere
-# in a path (torch.compile, FSDP).
-_FRONT = re.compile(r"^(?:(?:_?module|_forward_module|pretrained_model)\.)+")
+# Wrappers put their name in front of everything (DDP, Opacus, TRL, Fabric, averages),
+# or anywhere in a path (torch.compile, FSDP).
+_FRONT = re.compile(
+    r"^(?:(?:_?module|_forward_module|pretrained_model|ema_model|averaged_model)\.)+"
+)
+# What averages of weights count beside them, in torch and in ema-pytorch.
+_COUNTERS_OF_AVERAGES = ("n_averaged", "initted", "step")
 _ANYWHERE = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
@@ -117,7 +120,7 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
             raise CheckpointError(what, fix=_ALONE)
         for key in inside:
             notes.append(f"taken from '{shown(key)}' in the file")
-            content = content[key]
+            content = held[key]
             beside = [shown(name) for name in states if name != key]
             if beside:
                 listed = ", ".join(beside[:3])
@@ -126,9 +129,13 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
     fix = "save model.state_dict() alone"
     state = weight_files.only_tensors(content or None, fix=fix)
     full, lora, adapters = State(), State(), set[str]()
+    counters = list[str]()
     for key, tensor in state.items():
         name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
         name = name.removeprefix(PEFT_PREFIX)
+        if name in _COUNTERS_OF_AVERAGES and tensor.numel() == 1:
+            counters.append(key)
+            continue
         if other := _OTHER_PEFT.search("." + name):
             what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other[1]})"
             fix = "give the adapter's folder with its adapter_config.json"
@@ -149,7 +156,14 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
             what = f"several adapters ({listed})" if listed else f"{name} twice"
             raise CheckpointError(f"holds {what}", fix=_ALONE)
         target[name] = tensor
-    if not state.keys() <= {*full, *lora, *(k.removeprefix(PEFT_PREFIX) for k in lora)}:
+    if counters:
+        listed = ", ".join(counters)
+        notes.append(f"counters of an average of weights are left out: {listed}")
+        if not full and not lora:
+            raise CheckpointError("holds no tensors but counters", fix=fix)
+    known_names = {*full, *lora, *counters}
+    known_names.update(key.removeprefix(PEFT_PREFIX) for key in lora)
+    if not state.keys() <= known_names:
         notes.append("wrappers' names stripped from the tensors' names")
     return full, lora, notes
 
@@ -172,7 +186,7 @@ def _states_in(held: Mapping[object, object]) -> list[str]:
 
 def _lora_config(
     folder: Path, lora: State, loading: specs.Loading
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, object], str]:
     """LoRA's configuration: from beside the file, else rank and targets from shapes.
 
     A module that is adapted in one layer is expected in all, as only a configuration

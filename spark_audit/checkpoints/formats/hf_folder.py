@@ -13,6 +13,9 @@ _WRAPPED = (
     "module.",
     "_orig_mod.",
     "_module.",
+    "_forward_module.",
+    "ema_model.",
+    "averaged_model.",
     "base_model.model.",
     "pretrained_model.",
 )

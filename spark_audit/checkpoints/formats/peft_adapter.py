@@ -21,6 +21,10 @@ from spark_audit.errors import CheckpointError, shown
 # that text alone does not pass through.
 _TRAINED = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
 _IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
+# How copies of a model that are stored quantised are named (unsloth, GPTQ, AWQ).
+_QUANTISED_COPY = re.compile(
+    r"-(?:(?:unsloth-)?bnb-[48]bit|[48]bit|awq|gptq(?:-int[48])?)$", re.IGNORECASE
+)
 
 
 def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
@@ -40,16 +44,24 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         raise CheckpointError("base_model_name_or_path is no text")
     notes = [*untrusted.notes_on_code(path), *_beside(path)]
     theirs = PurePath(named or "").name
+    whole_name = _QUANTISED_COPY.sub("", named or "")
+    is_quantised_copy = bool(named) and whole_name != named
     if loading.base is None:
         # A path only: whoever made the adapter asks no host.
         if named is None or named.startswith(untrusted.HUB) or not specs.exists(named):
             what = f"'s base {shown(named)} is not here" if named else " names no base"
             fix = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
+            if is_quantised_copy:
+                what += ", a quantised copy of a model"
+                fix += f": the model in full precision, by its name {shown(whole_name)}"
             raise CheckpointError(f"the adapter{what}", fix=fix)
         notes.append(f"base: {shown(theirs)}, as the adapter names it")
     elif named is not None and theirs != PurePath(str(loading.base)).name:
         ours = untrusted.printable(str(loading.base))
-        notes.append(f"base: {ours} as given; the adapter names {shown(theirs)}")
+        note = f"base: {ours} as given; the adapter names {shown(theirs)}"
+        if is_quantised_copy:
+            note += ", a quantised copy, on which it was trained"
+        notes.append(note)
     if len(files) == 1 and is_whole_model(weight_files.merged(files)):
         return _whole_model(files[0], loading, named, notes)
     read, told = partial(_adapter_tensors, files), tuple(notes)
