@@ -14,7 +14,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import regex
 import torch
@@ -23,6 +23,10 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 from spark_audit.checkpoints import weight_files
 from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError, shown
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from transformers import PreTrainedModel
 
 MAX_COUNT = 10**6
 _MAX_LAYERS = 1000
@@ -184,13 +188,13 @@ _NUMBERS = ("r", "alpha", "lora_alpha", "lora_dropout", "num_virtual_tokens")
 """Fields that some tools write as text."""
 
 
-def adapter_type(raw: Mapping[str, Any]) -> str:
+def adapter_type(raw: Mapping[str, object]) -> str:
     """Return the adapter's type as PEFT spells it, whatever a tool wrote."""
     return str(raw.get("peft_type")).upper().removeprefix("PEFTTYPE.")
 
 
-def adapter_config(raw: Mapping[str, Any]) -> Any:
-    """PEFT's configuration object for the content of adapter_config.json.
+def adapter_config(raw: Mapping[str, object]) -> PeftConfig:
+    """Return PEFT's configuration object for the content of adapter_config.json.
 
     Raises
     ------
@@ -224,24 +228,25 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
             what = f"adapter_config.json {what}{peft.__version__}"
             raise CheckpointError(what, fix=merge)
     try:
-        _Opened.model_validate(kept)
+        validated = _Opened.model_validate(kept)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         # A number may be said; anything else is somebody's text.
         said = f" {kept[name]}" if type(kept[name]) in (int, float, bool) else ""
         what = f"gives {name} a value{said} that is not opened"
         raise CheckpointError(f"adapter_config.json {what}", fix=_SAVED) from error
-    _check_layers(kept.get("layer_replication"))
+    _check_layers(validated.layer_replication)
     # Of how training began, too, but PEFT looks at it.
     kept.pop("loftq_config", None)
     if kept.get("init_lora_weights") in LEAVES_BASE:
         kept["init_lora_weights"] = True
     kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
     with foreign("adapter_config.json is refused by PEFT"):
-        return cls(**cls.check_kwargs(**kept))
+        config: PeftConfig = cls(**cls.check_kwargs(**kept))
+    return config
 
 
-def _check_variant(raw: Mapping[str, Any]) -> None:
+def _check_variant(raw: Mapping[str, object]) -> None:
     """Refuse what this adapter's own file cannot give back: parts of base, of texts."""
     start = raw.get("init_lora_weights")
     if isinstance(start, str) and start.lower() in _LOSES_BASE:
@@ -264,14 +269,14 @@ def _check_layers(replication: list[list[int]] | None) -> None:
         raise CheckpointError(f"adapter_config.json {what}", fix=_SAVED)
 
 
-def _is_off(value: Any) -> bool:
+def _is_off(value: object) -> bool:
     """Whether a field is empty, or an object of such fields only."""
     if isinstance(value, dict):
         return all(_is_off(inner) for inner in value.values())
     return value is None or value in (False, "", [], {})
 
 
-def _is_beginning(name: str, value: Any) -> bool:
+def _is_beginning(name: str, value: object) -> bool:
     """Whether a field says only how training began, and names no file."""
     fields = _BEGINNINGS.get(name)
     if fields is None or not isinstance(value, dict) or not value.keys() <= fields:
@@ -281,7 +286,7 @@ def _is_beginning(name: str, value: Any) -> bool:
     return plain and not any(value.get(file) for file in _FILES)
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     """A number that is written as text, as a number; anything else as it is."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
         return int(value)
@@ -291,8 +296,8 @@ def _number(value: Any) -> Any:
 
 
 def prepared(
-    raw: dict[str, Any], state: weight_files.State
-) -> tuple[dict[str, Any], weight_files.State, list[str]]:
+    raw: dict[str, object], state: weight_files.State
+) -> tuple[dict[str, object], weight_files.State, list[str]]:
     """Configuration and tensors as they are attached, with notes.
 
     Raises
@@ -322,7 +327,7 @@ def prepared(
     return raw, state, notes
 
 
-def changes_base(raw: Mapping[str, Any]) -> bool:
+def changes_base(raw: Mapping[str, object]) -> bool:
     """Whether attaching the adapter changes the base's own weights.
 
     Such an adapter gets a base of its own, never the shared one.
@@ -334,8 +339,8 @@ def changes_base(raw: Mapping[str, Any]) -> bool:
 
 
 def fold_olora(
-    raw: dict[str, Any], state: weight_files.State
-) -> tuple[dict[str, Any], weight_files.State, list[str]]:
+    raw: dict[str, object], state: weight_files.State
+) -> tuple[dict[str, object], weight_files.State, list[str]]:
     """O-LoRA's adapters as plain LoRA: new parts joined to old ones, rank from shapes.
 
     O-LoRA concatenates the low-rank parts of all tasks and keeps the configuration's
@@ -361,7 +366,7 @@ def fold_olora(
             folded[old] = torch.cat(parts, dim=0 if ".loranew_A" in key else 1)
     if new:
         notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
-    found, rank = _widths(folded), raw.get("r") or 8
+    found, rank = _widths(folded), _rank(raw)
     if len(found) == 1 and not found & {0, rank} and not raw.get("rank_pattern"):
         raw, note = _widened(raw, found.pop(), _widths(state))
         notes.append(note)
@@ -369,17 +374,19 @@ def fold_olora(
 
 
 def _widened(
-    raw: dict[str, Any], width: int, earlier: set[int]
-) -> tuple[dict[str, Any], str]:
+    raw: dict[str, object], width: int, earlier: set[int]
+) -> tuple[dict[str, object], str]:
     """The configuration at the width of all parts, and a note; ``earlier`` widths."""
-    rank, alpha = raw.get("r") or 8, raw.get("lora_alpha", 8)
+    rank = _rank(raw)
+    alpha = raw.get("lora_alpha", 8)
     written, why = raw.get("r_sum"), "from its r_sum"
     joined = [*earlier] == [written] and width - min(earlier) in (0, rank)
     if written is None:
         why = "only by its width, as it has no r_sum: if it is "
         why += "not of O-LoRA, give its adapter_config.json"
         joined = rank > 1
-    if not joined or width % rank or alpha is None or raw.get("use_dora"):
+    fits = joined and width % rank == 0 and not raw.get("use_dora")
+    if not fits or not isinstance(alpha, int | float):
         what = f"lora_A has rank {width}, adapter_config.json says r={raw.get('r')}"
         raise CheckpointError(what, fix=f"{_SAVED} (that of O-LoRA says r_sum, too)")
     times = width // rank
@@ -391,11 +398,19 @@ def _widened(
     )
 
 
+def _rank(raw: Mapping[str, object]) -> int:
+    """Return the rank that a configuration gives, else PEFT's own."""
+    rank = raw.get("r")
+    return rank if isinstance(rank, int) and rank else 8
+
+
 def _widths(state: weight_files.State) -> set[int]:
     return {state[k].shape[:1].numel() for k in state if k.endswith(".lora_A.weight")}
 
 
-def resolve(config: Any, modules: Sequence[str], model: Any = None) -> None:
+def resolve(
+    config: PeftConfig, modules: Sequence[str], model: PreTrainedModel | None = None
+) -> None:
     """Put names of the base's modules where PEFT would match patterns of the file.
 
     A regular expression can take longer than the universe lasts; matched here, under a
@@ -437,7 +452,7 @@ def resolve(config: Any, modules: Sequence[str], model: Any = None) -> None:
         setattr(config, field, (found - {*experts.values()}) | leaves)
 
 
-def _experts(model: Any) -> dict[str, str]:
+def _experts(model: PreTrainedModel) -> dict[str, str]:
     """Map names that experts had in transformers 4 to where one of them was.
 
     Only of models whose experts have been joined since.

@@ -28,6 +28,8 @@ from spark_audit.checkpoints.untrusted import foreign
 from spark_audit.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from spark_audit.checkpoints.checkpoint import Checkpoint
 
 PROBE_LENGTH = 12
@@ -51,7 +53,7 @@ class AdapterHost:
         Whether it computes, as none does on the meta device: then it is seen to work.
     """
 
-    def __init__(self, model: Any, *, runs: bool = True) -> None:
+    def __init__(self, model: PreTrainedModel, *, runs: bool = True) -> None:
         self.model = model
         self.ids: torch.Tensor | None = None
         self.peft: Any = None
@@ -84,7 +86,7 @@ class AdapterHost:
             what = "the model reads ahead: a later token changes earlier predictions"
             raise CheckpointError(what, fix="give a causal language model")
 
-    def attach(self, item: Checkpoint) -> tuple[str, dict[str, Any], list[str]]:
+    def attach(self, item: Checkpoint) -> tuple[str, dict[str, object], list[str]]:
         """Attach an adapter; return its name here, its configuration, and notes.
 
         Where it changes the base's own weights, nothing else may use this host.
@@ -146,7 +148,7 @@ class AdapterHost:
                 stack.enter_context(torch.device("meta"))
             yield
 
-    def _inject(self, name: str, raw: dict[str, Any], unfit: str) -> None:
+    def _inject(self, name: str, raw: dict[str, object], unfit: str) -> None:
         """Put an adapter of this configuration on the module; its numbers are open."""
         from peft import PeftModelForCausalLM
 
@@ -241,7 +243,7 @@ class AdapterHost:
         self.released = True
         for layer in self.model.modules():
             hook = offload_hook(layer)
-            if getattr(hook, "weights_map", None) is not None:
+            if hook is not None and getattr(hook, "weights_map", None) is not None:
                 hook.weights_map = None
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -301,7 +303,7 @@ def _align(peft: Any) -> None:
 
 @contextlib.contextmanager
 def input_noise(
-    model: Any, noise: torch.Tensor, *, by_token: bool = True
+    model: PreTrainedModel, noise: torch.Tensor, *, by_token: bool = True
 ) -> Iterator[None]:
     """Add noise to *input* embeddings.
 
@@ -314,7 +316,9 @@ def input_noise(
         float32 or wider and rounded once.
     """
 
-    def add(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    def add(
+        module: torch.nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> torch.Tensor:
         # Only the rows that are asked for: a large vocabulary's noise is gigabytes.
         rows = noise[args[0].to(noise.device)] if by_token else noise
         rows = rows.to(output.device)
@@ -325,7 +329,9 @@ def input_noise(
         yield
 
 
-def logits(model: Any, ids: torch.Tensor, *, whose: str = "the model") -> torch.Tensor:
+def logits(
+    model: PreTrainedModel, ids: torch.Tensor, *, whose: str = "the model"
+) -> torch.Tensor:
     """Shape ``(2, n, V)`` float32: what a model says on the probe.
 
     Raises
@@ -343,7 +349,7 @@ def logits(model: Any, ids: torch.Tensor, *, whose: str = "the model") -> torch.
     return out.float().clone()
 
 
-def materialise(model: Any, adapter: str) -> None:
+def materialise(model: PreTrainedModel, adapter: str) -> None:
     """Give an adapter memory where the layers that it is on compute.
 
     PEFT puts it where their weights are, which is nowhere while they are on disk: these

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +13,9 @@ from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.loaded import entry_device
 from spark_audit.checkpoints.weight_files import ITS_OWN
 from spark_audit.errors import CheckpointError, shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 MOST_BUFFERS = 1 << 28
 
@@ -26,13 +29,15 @@ _AROUND = (
 _SHARDED = "FSDP"
 
 
-def empty(config: Any, cls: Any) -> Any:
+def empty(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> PreTrainedModel:
     """The module as the configuration has it, on the meta device."""
     with untrusted.foreign("config.json describes no model"), torch.device("meta"):
         return cls(copy.deepcopy(config))
 
 
-def read_architecture(folder: Path, trusted: bool) -> tuple[Any, Any]:
+def read_architecture(
+    folder: Path, trusted: bool
+) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
     """A folder's configuration, and the class that predicts the next token of a text.
 
     The class is the one that was saved, as ``architectures`` names it. Of classes that
@@ -53,7 +58,7 @@ def read_architecture(folder: Path, trusted: bool) -> tuple[Any, Any]:
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     with untrusted.foreign("config.json is not understood"):
-        config: Any = transformers.AutoConfig.from_pretrained(
+        config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )
         listed = [*map(str, getattr(config, "architectures", None) or ())]
@@ -91,7 +96,9 @@ def read_architecture(folder: Path, trusted: bool) -> tuple[Any, Any]:
     return config, cls
 
 
-def _class_of(config: Any, listed: Sequence[str]) -> Any:
+def _class_of(
+    config: PreTrainedConfig, listed: Sequence[str]
+) -> type[PreTrainedModel] | None:
     """The class for the names in ``architectures``; ``None`` if it predicts no text."""
     import transformers
     from transformers.models.auto import modeling_auto
@@ -99,12 +106,13 @@ def _class_of(config: Any, listed: Sequence[str]) -> Any:
     # By name: the mappings themselves would import every model there is.
     causal_names: Mapping[str, str] = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     media_names: Mapping[str, str] = modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
-    body_names: Mapping[str, Any] = modeling_auto.MODEL_MAPPING_NAMES
+    body_names: Mapping[str, object] = modeling_auto.MODEL_MAPPING_NAMES
     masked_names: Mapping[str, str] = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    causal_classes: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    media_classes: Any = modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING
-    causal, media = (
-        classes.get(type(config), None) for classes in (causal_classes, media_classes)
+    causal: type[PreTrainedModel] | None = (
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    )
+    media: type[PreTrainedModel] | None = (
+        modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING.get(type(config), None)
     )
     # Early LLaMA was written LLaMAForCausalLM.
     saved = {name.removeprefix(_SHARDED).lower() for name in listed}
@@ -116,7 +124,7 @@ def _class_of(config: Any, listed: Sequence[str]) -> Any:
         return causal or media
     for name in {*causal_names.values(), *media_names.values()}.intersection(listed):
         # Of a language model that lies in a larger one no mapping has the type.
-        named = getattr(transformers, name, None)
+        named: type[PreTrainedModel] | None = getattr(transformers, name, None)
         if named is not None and named.config_class is type(config):
             return named
     if media is not None and is_saved([media.__name__]):
@@ -132,7 +140,9 @@ def _class_of(config: Any, listed: Sequence[str]) -> Any:
     return None
 
 
-def _no_language_model(config: Any, listed: Sequence[str]) -> CheckpointError:
+def _no_language_model(
+    config: PreTrainedConfig, listed: Sequence[str]
+) -> CheckpointError:
     import transformers
 
     name = shown(listed[0]) if listed else type(config).__name__
@@ -145,7 +155,7 @@ def _no_language_model(config: Any, listed: Sequence[str]) -> CheckpointError:
     return CheckpointError(what, fix=fix)
 
 
-def configurations_beside_text(config: Any) -> list[str]:
+def configurations_beside_text(config: PreTrainedConfig) -> list[str]:
     """Fields of a configuration that describe encoders of images or sounds."""
     text_config = config.get_text_config()
     names = []
@@ -156,7 +166,7 @@ def configurations_beside_text(config: Any) -> list[str]:
     return names
 
 
-def parts_beside_text(model: Any) -> list[str]:
+def parts_beside_text(model: PreTrainedModel) -> list[str]:
     """Names of the parts that text does not pass through: encoders of images or sounds.
 
     They are whole models of transformers in the model, with a configuration that is not
@@ -182,7 +192,7 @@ def parts_beside_text(model: Any) -> list[str]:
     return found
 
 
-def drop_parts_beside_text(model: Any) -> None:
+def drop_parts_beside_text(model: PreTrainedModel) -> None:
     """Free the weights of the parts that text does not pass through.
 
     A text is put through the model without them. Where its class looks at them, they

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.files import SETTINGS_BYTES, read_regular
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 
 def read_chat_template(
     source: str, *, tokenizer: str | None = None
-) -> tuple[Any, str | None]:
+) -> tuple[PreTrainedTokenizerFast, str | None]:
     """Return a tokenizer, and a template in place of its own.
 
     Parameters
@@ -51,7 +54,7 @@ def read_chat_template(
     return _tokenizer_of(folder, fix), template
 
 
-def _tokenizer_of(folder: Path, fix: str) -> Any:
+def _tokenizer_of(folder: Path, fix: str) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a folder; an error names the folder and what to do."""
     try:
         return read_tokenizer(folder)[0]

@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -36,6 +36,9 @@ from spark_audit.checkpoints.loaded import offloaded
 from spark_audit.checkpoints.weight_files import ITS_OWN, NOISE_FILE, State
 from spark_audit.errors import CheckpointError, at, memory_size, shown
 from spark_audit.provenance import sha256_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _LAYER_COUNT_FIELDS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 # How configurations call what each takes modules of its own.
@@ -85,7 +88,7 @@ class Checkpoint:
         once its skeleton was made.
     """
 
-    config: dict[str, Any]
+    config: dict[str, object]
     files: tuple[Path, ...]
     read: Callable[[], State]
     place: Path
@@ -159,11 +162,11 @@ class Checkpoint:
             )
 
     @cached_property
-    def _architecture(self) -> tuple[Any, Any]:
+    def _architecture(self) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
         return read_architecture(self.place, self.loading.trust_remote_code)
 
     @property
-    def architecture(self) -> Any:
+    def architecture(self) -> PreTrainedConfig:
         """Transformers' configuration of full weights."""
         return self._architecture[0]
 
@@ -179,7 +182,7 @@ class Checkpoint:
         first = next((k for k in kinds if k in weight_files.FLOATS), torch.float32)
         return str(first).removeprefix("torch.")
 
-    def eos(self, model: Any) -> object:
+    def eos(self, model: PreTrainedModel) -> object:
         """What ends an answer of a model, once transformers has opened its folder."""
         path = self.place / "generation_config.json"
         if self.whole and path.exists():
@@ -190,7 +193,7 @@ class Checkpoint:
             return eos
         return getattr(model.generation_config, "eos_token_id", None)
 
-    def skeleton(self) -> Any:
+    def skeleton(self) -> PreTrainedModel:
         """Its module on the meta device, every tensor of its files in its place.
 
         Quantised weights are other tensors than the module's, and are not compared.
@@ -229,7 +232,7 @@ class Checkpoint:
         """
         from transformers.quantizers import auto
 
-        quantizer: Any = auto.AutoHfQuantizer
+        quantizer = auto.AutoHfQuantizer
         said = self.architecture.quantization_config
         with untrusted.foreign("transformers cannot load it"):
             if not quantizer.supports_quant_method(said):
@@ -239,7 +242,7 @@ class Checkpoint:
             method = quantizer.from_config(said, pre_quantized=True)
             method.validate_environment(device_map=place, weights_only=True)
 
-    def load(self) -> Any:
+    def load(self) -> PreTrainedModel:
         """Its module with every number of its files, each of them finite."""
         state = None if self.whole else self.read()
         spread = self.loading.device_map is not None
@@ -274,7 +277,7 @@ class Checkpoint:
             drop_parts_beside_text(model)
         return model
 
-    def _restore_padding_rows(self, model: Any) -> None:
+    def _restore_padding_rows(self, model: PreTrainedModel) -> None:
         """Put rows of embeddings back that a class zeroes after they were loaded.
 
         Some classes of transformers (Youtu) draw their weights again, and spare what
@@ -293,7 +296,7 @@ class Checkpoint:
         device_map: str | dict[str, str] | None = None,
         max_memory: dict[int | str, int] | None = None,
         offload_folder: str | None = None,
-    ) -> Any:
+    ) -> PreTrainedModel:
         """Its module, every tensor of the weights and of the module in its place.
 
         Parameters
@@ -339,7 +342,9 @@ class Checkpoint:
             raise CheckpointError(str(message).split("\n")[0])
         return model.eval()
 
-    def _unexpected(self, names: Collection[str], architecture: Any) -> list[str]:
+    def _unexpected(
+        self, names: Collection[str], architecture: PreTrainedConfig
+    ) -> list[str]:
         """Tensors that the module has no place for, and that may matter."""
         unknown = [name for name in names if name not in self.unused]
         stored = self.read() if unknown else {}
@@ -377,7 +382,9 @@ class Checkpoint:
             raise CheckpointError(f"does not fit: {said}", fix=fix)
         return said
 
-    def hashes(self, raw: Mapping[str, Any] | None, **computed: str) -> tuple[str, str]:
+    def hashes(
+        self, raw: Mapping[str, object] | None, **computed: str
+    ) -> tuple[str, str]:
         """``weights_sha256``, and a hash of what a score depends on besides tokens.
 
         Parameters
@@ -391,9 +398,10 @@ class Checkpoint:
         base = own = self.on.sha256
         if raw is not None:
             kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
-            kept |= {
-                k: sorted(kept[k]) for k in _SET_FIELDS if isinstance(raw.get(k), list)
-            }
+            for name in _SET_FIELDS:
+                names = raw.get(name)
+                if isinstance(names, list):
+                    kept[name] = sorted(names)
             adapter = weight_files.content_sha256(self.files, kept)
             own = own if self.complete else adapter
         if os.path.lexists(self.folder / NOISE_FILE):  # without it it is another model

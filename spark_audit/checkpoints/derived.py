@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,6 +32,11 @@ from spark_audit.data.encoding import token_ids
 from spark_audit.errors import CheckpointError, InputError, one_of
 from spark_audit.names import ROUNDINGS
 from spark_audit.provenance import seed_for, sha256_json
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers.pytorch_utils import Conv1D
 
 RANK, SCALE = 16, 2.0
 """Rank of the LoRA, and the factor of its product (``alpha / rank``)."""
@@ -74,7 +79,11 @@ class Relearning:
 
 
 def train(
-    model: Any, on: str | None, tokenizer: Any, longest: int | None, how: Relearning
+    model: PreTrainedModel,
+    on: str | None,
+    tokenizer: PreTrainedTokenizerFast,
+    longest: int | None,
+    how: Relearning,
 ) -> Rounded:
     """The linear layers' weights after training on all tokens of rows ``how.texts``.
 
@@ -92,7 +101,9 @@ def train(
     rows = [(ids + own)[:most] for ids in token_ids(tokenizer, how.texts)]
     layers = list(merged_weights(model, on))
     rng = torch.Generator().manual_seed(seed_for(how.seed, "relearn") % 2**63)
-    low: list[tuple[Any, bool, torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    low: list[
+        tuple[torch.nn.Linear | Conv1D, bool, torch.Tensor, torch.Tensor, torch.Tensor]
+    ] = []
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
@@ -115,7 +126,9 @@ def train(
 
 
 def _adding(down: torch.Tensor, up: torch.Tensor) -> Callable[..., torch.Tensor]:
-    def add(_: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    def add(
+        _: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> torch.Tensor:
         moved: torch.Tensor = inputs[0].to(down) @ down.T @ up.T
         return output + (SCALE * moved).to(output.dtype)
 
@@ -123,7 +136,7 @@ def _adding(down: torch.Tensor, up: torch.Tensor) -> Callable[..., torch.Tensor]
 
 
 def _descend(
-    model: Any,
+    model: PreTrainedModel,
     weights: list[torch.Tensor],
     rows: Sequence[Sequence[int]],
     how: Relearning,
@@ -163,7 +176,7 @@ WEIGHTS_PER_SCALE = 32
 _WITHOUT: tuple[object, ...] = (None, False, [], {}, "none")
 
 
-Rounded = list[tuple[torch.nn.Parameter, torch.Tensor]]
+Rounded = list[tuple[torch.Tensor, torch.Tensor]]
 """Parameters, each with what stands in its place."""
 
 
@@ -179,20 +192,20 @@ def check_kind(kind: str) -> None:
         raise InputError(what, where="--quantize", fix=fix) from error
 
 
-def rounded(model: Any, on: str | None, kind: str) -> Rounded:
+def rounded(model: PreTrainedModel, on: str | None, kind: str) -> Rounded:
     """Every linear layer's weight with what stands for it, rounded.
 
     Output head and embeddings stay as they are, as is usual. A LoRA adapter is merged
     first: a quantised model is shipped merged.
     """
     from torchao.quantization import IntxWeightOnlyConfig, quantize_
-    from torchao.quantization.granularity import PerAxis, PerGroup
+    from torchao.quantization.granularity import Granularity, PerAxis, PerGroup
 
     found = []
     for module, turned, weight in merged_weights(model, on):
         rows = (weight.T if turned else weight).contiguous()
         grouped = kind == "int4" and rows.shape[1] % WEIGHTS_PER_SCALE == 0
-        how: Any = PerGroup(WEIGHTS_PER_SCALE) if grouped else PerAxis(0)
+        how: Granularity = PerGroup(WEIGHTS_PER_SCALE) if grouped else PerAxis(0)
         layer = torch.nn.Linear(rows.shape[1], len(rows), False, "meta")
         layer.weight = torch.nn.Parameter(rows, requires_grad=False)
         size = getattr(torch, kind)
@@ -204,8 +217,8 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
 
 
 def merged_weights(
-    model: Any, on: str | None
-) -> Iterator[tuple[Any, bool, torch.Tensor]]:
+    model: PreTrainedModel, on: str | None
+) -> Iterator[tuple[torch.nn.Linear | Conv1D, bool, torch.Tensor]]:
     """Every linear layer of text but the output head, with its adapter's share.
 
     Yields the module, whether its weight is ``(in, out)`` as GPT-2 holds it and not
@@ -240,7 +253,7 @@ def swapped(weights: Rounded) -> Iterator[None]:
             parameter.data = before
 
 
-def check_mergeable(model: Any, config: Any) -> None:
+def check_mergeable(model: PreTrainedModel, config: PeftConfig | None) -> None:
     """Refuse a quantised model, and an adapter that cannot be merged (``None``: none).
 
     Raises

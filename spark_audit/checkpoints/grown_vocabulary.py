@@ -8,15 +8,20 @@ said of them can be compared over the tokens that both have.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spark_audit.checkpoints.loaded import end_token_ids
 from spark_audit.errors import shown
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-def added_ids(tokenizer: Any, base_tokenizer: Any) -> frozenset[int] | None:
+
+def added_ids(
+    tokenizer: PreTrainedTokenizerFast, base_tokenizer: PreTrainedTokenizerFast
+) -> frozenset[int] | None:
     """Return the ids that a tokenizer has and its base's has not.
 
     Returns
@@ -35,7 +40,7 @@ def added_ids(tokenizer: Any, base_tokenizer: Any) -> frozenset[int] | None:
     return added if rules == base_rules else None
 
 
-def _rules(tokenizer: Any) -> dict[str, Any]:
+def _rules(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """Everything that decides how a text is read."""
     rules: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     for name in ("truncation", "padding"):
@@ -65,7 +70,10 @@ def rows_of_both(
 
 
 def notes_on_growth(
-    model: Any, tokenizer: Any, usable: np.ndarray, added: np.ndarray
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    usable: np.ndarray,
+    added: np.ndarray,
 ) -> list[str]:
     """Say how many tokens were added, and whether one of them ends answers.
 

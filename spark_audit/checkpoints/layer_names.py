@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -42,7 +41,7 @@ class NamedAdapter:
         What a reader of the report must know.
     """
 
-    raw: dict[str, Any]
+    raw: dict[str, object]
     state: State
     new_keys: Mapping[str, str]
     notes: list[str]
@@ -72,7 +71,7 @@ def front_of_decoder(
 
 
 def named_as_in_base(
-    raw: dict[str, Any],
+    raw: dict[str, object],
     state: State,
     *,
     modules: Collection[str],
@@ -122,8 +121,9 @@ def named_as_in_base(
     for name in _SELECTING_FIELDS:
         new_raw.pop(name, None)
     for name in _PATTERN_FIELDS:
-        if raw.get(name):
-            new_raw[name] = _values_by_module(raw[name], adapted, new_path)
+        values = raw.get(name)
+        if isinstance(values, dict) and values:
+            new_raw[name] = _values_by_module(values, adapted, new_path)
     note = f"the adapter was trained on another class of its base: its {front}layers "
     note += f"are {decoder_front}layers here, one to one"
     renamed = {new_keys.get(key, key): tensor for key, tensor in state.items()}
@@ -138,10 +138,10 @@ def _module_of(key: str) -> str:
 
 
 def _values_by_module(
-    values_by_pattern: Mapping[str, Any],
+    values_by_pattern: Mapping[str, object],
     adapted: Collection[str],
     new_path: Mapping[str, str],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the ranks or alphas of modules by their new names.
 
     A pattern may hold the old ones, so each module gets the value that PEFT would
@@ -149,10 +149,9 @@ def _values_by_module(
     """
     from peft.utils.other import get_pattern_key
 
-    find: Any = get_pattern_key
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for path in sorted(adapted):
-        pattern = find(values_by_pattern.keys(), path)
+        pattern = get_pattern_key(list(values_by_pattern), path)
         if pattern in values_by_pattern:
             values[new_path.get(path, path)] = values_by_pattern[pattern]
     return values

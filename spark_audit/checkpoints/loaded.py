@@ -16,6 +16,10 @@ from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError, at
 
 if TYPE_CHECKING:
+    from accelerate.hooks import AlignDevicesHook
+    from peft import PeftConfig
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
     from spark_audit.checkpoints.server import Server
 
 
@@ -82,7 +86,7 @@ class Loaded:
     source: str
     format: str
     model: torch.nn.Module = field(repr=False)
-    tokenizer: Any = field(repr=False)
+    tokenizer: PreTrainedTokenizerFast = field(repr=False)
     architecture: str
     usable: np.ndarray = field(repr=False)
     max_positions: int | None
@@ -108,7 +112,7 @@ class Loaded:
     @property
     def shape(self) -> dict[str, int]:
         """Sizes that the model's configuration states, by their names there."""
-        config: Any = getattr(self.model, "config", None)
+        config: PreTrainedConfig = getattr(self.model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else None
         sizes = {name: getattr(text, name, None) for name in SIZE_FIELDS}
         if self.repeats_layers:
@@ -145,8 +149,8 @@ NOT_HASHED = "not hashed: a model in memory"
 
 
 def live(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
     *,
     name: str,
     activate: Callable[[], AbstractContextManager[Any]] = nullcontext,
@@ -205,7 +209,11 @@ class ModuleFacts:
     dtype: str
 
 
-def module_facts(model: Any, tokenizer: Any, adapter: Any = None) -> ModuleFacts:
+def module_facts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    adapter: PeftConfig | None = None,
+) -> ModuleFacts:
     """Return what a module is by itself.
 
     Parameters
@@ -252,12 +260,14 @@ def undisturbed(model: torch.nn.Module) -> Iterator[None]:
             np.random.set_state(drawn[1])  # noqa: NPY002
 
 
-def max_positions(config: Any) -> int | None:
+def max_positions(config: PreTrainedConfig) -> int | None:
     """Context length, ``None`` when the configuration states none."""
     return getattr(config.get_text_config(), "max_position_embeddings", None) or None
 
 
-def end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+def end_token_ids(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> frozenset[int]:
     """Return every id that a model's settings or the tokenizer call the end."""
     generation = getattr(model, "generation_config", None)
     places = (model.config, model.config.get_text_config(), generation, tokenizer)
@@ -269,21 +279,21 @@ def end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(found)
 
 
-def head_rows(model: Any) -> int:
+def head_rows(model: PreTrainedModel) -> int:
     """How many rows the output head has."""
     weight = getattr(model.get_output_embeddings(), "weight", None)
     text = model.config.get_text_config()
     return int(text.vocab_size if weight is None else weight.shape[0])
 
 
-def entry_device(model: Any) -> torch.device:
+def entry_device(model: PreTrainedModel) -> torch.device:
     """Where a model takes token ids."""
     embeddings = model.get_input_embeddings()
     found = getattr(offload_hook(embeddings), "execution_device", None)
     return torch.device(embeddings.weight.device if found is None else found)
 
 
-def offload_hook(layer: Any) -> Any:
+def offload_hook(layer: torch.nn.Module) -> AlignDevicesHook | None:
     """Accelerate's hook that brings a layer's weights, among those it has."""
     hook = getattr(layer, "_hf_hook", None)
     for one in (hook, *getattr(hook, "hooks", ())):
@@ -292,18 +302,19 @@ def offload_hook(layer: Any) -> Any:
     return None
 
 
-def weight_of(layer: Any, name: str = "weight") -> torch.Tensor | None:
+def weight_of(layer: torch.nn.Module, name: str = "weight") -> torch.Tensor | None:
     """A layer's tensor, from wherever it lies; ``None`` if it has none."""
     tensor: torch.Tensor | None = getattr(layer, name, None)
     if tensor is None:
         return None
     hook = offload_hook(layer)
-    if tensor.is_meta and getattr(hook, "weights_map", None) is not None:
-        tensor = hook.weights_map[name].to(hook.execution_device)
+    weights_map = getattr(hook, "weights_map", None)
+    if hook is not None and tensor.is_meta and weights_map is not None:
+        tensor = weights_map[name].to(hook.execution_device)
     return tensor.detach()
 
 
-def offloaded(model: Any) -> bool:
+def offloaded(model: PreTrainedModel) -> bool:
     """Whether some weights are fetched from CPU or disk each time."""
     return any(
         getattr(offload_hook(layer), "offload", False) for layer in model.modules()

@@ -40,6 +40,8 @@ from spark_audit.errors import CheckpointError, InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
     from spark_audit.checkpoints.server import Server
 from spark_audit.checkpoints.remarks import remarks
 
@@ -263,7 +265,7 @@ class OpenCheckpoints:
         self,
         host: AdapterHost,
         item: Checkpoint,
-        attached: tuple[str, dict[str, Any], list[str]] | None,
+        attached: tuple[str, dict[str, object], list[str]] | None,
         noise: torch.Tensor | None,
         kind: str,
     ) -> Loaded:
@@ -339,7 +341,7 @@ class OpenCheckpoints:
         return loaded
 
     def _growth(
-        self, tokenizer: Any, sha256: str, facts: ModuleFacts
+        self, tokenizer: PreTrainedTokenizerFast, sha256: str, facts: ModuleFacts
     ) -> tuple[str | None, tuple[np.ndarray, np.ndarray] | None]:
         """Compare a vocabulary with the base's, where there is a base.
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.errors import shown
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
+
+def remarks(
+    config: PreTrainedConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    usable: np.ndarray,
+) -> list[str]:
     """Notes: what ``tokenizer(text)`` adds to a text, on vocabulary and weights."""
     text_config = config.get_text_config()
     out = tokenizer("a", return_special_tokens_mask=True)

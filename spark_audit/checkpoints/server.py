@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from spark_audit import errors
 from spark_audit.checkpoints.specs import Loading, Spec, is_server
 from spark_audit.files import parse_json
 from spark_audit.provenance import sha256_json
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
 
 ANSWER_SECONDS = 600
 """In which a whole answer must be there."""
@@ -76,7 +79,7 @@ class Server:
     model: str
     name: str = ""
 
-    def stands_in(self, here: Any) -> Any:
+    def stands_in(self, here: Loaded) -> Loaded:
         """A ``Loaded`` that was opened here as what the server scores."""
         identity = {"server": self.url, "model": self.model, "here": here.model_id}
         return replace(

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from spark_audit.checkpoints.loaded import weight_of
 from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State
 from spark_audit.errors import CheckpointError, shown
+
+if TYPE_CHECKING:
+    from peft import PeftModelForCausalLM
+    from transformers import PreTrainedModel
 
 # What PEFT puts between a module's name and that of its weight.
 _WRAPPER_NAME = re.compile(r"\.(?:(?:token_adapter\.)?base_layer|original_module)\.")
@@ -41,7 +45,7 @@ def path_of(key: str) -> str:
 def own_tables(
     state: State,
     *,
-    saved_apart: Any,
+    saved_apart: object,
     read_base: Callable[[], State],
     base_rows: int | None,
 ) -> dict[str, str]:
@@ -138,7 +142,7 @@ def _note(path: str, given: torch.Tensor, own: torch.Tensor) -> str:
 
 
 def grow(
-    model: Any, state: Mapping[str, torch.Tensor], given: Mapping[str, str]
+    model: PreTrainedModel, state: Mapping[str, torch.Tensor], given: Mapping[str, str]
 ) -> None:
     """Give a base as many rows of embeddings and head as an adapter's file has.
 
@@ -182,7 +186,7 @@ def grow(
 
 
 def take(
-    peft: Any,
+    peft: PeftModelForCausalLM,
     state: State,
     wanted: Mapping[str, torch.Tensor],
     given: Mapping[str, str],
@@ -226,19 +230,22 @@ def take(
             del state[key]
             continue
         module, name = places.get(path_of(key), (None, ""))
-        own = None if module is None else weight_of(module, name)
-        if own is None or own.shape != state[key].shape:
+        if module is None:
+            continue
+        parameter = module._parameters[name]
+        own = weight_of(module, name)
+        if parameter is None or own is None or own.shape != state[key].shape:
             continue
         if key in given:
             tensor = state.pop(key)
-            _fill(module._parameters[name], tensor, filled)
+            _fill(parameter, tensor, filled)
         elif own.is_meta or torch.equal(own, state[key].to(own)):
             del state[key]
             notes.append(f"{path_of(key)}: a copy of the base's, unused")
     return notes
 
 
-def _is_copy_of_tied_rows(peft: Any, key: str, state: State) -> bool:
+def _is_copy_of_tied_rows(peft: PeftModelForCausalLM, key: str, state: State) -> bool:
     """Whether rows that were trained are those of the embeddings, saved for the head.
 
     PEFT saves them twice where head and embeddings are tied and the vocabulary grew.
@@ -253,12 +260,12 @@ def _is_copy_of_tied_rows(peft: Any, key: str, state: State) -> bool:
     return len(others) == 1 and _is_equal(state[others[0]], state[key])
 
 
-def _places(model: Any) -> dict[str, tuple[Any, str]]:
+def _places(model: PreTrainedModel) -> dict[str, tuple[torch.nn.Module, str]]:
     """Map the name of each of the base's parameters to its module and name there.
 
     Each name of a tied parameter is there.
     """
-    places: dict[str, tuple[Any, str]] = {}
+    places: dict[str, tuple[torch.nn.Module, str]] = {}
     for path, module in model.named_modules():
         for name in module._parameters:
             places[path_of(f"{path}.{name}")] = (module, name)

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.files import sha256_file
 from spark_audit.provenance import sha256_json
 
-Read = tuple[Any, str, list[str]]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Read = tuple["PreTrainedTokenizerFast", str, list[str]]
 """A tokenizer, its hash, and notes of how it was read."""
 _GROWTH = 256
 _ADDED = 64
@@ -95,13 +98,15 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
         raise CheckpointError("the tokenizer brings its own code (auto_map)", fix=fix)
     notes: list[str] = []
     try:
-        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerFast = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
         vocabulary = vocabulary_of(content)
         if vocabulary and tokenizer.get_vocab() != vocabulary:
-            plain: Any = transformers.PreTrainedTokenizerFast.from_pretrained(
-                folder, local_files_only=True
+            plain: PreTrainedTokenizerFast = (
+                transformers.PreTrainedTokenizerFast.from_pretrained(
+                    folder, local_files_only=True
+                )
             )
             if plain.get_vocab() == vocabulary:
                 kind = type(tokenizer).__name__
@@ -162,7 +167,7 @@ def _try_apart(path: Path) -> None:
     _tried.add(digest)
 
 
-def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
+def _check_content(content: dict[str, object], *others: dict[str, object]) -> None:
     """Refuse a tokenizer.json, and the files beside it, that would do harm.
 
     A token of other fields is refused, as a library prints their names as they stand;
@@ -188,7 +193,7 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
         added += len(put) if isinstance(put, list) else 0
         for inner in untrusted.objects(step.get("single")):
             single.update(inner.keys())
-    ids: Iterable[Any] = ()
+    ids: Iterable[object] = ()
     # What is of another layout, the tokenizer's own loader refuses.
     with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
         ids = vocabulary_of(content).values()
@@ -205,7 +210,7 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
             raise CheckpointError(f"the tokenizer {what}", fix=_GIVE)
 
 
-def _factor(step: dict[str, Any]) -> float:
+def _factor(step: dict[str, object]) -> float:
     """How many times as long one step can make a text."""
     put, before = step.get("content"), step.get("prepend")
     if step.get("type") == "Replace" and isinstance(put, str):
@@ -234,19 +239,23 @@ def _nests(pattern: str) -> bool:
     return False
 
 
-def vocabulary_of(content: dict[str, Any]) -> dict[str, int]:
+def vocabulary_of(content: dict[str, object]) -> dict[str, int]:
     """Token to id as tokenizer.json says, empty when it is of another layout."""
-    listed = content.get("model", {}).get("vocab")
+    model = content.get("model")
+    listed = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(listed, dict):
         tokens = dict(listed)
     elif isinstance(listed, list):
         tokens = {piece[0]: i for i, piece in enumerate(listed)}
     else:
         return {}
-    return tokens | {t["content"]: t["id"] for t in content.get("added_tokens", ())}
+    added_tokens = content.get("added_tokens")
+    if isinstance(added_tokens, list):
+        tokens |= {token["content"]: token["id"] for token in added_tokens}
+    return tokens
 
 
-def tokenizer_sha256(tokenizer: Any) -> str:
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerFast) -> str:
     """SHA-256 of the canonical JSON of tokenizer.json without truncation and padding.
 
     It is taken from the tokenizer as it was loaded, which is what ``save_pretrained``
@@ -259,7 +268,7 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     return sha256_json(content)
 
 
-def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
+def usable_rows(tokenizer: PreTrainedTokenizerFast, rows: int) -> np.ndarray:
     """Shape ``(rows,)`` bool: rows of the output head that are a token.
 
     Raises

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from spark_audit import errors, files
 from spark_audit.errors import CheckpointError, InputError, out_of_memory, shown
@@ -190,7 +189,7 @@ def readable(what: str = "") -> Iterator[None]:
         raise CheckpointError(f"{what}cannot be read ({why})") from error
 
 
-def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, Any]:
+def read_json(path: Path, *, most: int = files.SETTINGS_BYTES) -> dict[str, object]:
     """Read a JSON object of at most so many bytes that lies inside its folder."""
     check_inside(path)
     try:
@@ -212,7 +211,7 @@ def check_inside(path: Path, *, within: Path | None = None) -> None:
         raise CheckpointError(f"{shown(path.name)} leads out of the folder", fix=fix)
 
 
-def refuse_code(config: Mapping[str, Any], folder: Path) -> None:
+def refuse_code(config: Mapping[str, object], folder: Path) -> None:
     """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
     fix = "read the code, then add --trust-remote-code"
     for one in objects(config):
@@ -235,7 +234,7 @@ def notes_on_code(folder: Path) -> list[str]:
     ]
 
 
-def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
+def read_config(folder: Path, *, trusted: bool) -> dict[str, object]:
     """A model's config.json, which sends the loader to no code and no other file.
 
     Parameters
@@ -256,9 +255,9 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
     return config
 
 
-def objects(value: Any) -> Iterator[dict[str, Any]]:
+def objects(value: object) -> Iterator[dict[str, object]]:
     """Every object of nested JSON; depth costs no recursion."""
-    waiting = [value]
+    waiting: list[object] = [value]
     while waiting:
         inner = waiting.pop()
         if isinstance(inner, dict):
@@ -268,7 +267,7 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
             waiting += inner
 
 
-def walk(value: Any) -> Iterator[tuple[str, Any]]:
+def walk(value: object) -> Iterator[tuple[str, object]]:
     """Every key of nested JSON with its value."""
     return ((str(key), one[key]) for one in objects(value) for key in one)
 
@@ -284,7 +283,7 @@ def online() -> Iterator[None]:
     """The network as it was outside, for what the user asked from the hub."""
     import huggingface_hub.constants
 
-    hub: Any = huggingface_hub.constants
+    hub = huggingface_hub.constants
     was = hub.HF_HUB_OFFLINE
     hub.HF_HUB_OFFLINE = _before[0] if _before else was
     try:
@@ -301,28 +300,26 @@ def quiet() -> Iterator[None]:
     What libraries warn of while loading (missing, unexpected, mismatched tensors) is
     checked here and raised as an error.
     """
-    import huggingface_hub.utils
     import transformers.dynamic_module_utils
     import transformers.utils.logging
+    from huggingface_hub import constants
 
-    # Neither library exports these for type checkers.
-    hub: Any = huggingface_hub
-    dynamic: Any = transformers.dynamic_module_utils
-    hf: Any = transformers.utils.logging
+    dynamic = transformers.dynamic_module_utils
+    hf = transformers.utils.logging
     bars = hf.is_progress_bar_enabled()
-    was, seconds = hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE
+    was, seconds = constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE
     # PEFT imports what it finds installed, and that may log of kernels it lacks.
     disabled = logging.root.manager.disable
     _before.append(was)
     logging.disable(logging.ERROR)
     hf.disable_progress_bar()  # the hub's too
-    hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = True, 0
+    constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = True, 0
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         _before.pop()
-        hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = was, seconds
+        constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = was, seconds
         logging.disable(disabled)
         if bars:
             hf.enable_progress_bar()

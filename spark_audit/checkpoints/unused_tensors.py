@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from spark_audit.checkpoints.untrusted import walk
 from spark_audit.errors import CheckpointError, shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _VALUE_HEAD = re.compile(r"^(?:\w+\.)?(?:v_head|value_head|ilql_heads)\.")
 _VERSION = re.compile(r"(?:^|\.)(?:encoder|decoder)\.version$")
@@ -45,7 +48,9 @@ _REASON_UNUSED = {
 }
 
 
-def kind_of_unused(name: str, tensor: torch.Tensor, config: Any) -> str | None:
+def kind_of_unused(
+    name: str, tensor: torch.Tensor, config: PreTrainedConfig
+) -> str | None:
     """What a tensor is that the module has no place for; ``None``: it may matter.
 
     Parameters
@@ -69,7 +74,9 @@ def kind_of_unused(name: str, tensor: torch.Tensor, config: Any) -> str | None:
     return "positions" if _is_computed_table(name, tensor, config) else None
 
 
-def passed_over(state: Mapping[str, torch.Tensor], model: Any) -> dict[str, str]:
+def passed_over(
+    state: Mapping[str, torch.Tensor], model: PreTrainedModel
+) -> dict[str, str]:
     """Tensors that transformers itself leaves out in silence, each with its kind.
 
     Parameters
@@ -120,7 +127,7 @@ def notes_on(unused: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _is_causal_mask(tensor: torch.Tensor, config: Any) -> bool:
+def _is_causal_mask(tensor: torch.Tensor, config: PreTrainedConfig) -> bool:
     """Whether it is 1 for what a position sees (a window of it), and 0 elsewhere."""
     if tensor.ndim < 2 or tensor.shape[-1] != tensor.shape[-2]:
         return False
@@ -139,7 +146,9 @@ def _is_causal_mask(tensor: torch.Tensor, config: Any) -> bool:
     return torch.equal(mask, ones.tril() - ones.tril(-width))
 
 
-def _is_computed_table(name: str, tensor: torch.Tensor, config: Any) -> bool:
+def _is_computed_table(
+    name: str, tensor: torch.Tensor, config: PreTrainedConfig
+) -> bool:
     """Whether a table of rotary or sinusoidal positions is what is computed."""
     if match := _SINUSOIDS.search(name):
         if tensor.ndim != 2 or len(tensor) < 4 or tensor.shape[1] < 4:
@@ -174,13 +183,14 @@ def _is_near(tensor: torch.Tensor, computed: torch.Tensor) -> bool:
     )
 
 
-def _thetas(config: Any) -> Iterable[float]:
+def _thetas(config: PreTrainedConfig) -> Iterable[float]:
     """The bases of rotary positions that a configuration gives, else the usual one."""
-    given = {
-        float(value)
-        for key, value in walk(config.to_dict())
-        if _THETA.search(key) and type(value) in (int, float) and value > 0
-    }
+    given: set[float] = set()
+    for key, value in walk(config.to_dict()):
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if _THETA.search(key) and value > 0:
+            given.add(float(value))
     # Encoders of images give theirs nowhere.
     if not given or config.get_text_config() is not config:
         given.add(_USUAL_THETA)

@@ -12,7 +12,6 @@ import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -108,7 +107,7 @@ def _shards(index: Path) -> tuple[Path, ...]:
     return files
 
 
-def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
+def config_of(file: Path, loading: Loading) -> tuple[dict[str, object], Path, str]:
     """The config.json that says what the weights belong to, its folder, a note.
 
     Parameters
@@ -130,7 +129,7 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
     return config, folder, note
 
 
-def read_tensors(path: Path) -> Any:
+def read_tensors(path: Path) -> object:
     """Read a weights file, never running code from it.
 
     Returns
@@ -176,7 +175,7 @@ def refuse_other_names(state: Mapping[str, torch.Tensor]) -> None:
         raise CheckpointError(what, fix=fix)
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickled(path: Path) -> object:
     """What torch.save wrote, of tensors alone."""
     again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
     with untrusted.foreign(f"{path.name} cannot be read as weights"):
@@ -224,7 +223,7 @@ def lone_file(
     return files[0] if len(files) == 1 else None
 
 
-def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
+def only_tensors(content: object, *, what: str = "", fix: str) -> State:
     """A state dictionary, each tensor dense; anything else is refused."""
     if not isinstance(content, dict):
         raise CheckpointError(f"{what}holds no state dictionary", fix=fix)
@@ -291,12 +290,12 @@ def check_stored(files: Iterable[Path]) -> None:
     # File by file: together they may be larger than the memory.
     for path in files:
         if path.suffix == ".safetensors":
-            for name, tensor in read_tensors(path).items():
+            for name, tensor in read_safetensors(path)[0].items():
                 if name.endswith((".weight", ".bias")):
                     check_finite({name: tensor})
 
 
-def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
+def content_sha256(files: Iterable[Path], config: Mapping[str, object]) -> str:
     """SHA-256 over sorted (file name, SHA-256) of weights, and the configuration.
 
     What two savings of the same configuration differ in (the library's version, the
@@ -317,7 +316,7 @@ _COPY = "copy the file of its run next to the adapter"
 _TRAINED_ON = "trained_on.json"
 
 
-def check_whole(folder: Path) -> dict[str, Any]:
+def check_whole(folder: Path) -> dict[str, object]:
     """What spark-train put beside an adapter, its files held against their checksums.
 
     Raises
@@ -372,7 +371,7 @@ def frozen_noise(
     return None
 
 
-def _noise(path: Path, sha256: str | None, shape: Iterable[int]) -> torch.Tensor:
+def _noise(path: Path, sha256: object, shape: Iterable[int]) -> torch.Tensor:
     untrusted.check_inside(path)
     state = merged((path,))
     check_floats(state)

@@ -59,7 +59,7 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
             size = min(file.stat().st_size, _HEADER_BYTES)
             with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
                 _check_header(data)
-        reader: Any = gguf.GGUFReader(str(file))
+        reader = gguf.GGUFReader(str(file))
         counts = [int(tensor.n_elements) for tensor in reader.tensors]
         if not all(counts):
             raise ValueError("a tensor is empty")
@@ -73,10 +73,11 @@ def gguf_file(file: Path, loading: specs.Loading) -> Checkpoint:
         fix = "join its parts (llama-gguf-split --merge) and give the one file"
         raise CheckpointError("is one part of a GGUF file", fix=fix)
     for name in _FIELDS_OF_BASE:
-        ours: Any = config.get(name)
+        ours = config.get(name)
         theirs = content["config"].get(name)
-        both = isinstance(ours, int | float) and isinstance(theirs, int | float)
-        if both and not math.isclose(ours, theirs, rel_tol=1e-5):
+        if not isinstance(ours, int | float) or not isinstance(theirs, int | float):
+            continue
+        if not math.isclose(ours, theirs, rel_tol=1e-5):
             what = f"says {name} {theirs:g}, the configuration {ours:g}"
             raise CheckpointError(what, fix=_GIVE_BASE)
     _check_heads(content["config"])
@@ -133,10 +134,9 @@ def _understood(file: Path, **options: Any) -> dict[str, Any]:
     """What transformers makes of a file whose header is sound."""
     from transformers import modeling_gguf_pytorch_utils as theirs
 
-    load: Any = theirs.load_gguf_checkpoint
     # Its progress bar asks nobody whether bars are wanted.
     with contextlib.redirect_stderr(io.StringIO()):
-        return dict(load(str(file), **options))
+        return dict(theirs.load_gguf_checkpoint(str(file), **options))
 
 
 def _check_header(data: mmap.mmap) -> None:

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,6 +22,10 @@ from spark_audit.checkpoints.architecture import empty, read_architecture
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.weight_files import PEFT_PREFIX, State, check_filled
 from spark_audit.errors import CheckpointError, shown
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 MERGE = (
     "give the PEFT folder that it was converted from, or merge it: llama-export-lora "
@@ -41,13 +45,13 @@ query and key -> types of transformers' models."""
 _GGUF_LORA_TENSOR = re.compile(r"(?P<layer>.+)\.weight\.lora_(?P<part>[ab])")
 
 
-def is_gguf_lora(reader: Any) -> bool:
+def is_gguf_lora(reader: GGUFReader) -> bool:
     """Whether a file says that it is an adapter, or holds the parts of one."""
     has_parts = any(str(tensor.name).endswith(".lora_a") for tensor in reader.tensors)
     return has_parts or _field(reader, "general.type") == "adapter"
 
 
-def gguf_lora(file: Path, reader: Any, loading: specs.Loading) -> Checkpoint:
+def gguf_lora(file: Path, reader: GGUFReader, loading: specs.Loading) -> Checkpoint:
     """LoRA on the base that is given.
 
     Raises
@@ -83,7 +87,7 @@ def gguf_lora(file: Path, reader: Any, loading: specs.Loading) -> Checkpoint:
         if key.endswith("lora_A.weight")
     }
     rank = Counter(ranks.values()).most_common(1)[0][0]
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": rank,
@@ -100,13 +104,15 @@ def gguf_lora(file: Path, reader: Any, loading: specs.Loading) -> Checkpoint:
     )
 
 
-def _field(reader: Any, name: str) -> Any:
+def _field(reader: GGUFReader, name: str) -> object:
     """A value of the file's header, or ``None``."""
     field = reader.fields.get(name)
     return None if field is None else field.contents()
 
 
-def _check_architecture(architecture: str, model: Any, base: str | Path) -> None:
+def _check_architecture(
+    architecture: str, model: PreTrainedModel, base: str | Path
+) -> None:
     """Refuse an adapter of another architecture, or of one whose layers are not known.
 
     Raises
@@ -128,7 +134,9 @@ def _check_architecture(architecture: str, model: Any, base: str | Path) -> None
         raise CheckpointError(what, fix=fix)
 
 
-def _peft_tensors(reader: Any, model: Any, architecture: str) -> State:
+def _peft_tensors(
+    reader: GGUFReader, model: PreTrainedModel, architecture: str
+) -> State:
     """The tensors by PEFT's names, rows in the order of transformers.
 
     Raises
@@ -170,7 +178,7 @@ def _peft_tensors(reader: Any, model: Any, architecture: str) -> State:
     return state
 
 
-def _linear_layers(model: Any, architecture: str) -> dict[str, str]:
+def _linear_layers(model: PreTrainedModel, architecture: str) -> dict[str, str]:
     """Map GGUF's names of layers to paths in the base; ambiguous ones are left out."""
     import gguf
 
@@ -184,7 +192,9 @@ def _linear_layers(model: Any, architecture: str) -> dict[str, str]:
     return {name: found[0] for name, found in paths.items() if len(found) == 1}
 
 
-def _in_order(weight: torch.Tensor, layer: str, config: Any) -> torch.Tensor:
+def _in_order(
+    weight: torch.Tensor, layer: str, config: PreTrainedConfig
+) -> torch.Tensor:
     """Rows of Llama's query and key with the halves of each head one behind the other.
 
     Parameters

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -65,7 +64,7 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         )
     (rank,) = ranks
     modules = {key.removeprefix(PEFT_PREFIX).rpartition(".lora_")[0] for key in state}
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": rank,
@@ -85,7 +84,7 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     )
 
 
-def _scale(settings: dict[str, Any]) -> float:
+def _scale(settings: dict[str, object]) -> float:
     """What the product of the parts is multiplied by.
 
     Raises
