@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from audited import matched, nll
-from made_reports import checkpoint, made_report, manifest_facts
+from made_reports import checkpoint, guard, made_report, manifest_facts
 
 from spark_audit.audits import NLL, about, known
 from spark_audit.audits.base import Context, baselines_of
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import sha256_file
-from spark_audit.pipeline.compare import compare
+from spark_audit.pipeline.compare import changed_since, compare
 from spark_audit.pipeline.verification.verify import verify
 from spark_audit.provenance import now, versions
 from spark_audit.report.folder import read_report, write_report
@@ -187,6 +187,55 @@ def test_baseline_must_be_known_and_chosen(make_case, write):
         compare(one)
     found = compare(one, two, baseline="c").contrasts
     assert {row.checkpoint for row in found} == {"a", "b"}
+
+
+def rewritten(folder: Path, **changes: Any) -> None:
+    """Write a report again with other fields."""
+    report = read_report(folder).model_copy(update=changes)
+    write_report(report, folder, formats=("json",))
+
+
+def test_what_the_setup_came_to_is_carried_over_by_its_new_name(make_case, write):
+    """Failed checks of the setup, and whether trained rows fit; others stay behind."""
+    case = make_case(sources=12)
+    one, two = write("one", case, ours=0.0), write("two", case, ours=0.5)
+    rewritten(one, guards=[guard("held_out_back", "They come back.", of="ours")])
+    of_both = [
+        guard("trained_rows_fit", "They fit.", passed=True, of="ours"),
+        guard("held_out_back", "None.", passed=True, of="ours"),
+        guard("clusters", "Enough.", passed=True, of="ours"),
+    ]
+    rewritten(two, guards=of_both)
+    told = {
+        (one.name, one.checkpoint, one.passed)
+        for one in compare(one, two).guards
+        if one.name in ("held_out_back", "trained_rows_fit") or "/" in one.checkpoint
+    }
+    assert told == {
+        ("held_out_back", "one/ours", False),
+        ("trained_rows_fit", "two/ours", True),
+    }
+
+
+def test_the_preset_is_that_of_the_first_report_unless_one_is_given(make_case, write):
+    case = make_case(sources=12)
+    one, two = write("one", case, a=0.0), write("two", case, b=0.5)
+    rewritten(one, settings=read_report(one).settings | {"preset": "paper"})
+    assert compare(one, two).settings["preset"] == "paper"
+    assert compare(two, one).settings["preset"] == "robust"
+    assert compare(one, two, preset="robust").settings["preset"] == "robust"
+
+
+def test_a_checkpoint_is_held_against_the_earlier_one_of_its_name(make_case, write):
+    case = make_case(sources=12)
+    old, new = write("old", case, a=0.0, b=0.5), write("new", case, a=0.1, b=0.6)
+    report, same = changed_since(new, old, only=("matched",))
+    change_of = {
+        row.checkpoint: row.value for row in report.contrasts if row.metric == "did"
+    }
+    assert same == []
+    assert change_of["a"] == pytest.approx(0.1, abs=0.02)
+    assert change_of["b"] == pytest.approx(0.1, abs=0.02)
 
 
 def test_an_audit_that_one_report_lacks_is_left_out_aloud(make_case, write):

@@ -1,0 +1,151 @@
+"""What a shared file holds of rows, findings, digests, commands and settings."""
+
+import hmac
+from typing import Any
+
+import pytest
+from made_reports import figure, made_report, manifest_facts
+
+from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.results import Finding, Hits, Report, Row
+from spark_audit.stats.estimate import Power
+
+SECRET = "0.123456789"
+
+
+def shown_row(place: str, value: float, **columns: Any) -> Row:
+    """The only row of a report, as it is shared."""
+    given = {"low": value, "high": value, "clusters": 40, "n": 400} | columns
+    one = made_report("a", results=[figure("a", place, value, **given)])
+    (row,) = disclosed(one).results
+    return row
+
+
+def shown_finding(clusters: int, **columns: Any) -> Finding:
+    """The only finding of a report on a rate of so many clusters, as it is shared."""
+    row = figure("a", "extract|greedy_rate", 0.5, clusters=clusters, n=100)
+    claimed = Finding(
+        audit="extract",
+        checkpoint="a",
+        claim="nothing_shown",
+        says="said",
+        metric="greedy_rate",
+        value=row.value,
+        low=row.low,
+        high=row.high,
+        **{"facts": {"text": "t", "otherwise": "o"}, **columns},
+    )
+    (shown,) = disclosed(made_report("a", results=[row], findings=[claimed])).findings
+    return shown
+
+
+@pytest.mark.parametrize("value", [0.499, 0.501])
+def test_an_auc_stays_on_its_side_of_one_half(value):
+    shown = shown_row("mia|auc|loss", value, null=0.5).value
+    assert shown is not None
+    assert shown != 0.5
+    assert (shown > 0.5) is (value > 0.5)
+
+
+@pytest.mark.parametrize("clusters", range(5, 40))
+def test_no_rounded_rate_is_beyond_one(clusters):
+    for value in (0.95, 0.98, 1.0):
+        shown = shown_row("extract|greedy_rate", value, clusters=clusters).value
+        assert shown is not None
+        assert shown <= 1
+
+
+def test_what_is_not_zero_is_not_shown_as_zero():
+    """Of 40 clusters figures are rounded to 0.03, and half of that stands for less."""
+    assert shown_row("matched|memory", 0.001, unit="nats").value == 0.015
+    assert shown_row("matched|memory", -0.001, unit="nats").value == -0.015
+    assert shown_row("matched|memory", 0.0, unit="nats").value == 0.0
+
+
+@pytest.mark.parametrize(("matched_tokens", "is_shown"), [(98, False), (80, True)])
+def test_few_tokens_without_a_control_are_not_told_apart(matched_tokens, is_shown):
+    """A hundred tokens of 40 clusters, and those of them that have a control."""
+    like = {"unit": "nats", "clusters": 40}
+    rows = [
+        figure("a", "nll|nll|pii", 3.0, n=100, **like),
+        figure("a", "matched|nll_pii", 3.0, n=matched_tokens, **like),
+    ]
+    every, with_control = disclosed(made_report("a", results=rows)).results
+    assert (every.value is not None) is is_shown
+    assert with_control.value is not None
+
+
+def with_key(key: str, digest: str = "d" * 64) -> Report:
+    facts = manifest_facts(digest=digest, n_tokens=1234, n_clusters=40)
+    facts = facts.model_copy(update={"key": key})
+    return made_report("a", manifest=facts)
+
+
+def test_a_manifest_is_shared_without_its_key_its_digest_and_its_tokens():
+    shown = disclosed(with_key("k" * 32)).manifest
+    keyed = hmac.new(b"k" * 32, b"d" * 64, "sha256").hexdigest()
+    assert shown.key == ""
+    assert shown.digest == f"hmac-sha256:{keyed}"
+    # A cluster has 31 tokens: the step above is 50.
+    assert shown.n_tokens == 1250
+    assert disclosed(with_key("")).manifest.digest == "not shown"
+    # What is shared already is not keyed again.
+    again = disclosed(with_key("", digest="hmac-sha256:5")).manifest
+    assert again.digest == "hmac-sha256:5"
+
+
+def test_a_finding_on_a_withheld_figure_has_no_figure_and_no_power():
+    other = figure("a", "extract|greedy_rate|t1", 0.25, clusters=40, n=400)
+    facts = {"text": "t", "otherwise": "o", "rate": other}
+    power = [Power(test="t", se=0.123, df=7.0, mde=0.5)]
+    few = shown_finding(3, facts=facts, power=power)
+    assert (few.value, few.low, few.high, few.power) == (None, None, None, [])
+    assert isinstance(few.facts["rate"], Row)
+    assert few.facts["rate"].value is None
+    many = shown_finding(40, facts=facts, power=power)
+    assert many.value is not None
+    assert isinstance(many.facts["rate"], Row)
+    assert many.facts["rate"].value is not None
+
+
+def test_power_is_shared_without_standard_errors():
+    power = [Power(test="t", se=0.123456789, df=7.0, n=40, mde=0.5, why="w", of="x")]
+    (shown,) = shown_finding(40, power=power).power
+    assert (shown.test, shown.why, shown.of) == ("t", "w", "x")
+    assert (shown.se, shown.df, shown.n) == (None, None, 0)
+    assert shown.mde is not None
+
+
+def test_facts_in_a_list_and_p_among_facts_are_rounded_too():
+    row = figure("a", "extract|greedy_rate|t1", float(SECRET), clusters=40, n=400)
+    facts = {
+        "text": "t",
+        "otherwise": "o",
+        "rows": [row],
+        "p": 0.012345,
+        "p_adjusted": 0.0504,
+    }
+    shown = shown_finding(40, facts=facts).facts
+    assert SECRET not in repr(shown["rows"])
+    assert (shown["p"], shown["p_adjusted"]) == (0.01, 0.06)
+
+
+def test_a_count_is_rounded_to_what_clusters_have():
+    facts = {"text": "t", "otherwise": "o", "back": Hits(count=37, of=100)}
+    # Twice what one of 40 clusters has of 100 is 5.
+    shown = shown_finding(40, facts=facts).facts["back"]
+    assert isinstance(shown, Hits)
+    assert (shown.count, shown.rounded) == (35, True)
+
+
+def test_no_seed_is_shared():
+    """The noise of DP-SGD follows from it."""
+    one = made_report(
+        "a",
+        command=["spark-audit", "all", "--seed", "7341", "--seed=7341", "--limit", "9"],
+        settings={"seed": 7341, "limit": 9},
+    )
+    shown = disclosed(one)
+    assert "7341" not in repr((shown.command, shown.settings))
+    assert shown.command[-2:] == ["--limit", "9"]
+    assert shown.settings == {"limit": 9}
