@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from audited import extract, figure, matched, nll, rank, twins
+from audited import evidence, extract, figure, matched, nll, rank, twins
 from masked_training import train_lora
 from tiny_models import make_tokenizer
 from transformers import AutoModelForCausalLM
@@ -26,10 +26,11 @@ from spark_audit.data.examples import Example, Span
 from spark_audit.data.training_input import TrainingInput, Turn
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.results import Hits
 from spark_audit.scoring.score import score
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
 
 IN_LOSS, READ = "supervision:in the loss", "supervision:read only"
 N_TRAIN, N_TEST = 16, 12
@@ -334,6 +335,34 @@ def test_a_cut_of_under_five_percent_is_not_told(rows, tiny_base):
     assert supervision_guards(manifest) == []
 
 
+def unranked(name: str) -> dict[str, object]:
+    """The record of a canary in one trained row, without candidates."""
+    return {
+        "canary_id": name,
+        "part": "password",
+        "format": "plain",
+        "held_out": False,
+        "dose": 1,
+        "contexts": [],
+        "candidates": [],
+        "true_index": None,
+        "n_tokens": None,
+        "reason": "it has no candidates",
+    }
+
+
+def bare(manifest: Manifest) -> TokenTable:
+    """Scores of every token of a manifest by which nothing comes back."""
+    items = []
+    for row in manifest.examples:
+        where = np.arange(1, len(row.unll), dtype=np.int32)
+        columns = {
+            name: np.full(len(where), 3, kind) for name, kind in PLAIN_COLUMNS.items()
+        }
+        items.append((row.id, where, columns))
+    return TokenTable.from_items(items)
+
+
 def test_a_canary_without_loss_is_told(manifest):
     """Three canaries: one in the loss, one masked, one cut off in its only row."""
     states = {"c1": (True, None), "c2": (False, None), "c3": (True, 6)}
@@ -348,6 +377,7 @@ def test_a_canary_without_loss_is_told(manifest):
         span = {**record["spans"][1], "part": "password", "type": "PASSWORD"}
         row = {**record, "id": name, "canary_id": name, "spans": [span]}
         rows.append({**row, "training_input": training})
+        content["canaries"].append(unranked(name))
     content["examples"] += rows
     changed = seal(content)
     assert canary_supervision(changed) == {
@@ -360,6 +390,13 @@ def test_a_canary_without_loss_is_told(manifest):
     assert facts["without_loss"] == Hits(count=2, of=3)
     assert facts["n_cut_off"] == 1
     assert canary_rows_cut(changed) == {"c1": 0, "c2": 0, "c3": 1}
+    # The one that was cut off is neither a trained canary to extract nor held out.
+    known = evidence(
+        "extract", {"ours": {Pass(): bare(changed)}}, changed, prompts="full"
+    )
+    canaries = known.units[known.units["set"] == "canary"]
+    doses = dict(zip(canaries["canary_id"], canaries["dose"], strict=True))
+    assert doses == {"c1": 1, "c2": 1, "c3": NOT_READ}
 
 
 def test_the_score_of_the_response_is_of_tokens_with_loss(manifest, tables):

@@ -4,9 +4,12 @@ import hmac
 import json
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from named import examples
 
@@ -20,6 +23,7 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.pipeline.run import Request, run
+from spark_audit.pipeline.verification.counts import agreement_with_manifest
 from spark_audit.pipeline.verification.verify import verify
 from spark_audit.report.folder import read_report
 from spark_audit.report.gate.judge import check
@@ -88,6 +92,7 @@ def test_a_report_follows_from_its_evidence(place, tiny_base, capsys):
     assert {"report.html", "tables/results.csv", "counts", "checks"} <= named
     trusted = " ".join(told["taken_on_trust"])
     assert "held_out_back" in trusted
+    assert "number format" in trusted
     assert "weights and source" not in trusted
     assert command_line(["verify", str(place / "report")]) == 0
     said = capsys.readouterr().out
@@ -221,6 +226,71 @@ def test_a_report_that_is_edited_by_itself_is_found(what, plain, tmp_path):
     path = tmp_path / "r" / "report.json"
     path.write_text(json.dumps(FORGED[what](json.loads(path.read_text()))))
     assert wrong(tmp_path / "r"), what
+
+
+def with_evidence(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change each file of evidence, and its checksum in the report with it."""
+    path = folder / "report.json"
+    whole = json.loads(path.read_text())
+    for name in whole["evidence"]:
+        file = folder / "scores" / name
+        table = pq.read_table(file)
+        changed = change(table).replace_schema_metadata(table.schema.metadata)
+        pq.write_table(changed, file)
+        whole["evidence"][name] = sha256_file(file)
+    path.write_text(json.dumps(whole))
+
+
+def with_checkpoints_swapped(table: pa.Table) -> pa.Table:
+    """The scores of each checkpoint under the name of the other."""
+    other = {"base": "ours", "ours": "base"}
+    names = []
+    for name in table.schema.names:
+        score, slash, checkpoint = name.rpartition("/")
+        names.append(f"{score}{slash}{other.get(checkpoint, checkpoint)}")
+    return table.rename_columns(names).select(table.schema.names)
+
+
+EVIDENCE = {
+    "swapped between checkpoints": with_checkpoints_swapped,
+    "without its last rows": lambda table: table.slice(0, table.num_rows - 3),
+    "with each row twice": lambda table: pa.concat_tables([table, table]),
+}
+
+
+@pytest.mark.parametrize("what", EVIDENCE)
+def test_evidence_that_is_changed_with_its_checksum_is_found(what, plain, tmp_path):
+    shutil.copytree(plain, tmp_path / "r")
+    with_evidence(tmp_path / "r", EVIDENCE[what])
+    found = wrong(tmp_path / "r")
+    assert not any(name.startswith("scores/") for name in found)
+    assert "conclusions of matched" in found
+
+
+def test_figures_under_the_name_of_another_checkpoint_are_found(plain, tmp_path):
+    shutil.copytree(plain, tmp_path / "r")
+    path = tmp_path / "r" / "report.json"
+    whole = json.loads(path.read_text())
+    other = {"base": "ours", "ours": "base"}
+    for row in whole["results"]:
+        row["checkpoint"] = other[row["checkpoint"]]
+    path.write_text(json.dumps(whole))
+    found = wrong(tmp_path / "r")
+    assert "results" in found["conclusions of matched"]
+    assert "results" in found["conclusions of nll"]
+
+
+@pytest.mark.parametrize("change", [{"caliper": 9.0}, {"reference": "other"}])
+def test_settings_of_the_manifest_are_held_against_it(change, place, plain, tmp_path):
+    shutil.copytree(plain, tmp_path / "r")
+    path = tmp_path / "r" / "report.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"settings": whole["settings"] | change}))
+    report = read_report(tmp_path / "r")
+    found = dict(agreement_with_manifest(report, load_manifest(place / "m.json")))
+    assert found["manifest"].endswith(next(iter(change)))
+    sound = agreement_with_manifest(read_report(plain), load_manifest(place / "m.json"))
+    assert dict(sound) == {"manifest": ""}
 
 
 def test_a_report_without_evidence_is_not_verified(place, tmp_path, capsys):

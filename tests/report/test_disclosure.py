@@ -8,6 +8,7 @@ from made_reports import figure, made_report, manifest_facts
 
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.results import Finding, Hits, Report, Row
+from spark_audit.results.rows import WITHHELD
 from spark_audit.stats.estimate import Power
 
 SECRET = "0.123456789"
@@ -149,3 +150,27 @@ def test_no_seed_is_shared():
     assert "7341" not in repr((shown.command, shown.settings))
     assert shown.command[-2:] == ["--limit", "9"]
     assert shown.settings == {"limit": 9}
+
+
+def shown_records(name: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    audit = name.partition("_")[0]
+    one = made_report("a", tables={name: records}, origins={name: audit})
+    return disclosed(one).tables[name]
+
+
+def test_a_curve_of_few_is_left_out_and_other_records_say_that_figures_are_withheld():
+    few = {"checkpoint": "a", "of": "loss", "fpr": 0.1, "tpr": 0.37, "clusters": 3}
+    limits = {"chance_low": 0.1, "chance_high": 0.5}
+    assert shown_records("mia_roc", [few | limits]) == []
+    (shown,) = shown_records("mia_texts", [few | {"score": 0.37}])
+    assert (shown["score"], shown["tpr"]) == (None, None)
+    assert shown["note"] == WITHHELD
+
+
+def test_points_are_rounded_as_the_shares_that_they_are_of():
+    """Of 40 clusters a share is rounded to 0.03: in points 3."""
+    record = {"checkpoint": "a", "clusters": 40, "spans": 40, "beyond_points": 17.3}
+    (shown,) = shown_records("extract_prompts", [record])
+    assert shown["beyond_points"] == 18.0
+    (other,) = shown_records("noise_draws", [record])
+    assert other["beyond_points"] == pytest.approx(17.3, abs=0.02)

@@ -40,7 +40,7 @@ def counts_of_evidence(
 
 
 def agreement_with_manifest(report: Report, manifest: Manifest) -> Iterator[Checked]:
-    """Yield whether a report is of a manifest: its digest, counts and matching."""
+    """Yield whether a report is of a manifest: by digest, counts and settings."""
     from spark_audit.pipeline.conclude import manifest_facts
 
     counts = ("name", "digest", "n_sources", "n_clusters", "n_spans", "n_tokens")
@@ -57,5 +57,14 @@ def agreement_with_manifest(report: Report, manifest: Manifest) -> Iterator[Chec
     if report.settings.get("limit") is not None:
         # A part of the rows was audited: its counts are those of the part.
         wrong = [name for name in wrong if name in ("name", "digest")]
+    declared = {
+        "caliper": manifest.settings.caliper,
+        "reference": manifest.reference.name,
+    }
+    wrong += [
+        name
+        for name, value in declared.items()
+        if not is_same(report.settings.get(name, value), value)
+    ]
     said = f"is not that of the report: {', '.join(wrong)}" if wrong else ""
     yield "manifest", said

@@ -27,6 +27,10 @@ def taken_on_trust(
         "trained_rows_fit): they rest on scores of single tokens, no evidence",
         "status, command, versions and times, and settings that no conclusion rests on",
     ]
+    told.append(
+        "format, number format, identity, base, rounding and notes of checkpoints, "
+        "and the key of the report"
+    )
     missing = [one.name for one in report.checkpoints if one.name not in {*verified}]
     if missing:
         names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
