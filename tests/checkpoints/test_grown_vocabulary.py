@@ -164,7 +164,7 @@ def test_an_audit_says_what_the_added_token_holds(pair, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_several_processes_say_what_one_says(engine, pair, tmp_path):
+def test_several_processes_say_what_one_says(engine, pair, tmp_path, capsys):
     """Notes on added tokens and figures do not depend on who scores."""
     if engine == "ray":
         pytest.importorskip("ray", reason="Ray is not installed")
@@ -185,7 +185,11 @@ def test_several_processes_say_what_one_says(engine, pair, tmp_path):
     several = ["--jobs", "2"] if engine == "local" else ["--engine", "ray"]
     reports = []
     for name, processes in (("one", ["--jobs", "1"]), ("several", several)):
-        assert run([*asked, str(tmp_path / name), *processes]) == 0
+        code = run([*asked, str(tmp_path / name), *processes])
+        # Ray gives its processes 30 s to start: a busy machine takes longer.
+        if code and "timed out during startup" in capsys.readouterr().err:
+            pytest.skip("Ray did not start in time")
+        assert code == 0
         reports.append(json.loads((tmp_path / name / "report.json").read_text()))
 
     notes, figures = [], []
