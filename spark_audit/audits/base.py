@@ -35,6 +35,7 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.results.rows import Family, Over
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.sentences.effects import signed_effect
 from spark_audit.stats.estimate import Estimate, Status
 
 Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
@@ -200,6 +201,9 @@ class Audit(ABC):
         Of an audit that attacks a checkpoint: the metric and the field of its rows that
         count what was tested; its sentences have ``attack`` and ``asks``. None: the
         audit only describes.
+    sides
+        Names of the facts of its findings that count what was trained on and what was
+        held out.
     attacks_identifiers
         The attack is on identifiers of people, not on rows or on planted strings.
     needs_canaries
@@ -251,6 +255,7 @@ class Audit(ABC):
     example: ClassVar[str] = ""
 
     covers: ClassVar[tuple[str, str] | None] = None
+    sides: ClassVar[tuple[str, str]] = ("trained", "held_out")
     attacks_identifiers: ClassVar[bool] = False
     needs_canaries: ClassVar[bool] = False
     strongest_claim: ClassVar[Claim | None] = None
@@ -266,6 +271,17 @@ class Audit(ABC):
     latex_table: ClassVar[str] = ""
     latex_place: ClassVar[int] = 0
     latex: ClassVar[tuple[LatexColumn, ...]] = ()
+
+    @classmethod
+    def effect_in_cell(cls, size: float, unit: str) -> str:
+        """Return an effect as a cell of the matrix shows it, such as ``+12%``.
+
+        Parameters
+        ----------
+        size
+            How far a figure is from no effect; above 0 is more of a leak.
+        """
+        return signed_effect(size, unit)
 
     @classmethod
     def is_of_nobody(cls, unit: str) -> bool:

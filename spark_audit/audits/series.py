@@ -81,6 +81,7 @@ class SeriesAttack(OfSeries):
     over = "trained rows compared with held-out rows"
     chance = True
     covers = ("auc", "n")
+    sides = ("members", "others")
     strongest_claim = "membership"
     table_rules = {"series_epsilon": "digits"}
     unit = "of AUC"

@@ -94,6 +94,7 @@ class Twins(Audit):
     wide = True
     counts = "identifiers"
     covers = ("rise", "n")
+    sides = ("trained", "never")
     attacks_identifiers = True
     strongest_claim = "memory"
     memory = True

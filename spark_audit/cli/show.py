@@ -7,8 +7,9 @@ from pathlib import Path
 
 from spark_audit import sentences
 from spark_audit.audits import about
-from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
+from spark_audit.cli.glance import show_glance
 from spark_audit.report import attacks, first_screen, standings
+from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.cells import ReportTable, records_table
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.glance import glance
@@ -18,27 +19,20 @@ from spark_audit.terminal.console import show_line, show_table, stdout, tell, te
 
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
-    """Where each checkpoint stands; of one audit, or if asked for, all there is."""
+    """Print a report at a glance; without an attack, or if asked for, all there is."""
     report = _as_on_pages(report)
-    stand = standings.standings(report)
-    single = len({row.audit for row in report.results}) < 2
-    if stand:
-        _show_standings(report, stand)
+    answer = glance_of(report)
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
             show_line(finding.sentence, style="bold")
-    # Checks of the audit itself that failed; warnings too where there is room.
-    for guard in report.guards:
-        if stand and is_said_first(guard):
-            continue
-        if guard.passed is False or ((verbose or single) and guard.passed is None):
-            state = "warning" if guard.passed is None else "failed"
-            word = sentences.render(f"page.guard_{state}")
-            place = f" ({guard.checkpoint})" if guard.checkpoint else ""
-            show_line(f"{word}: {guard.title}{place}: {guard.detail}")
-    if stand and not (verbose or single):
-        show_line(sentences.render("terminal.more"))
-        return
+    if answer is not None:
+        show_glance(answer)
+        if not verbose:
+            show_line(sentences.render("terminal.more"))
+            return
+        _show_standings(report)
+
+    _show_guards(report)
     if not report.findings:
         show_line(sentences.render("page.no_verdict"))
     for finding in by_severity(report.findings):
@@ -48,13 +42,25 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
     if not verbose and stdout().width < MIN_TABLE_COLUMNS:
         show_line(sentences.render("terminal.tables"))
         return
-    first = glance(report)
-    if not single and first is not None:
-        show_tables([first])
-    else:
-        audits = {row.audit for row in report.results}
-        wide = all(about(audit).wide for audit in audits)
-        show_tables(tables(report, brief=not wide))
+
+    audits = {row.audit for row in report.results}
+    main_figures = glance(report)
+    if len(audits) > 1 and main_figures is not None:
+        show_tables([main_figures])
+        return
+    is_wide = all(about(audit).wide for audit in audits)
+    show_tables(tables(report, brief=not is_wide))
+
+
+def _show_guards(report: Report) -> None:
+    """Print the checks of the audit itself that failed or gave a warning."""
+    for guard in report.guards:
+        if guard.passed:
+            continue
+        state = "warning" if guard.passed is None else "failed"
+        word = sentences.render(f"page.guard_{state}")
+        place = f" ({guard.checkpoint})" if guard.checkpoint else ""
+        show_line(f"{word}: {guard.title}{place}: {guard.detail}")
 
 
 def _as_on_pages(report: Report) -> Report:
@@ -71,20 +77,13 @@ MIN_TABLE_COLUMNS = 120
 """Columns below which a table's figures would be cut or stand in pieces."""
 
 
-def _show_standings(report: Report, stand: Sequence[standings.Standing]) -> None:
-    """The answer, a paragraph a checkpoint, and what to do next.
-
-    In front stands what training did not see of what the user calls trained.
-    """
-    for warning in supervision_warnings(report.guards):
-        show_line(warning, style="bold")
-    show_line(first_screen.headline(report, stand), style="bold")
-    for remark in first_screen.urgent_remarks(report, stand):
-        show_line(remark, style="bold")
-    for one in stand:
-        line = f"{standings.badge(one.state)} {one.name}: {one.lead} "
-        line += f"{sentences.capitalised(one.outcomes)}."
-        show_line(line, style="bold" if one.detections else None)
+def _show_standings(report: Report) -> None:
+    """Print where each checkpoint stands, and what was tested, in full sentences."""
+    stand = standings.standings(report)
+    for standing in stand:
+        line = f"{standings.badge(standing.state)} {standing.name}: {standing.lead} "
+        line += f"{sentences.capitalised(standing.outcomes)}."
+        show_line(line, style="bold" if standing.detections else None)
     show_line(sentences.render("terminal.level", level=first_screen.level(report)))
     tested = attacks.attack_table(attacks.attacks(report, stand))
     for attack, _, on, _, least in (line.texts for line in tested.rows):

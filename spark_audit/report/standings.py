@@ -15,6 +15,7 @@ from spark_audit import sentences
 from spark_audit.audits import AUDITS_ON_REQUEST, about, audit_names
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
+from spark_audit.audits.strongest_leaks import leak_of
 from spark_audit.audits.trained_rows import question_of
 from spark_audit.names import (
     BASE,
@@ -77,12 +78,15 @@ class Tried:
         What the outcome rests on, if on one.
     ran
         Whether the report has this audit.
+    bounded
+        Where nothing was found, the test that says how much could still be there.
     """
 
     audit: str
     outcome: Outcome
     finding: Finding | None = None
     ran: bool = True
+    bounded: Finding | None = None
 
     @property
     def attack(self) -> str:
@@ -90,11 +94,16 @@ class Tried:
         return attack_name(self.audit)
 
     @property
+    def seed(self) -> str:
+        """The replicate that it found something in; else empty."""
+        return _seed(self.finding) if self.outcome == "FOUND" else ""
+
+    @property
     def shown(self) -> str:
         """What it tries, and by how much it found that."""
         finding = self.finding if self.outcome == "FOUND" else None
         return sentences.render(
-            "states.tried", seed=_seed(finding), attack=self.attack, finding=finding
+            "states.tried", attack=self.attack, finding=finding, seed=self.seed
         )
 
 
@@ -490,6 +499,32 @@ def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tr
     for one in own:
         if one.claim == "confounded":
             return Tried(audit, "confounded", one)
-    if (least := _least(own)) is not None:
-        return Tried(audit, "not shown" if least.status == "ok" else "void", least)
+    least = _least(own)
+    if least is not None and least.status == "ok":
+        return Tried(audit, "not shown", least, bounded=_bounded(audit, own))
+    if least is not None:
+        return Tried(audit, "void", least)
     return Tried(audit, "void" if scored else "not tested", first, ran=ran)
+
+
+def _bounded(audit: str, own: Sequence[Finding]) -> Finding | None:
+    """Return the test that bounds what could still be there; None where none does.
+
+    It is of the figure that counts what was tested, of all identifiers rather than of
+    those of a dose, and of several such tests the one that leaves most open.
+    """
+    covered = about(audit).covers
+    bounded = [
+        finding
+        for finding in own
+        if finding.at_most is not None
+        and covered is not None
+        and finding.row_metric == covered[0]
+    ]
+    pooled = [finding for finding in bounded if finding.group == "pooled"]
+    return max(pooled or bounded, key=_left_open, default=None)
+
+
+def _left_open(finding: Finding) -> float:
+    """Return how much a test leaves open, in the direction of a leak."""
+    return 0.0 if finding.at_most is None else leak_of(finding, finding.at_most)

@@ -99,6 +99,7 @@ class CanaryRank(Audit):
     chance = True
     independent_units = "canaries"
     covers = ("exposure_mean", "n")
+    sides = ("canaries", "never_inserted")
     needs_canaries = True
     strongest_claim = "memory"
     memory = True

@@ -86,6 +86,7 @@ class Extraction(Audit):
     metrics = EXTRACT_METRICS
     nothing = NO_TRAINED_IDENTIFIER
     covers = ("greedy_rate", "n")
+    sides = ("back", "unseen")
     attacks_identifiers = True
     strongest_claim = "verbatim"
     table_rules = {"extract_prompts": "points"}

@@ -91,6 +91,7 @@ class Membership(Audit):
     over = "trained rows compared with held-out rows"
     chance = True
     covers = ("auc", "n")
+    sides = ("members", "others")
     strongest_claim = "membership"
     names_rows_by = "reference"
     table_rules = {"mia_roc": "dropped"}

@@ -11,13 +11,13 @@ from typing import Any
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.names import BASE
-from spark_audit.report.cells import ReportTable
+from spark_audit.report.at_a_glance import Glance
+from spark_audit.report.cells import Cell, ReportTable, TableLine
 from spark_audit.report.glance import main_rows
 from spark_audit.report.standings import (
-    OUTCOME_SIGNS,
     SHAPES,
     Standing,
-    reach,
+    badge,
     state_name,
 )
 from spark_audit.report.tables import further_tables, general, tables
@@ -44,12 +44,11 @@ def render(report: Report) -> str:
         None: sentences.render("page.guard_warning"),
     }
     shared |= {
-        "memories": _plots(shared["standings"]),
+        "matrix": _matrix(shared["answer"]),
         "guards": [
             (one.title, one.checkpoint or "-", states[one.passed], one.detail)
             for one in sorted(report.guards, key=lambda one: one.passed is True)
         ],
-        "signs": OUTCOME_SIGNS,
         "definitions": [
             *general(report),
             *chain(*(sentences.terms(f"definition.{one}") for one in audits)),
@@ -130,44 +129,18 @@ def _grid(shown: ReportTable) -> str:
     return table(shown.header, [line.texts for line in shown.rows])
 
 
-def _plots(found: Sequence[Standing]) -> list[tuple[Standing, str, str]]:
-    """The memory plot: each checkpoint, its figure in words, and that in letters.
-
-    A scale of ``PLOT`` places is that of all checkpoints. ``·`` is too small an effect
-    to be detected, ``│`` none at all, ``─`` the interval.
-    """
-    if (most := reach(found)) is None:
-        return []
-
-    def place(nats: float) -> int:
-        inside = min(max(nats / most, -1.0), 1.0)
-        return round((PLOT - 1) * (1 - inside) / 2)
-
-    plots = []
-    for one in found:
-        letters, row = [" "] * PLOT, one.memory
-        mde = row and row.mde
-        for span, letter in ((mde and (-mde, mde), "·"), (row and row.ends, "─")):
-            if span:
-                for at in range(place(span[1]), place(span[0]) + 1):
-                    letters[at] = letter
-        letters[place(0.0)] = "│"
-        if row is not None and row.value is not None:
-            letters[place(row.value)] = "×" if one.memory_doubt else SHAPES[one.state]
-        told = sentences.render(
-            "figure.memory.figure",
-            row=row,
-            sides=one.sides,
-            missed=one.missed,
-            doubt=one.memory_doubt,
-        )
-        # A reader of Markdown strips blanks at the ends.
-        plots.append((one, told, f"[{''.join(letters)}]"))
-    return plots
-
-
-PLOT = 25
-"""Letters of a line of the memory plot."""
+def _matrix(answer: Glance | None) -> ReportTable | None:
+    """Return the matrix as a table, a line for each checkpoint."""
+    if answer is None:
+        return None
+    heads = [f"{column.attack} ({column.head})" for column in answer.matrix.columns]
+    header = (sentences.render("matrix.checkpoint"), *heads)
+    lines = []
+    for row in answer.matrix.rows:
+        who = Cell(f"{badge(row.state)} {row.name}")
+        cells = [Cell(cell.text) for cell in row.cells]
+        lines.append(TableLine((who, *cells), row.name))
+    return ReportTable(title="", header=header, rows=tuple(lines))
 
 
 def _stands(one: Standing) -> str:

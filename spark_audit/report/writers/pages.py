@@ -26,8 +26,10 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.report import first_screen, standings
+from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.attacks import attack_table, attacks
 from spark_audit.report.cells import FURTHER_TABLES, ReportTable, records_table
+from spark_audit.report.consequences import consequences_of_audit
 from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.figures.figure_files import inline_svg
 from spark_audit.report.figures.styling import DARK, LIGHT, palette
@@ -35,6 +37,7 @@ from spark_audit.report.first_screen import uncovered
 from spark_audit.report.glance import glance
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.tables import entries, further_tables, general, tables
+from spark_audit.report.writers.page_tables import PageTable, page_table
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import OF_REPORT, Report, by_severity, grouped
 from spark_audit.sentences import DECIMALS, knows, render, under
@@ -128,21 +131,19 @@ def facts(report: Report) -> dict[str, Any]:
         "standings": stand,
         "attacks": tried,
         "attack_table": attack_table(tried),
-        "glance": glance(report),
+        "key_figures": glance(report),
+        "answer": glance_of(report),
         "language": sentences.language(),
     }
 
 
 # --- the page, and the sheet that is filed --------------------------------------------
 
-FIRST = "matched"
-"""The figure on the first screen."""
-
 
 def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``report.html``; no text of an example is ever in it."""
     drawn = how.drawn()
-    told = _sections(report, [d for d in drawn if d.name != FIRST])
+    told = _sections(report, drawn)
     sections = {f"section-{k}": section for k, section in enumerate(told)}
     made = environment()
     assert made.loader is not None
@@ -161,7 +162,7 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
             name: (entry_of(name), place % len(LIGHT))
             for name, place in palette(report).items()
         },
-        "first": [drawing for drawing in drawn if drawing.name == FIRST],
+        "general_terms": general(report),
         "contents": ("verdict", "guards", "limits", *sections, "audited", "glossary"),
         "sections": sections,
         "places": {section["name"]: key for key, section in sections.items()},
@@ -174,9 +175,10 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
 
 def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, Any]]:
     """What the template writes of each audit, of the matching, and of all else."""
+    found = standings.standings(report)
     rows = (*report.results, *report.contrasts)
     audits = list(dict.fromkeys(row.audit for row in rows))
-    grids: dict[str, list[ReportTable]] = {
+    grids: dict[str, list[PageTable]] = {
         k: [] for k in (*audits, "manifest", FURTHER_TABLES)
     }
     pictures: dict[str, list[Drawing]] = {name: [] for name in grids}
@@ -184,21 +186,22 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         place = table.section if table.section in grids else FURTHER_TABLES
         words = table.short if place == table.section else ""
         title = sentences.capitalised(words) or table.title
-        grids[place].append(replace(table, title=title, key=table.key or str(k)))
+        shown = page_table(table, report)
+        named = replace(shown.table, title=title, key=table.key or str(k))
+        grids[place].append(replace(shown, table=named))
     for one in drawn:
         pictures[one.audit if one.audit in pictures else FURTHER_TABLES].append(one)
     for name in (name for name in grids if grids[name] or pictures[name]):
-        terms = [*sentences.terms(f"definition.{name}"), *general(report)]
         said = by_severity(f for f in report.findings if f.audit == name)
         yield {
             "name": name,
             "title": sentences.optional(f"audit.{name}.title") or name,
             "question": sentences.optional(f"audit.{name}.question"),
-            "detected": [one for one in said if one.detected],
-            "others": [one for one in said if not one.detected],
+            "consequences": list(consequences_of_audit(found, said, name)),
+            "findings": said,
             "pictures": pictures[name],
             "grids": grids[name],
-            "definitions": terms if name in audits else (),
+            "definitions": sentences.terms(f"definition.{name}"),
             "scope": sentences.under(f"scope.{name}."),
         }
 

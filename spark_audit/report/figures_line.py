@@ -1,0 +1,111 @@
+"""The line of figures behind a sentence, of one form for all audits."""
+
+from __future__ import annotations
+
+from spark_audit.audits import about
+from spark_audit.report.matrix import effect_size, effect_text
+from spark_audit.results import Finding, Row
+from spark_audit.results.findings import Hits
+from spark_audit.sentences import optional, render
+from spark_audit.sentences.renderer import probability
+
+SEPARATOR = " · "
+
+
+def figures_line(finding: Finding) -> str:
+    """Return the figures of a finding, on the scale of its cell of the matrix.
+
+    ``estimate [interval] unit · without a leak X · p, corrected · n trained, m held out
+    · at most Y``. What is not known is left out; empty where nothing is.
+
+    Examples
+    --------
+    ``+12% [+8%, +16%] per token · without a leak 0% · p 0.0001, corrected 0.003 · 207
+    trained, 102 held out · at most +21%``
+    """
+    parts = [
+        _estimate(finding),
+        _null(finding),
+        _p(finding),
+        _sides(finding),
+        _at_most(finding),
+    ]
+    return SEPARATOR.join(filter(None, parts))
+
+
+def _estimate(finding: Finding) -> str:
+    """Return the estimate with its interval and its scale."""
+    if finding.value is None or not finding.unit:
+        return ""
+    audit = finding.audit
+    value = effect_size(finding, finding.value)
+    estimate = effect_text(audit, value, finding.unit)
+
+    if finding.low is not None and finding.high is not None:
+        ends = sorted(
+            size
+            for end in (finding.low, finding.high)
+            if (size := effect_size(finding, end)) is not None
+        )
+        low, high = [effect_text(audit, end, finding.unit) for end in ends]
+        estimate += f" [{low}, {high}]"
+
+    scale = optional(f"audit.{audit}.scale")
+    return f"{estimate} {scale}".rstrip()
+
+
+def _null(finding: Finding) -> str:
+    """Return the figure of no effect."""
+    if finding.value is None or not finding.unit:
+        return ""
+    null = effect_text(finding.audit, 0.0, finding.unit)
+    return render("matrix.figures.null", null=null)
+
+
+def _p(finding: Finding) -> str:
+    """Return p, and p corrected over the tests of the report."""
+    if finding.p is None:
+        return ""
+    p = probability(finding.p)
+    if finding.p_adjusted is None:
+        return render("matrix.figures.p", p=p)
+    adjusted = probability(finding.p_adjusted)
+    return render("matrix.figures.p_corrected", p=p, adjusted=adjusted)
+
+
+def _sides(finding: Finding) -> str:
+    """Return on how many trained and held-out units the test was."""
+    trained, held_out = sides_of(finding)
+    if trained is None:
+        return ""
+    if held_out is None:
+        return render("matrix.figures.trained", trained=trained)
+    return render("matrix.figures.sides", trained=trained, held_out=held_out)
+
+
+def sides_of(finding: Finding) -> tuple[int | None, int | None]:
+    """Return how many trained and held-out units a test compares; None: not known."""
+    trained, held_out = about(finding.audit).sides
+    return _count(finding, trained), _count(finding, held_out)
+
+
+def _count(finding: Finding, name: str) -> int | None:
+    """Return the number that a fact counts; None where the finding lacks it."""
+    fact = finding.facts.get(name)
+    if isinstance(fact, Row):
+        _, counted = about(finding.audit).covers or ("", "n")
+        return fact.clusters if counted == "clusters" else fact.n
+    if isinstance(fact, Hits):
+        return fact.of
+    if isinstance(fact, bool) or not isinstance(fact, int):
+        return None
+    return fact
+
+
+def _at_most(finding: Finding) -> str:
+    """Return how much could still be there, where nothing was found."""
+    if finding.detected or finding.at_most is None:
+        return ""
+    size = effect_size(finding, finding.at_most)
+    limit = effect_text(finding.audit, size, finding.unit)
+    return render("matrix.figures.at_most", limit=limit)

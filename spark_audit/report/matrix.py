@@ -1,0 +1,202 @@
+"""The matrix of checkpoints and attacks: one cell says what an attack came to.
+
+Every format of a report shows this one object: the terminal, the page, Markdown and a
+notebook. A column, its head and the form of its effects come from the class and the
+sentences of an audit, so that an audit of another package has its column, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from spark_audit.audits import about
+from spark_audit.audits.strongest_leaks import leak_of
+from spark_audit.report.standings import Standing, State, Tried
+from spark_audit.results import Finding
+from spark_audit.sentences import optional, render
+
+CellKind = Literal["found", "less", "nothing", "void", "not tested"]
+
+CELL_KINDS: tuple[CellKind, ...] = get_args(CellKind)
+
+CELL_MARKS: dict[CellKind, str] = {
+    "found": "●",
+    "less": "▽",
+    "nothing": "○",
+    "void": "!",
+    "not tested": "·",
+}
+"""A mark of each kind of cell: they differ without colour."""
+
+STRENGTH_STEPS: dict[str, tuple[float, float]] = {
+    "nats": (math.log(1.25), math.log(2.0)),
+    "bits": (1.0, 3.0),
+    "AUC": (0.1, 0.25),
+    "points": (5.0, 25.0),
+}
+"""Unit -> the effects from which a cell has the second and the third shade."""
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """What one attack came to on one checkpoint.
+
+    Attributes
+    ----------
+    kind
+        ``less``: trained strings became less likely, which tells them apart, too.
+    effect
+        The effect as people say it (``+12%``), or at most how much could still be
+        there (``≤ +9%``); empty where there is neither.
+    reason
+        Why it is void or was not tested, in words; of a method with several seeds, the
+        seed that the effect was found in.
+    strength
+        Of what was found: 1, 2 or 3; else 0.
+    """
+
+    audit: str
+    kind: CellKind
+    effect: str = ""
+    reason: str = ""
+    strength: int = 0
+
+    @property
+    def mark(self) -> str:
+        """Return the sign that stands in front."""
+        return CELL_MARKS[self.kind]
+
+    @property
+    def text(self) -> str:
+        """Return the mark and the effect; the word where there is no effect."""
+        words = self.effect or optional(f"matrix.cell.{self.kind.replace(' ', '_')}")
+        return f"{self.mark} {words}".rstrip()
+
+
+@dataclass(frozen=True)
+class MatrixColumn:
+    """One attack: its name, what its effects are of, and what it asks.
+
+    ``head`` is ``scale`` in as few words as a column has room for.
+    """
+
+    audit: str
+    attack: str
+    head: str
+    scale: str
+    question: str
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """One checkpoint with its state, and a cell for each column."""
+
+    name: str
+    state: State
+    cells: tuple[MatrixCell, ...]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Checkpoints and attacks, the worst checkpoint first."""
+
+    columns: tuple[MatrixColumn, ...]
+    rows: tuple[MatrixRow, ...]
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """Return the marks that there are, each with what it means."""
+        used = {cell.kind for row in self.rows for cell in row.cells}
+        return [
+            (CELL_MARKS[kind], render(f"matrix.legend.{kind.replace(' ', '_')}"))
+            for kind in CELL_KINDS
+            if kind in used
+        ]
+
+
+def matrix_of(standings: Sequence[Standing]) -> Matrix:
+    """Return the matrix of a report's checkpoints, in their order.
+
+    An attack that was tried on none of them, and found nothing, still has its column:
+    what was not tested is an answer, too.
+    """
+    audits = [tried.audit for tried in standings[0].tried] if standings else []
+    columns = tuple(
+        MatrixColumn(
+            audit=audit,
+            attack=optional(f"audit.{audit}.attack") or audit,
+            head=optional(f"audit.{audit}.head"),
+            scale=optional(f"audit.{audit}.scale"),
+            question=optional(f"audit.{audit}.asks"),
+        )
+        for audit in audits
+    )
+    rows = tuple(
+        MatrixRow(
+            name=standing.name,
+            state=standing.state,
+            cells=tuple(cell_of(tried) for tried in standing.tried),
+        )
+        for standing in standings
+    )
+    return Matrix(columns, rows)
+
+
+def cell_of(tried: Tried) -> MatrixCell:
+    """Return the cell of one attack on one checkpoint."""
+    finding = tried.finding
+    if tried.outcome == "FOUND" and finding is not None:
+        size = effect_size(finding, finding.value)
+        return MatrixCell(
+            audit=tried.audit,
+            kind="less" if finding.claim == "betrays" else "found",
+            effect=effect_text(tried.audit, size, finding.unit),
+            reason=tried.seed,
+            strength=strength_of(size, finding.unit),
+        )
+
+    if tried.outcome == "not shown":
+        effect = ""
+        if tried.bounded is not None:
+            size = effect_size(tried.bounded, tried.bounded.at_most)
+            limit = effect_text(tried.audit, size, tried.bounded.unit)
+            effect = render("matrix.at_most", limit=limit)
+        return MatrixCell(audit=tried.audit, kind="nothing", effect=effect)
+
+    if tried.outcome == "not tested":
+        return MatrixCell(audit=tried.audit, kind="not tested", reason=_why(tried))
+    return MatrixCell(audit=tried.audit, kind="void", reason=_why(tried))
+
+
+def _why(tried: Tried) -> str:
+    """Return why an attack has no result, in words; empty where nothing says it."""
+    if not tried.ran:
+        return render("dossier.not_run")
+    if tried.outcome == "confounded":
+        return render("outcome.confounded")
+    return "" if tried.finding is None else tried.finding.text
+
+
+def effect_size(finding: Finding, end: float | None) -> float | None:
+    """Return how far a figure is from no effect: above 0 is more of a leak."""
+    return None if end is None else leak_of(finding, end)
+
+
+def effect_text(audit: str, size: float | None, unit: str) -> str:
+    """Return an effect on the scale of its column, such as ``+12%`` or ``×7.0``."""
+    if size is None:
+        return ""
+    return about(audit).effect_in_cell(size, unit)
+
+
+def strength_of(size: float | None, unit: str) -> int:
+    """Return the shade of what was found, from 1 to 3."""
+    if size is None:
+        return 1
+    second, third = STRENGTH_STEPS.get(unit, (math.inf, math.inf))
+    if abs(size) >= third:
+        return 3
+    return 2 if abs(size) >= second else 1

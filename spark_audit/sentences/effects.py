@@ -1,0 +1,66 @@
+"""Effects as cells and lines of figures show them: short, and on one scale each.
+
+A sentence spells an effect out (:func:`spark_audit.sentences.effect`); here it must be
+compared with others at a glance.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spark_audit.sentences.renderer import number, unit_name
+
+MAX_RATIO = 1000.0
+"""Ratios above it are shown as more than it."""
+
+RATIO_OF_PERCENT = 2.0
+"""Below this a likelihood is so many per cent higher, from here on so many times."""
+
+
+def signed_effect(size: float, unit: str) -> str:
+    """Return an effect on the scale of its attack, without its unit.
+
+    Parameters
+    ----------
+    size
+        How far the figure is from no effect; above 0 is more of a leak.
+    unit
+        ``nats``: per cent or times as likely per token. ``bits``: times as far ahead.
+        ``AUC`` and ``points``: more of 100. Any other: the number with its unit.
+
+    Examples
+    --------
+    >>> signed_effect(0.1125, "nats"), signed_effect(1.95, "nats")
+    ('+12%', '×7.0')
+    >>> signed_effect(0.5567, "bits"), signed_effect(0.275, "AUC")
+    ('×1.5', '+27')
+    """
+    if unit == "nats":
+        ratio = math.exp(min(size, math.log(MAX_RATIO) + 1))
+        if ratio >= RATIO_OF_PERCENT:
+            return _times(ratio)
+        return f"{_signed(100 * (ratio - 1))}%"
+    if unit == "bits":
+        return _times(2.0 ** min(size, math.log2(MAX_RATIO) + 1))
+    if unit == "AUC":
+        return _signed(100 * size)
+    if unit == "points":
+        return _signed(size)
+    return f"{number(size)} {unit_name(unit)}".strip()
+
+
+def _times(ratio: float) -> str:
+    """Return ``×7.0``; two digits, as a glance needs no more."""
+    if ratio > MAX_RATIO:
+        return f"> ×{MAX_RATIO:g}"
+    digits = 1 if ratio < 10 else 0
+    return f"×{number(ratio, digits)}"
+
+
+def _signed(value: float) -> str:
+    """Return a whole number with its sign; what is not 0 is never shown as 0."""
+    rounded = round(value)
+    if rounded == 0 and abs(value) >= 0.05:
+        return f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
+    text = f"{rounded:+d}" if rounded else "0"
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,156 @@
+"""A report at a glance: one answer for terminal, page, Markdown and notebook."""
+
+import math
+from typing import Any
+
+import pytest
+from made_reports import figure, guard, made_report, said
+
+from spark_audit.cli.glance import show_glance
+from spark_audit.report.at_a_glance import few_names, glance_of
+from spark_audit.report.consequences import consequence_sentence
+from spark_audit.report.writers import markdown, pages
+from spark_audit.report.writers.writer import WriterInput
+from spark_audit.results import Finding, Report
+
+TEST = {"p": 0.0001, "family": "primary", "p_adjusted": 0.003}
+MAX_WORDS = 25
+MAX_LINES = 30
+
+
+def memory(name: str, claim: Any, value: float, **columns: Any) -> Finding:
+    given = {"metric": "memory", "unit": "nats", "null": 0.0, "value": value}
+    return said("matched", name, claim, "memory.", **{**given, **TEST, **columns})
+
+
+def report(*findings: Finding, **columns: Any) -> Report:
+    names = ["base", *dict.fromkeys(finding.checkpoint for finding in findings)]
+    rows = [figure(name, "matched|memory", 0.0, unit="nats") for name in names]
+    return made_report(*names, results=rows, findings=list(findings), **columns)
+
+
+def many(count: int) -> Report:
+    """A leak, and clean checkpoints."""
+    leaking = memory("leak", "memory", -0.5)
+    clean = [
+        memory(f"clean-{k}", "nothing_shown", 0.01, at_most=-0.01 * k)
+        for k in range(1, count)
+    ]
+    return report(leaking, *clean)
+
+
+def printed(made: Report, capsys) -> str:
+    glance = glance_of(made)
+    assert glance is not None
+    show_glance(glance)
+    return str(capsys.readouterr().out)
+
+
+def test_all_formats_say_the_same(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "500")
+    made = many(3)
+    glance = glance_of(made)
+    assert glance is not None
+    (page,) = pages.write_page(made, tmp_path, WriterInput())
+    for text in (printed(made, capsys), markdown.render(made), str(page.content)):
+        assert glance.headline in text
+        assert glance.gate in text
+        for consequence in glance.consequences:
+            assert consequence.sentence in text
+        for row in glance.matrix.rows:
+            for cell in row.cells:
+                assert cell.text in text
+
+
+def test_a_report_without_an_attack_has_no_answer():
+    made = made_report("base", results=[figure("base", "rank|top1_rate|pii")])
+    assert glance_of(made) is None
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_few_checkpoints_take_at_most_thirty_lines(count, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = printed(many(count), capsys).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= 100
+
+
+def test_of_forty_checkpoints_each_has_its_row_and_no_more(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = printed(many(40), capsys).splitlines()
+    assert len(lines) <= MAX_LINES + 35
+    assert sum("clean-17" in line for line in lines) == 1
+
+
+def test_equal_results_are_said_once_with_how_much_could_be_there():
+    glance = glance_of(many(4))
+    assert glance is not None
+    leak, clean = glance.consequences
+    assert leak.names == ("leak",)
+    assert clean.names == ("clean-1", "clean-2", "clean-3")
+    for words in ("+1%", "clean-1", "+3%", "clean-3"):
+        assert words in clean.sentence
+
+
+def test_a_check_that_voids_is_told_before_anything_else(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    void = memory("a", "memory", -1.0, status="void")
+    broken = guard("broken_model", "is broken.", of="a")
+    out = printed(report(void, guards=[broken]), capsys)
+    assert out.index("nothing can be concluded about it") < out.index("identifiers")
+
+
+def test_a_sentence_has_at_most_25_words():
+    claims = {
+        "matched": ("memory", "betrays"),
+        "canary": ("memory",),
+        "twins": ("memory",),
+        "mia": ("membership",),
+        "series": ("membership",),
+        "extract": ("verbatim",),
+    }
+    units = {"matched": "nats", "canary": "bits", "twins": "bits", "extract": "points"}
+    for audit, of_audit in claims.items():
+        for claim in of_audit:
+            finding = said(
+                audit,
+                "a",
+                claim,
+                metric="x",
+                value=-0.3 if audit == "matched" else 0.3,
+                null=0.0,
+                unit=units.get(audit, "AUC"),
+                **TEST,
+            )
+            sentence = consequence_sentence(finding)
+            assert sentence != finding.text
+            assert len(sentence.split()) <= MAX_WORDS, sentence
+
+
+def test_of_many_names_some_stand_with_how_many_more_there_are():
+    assert few_names(["a", "b"]) == "a and b"
+    assert few_names([f"n{k}" for k in range(9)]) == "n0, n1, n2, n3 and 5 more"
+
+
+def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
+    rows = [
+        figure(
+            "a",
+            f"matched|memory||type:{kind}",
+            -value,
+            low=-1.5 * value,
+            high=-0.5 * value,
+            null=0.0,
+            unit="nats",
+        )
+        for kind, value in (("NAME", 0.4), ("EMAIL", 0.2))
+    ]
+    made = report(memory("a", "memory", -0.3))
+    made = made.model_copy(update={"results": [*made.results, *rows]})
+    glance = glance_of(made)
+    assert glance is not None
+    assert [kind.kind for kind in glance.exposed] == ["NAME", "EMAIL"]
+    name, email = glance.exposed
+    assert (name.low, name.value, name.high) == pytest.approx((1 / 3, 2 / 3, 1.0))
+    assert email.value == pytest.approx(name.value / 2)
+    assert name.effect == f"+{round(100 * math.expm1(0.4))}%"
