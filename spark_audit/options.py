@@ -20,7 +20,6 @@ from cyclopts import Group, Parameter, Token
 from cyclopts.types import NonNegativeInt
 
 from spark_audit.errors import InputError
-from spark_audit.sentences import LANGUAGES
 
 WHAT, HOW, WHERE, OUTPUT, ADVANCED = (
     Group(name, sort_key=place)
@@ -125,15 +124,6 @@ Formats: TypeAlias = Annotated[
         converter=by_commas,
         help="Formats to write: html, md, csv, json, latex, figures, dossier, card, "
         "named, with commas; default: the first four.",
-    ),
-]
-
-Language: TypeAlias = Annotated[
-    str,
-    Parameter(
-        group=OUTPUT,
-        choices=LANGUAGES,
-        help="Language of the first screen, advice and dossier; the rest is English.",
     ),
 ]
 

@@ -14,7 +14,6 @@ from spark_audit.audits import AUDITS_ON_REQUEST, Audit
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.messages import awaited, say
 from spark_audit.pipeline.request import Request, shard_of
-from spark_audit.sentences import spoken
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import tell, tell_json
 from spark_audit.terminal.signature import with_options
@@ -178,6 +177,5 @@ def _audit(
     else:
         from spark_audit.cli.show import say_where, show_report
 
-        with spoken(request.language):
-            show_report(outcome.report, verbose=verbose)
-            say_where(outcome.folder)
+        show_report(outcome.report, verbose=verbose)
+        say_where(outcome.folder)

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from spark_audit import options
 from spark_audit.errors import InputError, choose
 from spark_audit.previous import keeping_previous
-from spark_audit.sentences import render, spoken
+from spark_audit.sentences import render
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import keep_apart, tell, tell_json
 
@@ -30,7 +30,6 @@ def report(
     /,
     *,
     formats: options.Formats = (),
-    language: options.Language = "en",
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: options.ShowText = False,
     against: Annotated[
@@ -73,14 +72,12 @@ def report(
         formats=formats,
         manifest=source,
         show_text=show_text,
-        language=language,
     )
     if json:
         tell_json(content.model_dump(mode="json"))
         return
     if verbose or not formats:
-        with spoken(language):
-            show_report(content, verbose=verbose)
+        show_report(content, verbose=verbose)
     if not formats:
         say_where(folder)
     for path in written if formats else ():
@@ -119,7 +116,6 @@ def compare(
     typed: flags.Line,
     baseline: Annotated[str | None, Parameter(metavar="NAME")] = None,
     output: Annotated[Path | None, Parameter(metavar="DIR", alias="-o")] = None,
-    language: options.Language = "en",
     preset: options.Preset = None,
     seed: options.Seed = 0,
     null: Annotated[str | None, Parameter(metavar="NAME,NAME")] = None,
@@ -161,15 +157,14 @@ def compare(
         command=typed.words,
     )
     if output is not None:
-        write_report(content, output, language=language)
+        write_report(content, output)
         content = read_report(output)
     if json:
         tell_json(content.model_dump(mode="json"))
         return
-    with spoken(language):
-        show_report(content, verbose=verbose)
-        if output is not None:
-            say_where(output)
+    show_report(content, verbose=verbose)
+    if output is not None:
+        say_where(output)
 
 
 def gate(
@@ -387,7 +382,6 @@ def persons(
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: Annotated[bool, Parameter(negative="")] = False,
     share: Annotated[float, Parameter(metavar="X")] = 0.1,
-    language: options.Language = "en",
     json: options.Json = False,
 ) -> None:
     """What a report shows of single rows and persons; needs no model and no text.
@@ -424,42 +418,41 @@ def persons(
             sources = {row.source_id: row.cluster for row in whole.examples}
     kind = "persons" if person else "named"
     told: dict[str, list[dict[str, Any]]] = {kind: []}
-    with spoken(language):
-        for folder, report in reports.items():
-            if person:
-                sheets = named.persons(
-                    report,
-                    folder,
-                    person,
-                    sources=sources,
-                    shown=whole if show_text else None,
-                    share=share,
-                )
-            else:
-                evidence = named.evidence_of(report, folder)
-                sheets = [
-                    {
-                        "checkpoint": one.checkpoint,
-                        "summary": one.summary(share),
-                        "rows": one.rows.loc[one.rows["named"], "row"].tolist(),
-                        "groups": one.groups.loc[one.groups["named"], "group"].tolist(),
-                    }
-                    for one in named.named_rows(report, evidence, share=share)
-                ]
-            told[kind] += [{"report": str(folder), **one} for one in sheets]
-        if person and len(reports) == 2:
-            told["changes"] = named.changed(reports, person, sources=sources)
-        if json:
-            tell_json(told)
-            return
-        place = "{report}: " if len(reports) > 1 else ""
+    for folder, report in reports.items():
         if person:
-            _tell_sheet(told, place, share)
-        for one in told.get("named", ()):
-            tell(place.format(**one) + one["summary"])
-            if one["rows"]:
-                tell(f"  {', '.join(one['rows'])}")
-        tell(render("persons.limits"))
+            sheets = named.persons(
+                report,
+                folder,
+                person,
+                sources=sources,
+                shown=whole if show_text else None,
+                share=share,
+            )
+        else:
+            evidence = named.evidence_of(report, folder)
+            sheets = [
+                {
+                    "checkpoint": one.checkpoint,
+                    "summary": one.summary(share),
+                    "rows": one.rows.loc[one.rows["named"], "row"].tolist(),
+                    "groups": one.groups.loc[one.groups["named"], "group"].tolist(),
+                }
+                for one in named.named_rows(report, evidence, share=share)
+            ]
+        told[kind] += [{"report": str(folder), **one} for one in sheets]
+    if person and len(reports) == 2:
+        told["changes"] = named.changed(reports, person, sources=sources)
+    if json:
+        tell_json(told)
+        return
+    place = "{report}: " if len(reports) > 1 else ""
+    if person:
+        _tell_sheet(told, place, share)
+    for one in told.get("named", ()):
+        tell(place.format(**one) + one["summary"])
+        if one["rows"]:
+            tell(f"  {', '.join(one['rows'])}")
+    tell(render("persons.limits"))
 
 
 def _tell_sheet(

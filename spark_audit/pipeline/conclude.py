@@ -80,7 +80,6 @@ def conclude(job: Job, scored: Sequence[CheckpointJob]) -> AuditReport:
         formats=("json", *request.formats) if request.formats else (),
         manifest=job.view,
         show_text=request.show_text,
-        language=request.language,
     )
     return read_report(folder)  # it knows now what stands beside it
 

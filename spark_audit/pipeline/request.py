@@ -133,7 +133,6 @@ class Request:
     ] = None
     output: Annotated[Path | None, Parameter(metavar="DIR", alias="-o")] = None
     formats: Annotated[options.Formats, Parameter(group=options.WHAT)] = ()
-    language: Annotated[options.Language, Parameter(group=options.WHAT)] = "en"
     data: Annotated[
         tuple[Path, ...], Parameter(group=options.HOW, metavar="DIR|DATA...")
     ] = ()

@@ -101,7 +101,6 @@ class AuditReport(Report):
         *,
         manifest: Manifest | None = None,
         show_text: bool = False,
-        language: str = "en",
     ) -> list[Path]:
         """Write it to a folder, as :func:`spark_audit.report.folder.write_report` does.
 
@@ -112,8 +111,6 @@ class AuditReport(Report):
         manifest, show_text
             For the words of examples, in formats that show some; whether identifiers
             among them may be shown.
-        language
-            Of formats for people; what it lacks is English.
         """
         return report_folder.write_report(
             self,
@@ -121,7 +118,6 @@ class AuditReport(Report):
             formats=[formats] if isinstance(formats, str) else formats,
             manifest=manifest,
             show_text=show_text,
-            language=language,
         )
 
 

@@ -17,7 +17,6 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from spark_audit import sentences
 from spark_audit.errors import InputError, OutputError, one_of
 from spark_audit.files import (
     check_links,
@@ -74,8 +73,6 @@ FORMATS_ON_REQUEST = ("latex", "figures", "dossier", "card", "named")
 reader or one tool."""
 SCORES_FOLDER = "scores"
 """What audits leave there is named like a writer's files, and is no writer's."""
-ENGLISH_FORMATS = ("json", "csv", "named")
-"""Formats for programs: no language changes them."""
 
 
 def folder_of(path: str | Path) -> Path:
@@ -146,7 +143,6 @@ def write_report(
     formats: Sequence[str] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
-    language: str = "en",
 ) -> list[Path]:
     """Write a report in the given formats (default: all that are not only on request).
 
@@ -161,18 +157,15 @@ def write_report(
     ----------
     manifest
         For the words of examples, in formats that show some.
-    language
-        Of formats for people; what it lacks is English.
 
     Raises
     ------
     InputError
-        If a format or the language is unknown, or a folder in it is a link out of it;
+        If a format is unknown, or a folder in it is a link out of it;
         then nothing is written.
     """
     check_formats(formats)
-    with sentences.spoken(language):  # refuses one that there is not
-        shared = disclosed(report)
+    shared = disclosed(report)
     before = _before(folder)
     written_before = {"report.json"}
     if before is not None:
@@ -183,8 +176,7 @@ def write_report(
     how = WriterInput(drawn, manifest, show_text)
 
     def run(name: str, told: Report) -> list[Path]:
-        with sentences.spoken("en" if name in ENGLISH_FORMATS else language):
-            files = [*WRITERS[name](told, folder, how)]
+        files = [*WRITERS[name](told, folder, how)]
         if before is None:
             return write_files(files, folder)
         # A file that the report before does not name is the user's.

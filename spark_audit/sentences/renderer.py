@@ -1,4 +1,4 @@
-"""Every sentence of a report: rendered from typed facts by the templates of a language.
+"""Every sentence of a report: rendered from typed facts by templates.
 
 The files of ``en/`` hold the templates (Jinja). A key such as ``matched.memory`` is a
 table: ``text``, ``withdrawn`` (once the correction over the report took the claim away)
@@ -9,12 +9,10 @@ their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
 from __future__ import annotations
 
 import math
-import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -22,8 +20,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from spark_audit.errors import InputError, choose
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -200,7 +196,7 @@ def effect(mde: float, unit: str, *, brief: bool = False) -> str:
 
 
 def unit_name(unit: str) -> str:
-    """A unit in the language that is spoken."""
+    """A unit."""
     return optional(f"unit.{unit}") or unit
 
 
@@ -220,33 +216,6 @@ FIGURE_FUNCTIONS = (
 )
 TEMPLATE_FUNCTIONS = (of_rows, unit_name, hits, capitalised, adjusted_p, listed)
 """Filters of templates: of figures, and others."""
-LANGUAGES = ("en", "de")
-"""Languages of sentences; what one lacks is English."""
-_spoken = ContextVar("language", default="en")
-
-
-@contextmanager
-def spoken(language: str) -> Iterator[None]:
-    """Render in a language for a while.
-
-    Raises
-    ------
-    InputError
-        If there is no such language.
-    """
-    if language not in LANGUAGES:
-        fix = choose(language, LANGUAGES)
-        raise InputError(f"{language!r} is unknown", where="--language", fix=fix)
-    before = _spoken.set(language)
-    try:
-        yield
-    finally:
-        _spoken.reset(before)
-
-
-def language() -> str:
-    """The language that is spoken."""
-    return _spoken.get()
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -258,62 +227,51 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 @lru_cache
-def _known(language: str) -> dict[str, str]:
-    templates = {} if language == "en" else dict(_known("en"))
-    for file in _files(language):
+def _known() -> dict[str, str]:
+    """Return all templates by their keys."""
+    templates: dict[str, str] = {}
+    for file in _files():
         templates |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
     return templates
 
 
-def _files(language: str) -> Iterator[Traversable]:
+def _files() -> Iterator[Traversable]:
     """Ours, and those of other packages: of ``surprise.py`` ``surprise.en.toml``."""
-    yield from files("spark_audit.sentences").joinpath(language).iterdir()
+    yield from files("spark_audit.sentences").joinpath("en").iterdir()
     for point in entry_points(group="spark_audit.audits"):
         with suppress(ImportError):
             module = find_spec(point.module)
             path = Path(module.origin if module and module.origin else "")
-            if (beside := path.with_suffix(f".{language}.toml")).is_file():
+            if (beside := path.with_suffix(".en.toml")).is_file():
                 yield beside
 
 
 @lru_cache
-def _environment(language: str) -> Environment:
+def _environment() -> Environment:
     from jinja2 import DictLoader, Environment, StrictUndefined
 
-    loader = DictLoader(_known(language))
+    loader = DictLoader(_known())
     made = Environment(loader=loader, undefined=StrictUndefined)
     made.filters |= {
         one.__name__: one for one in (*FIGURE_FUNCTIONS, *TEMPLATE_FUNCTIONS)
     }
-    if language == "de":
-        made.filters |= {
-            one.__name__: partial(_with_commas, one) for one in FIGURE_FUNCTIONS
-        }
     return made
 
 
-def _with_commas(
-    shows: Callable[..., str], *arguments: object, **options: object
-) -> str:
-    """What a filter shows, with decimal commas, and semicolons within intervals."""
-    text = re.sub(r"(?<=\d), (?=[-+\d])", "; ", shows(*arguments, **options))
-    return re.sub(r"(?<=\d)\.(?=\d)", ",", text)
-
-
 def knows(key: str) -> bool:
-    """Whether there is a sentence of a key, in the language that is spoken."""
-    return key in _known(language())
+    """Whether there is a sentence of a key."""
+    return key in _known()
 
 
 def render(key: str, /, **facts: object) -> str:
-    """The sentence of a key, in the language that is spoken.
+    """The sentence of a key.
 
     Raises
     ------
     jinja2.TemplateError
         If there is no such sentence, or it lacks a fact.
     """
-    template = _environment(language()).get_template(key)
+    template = _environment().get_template(key)
     return " ".join(template.render(facts).split())
 
 
@@ -328,13 +286,13 @@ def translated(kind: str, text: str) -> str:
 
 
 def under(prefix: str, **facts: object) -> list[str]:
-    """All sentences whose keys begin like that, in the order of the English file."""
-    return [render(key, **facts) for key in _known("en") if key.startswith(prefix)]
+    """All sentences whose keys begin like that, in the order of the files."""
+    return [render(key, **facts) for key in _known() if key.startswith(prefix)]
 
 
 def terms(group: str, **facts: object) -> list[tuple[str, str]]:
-    """Terms of a group and what they mean, in the language that is spoken."""
-    keys = [key[:-5] for key in _known("en") if key.endswith(".term")]
+    """Terms of a group and what they mean."""
+    keys = [key[:-5] for key in _known() if key.endswith(".term")]
     return [
         (render(f"{key}.term"), render(key, **facts))
         for key in keys

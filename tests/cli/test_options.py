@@ -98,14 +98,12 @@ def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypa
     file.write_text(
         'ckpt = ["a", "n=b"]\nbase = "file"\nseed = 3\nbatch-size = 8\n'
         'format = ["md", "json"]\nrematched = false\nskip = "noise"\n'
-        'language = "de"\n'
     )
     assert run(["all", "--config", str(file), "--seed", "5"]) == 0
     (one,) = asked
     assert (one.base, one.seed, one.batch_size) == ("file", 5, 8)
     assert (one.loading.device, one.manifest) == ("cuda", Path("m.json"))
     assert (one.ckpt, one.formats) == (("a", "n=b"), ("md", "json"))
-    assert one.language == "de"
     assert one.audits[0].rematched is False
     assert "noise" not in names_of(one)
 
@@ -137,16 +135,6 @@ def test_what_a_file_of_options_cannot_say(text, said, tmp_path, capsys):
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
-
-
-def test_a_language_that_there_is_not_names_those_that_there_are(
-    asked, tmp_path, capsys
-):
-    for command in (["all", "--ckpt", "x"], ["report", str(tmp_path)]):
-        assert run([*command, "--language", "fr"]) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert '"fr" for --language. Choose from: "en", "de"' in said
-    assert not asked
 
 
 def test_no_variable_trusts_the_code_of_a_checkpoint(asked, tmp_path, monkeypatch):

@@ -118,7 +118,6 @@ def test_what_adds_to_a_report_keeps_no_copy(request_of):
     folder = run(request_of("first")).folder
     run(request_of("first", audits=("nll",)))
     run(request_of("first", formats=("html",)))
-    run(request_of("first", language="de"))
     assert kept_folders(folder) == []
 
 

@@ -354,13 +354,6 @@ def test_a_shared_file_too_many_or_too_few_is_found(plain, tmp_path):
     assert [*wrong(folder)] == ["report.md"]
 
 
-def test_a_report_in_another_language_is_verified(place, tmp_path):
-    folder = tmp_path / "r"
-    shutil.copytree(place / "report", folder)
-    assert command_line(["report", str(folder), "--language", "de"]) == 0
-    assert wrong(folder) == {}
-
-
 def test_the_manifest_and_the_dossier_are_held_against_the_report(place, tmp_path):
     folder, other = tmp_path / "r", tmp_path / "other.json"
     shutil.copytree(place / "report", folder)

@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-from spark_audit import sentences
 from spark_audit.files import read_regular
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.verification.checked import NOT_NAMED, Checked
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing
+from spark_audit.report.figures.drawing import Drawn
 from spark_audit.report.folder import (
-    ENGLISH_FORMATS,
     SCORES_FOLDER,
     WRITERS,
 )
@@ -39,11 +37,8 @@ def shared_files(
     """Yield whether each file of the folder is what the report gives, to the byte."""
     shared = disclosed(report)
 
-    @cache
-    def drawn_in(language: str) -> Any:
-        """Return the figures, whose words are of the language that is spoken."""
-        return drawing.drawings(shared)
-
+    # Drawing takes longest: all formats share what is drawn.
+    drawn = cache(partial(drawing.drawings, shared))
     for kind, names in report.files.items():
         if kind == SCORES_FOLDER or kind not in WRITERS:
             continue
@@ -55,7 +50,7 @@ def shared_files(
                 yield name, "is missing, and the report names it"
         if needs_manifest(report, kind) and manifest is None:
             continue  # it is listed among what is taken on trust
-        render = partial(_rendered, kind, shared, folder, drawn_in, manifest)
+        render = partial(_rendered, kind, shared, folder, drawn, manifest)
         given = _nearest_rendering(kind, there, render)
         for name in there:
             yield name, "" if given.get(name) == there[name] else OTHER_BYTES
@@ -72,43 +67,37 @@ def needs_manifest(report: Report, kind: str) -> bool:
     return kind == "dossier" and bool(report.files.get(kind))
 
 
-Renderer = Callable[[str, bool], dict[str, bytes]]
+Renderer = Callable[[bool], dict[str, bytes]]
 
 
 def _nearest_rendering(
     kind: str, there: Mapping[str, bytes], render: Renderer
 ) -> dict[str, bytes]:
-    """Return the files as they are rendered in the language in which they are.
+    """Return the files of a format as they are rendered.
 
-    Where that is none of ours, in English.
+    A dossier may show text or not: that which the folder has, else the one without.
     """
-    languages = ["en"] if kind in ENGLISH_FORMATS else sentences.LANGUAGES
-    first: dict[str, bytes] = {}
-    for language in languages:
-        for show_text in (False, True) if kind == "dossier" else (False,):
-            given = render(language, show_text)
-            if given == there:
-                return given
-            first = first or given
-    return first
+    without_text = render(False)
+    if kind == "dossier" and without_text != there:
+        with_text = render(True)
+        if with_text == there:
+            return with_text
+    return without_text
 
 
 def _rendered(
     kind: str,
     shared: Report,
     folder: Path,
-    drawn_in: Callable[[str], Any],
+    drawn: Drawn,
     manifest: Manifest | None,
-    language: str,
     show_text: bool,
 ) -> dict[str, bytes]:
     """Return the bytes of each file of a format, by its name."""
-    how = WriterInput(partial(drawn_in, language), manifest, show_text)
-    with sentences.spoken(language):
-        files = list(WRITERS[kind](shared, folder, how))
+    how = WriterInput(drawn, manifest, show_text)
     return {
         name: content.encode() if isinstance(content, str) else content
-        for name, content, _ in files
+        for name, content, _ in WRITERS[kind](shared, folder, how)
     }
 
 

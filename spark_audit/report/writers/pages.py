@@ -133,7 +133,6 @@ def facts(report: Report) -> dict[str, Any]:
         "attack_table": attack_table(tried),
         "key_figures": glance(report),
         "answer": glance_of(report),
-        "language": sentences.language(),
     }
 
 
