@@ -16,7 +16,6 @@ from spark_audit.report.figures.view import (
     Look,
     Sketch,
     View,
-    at_most,
 )
 from spark_audit.results import Row
 from spark_audit.sentences import render
@@ -87,7 +86,7 @@ def memory_forest(view: View, rows: Mapping[str, Row]) -> parts.Forest:
         is_leak = likelihood_gain(row) > 0
         looks[name] = view.look(name, "matched", row, is_leak=is_leak)
         values[name] = gain_text(row, view.doubt(name, "matched", row))
-        end = at_most(row, downwards=True)
+        end = row.at_most
         if looks[name] == NOTHING_LOOK and end is not None and end < 0:
             ends[name] = -end
     return parts.Forest(

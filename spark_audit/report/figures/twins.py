@@ -12,7 +12,6 @@ from spark_audit.report.figures.view import (
     Look,
     Sketch,
     View,
-    at_most,
 )
 from spark_audit.results import Row
 from spark_audit.sentences import render
@@ -105,7 +104,7 @@ def beyond_forest(view: View, beyond: Mapping[str, Row]) -> parts.Forest:
     for name, row in beyond.items():
         looks[name] = view.look(name, "twins", row, is_leak=(row.value or 0.0) > 0)
         values[name] = interval_text(row, digits=2)
-        end = at_most(row)
+        end = row.at_most
         if looks[name] == NOTHING_LOOK and end is not None and end > 0:
             ends[name] = end
     marks = [parts.Marks(beyond, looks)]

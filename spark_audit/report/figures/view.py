@@ -194,11 +194,3 @@ class View:
             for name, row in rows.items()
             if self.outcome(name, audit) == "FOUND" and not self.doubt(name, audit, row)
         ]
-
-
-def at_most(row: Row, *, downwards: bool = False) -> float | None:
-    """Return what could still be there where nothing was found.
-
-    It is the end of the interval on the side of a leak.
-    """
-    return row.low if downwards else row.high
