@@ -13,7 +13,7 @@ from tiny_models import make_model
 
 from spark_audit.cli.main import run
 from spark_audit.data.examples import read_examples
-from spark_audit.report.folder import read_report
+from spark_audit.report.audit_report import read_report
 
 pytest.importorskip("trl", reason="the extra `test`")
 

@@ -41,6 +41,8 @@ MAX_LABEL_COLUMNS = 20
 
 def show_glance(glance: Glance) -> None:
     """Print a report at a glance: at most 30 lines for five checkpoints."""
+    for line in glance.first_lines:
+        show_line(line, style="bold")
     show_line(glance.headline, style="bold")
     show_line(glance.basis, style="dim")
     for alarm in glance.alarms:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_audit.audits import about
 from spark_audit.audits.claims import TESTS
-from spark_audit.audits.supervision_guards import supervision_warnings
+from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
 from spark_audit.names import BASE
 from spark_audit.report import first_screen
 from spark_audit.report.consequences import Consequence, main_consequences
@@ -59,6 +59,9 @@ class Glance:
 
     Attributes
     ----------
+    first_lines
+        What training did not see of what is listed as trained: it stands before any
+        state.
     headline
         How many checkpoints are in which state.
     basis
@@ -86,6 +89,7 @@ class Glance:
         Whether the audit's own checks held.
     """
 
+    first_lines: tuple[str, ...]
     headline: str
     basis: str
     alarms: tuple[str, ...]
@@ -107,6 +111,7 @@ def glance_of(report: Report) -> Glance | None:
         return None
 
     return Glance(
+        first_lines=tuple(supervision_warnings(report.guards)),
         headline=first_screen.headline(report, found),
         basis=_basis(report, found),
         alarms=tuple(_alarms(report, found)),
@@ -159,8 +164,7 @@ def _groups(found: Sequence[Standing]) -> tuple[int | None, int | None]:
 
 
 def _alarms(report: Report, found: Sequence[Standing]) -> Iterator[str]:
-    """Yield what changes a conclusion: failed checks, and what training did not see."""
-    yield from supervision_warnings(report.guards)
+    """Yield what changes a conclusion: questions on the rows, and failed checks."""
     yield from first_screen.urgent_remarks(report, found)
 
     untested = {
@@ -168,7 +172,11 @@ def _alarms(report: Report, found: Sequence[Standing]) -> Iterator[str]:
         for standing in found
         if standing.faults and standing.state == "NOT TESTED"
     }
-    failed = [guard for guard in report.guards if guard.passed is False]
+    failed = [
+        guard
+        for guard in report.guards
+        if guard.passed is False and not is_said_first(guard)
+    ]
     for name, guards in grouped(failed, lambda guard: guard.name).items():
         names = [guard.checkpoint for guard in guards if guard.checkpoint]
         names = list(dict.fromkeys(names))

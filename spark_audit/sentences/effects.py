@@ -1,7 +1,7 @@
 """Effects as cells and lines of figures show them: short, and on one scale each.
 
-A sentence spells an effect out (:func:`spark_audit.sentences.effect`); here it must be
-compared with others at a glance.
+A sentence spells an effect out (:func:`spark_audit.sentences.renderer.effect`); here
+it must be compared with others at a glance.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def signed_effect(size: float, unit: str) -> str:
     --------
     >>> signed_effect(0.1125, "nats"), signed_effect(1.95, "nats")
     ('+12%', '×7.0')
-    >>> signed_effect(0.5567, "bits"), signed_effect(0.275, "AUC")
+    >>> signed_effect(0.5567, "bits"), signed_effect(0.27, "AUC")
     ('×1.5', '+27')
     """
     if unit == "nats":

@@ -415,7 +415,7 @@ def test_the_terminal_withholds_nothing_from_its_owner(capsys):
     made = made.model_copy(update={"results": [row, *rows]})
     leads = {one.name: one.lead for one in standings(disclosed(made))}
     assert "withheld" in leads["a"].lower()
-    show_report(made)
+    show_report(made, verbose=True)
     out = capsys.readouterr().out
     assert "0.123" in out
     assert "withheld" not in out.lower()

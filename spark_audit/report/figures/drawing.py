@@ -118,7 +118,7 @@ def drawings(report: Report, *, only: Collection[str] = FIGURE_NEEDS) -> list[Dr
 
 
 def plot(report: Report, name: str) -> Axes:
-    """Draw a figure; see :meth:`spark_audit.results.report.Report.plot`."""
+    """Draw a figure; see :meth:`spark_audit.report.audit_report.AuditReport.plot`."""
     name = FORMER_NAMES.get(name, name)
     if name not in FIGURE_NEEDS:
         raise InputError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from spark_audit.report.cells import ReportTable, TableLine
 from spark_audit.results import Contrast, Report, Row
 
-MAX_LINES = 40
+MAX_LINES = 30
 """Lines of a table that the page shows whole; of a longer one it shows as many."""
 
 

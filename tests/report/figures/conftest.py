@@ -85,7 +85,9 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
         put(name, "matched", "delta_sel", level, unit="nats")
         remembered = BASE_IS_REFERENCE if base else own | bare
         memory = -0.3 if entry_of(name) == leaking else -level / 3
-        put(name, "matched", "memory", memory, unit="nats", mde=0.2, **remembered)
+        still = {} if base else {"at_most": min(memory - 0.15, 0.0)}
+        figures = {"unit": "nats", "mde": 0.2, **still, **remembered}
+        put(name, "matched", "memory", memory, **figures)
         put(name, "matched", "delta_sel", level - 0.05, of="change", **change)
         mechanism = BASE_IS_REFERENCE if base else {}
         put(name, "matched", "rtm_bias", 0.1, of="change", **mechanism)

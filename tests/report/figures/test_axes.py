@@ -99,7 +99,7 @@ def test_the_grey_band_ends_where_nothing_more_could_be_there(made):
     }
     assert bands
     for name, end in bands.items():
-        assert end == pytest.approx(-rows[name].low)
+        assert end == pytest.approx(-rows[name].at_most)
 
 
 def test_ranks_of_canaries_are_what_their_exposures_mean(made):
