@@ -12,7 +12,8 @@ from spark_audit.report.matrix import effect_size, effect_text
 from spark_audit.report.standings import SHAPES, Standing, State, method_of
 from spark_audit.results import Finding
 from spark_audit.sentences import capitalised, knows, optional, render
-from spark_audit.sentences.renderer import effect, likelier, listed
+from spark_audit.sentences.effects import effect_in_words
+from spark_audit.sentences.renderer import likelier, listed
 
 MAX_CONSEQUENCES = 3
 """Checkpoints whose consequence stands at a glance; the others have their row."""
@@ -125,7 +126,7 @@ def consequence_sentence(finding: Finding) -> str:
     # A change of NLL is said as it stands: which way it goes is part of the words.
     if finding.unit == "nats":
         return render(key, effect=likelier(finding))
-    return render(key, effect=effect(abs(size), finding.unit, brief=True))
+    return render(key, effect=effect_in_words(abs(size), finding.unit))
 
 
 def nothing_found(

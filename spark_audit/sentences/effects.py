@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from spark_audit.sentences.renderer import number, unit_name
+from spark_audit.sentences.renderer import effect, number, render, unit_name
 
 MAX_RATIO = 1000.0
 """Ratios above it are shown as more than it."""
@@ -47,6 +47,25 @@ def signed_effect(size: float, unit: str) -> str:
     if unit == "points":
         return _signed(size)
     return f"{number(size)} {unit_name(unit)}".strip()
+
+
+def effect_in_words(size: float, unit: str) -> str:
+    """Return an effect as a short sentence has it, such as ``28 more of 100 pairs``.
+
+    Parameters
+    ----------
+    size
+        At least 0.
+
+    Examples
+    --------
+    >>> effect_in_words(0.28, "AUC"), effect_in_words(60.0, "points")
+    ('28 more of 100 pairs', '60 more of 100 identifiers')
+    """
+    of_100 = {"AUC": 100.0, "points": 1.0}
+    if unit in of_100:
+        return render(f"word.{unit}", size=number(of_100[unit] * size, 0))
+    return effect(size, unit, brief=True)
 
 
 def _times(ratio: float) -> str:
