@@ -397,8 +397,9 @@ def _label_above(
     axes: Axes, at: float, label: str, *, colour: str, line: int, gid: str | None = None
 ) -> None:
     low, high = axes.get_xlim()
+    # A long label at the middle would leave a narrow panel: it grows inwards instead.
     share = (at - low) / (high - low)
-    side = "left" if share < 0.3 else "right" if share > 0.7 else "center"
+    side = "left" if share < 0.4 else "right" if share > 0.6 else "center"
     axes.annotate(
         label,
         xy=(at, 1.0),
