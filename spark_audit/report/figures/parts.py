@@ -248,7 +248,7 @@ def draw_forest(
     axes.set_xlabel(wrapped(label, width=26), loc="right")
     axes.set(xlim=limits, ylim=(count - 0.5, -0.5))
     axes.set_yticks(range(count), forest.labels)
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
 
@@ -389,7 +389,7 @@ def leak_line(axes: Axes, at: float, name: str) -> None:
     gid = CHECKPOINT + name
     dashes = (0, (4, 2))
     axes.axvline(at, color=ALARM, linewidth=0.8, linestyle=dashes, zorder=1.5, gid=gid)
-    label = render("figure.strongest", name=wrapped(name, width=18, lines=1))
+    label = render("figure.strongest", name=wrapped(name, width=16, lines=1))
     _label_above(axes, at, label, colour=ALARM, line=1, gid=gid)
 
 
@@ -397,9 +397,8 @@ def _label_above(
     axes: Axes, at: float, label: str, *, colour: str, line: int, gid: str | None = None
 ) -> None:
     low, high = axes.get_xlim()
-    # A long label at the middle would leave a narrow panel: it grows inwards instead.
     share = (at - low) / (high - low)
-    side = "left" if share < 0.4 else "right" if share > 0.6 else "center"
+    side = "left" if share < 0.3 else "right" if share > 0.7 else "center"
     axes.annotate(
         label,
         xy=(at, 1.0),
