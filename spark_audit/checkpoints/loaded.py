@@ -14,6 +14,7 @@ import torch
 
 from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError, at
+from spark_audit.provenance import sha256_json
 
 if TYPE_CHECKING:
     from accelerate.hooks import AlignDevicesHook
@@ -277,6 +278,19 @@ def end_token_ids(
         listed = ids if isinstance(ids, list | tuple) else [ids]
         found.update(int(number) for number in listed if number is not None)
     return frozenset(found)
+
+
+def served_by(here: Loaded, server: Server, *, note: str) -> Loaded:
+    """Return a checkpoint that was opened here as what a server scores."""
+    identity = {"server": server.url, "model": server.model, "here": here.model_id}
+    return replace(
+        here,
+        source=f"{server.model} at {server.url}",
+        format="server",
+        model_id=sha256_json(identity),
+        served=server,
+        notes=(*here.notes, note),
+    )
 
 
 def head_rows(model: PreTrainedModel) -> int:

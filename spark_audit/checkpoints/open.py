@@ -24,7 +24,12 @@ from spark_audit.checkpoints.grown_vocabulary import (
     notes_on_growth,
     rows_of_both,
 )
-from spark_audit.checkpoints.loaded import Loaded, ModuleFacts, module_facts
+from spark_audit.checkpoints.loaded import (
+    Loaded,
+    ModuleFacts,
+    module_facts,
+    served_by,
+)
 from spark_audit.checkpoints.specs import (
     Loading,
     Spec,
@@ -335,7 +340,9 @@ class OpenCheckpoints:
             activate=partial(host.using, on, noise=noise, weights=weights),
         )
         if self._server and self._server.name == item.name:
-            loaded = self._server.stands_in(loaded)
+            from spark_audit.checkpoints.server import NOTE
+
+            loaded = served_by(loaded, self._server, note=NOTE)
         if item.name == BASE and not kind:
             self._base = loaded.without_weights()
         return loaded

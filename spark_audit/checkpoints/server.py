@@ -16,18 +16,14 @@ import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from spark_audit import errors
 from spark_audit.checkpoints.specs import Loading, Spec, is_server
 from spark_audit.files import parse_json
-from spark_audit.provenance import sha256_json
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
 
 ANSWER_SECONDS = 600
 """In which a whole answer must be there."""
@@ -78,18 +74,6 @@ class Server:
     url: str
     model: str
     name: str = ""
-
-    def stands_in(self, here: Loaded) -> Loaded:
-        """A ``Loaded`` that was opened here as what the server scores."""
-        identity = {"server": self.url, "model": self.model, "here": here.model_id}
-        return replace(
-            here,
-            source=f"{self.model} at {self.url}",
-            format="server",
-            model_id=sha256_json(identity),
-            served=self,
-            notes=(*here.notes, NOTE),
-        )
 
     def reach(self) -> None:
         """Refuse a server that is not there, or has no such model, before any work.

@@ -207,31 +207,13 @@ def _against_chance(
 
     chance_mean, _ = canary_ranks.null_moments(n_candidates)
     chance = canary_ranks.null_mean([n_candidates] * n_canaries)
-    chance_low, chance_high = chance.band()
-    first = ranks.hits_of(part, k=1)
-    facts: dict[str, Fact] = {
-        "exposure_mean": overall_test.row(
-            "exposure_mean",
-            null=chance_mean,
-            null_low=chance_low,
-            null_high=chance_high,
-        ),
-        "p": overall_test.p,
-        "over": overall_test.over,
-        "top1_rate": ranks.row_of(
-            name,
-            overall_test.part,
-            "top1_rate",
-            n_canaries,
-            value=first.rate,
-            low=first.low,
-            high=first.high,
-        ),
-        "first": round(first.hits, 2),
-        "canaries": n_canaries,
-        "candidates": n_candidates,
-        "tied": ranks.tied(part),
-    }
+    facts = _facts_of_ranks(
+        part,
+        overall_test,
+        n_candidates=n_candidates,
+        chance_mean=chance_mean,
+        chance_band=chance.band(),
+    )
 
     if significant_test is not None and significant_test is not overall_test:
         facts["most_rows"] = significant_test.row("exposure_mean")
@@ -289,6 +271,50 @@ def _against_chance(
         bounds=[bound],
         facts=facts,
     )
+
+
+def _facts_of_ranks(
+    part: pd.DataFrame,
+    overall_test: CanaryTest,
+    *,
+    n_candidates: int,
+    chance_mean: float,
+    chance_band: tuple[float, float],
+) -> dict[str, Fact]:
+    """Return what a sentence says of the ranks of all canaries.
+
+    Parameters
+    ----------
+    part
+        Trained canaries of the part that the test is of, a row each.
+    chance_band
+        Ends of the band of mean exposures that chance gives.
+    """
+    chance_low, chance_high = chance_band
+    first = ranks.hits_of(part, k=1)
+    return {
+        "exposure_mean": overall_test.row(
+            "exposure_mean",
+            null=chance_mean,
+            null_low=chance_low,
+            null_high=chance_high,
+        ),
+        "p": overall_test.p,
+        "over": overall_test.over,
+        "top1_rate": ranks.row_of(
+            overall_test.checkpoint,
+            overall_test.part,
+            "top1_rate",
+            overall_test.n,
+            value=first.rate,
+            low=first.low,
+            high=first.high,
+        ),
+        "first": round(first.hits, 2),
+        "canaries": overall_test.n,
+        "candidates": n_candidates,
+        "tied": ranks.tied(part),
+    }
 
 
 def _rise(frame: pd.DataFrame, best: CanaryTest, never: Sequence[DosePair]) -> Finding:

@@ -15,7 +15,7 @@ from spark_audit.report.figures.view import DOUBT_LOOK, PLAIN_LOOK, Look, Sketch
 from spark_audit.results import Row
 from spark_audit.sentences import render
 
-SIDES = {"pii_all": "identifiers", "control": "controls"}
+SIDES_SHOWN = {"pii_all": "identifiers", "control": "controls"}
 """Variants of ranks: all identifiers, and other text that is as hard."""
 
 TOP_RATE = "top{rank}_rate"
@@ -37,7 +37,7 @@ def draw_rank(view: View) -> Sketch | None:
     """Draw shares at the top ranks, of identifiers and of matched text."""
     forests: dict[str, parts.Forest] = {}
     ranks: dict[int, str] = {}
-    for side, key in SIDES.items():
+    for side, key in SIDES_SHOWN.items():
         marks = []
         for rank in TOP_RANKS_DRAWN:
             rows = view.rows("rank", TOP_RATE.format(rank=rank), of=side)
@@ -73,7 +73,7 @@ def draw_nll(view: View) -> Sketch | None:
                 rows,
                 base.model_copy(update={"low": None, "high": None, "interval": "none"}),
             )
-            marks.insert(0, parts.Marks(before, dict.fromkeys(rows, BASE_LOOK)))
+            marks.insert(0, parts.ForestMarks(before, dict.fromkeys(rows, BASE_LOOK)))
         forests[key] = parts.Forest(list(rows), marks, values=values)
     if not forests:
         return None
@@ -111,17 +111,17 @@ def draw_noise(view: View) -> Sketch | None:
 
 def described_marks(
     view: View, audit: str, rows: Mapping[str, Row], marker: str
-) -> parts.Marks:
+) -> parts.ForestMarks:
     """Return marks of one shape; those of void checkpoints are grey crosses."""
     looks = {}
     for name, row in rows.items():
         is_void = bool(view.doubt(name, audit, row))
         looks[name] = DOUBT_LOOK if is_void else Look(marker, PLAIN_LOOK.colour)
-    return parts.Marks(rows, looks)
+    return parts.ForestMarks(rows, looks)
 
 
 def joined_values(
-    marks: Sequence[parts.Marks], *, scale: float, digits: int
+    marks: Sequence[parts.ForestMarks], *, scale: float, digits: int
 ) -> dict[str, str]:
     """Return what stands at the right of each line: the values of its marks."""
     values: dict[str, list[str]] = {}

@@ -83,8 +83,8 @@ def share_forest(view: View, own: pd.DataFrame) -> parts.Forest:
     return parts.Forest(
         lines=list(trained),
         marks=[
-            parts.Marks(trained, looks),
-            parts.Marks(held_out, dict.fromkeys(held_out, HELD_OUT_LOOK)),
+            parts.ForestMarks(trained, looks),
+            parts.ForestMarks(held_out, dict.fromkeys(held_out, HELD_OUT_LOOK)),
         ],
         values=values,
     )

@@ -91,7 +91,7 @@ def memory_forest(view: View, rows: Mapping[str, Row]) -> parts.Forest:
             ends[name] = -end
     return parts.Forest(
         lines=list(rows),
-        marks=[parts.Marks(rows, looks)],
+        marks=[parts.ForestMarks(rows, looks)],
         values=values,
         ends=ends,
         turn=lambda change: -change,
@@ -119,7 +119,7 @@ def part_forest(
             gains[group] = max(gains.get(group, -math.inf), likelihood_gain(row))
             if len(leaking) == 1:
                 values[group] = gain_text(row)
-        marks.append(parts.Marks(rows, looks))
+        marks.append(parts.ForestMarks(rows, looks))
     lines = list(gains)
     if kind == "type":
         lines.sort(key=lambda group: -gains[group])

@@ -1,4 +1,4 @@
-"""Parts that figures share: the canvas, forests, heat maps, lines of reference, legend.
+"""Parts that figures share: the canvas, forests, lines of reference, legend.
 
 A panel is narrow enough for a phone. A page sets the panels of a figure side by side or
 below each other, a file has them in a grid.
@@ -14,11 +14,9 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import PatchCollection
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
@@ -72,24 +70,12 @@ NAME_WIDTH = 14
 LEGEND_WIDTH = 22
 """Letters of a line of the legend."""
 
-HEAT_ROW = 0.19
-"""Inches of a row of a heat map."""
-
-AROUND_HEAT = 0.85
-"""Inches around the rows of a heat map."""
-
-MAX_CELLS_WITH_NUMBERS = 400
-"""Cells up to which a heat map prints its numbers."""
-
-MAX_STAGES_WITH_NUMBERS = 7
-"""Columns up to which a number fits in a cell."""
-
 Turn = Callable[[float], float]
 """Where a value stands on the axis."""
 
 
 @dataclass(frozen=True)
-class Marks:
+class ForestMarks:
     """Marks of one kind in a forest, at most one in each line.
 
     Attributes
@@ -125,7 +111,7 @@ class Forest:
     """
 
     lines: Sequence[str]
-    marks: Sequence[Marks]
+    marks: Sequence[ForestMarks]
     values: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, float] = field(default_factory=dict)
     turn: Turn = float
@@ -248,7 +234,7 @@ def draw_forest(
     axes.set_xlabel(wrapped(label, width=26), loc="right")
     axes.set(xlim=limits, ylim=(count - 0.5, -0.5))
     axes.set_yticks(range(count), forest.labels)
-    axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 4, 5, 10]))
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
 
@@ -500,95 +486,6 @@ def outcome_samples(forest: Forest) -> dict[str, Artist]:
     if forest.ends:
         samples[render("figure.key.at_most")] = band_sample()
     return samples
-
-
-@dataclass(frozen=True)
-class HeatCell:
-    """A cell of a heat map: its shade from 0 to 1, its number, and a frame."""
-
-    colour: str
-    shade: float
-    text: str
-    is_marked: bool = False
-    is_void: bool = False
-
-
-Block = Mapping[tuple[str, int], HeatCell]
-"""(task, stage) -> cell of one checkpoint."""
-
-
-def heat_height(blocks: Mapping[str, object], tasks: Sequence[str]) -> float:
-    """Return the inches that a heat map needs."""
-    return len(blocks) * (len(tasks) + 1.4) * HEAT_ROW + AROUND_HEAT
-
-
-def draw_heat(
-    axes: Axes,
-    blocks: Mapping[str, Block],
-    *,
-    tasks: Sequence[str],
-    stages: Sequence[int],
-    title: str,
-) -> None:
-    """Draw a block of tasks by stages for each checkpoint, below each other."""
-    step = len(tasks) + 1.4
-    count = len(blocks) * len(tasks) * len(stages)
-    has_numbers = count <= MAX_CELLS_WITH_NUMBERS
-    has_numbers &= len(stages) <= MAX_STAGES_WITH_NUMBERS
-    labels: dict[float, str] = {}
-    for place, (name, block) in enumerate(blocks.items()):
-        gid = CHECKPOINT + name
-        top = place * step
-        head = wrapped(name, width=34, lines=1)
-        if any(cell.is_void for cell in block.values()):
-            head = f"{head} \N{MULTIPLICATION SIGN} {render('figure.key.doubt')}"
-        axes.text(-0.5, top, head, va="center", weight="bold", gid=gid)
-        labels |= {top + 1 + row: task for row, task in enumerate(tasks)}
-        patches = []
-        colours = []
-        for (task, stage), cell in block.items():
-            x = stages.index(stage)
-            y = top + 1 + tasks.index(task)
-            patches.append(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92))
-            colours.append(to_rgba(cell.colour, cell.shade))
-            if has_numbers:
-                weight = "bold" if cell.is_marked else "normal"
-                text = axes.text(x, y, cell.text, ha="center", va="center", gid=gid)
-                text.set(weight=weight, in_layout=False)
-        axes.add_collection(PatchCollection(patches, facecolors=colours, gid=gid))
-        marked = [at for at, cell in block.items() if cell.is_marked]
-        _draw_frames(axes, marked, tasks=tasks, stages=stages, top=top, gid=gid)
-
-    set_title(axes, wrapped(title, width=TITLE_WIDTH, lines=3))
-    axes.set_xlabel(render("figure.stages_axis"))
-    axes.set_xticks(range(len(stages)), [f"{stage}" for stage in stages])
-    axes.set_yticks(list(labels), [wrapped(task, width=12) for task in labels.values()])
-    axes.set(xlim=(-0.55, len(stages) - 0.45), ylim=(len(blocks) * step - 0.6, -0.6))
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-
-
-def _draw_frames(
-    axes: Axes,
-    marked: Sequence[tuple[str, int]],
-    *,
-    tasks: Sequence[str],
-    stages: Sequence[int],
-    top: float,
-    gid: str,
-) -> None:
-    """Frame the cells that are significant."""
-    frames = []
-    for task, stage in marked:
-        x = stages.index(stage) - 0.46
-        y = top + 1 + tasks.index(task) - 0.46
-        frames.append(Rectangle((x, y), 0.92, 0.92))
-    if frames:
-        lines = PatchCollection(
-            frames, facecolors="none", edgecolors=INK, linewidths=1.4, gid=gid
-        )
-        axes.add_collection(lines)
 
 
 def draw_band(

@@ -57,4 +57,4 @@ def selectivity_forest(view: View, rows: Mapping[str, Row]) -> parts.Forest:
         values[name] = interval_text(row, digits=3)
         if doubt:
             values[name] += f"\n{doubt}"
-    return parts.Forest(list(shown), [parts.Marks(shown, looks)], values=values)
+    return parts.Forest(list(shown), [parts.ForestMarks(shown, looks)], values=values)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.lines import Line2D
 
 from spark_audit.report.cells import VOID
-from spark_audit.report.figures import parts
+from spark_audit.report.figures import heat_map, parts
 from spark_audit.report.figures.styling import ALARM, CHECKPOINT, INK, LIGHT, MUTED
 from spark_audit.report.figures.text_room import plain, wrapped
 from spark_audit.report.figures.view import Look, Sketch, View
@@ -45,9 +45,9 @@ def draw_stages(view: View) -> Sketch | None:
     memory = memory_blocks(rows, trained_at, remembered)
     learned = rows_by_stage(view, "utility", "accuracy", tasks=tasks, stages=stages)
     learned = {name: cells for name, cells in learned.items() if name in memory}
-    heights = [parts.heat_height(memory, tasks)]
+    heights = [heat_map.heat_height(memory, tasks)]
     if learned:
-        heights.append(parts.heat_height(learned, tasks))
+        heights.append(heat_map.heat_height(learned, tasks))
     samples = {
         render("figure.stages.more"): parts.patch_sample(ALARM, alpha=0.5),
         render("figure.stages.less"): parts.patch_sample(LESS_COLOUR, alpha=0.5),
@@ -55,11 +55,11 @@ def draw_stages(view: View) -> Sketch | None:
     }
     figure, panels = parts.canvas(heights, legend_lines=parts.legend_lines(samples))
     title = render("figure.stages.memory")
-    parts.draw_heat(panels[0], memory, tasks=tasks, stages=stages, title=title)
+    heat_map.draw_heat(panels[0], memory, tasks=tasks, stages=stages, title=title)
     if learned:
         blocks = accuracy_blocks(learned)
         title = render("figure.stages.accuracy")
-        parts.draw_heat(panels[1], blocks, tasks=tasks, stages=stages, title=title)
+        heat_map.draw_heat(panels[1], blocks, tasks=tasks, stages=stages, title=title)
     parts.draw_legend(figure, samples)
     counts = {name: sum(c.is_marked for c in memory[name].values()) for name in memory}
     sizes = [row.clusters for cells in rows.values() for row in cells.values()]
@@ -90,7 +90,7 @@ def memory_blocks(
     rows: Mapping[str, Mapping[tuple[str, int], Row]],
     trained_at: Mapping[str, int],
     remembered: set[tuple[str, str, int]],
-) -> dict[str, parts.Block]:
+) -> dict[str, heat_map.Block]:
     """Return blocks of gains in per cent; before its stage a task has an empty cell."""
     gains = [
         abs(row.value or 0.0)
@@ -99,17 +99,17 @@ def memory_blocks(
         if stage >= trained_at.get(task, 0) and row.status not in VOID
     ]
     largest = max(gains, default=0.0) or 1.0
-    blocks: dict[str, parts.Block] = {}
+    blocks: dict[str, heat_map.Block] = {}
     for name, cells in rows.items():
         block = {}
         for (task, stage), row in cells.items():
             if stage < trained_at.get(task, 0):
-                block[task, stage] = parts.HeatCell(MUTED, 0.06, "·")
+                block[task, stage] = heat_map.HeatCell(MUTED, 0.06, "·")
                 continue
             gain = -(row.value or 0.0)
             colour = ALARM if gain > 0 else LESS_COLOUR
             is_void = row.status in VOID
-            block[task, stage] = parts.HeatCell(
+            block[task, stage] = heat_map.HeatCell(
                 colour=MUTED if is_void else colour,
                 shade=DARKEST * min(abs(gain) / largest, 1.0),
                 text=signed_percent(gain),
@@ -130,9 +130,9 @@ def signed_percent(gain: float) -> str:
 
 def accuracy_blocks(
     rows: Mapping[str, Mapping[tuple[str, int], Row]],
-) -> dict[str, parts.Block]:
+) -> dict[str, heat_map.Block]:
     """Return blocks of accuracies in per cent."""
-    blocks: dict[str, parts.Block] = {}
+    blocks: dict[str, heat_map.Block] = {}
     for name, cells in rows.items():
         block = {}
         for at, row in cells.items():
@@ -141,7 +141,7 @@ def accuracy_blocks(
             is_void = row.status in VOID
             colour = MUTED if is_void else LESS_COLOUR
             shade = DARKEST * share
-            block[at] = parts.HeatCell(colour, shade, text, is_void=is_void)
+            block[at] = heat_map.HeatCell(colour, shade, text, is_void=is_void)
         blocks[name] = block
     return blocks
 
@@ -207,12 +207,12 @@ def draw_utility(view: View) -> Sketch | None:
     forests = utility_forests(view)
     heights = [forest.height for forest in forests.values()]
     if blocks:
-        heights.append(parts.heat_height(blocks, tasks))
+        heights.append(heat_map.heat_height(blocks, tasks))
     figure, panels = parts.canvas(heights)
     if blocks:
         title = render("figure.stages.accuracy")
         axes = panels.pop()
-        parts.draw_heat(axes, blocks, tasks=tasks, stages=stages, title=title)
+        heat_map.draw_heat(axes, blocks, tasks=tasks, stages=stages, title=title)
     for axes, (metric, forest) in zip(panels, forests.items(), strict=True):
         limits = parts.span_of(forest, least=0.02)
         title = render(f"figure.utility.{metric}")
@@ -253,10 +253,10 @@ def utility_forests(view: View) -> dict[str, parts.Forest]:
     return forests
 
 
-def plain_marks(view: View, rows: Mapping[str, Row], look: Look) -> parts.Marks:
+def plain_marks(view: View, rows: Mapping[str, Row], look: Look) -> parts.ForestMarks:
     """Return marks of one look, and grey crosses where a row is void."""
     looks = {
         name: Look("x", MUTED) if view.doubt(name, "utility", row) else look
         for name, row in rows.items()
     }
-    return parts.Marks(rows, looks)
+    return parts.ForestMarks(rows, looks)

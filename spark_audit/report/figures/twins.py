@@ -88,8 +88,8 @@ def gain_forest(
     return parts.Forest(
         lines=list(trained),
         marks=[
-            parts.Marks(trained, looks),
-            parts.Marks(held_out, dict.fromkeys(held_out, HELD_OUT_LOOK)),
+            parts.ForestMarks(trained, looks),
+            parts.ForestMarks(held_out, dict.fromkeys(held_out, HELD_OUT_LOOK)),
         ],
         values=values,
         null=nulls[0] if nulls and metric != "rise" else 0.0,
@@ -107,7 +107,7 @@ def beyond_forest(view: View, beyond: Mapping[str, Row]) -> parts.Forest:
         end = row.at_most
         if looks[name] == NOTHING_LOOK and end is not None and end > 0:
             ends[name] = end
-    marks = [parts.Marks(beyond, looks)]
+    marks = [parts.ForestMarks(beyond, looks)]
     return parts.Forest(lines=list(beyond), marks=marks, values=values, ends=ends)
 
 
