@@ -114,17 +114,13 @@ def import_(
             quiet=quiet,
         )
         return
-    chat = {
+    of_chat = {
         "--tokenizer": tokenizer,
         "--supervised": supervised,
         "--max-length": max_length,
         "--truncation": truncation,
     }
-    for option, value in chat.items():
-        if value is not None:
-            fix = "give --chat-template CKPT, or leave it out"
-            what = "is of chat data alone"
-            raise InputError(what, where=f"option {option}", fix=fix)
+    _refuse_without_template(of_chat)
     with progress(quiet=quiet) as show, keeping_previous([output]):
         counts = import_rows(
             source,
@@ -143,6 +139,15 @@ def import_(
     for remark in remarks:
         say(remark)
     _say_rows(output, counts.get("train", 0), counts.get("test", 0))
+
+
+def _refuse_without_template(of_chat: Mapping[str, object]) -> None:
+    """Refuse options of chat data where no --chat-template was given."""
+    for option, value in of_chat.items():
+        if value is not None:
+            fix = "give --chat-template CKPT, or leave it out"
+            what = "is of chat data alone"
+            raise InputError(what, where=f"option {option}", fix=fix)
 
 
 def _refuse_beside(option: str, others: Mapping[str, object]) -> None:

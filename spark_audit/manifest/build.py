@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -95,15 +95,18 @@ def build_manifest(
     show = progress or (lambda what, done, total: None)
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
+
     examples = checked(examples)
     shared_notes = check_splits(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
     groups = duplicates(rows)
     units = clusters(examples, groups)
+
     store = store or Store(None)
     names, by_task, remarks = _scored(
         rows, loaded, store, batch_size=batch_size, progress=show
     )
+
     found = Found(recorded, by_task, units.labels)
     for low, part in rows.slices():
         if low % READ_ROWS == 0:
@@ -114,8 +117,9 @@ def build_manifest(
         show("matching, rows", low + len(part), len(examples))
     del table
     pa.default_memory_pool().release_unused()
+
     balance = found.balance.records()
-    encode, seed = partial(token_ids, loaded.tokenizer), recorded.seed
+    encode = partial(token_ids, loaded.tokenizer)
     stage = partial(show, "drawing canary candidates")
     canaries = canary_sets(found.canary_rows, recorded, encode=encode, progress=stage)
     stage = partial(show, "drawing twins of identifiers")
@@ -124,35 +128,31 @@ def build_manifest(
         found.identifiers,
         encode=encode,
         encode_special_in_text=partial(encode, special_tokens=False),
-        seed=seed,
+        seed=recorded.seed,
         progress=stage,
     )
+
     members, crossing = membership(examples, groups)
     count = {
         **row_numbers(examples),
         **units.counts,
         **found.counted,
-        "canaries": len({c["canary_id"] for c in canaries}),
-        "canary_parts": len(canaries),
-        "canary_parts_rankable": sum(bool(c["candidates"]) for c in canaries),
+        **_counts_of_canaries(canaries),
         **{side: len(keys) for side, keys in members.items()},
         "canary_rows_cut": sum(not is_whole for _, is_whole in found.canary_rows),
         "rows_near_duplicate": crossing,
         "twins": len(twins),
         "twins_lost": lost,
     }
-    facts = {
-        **count,
-        "max_length": recorded.max_length,
-        "incomparable": not found.comparable,
-        "unranked": count["canary_parts"] - count["canary_parts_rankable"],
-        "reasons": "; ".join(
-            sorted({str(c["reason"]) for c in canaries if c["reason"]})
-        ),
-        **{f"no_{side}": not keys for side, keys in members.items()},
-    }
-    told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
-    told += [*shared_notes, *lack_notes(examples, rows.templates)]
+    notes = _notes_on_counts(
+        count,
+        canaries=canaries,
+        members=members,
+        max_length=recorded.max_length,
+        n_comparable=found.comparable,
+    )
+    notes += [*shared_notes, *lack_notes(examples, rows.templates)]
+
     records = found.records()
     # Unpacked, they take 2 KB a row: what is over makes room.
     del examples, rows, part, found, names
@@ -167,9 +167,39 @@ def build_manifest(
             "twins": twins,
             "membership": members,
             "balance": balance,
-            "notes": [*told, *units.notes, *remarks],
+            "notes": [*notes, *units.notes, *remarks],
         }
     )
+
+
+def _counts_of_canaries(canaries: Sequence[Record]) -> dict[str, int]:
+    """Return how many canaries and parts there are, and how many can be ranked."""
+    return {
+        "canaries": len({canary["canary_id"] for canary in canaries}),
+        "canary_parts": len(canaries),
+        "canary_parts_rankable": sum(bool(canary["candidates"]) for canary in canaries),
+    }
+
+
+def _notes_on_counts(
+    count: Mapping[str, int],
+    *,
+    canaries: Sequence[Record],
+    members: Mapping[str, Sequence[str]],
+    max_length: int | None,
+    n_comparable: int,
+) -> list[str]:
+    """Return the notes that counts call for, such as that a side has no rows."""
+    reasons = {str(canary["reason"]) for canary in canaries if canary["reason"]}
+    facts: dict[str, object] = {
+        **count,
+        "max_length": max_length,
+        "incomparable": not n_comparable,
+        "unranked": count["canary_parts"] - count["canary_parts_rankable"],
+        "reasons": "; ".join(sorted(reasons)),
+        **{f"no_{side}": not keys for side, keys in members.items()},
+    }
+    return [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
 
 
 def heading(

@@ -14,30 +14,44 @@ Metric = Callable[[np.ndarray], np.ndarray]
 
 
 def last(matrix: np.ndarray) -> np.ndarray:
-    """Mean accuracy over tasks after the last stage."""
+    """Return the mean accuracy over tasks after the last stage.
+
+    ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+    """
     return np.asarray(matrix[..., -1, :].mean(axis=-1))
 
 
 def avg(matrix: np.ndarray) -> np.ndarray:
-    """Mean over stages of the mean accuracy on the tasks learned until then."""
+    """Return the mean over stages of the mean accuracy on the tasks learned until then.
+
+    ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+    """
     stages = range(matrix.shape[-2])
     means = [matrix[..., t, : t + 1].mean(axis=-1) for t in stages]
     return np.asarray(np.mean(means, axis=0))
 
 
 def learning_accuracy(matrix: np.ndarray) -> np.ndarray:
-    """Mean accuracy on each task right after it was learned: the diagonal."""
+    """Return the mean accuracy on each task right after it was learned: the diagonal.
+
+    ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+    """
     return np.asarray(np.diagonal(matrix, axis1=-2, axis2=-1).mean(axis=-1))
 
 
 def bwt(matrix: np.ndarray) -> np.ndarray:
-    """Backward transfer: mean change on earlier tasks since they were learned."""
+    """Return backward transfer: the mean change on earlier tasks since learned.
+
+    ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+    """
     learned = np.diagonal(matrix, axis1=-2, axis2=-1)[..., :-1]
     return np.asarray((matrix[..., -1, :-1] - learned).mean(axis=-1))
 
 
 def forgetting(matrix: np.ndarray) -> np.ndarray:
-    """Mean over earlier tasks of the best accuracy before the end minus the last one.
+    """Return the mean over earlier tasks of best accuracy before the end minus last.
+
+    ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
 
     Chaudhry et al. (2018). Accuracies that are not known (NaN) are no candidates. The
     best of several noisy values is biased upwards, so that 0 is not its chance value.

@@ -36,7 +36,9 @@ def smd(a: np.ndarray, b: np.ndarray, *, sd: float) -> float:
 
 
 def variance_ratio(a: np.ndarray, b: np.ndarray) -> float:
-    """Variance of ``a`` over variance of ``b`` (n - 1); balanced between 0.5 and 2.
+    """Return the variance of ``a`` over that of ``b`` (n - 1).
+
+    Shapes ``(n,)`` and ``(m,)``. Sides are balanced between 0.5 and 2.
 
     Raises
     ------
@@ -50,12 +52,17 @@ def variance_ratio(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def ecdf_max(a: np.ndarray, b: np.ndarray) -> float:
-    """Largest distance of the empirical distributions (Kolmogorov-Smirnov)."""
+    """Return the largest distance of the empirical distributions (Kolmogorov-Smirnov).
+
+    Shapes ``(n,)`` and ``(m,)``: a value for each observation of a side.
+    """
     return float(_ecdf_distance(a, b).max())
 
 
 def ecdf_mean(a: np.ndarray, b: np.ndarray) -> float:
-    """Mean distance of the empirical distributions over all observations of both.
+    """Return the mean distance of the empirical distributions over all observations.
+
+    Shapes ``(n,)`` and ``(m,)``: a value for each observation of a side.
 
     An observation that occurs twice counts twice.
     """

@@ -82,7 +82,9 @@ def exposure_bits(
 def lower_tail_exposure(
     rank: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
 ) -> np.ndarray:
-    """The same from the other end, ``log2 N - log2(N + 1 - rank)``.
+    """Return exposure from the other end, ``log2 N - log2(N + 1 - rank)``.
+
+    Shape ``(n,)``: one per canary.
 
     A canary that a correction pushed below strings that were never there stands out as
     much as one that was memorised.
@@ -92,9 +94,10 @@ def lower_tail_exposure(
 
 
 def top_k_credit(rank: ArrayLike, *, k: int, ties: ArrayLike = 0) -> np.ndarray:
-    """Chance that a canary is among the first k when its ties are broken at random.
+    """Return the chance that a canary is among the first k, ties broken at random.
 
-    0 or 1 without ties. ``rank`` and ``ties`` as for :func:`exposure_bits`.
+    Shape ``(n,)``: 0 or 1 without ties. ``rank`` and ``ties`` are as for
+    :func:`exposure_bits`.
     """
     ranks, behind = (np.asarray(x, dtype=np.float64) for x in (rank, ties))
     return np.clip((k - ranks + 1) / (behind + 1), 0.0, 1.0)

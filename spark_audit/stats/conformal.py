@@ -81,7 +81,10 @@ def conformal_p(
 
 
 def simes(p: ArrayLike) -> float:
-    """One p of several of one cluster (Simes 1986), valid where they go together."""
+    """Return one p of several of one cluster, valid where they go together.
+
+    Shape ``(n,)``. Source: Simes (1986).
+    """
     ordered = np.sort(np.asarray(p, np.float64))
     return float((ordered * len(ordered) / np.arange(1, len(ordered) + 1)).min())
 

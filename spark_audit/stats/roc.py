@@ -59,7 +59,9 @@ def auc(members: ArrayLike, non_members: ArrayLike) -> float:
 
 
 def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
-    """Share of members above the strictest threshold that the budget allows.
+    """Return the share of members above the strictest threshold that the budget allows.
+
+    Scores have the shapes ``(n_members,)`` and ``(n_non_members,)``.
 
     With ``k = floor(fpr n)``, the threshold is the (k+1)-th largest non-member score
     and a row must exceed it: at most k non-members do, so the achieved rate is never
@@ -112,7 +114,10 @@ def chance_band(n1: int, n0: int, fpr: float) -> Band:
 
 
 def placements(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """AUC; share of ``y`` below each ``x``; share of ``x`` above each ``y``."""
+    """Return the AUC, the share of ``y`` below each ``x``, and of ``x`` above ``y``.
+
+    Shapes ``(n,)`` and ``(m,)``.
+    """
     above, below = _ranks(x, y) / len(y), 1 - _ranks(y, x) / len(x)
     return float(above.mean()), above, below
 
@@ -134,7 +139,13 @@ def _side(scores: ArrayLike, name: str) -> np.ndarray:
 
 
 def checked(scores: ArrayLike) -> np.ndarray:
-    """Float64 scores, refused when one is NaN; infinite ones can be ordered."""
+    """Return scores of any shape as float64; infinite ones can be ordered.
+
+    Raises
+    ------
+    NotEstimableError
+        If a score is NaN.
+    """
     values = np.asarray(scores, dtype=np.float64)
     if np.isnan(values).any():
         raise NotEstimableError("a score is NaN")
