@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Collection
 from json import dumps
 from pathlib import Path
@@ -35,6 +36,7 @@ def report(
     against: Annotated[
         Path | None, Parameter(group=options.WHAT, metavar="REPORT")
     ] = None,
+    open_page: Annotated[bool, Parameter(name="--open", negative="")] = False,
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -47,6 +49,8 @@ def report(
     against
         Print the figures of another report's checkpoints of the same names next to
         these (reports/paper: SPARK's paper).
+    open_page
+        Open report.html in a browser.
     """
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.folder import write_report
@@ -58,6 +62,9 @@ def report(
     if json and against is not None:
         what = "prints tables for readers"
         raise InputError(what, where="--against", fix="leave out --json")
+    if open_page and formats and "html" not in formats:
+        what = "opens report.html, which is not among the formats"
+        raise InputError(what, where="--open", fix="add html to --format")
     folder, content = opened(folder)
     source = None if manifest is None else manifest_of(content, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.
@@ -73,6 +80,8 @@ def report(
         manifest=source,
         show_text=show_text,
     )
+    if open_page:
+        webbrowser.open((folder / "report.html").resolve().as_uri())
     if json:
         tell_json(content.model_dump(mode="json"))
         return

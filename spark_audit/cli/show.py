@@ -11,7 +11,7 @@ from spark_audit.cli.glance import show_glance
 from spark_audit.report import attacks, first_screen, standings
 from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.cells import ReportTable, records_table
-from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.disclosure.shared import rounded_for_owner
 from spark_audit.report.glance import glance
 from spark_audit.report.tables import tables
 from spark_audit.results import OF_REPORT, Report, by_severity
@@ -20,7 +20,7 @@ from spark_audit.terminal.console import show_line, show_table, stdout, tell, te
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
     """Print a report at a glance; without an attack, or if asked for, all there is."""
-    report = _as_on_pages(report)
+    report = rounded_for_owner(report)
     answer = glance_of(report)
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
@@ -61,16 +61,6 @@ def _show_guards(report: Report) -> None:
         word = sentences.render(f"page.guard_{state}")
         place = f" ({guard.checkpoint})" if guard.checkpoint else ""
         show_line(f"{word}: {guard.title}{place}: {guard.detail}")
-
-
-def _as_on_pages(report: Report) -> Report:
-    """The report rounded as every file has it; nothing is withheld from its owner."""
-    shared = disclosed(report)
-    parts = {}
-    for name in ("results", "contrasts", "findings", "guards"):
-        pairs = zip(getattr(report, name), getattr(shared, name), strict=True)
-        parts[name] = [own if told.withheld else told for own, told in pairs]
-    return shared.model_copy(update=parts)
 
 
 MIN_TABLE_COLUMNS = 120

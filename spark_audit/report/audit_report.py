@@ -7,16 +7,20 @@ imports what stands on them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report import folder as report_folder
+from spark_audit.report.at_a_glance import Glance, glance_of
+from spark_audit.report.disclosure.shared import rounded_for_owner
 from spark_audit.report.figures import drawing
 from spark_audit.report.frames import report_frame
 from spark_audit.report.gate.judge import RuleOutcome, check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
 from spark_audit.report.standings import Standing, standings
+from spark_audit.report.writers.pages import notebook_html
 from spark_audit.results import Report
 
 if TYPE_CHECKING:
@@ -72,6 +76,17 @@ class AuditReport(Report):
             If there is no such figure, or the report holds nothing for it.
         """
         return drawing.plot(self, name)
+
+    @property
+    def glance(self) -> Glance | None:
+        """The answer, with matrix and next steps; None where no audit attacks."""
+        return glance_of(rounded_for_owner(self))
+
+    def _repr_html_(self) -> str:
+        """Return the answer as a notebook shows it."""
+        return (
+            notebook_html(rounded_for_owner(self)) or f"<pre>{escape(repr(self))}</pre>"
+        )
 
     @property
     def standings(self) -> list[Standing]:

@@ -8,6 +8,7 @@ from made_reports import figure, guard, made_report, said
 
 from spark_audit.cli.glance import show_glance
 from spark_audit.report.at_a_glance import few_names, glance_of
+from spark_audit.report.audit_report import AuditReport
 from spark_audit.report.consequences import consequence_sentence
 from spark_audit.report.writers import markdown, pages
 from spark_audit.report.writers.writer import WriterInput
@@ -65,6 +66,18 @@ def test_all_formats_say_the_same(capsys, monkeypatch, tmp_path):
 def test_a_report_without_an_attack_has_no_answer():
     made = made_report("base", results=[figure("base", "rank|top1_rate|pii")])
     assert glance_of(made) is None
+    in_notebook = AuditReport.of(made)
+    assert in_notebook.glance is None
+    assert in_notebook._repr_html_().startswith("<pre>Report(")
+
+
+def test_a_notebook_shows_the_answer():
+    html = AuditReport.of(many(3))._repr_html_()
+    glance = AuditReport.of(many(3)).glance
+    assert glance is not None
+    assert html.count("<tr") == 1 + len(glance.matrix.rows)
+    assert glance.headline in html
+    assert "#guards" not in html
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from made_reports import figure, guard, made_report, said
 
+from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_report
@@ -290,3 +291,15 @@ def test_a_report_whose_sentence_cannot_be_rendered_is_refused(
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match="no sentence of its facts"):
         read_report(tmp_path)
+
+
+def test_the_page_is_opened_in_a_browser_if_asked(tmp_path, monkeypatch, capsys):
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    write_report(made_report("base"), tmp_path / "r", formats=("json",))
+    call = ["report", str(tmp_path / "r"), "--open"]
+    assert command_line([*call, "--format", "md"]) == 2
+    assert "add html to --format" in capsys.readouterr().err
+    assert opened == []
+    assert command_line([*call, "--format", "html"]) == 0
+    assert opened == [(tmp_path / "r" / "report.html").resolve().as_uri()]

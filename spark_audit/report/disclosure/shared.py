@@ -69,3 +69,16 @@ def disclosed(report: Report) -> Report:
             },
         }
     )
+
+
+def rounded_for_owner(report: Report) -> Report:
+    """Return a report rounded as shared files have it, with nothing withheld.
+
+    Who has ``report.json`` may see every figure; rounded ones are those of the pages.
+    """
+    shared = disclosed(report)
+    parts = {}
+    for name in ("results", "contrasts", "findings", "guards"):
+        pairs = zip(getattr(report, name), getattr(shared, name), strict=True)
+        parts[name] = [own if told.withheld else told for own, told in pairs]
+    return shared.model_copy(update=parts)

@@ -212,6 +212,15 @@ def _numeric(table: ReportTable) -> list[bool]:
     return [bool(column) and all(column) for column in told]
 
 
+def notebook_html(report: Report) -> str:
+    """Return a report at a glance as HTML for a notebook; empty where it has none."""
+    answer = glance_of(report)
+    if answer is None:
+        return ""
+    template = environment().get_template("notebook.html")
+    return template.render(answer=answer, report=report)
+
+
 MAX_EXPOSED_ROWS = 10
 """The most exposed rows that are told of each checkpoint."""
 
