@@ -114,9 +114,15 @@ def test_every_metric_has_its_row():
 
 def test_the_page_on_reading_is_about_the_report_that_is_kept():
     kept = (ROOT / "reports/demo/report.md").read_text(encoding="utf-8")
-    figures = re.findall(r"[\d.]+% \w+ likely \[[^]]+\]", PAGES["reading.md"])
-    assert len(figures) == 2
-    assert all(figure in kept for figure in figures)
+    page = PAGES["reading.md"]
+    (line,) = code(page)
+    assert line.strip() in kept
+    cells = re.findall(r"`(● [^`]+|○ [^`]+)`", page)
+    assert len(cells) == 4
+    for cell in cells:
+        assert f"| {cell} |" in kept
+    (limits,) = re.findall(r"`(Nothing found; at most [^`]+)`", page)
+    assert limits in kept
 
 
 def test_the_house_is_drawn_as_it_stands():

@@ -23,7 +23,6 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from spark_audit.stats.canary_ranks import exposure_bits
 from spark_audit.stats.estimate import Bound, RateSide
 from spark_audit.stats.intervals import FEW_EVENTS, clopper_pearson, rate_estimate
 
@@ -264,6 +263,9 @@ def exposure_at_most(mean: float, n: int, size: int, *, level: float) -> float:
     single test; Student's t misses both where no canary of a few was remembered, since
     nothing then tells of the spread.
     """
+    # Only canaries need it: an audit of its own loads no other.
+    from spark_audit.stats.canary_ranks import exposure_bits
+
     bits = exposure_bits(np.arange(1.0, size + 1), size)
 
     def favoured(tilt: float) -> np.ndarray:
