@@ -34,7 +34,7 @@ extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser"]
 nitpicky = True  # a reference to what does not exist is a warning
 root_doc = "README"
 include_patterns = ["docs/*.md", "*.md", "benchmarks/*.md", "reports/README.md"]
-include_patterns += ["reports/claims/*/claims.md"]
+include_patterns += ["docs/audits/*.md", "reports/claims/*/claims.md"]
 exclude_patterns = [".*", "benchmarks/sentences.md"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
@@ -82,13 +82,35 @@ docs/tutorial
 docs/data
 docs/recipes
 docs/checkpoints
-docs/audits
 docs/metrics
 docs/limits
 docs/reports-and-gate
 docs/training
 docs/integrations
 docs/comparison
+```
+
+```{toctree}
+:hidden:
+:caption: Audits
+
+docs/audits
+docs/audits/common
+docs/audits/matched
+docs/audits/canary
+docs/audits/epsilon
+docs/audits/twins
+docs/audits/mia
+docs/audits/other-tools
+docs/audits/extract
+docs/audits/series
+docs/audits/stages
+docs/audits/rank
+docs/audits/nll
+docs/audits/noise
+docs/audits/utility
+docs/audits/persons
+docs/audits/relearn
 ```
 
 ```{toctree}

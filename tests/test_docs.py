@@ -1,6 +1,7 @@
 """What README and CONTRIBUTING show is what the program does."""
 
 import doctest
+import html
 import json
 import re
 import shlex
@@ -23,9 +24,9 @@ from spark_audit.report.standings import SHAPES
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PAGES = {
-    path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")
-}
+DOCS = ROOT / "docs"
+AUDITS = [path.read_text(encoding="utf-8") for path in DOCS.glob("audits/*.md")]
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
 COMMANDS = conf.commands()
 MOST_LINES = 150
 
@@ -123,6 +124,17 @@ def test_the_page_on_reading_is_about_the_report_that_is_kept():
         assert f"| {cell} |" in kept
     (limits,) = re.findall(r"`(Nothing found; at most [^`]+)`", page)
     assert limits in kept
+
+
+def test_the_pages_of_audits_show_cells_and_lines_of_the_report_that_is_kept():
+    kept = (ROOT / "reports/demo/report.html").read_text(encoding="utf-8")
+    words = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", kept)).split())
+    pages = "\n".join(AUDITS)
+    lines = "".join(code(pages, "text")).splitlines()
+    cells = set(re.findall(r"`([●○] [^`]+)`", pages))
+    assert len(lines) == 5
+    assert len(cells) == 11
+    assert [one for one in [*lines, *cells] if one not in words] == []
 
 
 def test_the_house_is_drawn_as_it_stands():

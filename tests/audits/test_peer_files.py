@@ -22,7 +22,7 @@ from spark_audit.audits.mia.referee import given_files, read_scores
 from spark_audit.errors import InputError
 
 PEERS = Path(__file__).parent / "peers"
-AUDITS = (Path(__file__).parents[2] / "docs" / "audits.md").read_text(encoding="utf-8")
+AUDITS = (Path(__file__).parents[2] / "docs/audits/other-tools.md").read_text("utf-8")
 ROWS = read_rows(PEERS / "rows.jsonl")
 TEXTS = [json.loads(line) for line in (PEERS / "rows.jsonl").read_text().splitlines()]
 LOSS = pd.read_csv(PEERS / "loss.csv", dtype={"id": str}).set_index("id")["loss"]
