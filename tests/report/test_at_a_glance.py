@@ -68,7 +68,7 @@ def test_a_report_without_an_attack_has_no_answer():
     assert glance_of(made) is None
     in_notebook = AuditReport.of(made)
     assert in_notebook.glance is None
-    assert in_notebook._repr_html_().startswith("<pre>Report(")
+    assert in_notebook._repr_html_().startswith("<pre>AuditReport(")
 
 
 def test_a_notebook_shows_the_answer():
