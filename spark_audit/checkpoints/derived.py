@@ -169,8 +169,6 @@ def _descend(
         falling.step()
 
 
-# --- rounding and merging -------------------------------------------------------------
-
 WEIGHTS_PER_SCALE = 32
 """Weights that share a scale at 4 bits; at 8 bits a whole row does."""
 _WITHOUT: tuple[object, ...] = (None, False, [], {}, "none")

@@ -143,8 +143,6 @@ class Loaded:
             yield self.model
 
 
-# --- a model in memory, scored as it stands ------------------------------------------
-
 NOT_HASHED = "not hashed: a model in memory"
 """Stands for the hash of weights that are still being trained."""
 

@@ -272,8 +272,6 @@ def walk(value: object) -> Iterator[tuple[str, object]]:
     return ((str(key), one[key]) for one in objects(value) for key in one)
 
 
-# --- other libraries ------------------------------------------------------------------
-
 # Whether the hub was switched off before we did.
 _before: list[bool] = []
 

@@ -307,8 +307,6 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, object]) -> str:
     return sha256_json({"config": json.dumps(kept, sort_keys=True), "files": named})
 
 
-# --- what spark-train writes beside ---------------------------------------------------
-
 NOISE_FILE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
 _COPY = "copy the file of its run next to the adapter"

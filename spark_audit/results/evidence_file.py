@@ -92,9 +92,6 @@ def opened_evidence(
         raise OutputError(what, where=str(path), fix=AGAIN) from error
 
 
-# --- before anything is decoded -------------------------------------------------------
-
-
 def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
     """Return what the file says of itself, checked."""
     raw = (file.schema_arrow.metadata or {}).get(b"evidence")
@@ -185,9 +182,6 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-# --- units ----------------------------------------------------------------------------
-
-
 def _units(
     file: pq.ParquetFile,
     about: _About,
@@ -264,9 +258,6 @@ def _check_type(name: str, column: pa.ChunkedArray, wanted: Range | None) -> Non
 def _check_range(name: str, values: np.ndarray, wanted: Range) -> None:
     if fault := wanted.fault(values):
         raise _UnfitError(f"{fault}: {name}")
-
-
-# --- scores ---------------------------------------------------------------------------
 
 
 def _scores(

@@ -45,8 +45,6 @@ from spark_audit.sentences import DECIMALS, knows, render, under
 if TYPE_CHECKING:
     import pandas as pd
 
-# --- templates ------------------------------------------------------------------------
-
 FIRST_SCREEN_FUNCTIONS = (
     *(
         first_screen.advice,
@@ -136,9 +134,6 @@ def facts(report: Report) -> dict[str, Any]:
     }
 
 
-# --- the page, and the sheet that is filed --------------------------------------------
-
-
 def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``report.html``; no text of an example is ever in it."""
     drawn = how.drawn()
@@ -167,9 +162,6 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
         "places": {section["name"]: key for key, section in sections.items()},
     }
     yield File("report.html", made.get_template("page.html").render(shared))
-
-
-# --- sections -------------------------------------------------------------------------
 
 
 def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, Any]]:
@@ -327,9 +319,6 @@ def _planted(report: Report) -> int:
             if row.metric == metric:
                 counts.append(row.n)
     return max(counts, default=0)
-
-
-# --- the most exposed rows ------------------------------------------------------------
 
 
 def exposed(

@@ -129,9 +129,6 @@ FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
 """How a formula begins, in full width too."""
 
 
-# --- who is shown to have been trained on ---------------------------------------------
-
-
 def write_named(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
     """``named_rows.csv`` and ``named_sources.csv``, where they are asked for by name.
 
