@@ -107,5 +107,7 @@ def _at_most(finding: Finding) -> str:
     if finding.detected or finding.at_most is None:
         return ""
     size = effect_size(finding, finding.at_most)
+    if size is None:
+        return ""
     limit = effect_text(finding.audit, size, finding.unit)
     return render("matrix.figures.at_most", limit=limit)

@@ -163,7 +163,7 @@ def cell_of(tried: Tried) -> MatrixCell:
         if tried.bounded is not None:
             size = effect_size(tried.bounded, tried.bounded.at_most)
             limit = effect_text(tried.audit, size, tried.bounded.unit)
-            effect = render("matrix.at_most", limit=limit)
+            effect = render("matrix.at_most", limit=limit) if limit else ""
         return MatrixCell(audit=tried.audit, kind="nothing", effect=effect)
 
     if tried.outcome == "not tested":
@@ -181,8 +181,13 @@ def _why(tried: Tried) -> str:
 
 
 def effect_size(finding: Finding, end: float | None) -> float | None:
-    """Return how far a figure is from no effect: above 0 is more of a leak."""
-    return None if end is None else leak_of(finding, end)
+    """Return how far a figure is from no effect: above 0 is more of a leak.
+
+    None where either is not known: a null that is withheld is not 0.
+    """
+    if end is None or finding.null is None:
+        return None
+    return leak_of(finding, end)
 
 
 def effect_text(audit: str, size: float | None, unit: str) -> str:

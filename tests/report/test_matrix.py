@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from made_reports import figure, made_report, said
 
+from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures_line import figures_line
 from spark_audit.report.matrix import CELL_MARKS, MatrixCell, matrix_of
 from spark_audit.report.standings import standings
@@ -140,3 +141,24 @@ def test_at_most_stands_in_the_line_where_nothing_was_found_alone():
 
 def test_a_finding_without_figures_has_an_empty_line():
     assert figures_line(said("matched", "a", "not_tested")) == ""
+
+
+def test_the_last_digit_of_a_sum_takes_no_null_from_a_shared_finding():
+    """A null that is lost would be read as 0, and a limit of ×13 as ×35."""
+    row = figure("a", "canary|exposure_mean|ssn", 2.735299945852379, unit="bits")
+    row = row.model_copy(update={"null": 1.405, "low": 1.41, "high": 4.06})
+    finding = Finding.on(
+        row, "nothing_shown", "said", facts={"text": "x.", "otherwise": "y."}, p=0.1
+    )
+    changed = {"value": 2.7352999458523786, "at_most": 5.122}
+    finding = finding.model_copy(update=changed)
+    assert finding.value != row.value
+    made = made_report("base", "a", results=[row], findings=[finding])
+    (shown,) = disclosed(made).findings
+    assert shown.null == pytest.approx(1.4, abs=0.05)
+    assert (shown.low, shown.high) != (None, None)
+
+
+def test_without_a_null_there_is_no_limit():
+    finding = memory("a", "nothing_shown", 0.01, at_most=-0.1, null=None)
+    assert cell(finding).text == "○"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,6 +78,13 @@ def figure_place(one: Row | Finding) -> tuple[str, ...]:
     return (one.audit, one.checkpoint, metric, one.of, one.group)
 
 
+def _is_same(figure: float | None, other: float | None) -> bool:
+    """Return whether two figures are one: sums in another order differ at the end."""
+    if figure is None or other is None:
+        return figure is other
+    return math.isclose(figure, other, rel_tol=1e-9, abs_tol=1e-12)
+
+
 def shown_finding(
     finding: Finding,
     report: Report,
@@ -86,9 +94,13 @@ def shown_finding(
     """The same claim, its figures rounded or withheld as those of its rows."""
     alike = by_place.get(figure_place(finding), [])
     units = {finding.unit} if finding.unit else {row.unit for row in alike}
-    own = [r for r in alike if r.value == finding.value and r.unit in units]
+    own = [r for r in alike if _is_same(r.value, finding.value) and r.unit in units]
     # Over sources and over seeds the value is the same, and the interval is not.
-    own.sort(key=lambda r: (r.low, r.high) != (finding.low, finding.high))
+    own.sort(
+        key=lambda r: (
+            not _is_same(r.low, finding.low) or not _is_same(r.high, finding.high)
+        )
+    )
     gone = any(shown[row_key(row)].withheld for row in own or alike)
     sizes = filter(None, (row.clusters for row in own or alike))
     clusters = min(sizes, default=report.manifest.n_clusters)
