@@ -61,7 +61,8 @@ def show_glance(glance: Glance) -> None:
     lines = _lines_of_consequences(glance.consequences)
     if glance.exposed:
         kinds = [f"{exposed.kind} {exposed.effect}" for exposed in glance.exposed]
-        lines.append((render("glance.most_exposed"), ", ".join(kinds)))
+        text = f"{glance.whose_kinds} {', '.join(kinds)}"
+        lines.append((glance.exposed_label, text))
     for state, step in glance.next_steps.items():
         lines.append((f"{render('page.next')} {SHAPES[state]}", step))
     if glance.not_run:

@@ -51,6 +51,7 @@ class ExposedKind:
     low: float
     value: float
     high: float
+    is_less_likely: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,17 @@ class Glance:
     surety: str
     not_tested: str
     checks: str
+
+    @property
+    def exposed_label(self) -> str:
+        """Return whether the exposed kinds became more or less likely, in words."""
+        is_less_likely = any(kind.is_less_likely for kind in self.exposed)
+        return render("glance.less_likely" if is_less_likely else "glance.most_exposed")
+
+    @property
+    def whose_kinds(self) -> str:
+        """Return of which checkpoint the kinds are, and that they are exploratory."""
+        return render("glance.whose_kinds", checkpoint=self.exposed[0].checkpoint)
 
 
 def glance_of(report: Report) -> Glance | None:
@@ -212,6 +224,7 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
                 low=near / longest,
                 value=abs(row.value) / longest,
                 high=far / longest,
+                is_less_likely=row.value > 0,
             )
         )
     return kinds

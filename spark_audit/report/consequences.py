@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spark_audit.audits import about
 from spark_audit.audits.strongest_leaks import strongest_leaks
 from spark_audit.report.figures_line import figures_line
 from spark_audit.report.matrix import effect_size, effect_text
 from spark_audit.report.standings import SHAPES, Standing, State, method_of
-from spark_audit.results import Finding
+from spark_audit.results import Finding, grouped
 from spark_audit.sentences import capitalised, knows, optional, render
 from spark_audit.sentences.effects import effect_in_words
 from spark_audit.sentences.renderer import likelier, listed
@@ -50,11 +49,20 @@ class Consequence:
 
 @dataclass(frozen=True)
 class Limit:
-    """How much could still be there in one checkpoint, where nothing was found."""
+    """How much could still be there in one checkpoint, where nothing was found.
+
+    ``finding`` is the test that bounds it, and ``size`` how far its limit is from no
+    effect.
+    """
 
     checkpoint: str
+    finding: Finding
     size: float
-    unit: str
+
+    @property
+    def text(self) -> str:
+        """Return the limit on the scale of its attack."""
+        return effect_text(self.finding.audit, self.size, self.finding.unit)
 
 
 def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
@@ -62,18 +70,19 @@ def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
     leaking = [standing for standing in standings if standing.detections]
     for standing in leaking[:MAX_CONSEQUENCES]:
         severest = standing.detections[0]
+        # Of several seeds it may be true of one alone, which then has its name here.
         yield Consequence(
             state=standing.state,
-            names=(standing.name,),
+            names=(severest.checkpoint or standing.name,),
             sentence=consequence_sentence(severest),
             figures=figures_line(severest),
         )
 
-    others = leaking[MAX_CONSEQUENCES:]
-    if others:
+    others = grouped(leaking[MAX_CONSEQUENCES:], lambda standing: standing.state)
+    for state, of_state in others.items():
         yield Consequence(
-            state=others[0].state,
-            names=tuple(standing.name for standing in others),
+            state=state,
+            names=tuple(standing.name for standing in of_state),
             sentence=render("glance.see_matrix"),
         )
 
@@ -82,7 +91,7 @@ def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
         yield Consequence(
             state="NO LEAK FOUND",
             names=tuple(standing.name for standing in clean),
-            sentence=nothing_found(clean, _audit_of_memory(clean[0]), standings),
+            sentence=nothing_found(clean, _first_bounded_audit(clean), standings),
         )
 
 
@@ -125,8 +134,14 @@ def consequence_sentence(finding: Finding) -> str:
 
     # A change of NLL is said as it stands: which way it goes is part of the words.
     if finding.unit == "nats":
-        return render(key, effect=likelier(finding))
-    return render(key, effect=effect_in_words(abs(size), finding.unit))
+        effect = likelier(finding)
+    else:
+        effect = effect_in_words(abs(size), finding.unit)
+
+    # What it is held against depends on the test: the base, held-out ones or chance.
+    than_key = f"audit.{finding.audit}.than"
+    than = render(than_key, finding=finding) if knows(than_key) else ""
+    return render(key, effect=effect, than=than)
 
 
 def nothing_found(
@@ -145,55 +160,64 @@ def nothing_found(
     limits = _limits(clean, audit)
     if not limits:
         return render("glance.nothing")
-    return " ".join(
-        filter(None, [_range(limits, audit), _hidden(limits, audit, found)])
-    )
+
+    sentences = [_range(limits)]
+    bounded = {limit.checkpoint for limit in limits}
+    unbounded = [one.name for one in clean if one.name not in bounded]
+    if unbounded:
+        sentences.append(render("glance.not_known", names=listed(unbounded)))
+
+    hidden = _hidden(limits, found)
+    if hidden:
+        sentences.append(hidden)
+    return " ".join(sentences)
 
 
-def _range(limits: Sequence[Limit], audit: str) -> str:
+def _range(limits: Sequence[Limit]) -> str:
     """Return the smallest and the largest limit in a sentence."""
-    scale = optional(f"audit.{audit}.scale")
+    scale = optional(f"audit.{limits[0].finding.audit}.scale")
     least = min(limits, key=lambda limit: limit.size)
     most = max(limits, key=lambda limit: limit.size)
-    low = effect_text(audit, least.size, least.unit)
-    high = effect_text(audit, most.size, most.unit)
-    if low == high:
-        return render("glance.nothing_at_most", limit=high, scale=scale)
+    if least.text == most.text:
+        return render("glance.nothing_at_most", limit=most.text, scale=scale)
 
     return render(
         "glance.nothing_from_to",
-        low=low,
+        low=least.text,
         least=least.checkpoint,
-        high=high,
+        high=most.text,
         most=most.checkpoint,
         scale=scale,
     )
 
 
-def _hidden(limits: Sequence[Limit], audit: str, found: Sequence[Standing]) -> str:
-    """Return which checkpoints could hide the strongest leak; empty: none could."""
+def _hidden(limits: Sequence[Limit], found: Sequence[Standing]) -> str:
+    """Return which checkpoints could hide the strongest leak; empty: none could.
+
+    What reads the same as the leak counts: a reader could not tell the two apart.
+    """
     findings = [finding for standing in found for finding in standing.detections]
-    strongest = strongest_leaks(findings).get(audit)
+    strongest = strongest_leaks(findings).get(limits[0].finding.audit)
     if strongest is None:
         return ""
 
-    unit = strongest.finding.unit
-    names = [
-        limit.checkpoint
-        for limit in limits
-        if limit.unit == unit and limit.size >= strongest.effect
-    ]
+    leak = strongest.finding
+    leak_text = effect_text(leak.audit, strongest.effect, leak.unit)
+    names = []
+    for limit in limits:
+        could_hide = strongest.could_hide(limit.finding)
+        if could_hide or (could_hide is not None and limit.text == leak_text):
+            names.append(limit.checkpoint)
     if not names:
         return ""
-    leaking = strongest.finding.checkpoint
-    return render("glance.could_hide", names=listed(names), leaking=leaking)
+    return render("glance.could_hide", names=listed(names), leaking=leak.checkpoint)
 
 
-def _audit_of_memory(standing: Standing) -> str:
-    """Return the audit that tests memory of identifiers; empty where none was run."""
-    for tried in standing.tried:
-        if about(tried.audit).memory_metric:
-            return tried.audit
+def _first_bounded_audit(clean: Sequence[Standing]) -> str:
+    """Return the first attack that bounds what is left open; empty where none does."""
+    for audit in (tried.audit for tried in clean[0].tried):
+        if _limits(clean, audit):
+            return audit
     return ""
 
 
@@ -208,5 +232,5 @@ def _limits(clean: Sequence[Standing], audit: str) -> list[Limit]:
 
             size = effect_size(finding, finding.at_most)
             if size is not None:
-                limits.append(Limit(standing.name, size, finding.unit))
+                limits.append(Limit(standing.name, finding, size))
     return limits

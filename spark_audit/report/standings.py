@@ -6,7 +6,6 @@ that all formats give the same answer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -59,9 +58,6 @@ RESULTS: tuple[tuple[Outcome, ...], ...] = (
     ("void", "confounded"),
 )
 """Outcomes that tell something, and those of which nothing can be concluded."""
-
-OUTCOME_SIGNS: dict[Outcome, str] = dict(zip(OUTCOMES, "●××–○", strict=True))
-"""Signs of what an attack came to: they differ without colour."""
 
 
 @dataclass(frozen=True)
@@ -176,17 +172,6 @@ class Standing:
         stops = any(SEVERITY["membership"] <= one.severity for one in self.detections)
         return not stops and self.state != "NOT TESTED"
 
-    @property
-    def missed(self) -> float | None:
-        """The smallest change of memory that its test would have detected, nats.
-
-        ``None`` where it detected one, or there is no such test.
-        """
-        if self.memory is None:
-            return None
-        clean = {tried.audit for tried in self.tally.get("not shown", ())}
-        return self.memory.mde if self.memory.audit in clean else None
-
     def doubt_of(self, audit: str) -> str:
         """Return why nothing can be concluded from an audit's figures, in words.
 
@@ -196,16 +181,6 @@ class Standing:
             if tried.audit == audit and tried.outcome in RESULTS[1]:
                 return outcome_name(tried.outcome)
         return ""
-
-    @property
-    def memory_doubt(self) -> str:
-        """Why nothing can be concluded from its figure of memory; else empty."""
-        return "" if self.memory is None else self.doubt_of(self.memory.audit)
-
-    @property
-    def attacks(self) -> list[Tried]:
-        """All but the one whose figure the memory plot shows."""
-        return [one for one in self.tried if not about(one.audit).memory_metric]
 
     @property
     def unclear(self) -> bool:
@@ -321,16 +296,6 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
         lacking = [""]
     says = "report.untested"
     return [Finding.not_tested(OF_REPORT, says, checkpoint=name) for name in lacking]
-
-
-def reach(found: Sequence[Standing]) -> float | None:
-    """How far from 0 the memory plot goes, nats; ``None`` where it has no figure.
-
-    An interval of few groups may be endless, and is cut.
-    """
-    rows = filter(None, (one.memory for one in found))
-    values = [abs(row.value) for row in rows if row.value is not None]
-    return 1.5 * max(values) + math.log(1.1) if values else None
 
 
 def key_of(state: State) -> str:

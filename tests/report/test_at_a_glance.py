@@ -167,3 +167,51 @@ def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
     assert (name.low, name.value, name.high) == pytest.approx((1 / 3, 2 / 3, 1.0))
     assert email.value == pytest.approx(name.value / 2)
     assert name.effect == f"+{round(100 * math.expm1(0.4))}%"
+
+
+def test_what_a_finding_is_held_against_is_said_of_it():
+    """Without a base twins are held against held-out ones, not against a base."""
+    given: dict[str, Any] = {"value": 1.0, "null": 0.0, "unit": "bits", **TEST}
+    since = consequence_sentence(said("twins", "a", "memory", metric="rise", **given))
+    beside = consequence_sentence(said("twins", "a", "memory", metric="x", **given))
+    assert since.endswith("than at the base model.")
+    assert beside.endswith("than held-out ones.")
+
+
+def test_a_finding_of_one_seed_is_said_of_that_seed():
+    finding = memory("ours[2]", "memory", -0.5)
+    made = report(finding)
+    glance = glance_of(made)
+    assert glance is not None
+    assert glance.consequences[0].names == ("ours[2]",)
+
+
+def test_who_could_hide_as_much_as_a_leak_is_named():
+    leaking = memory("leak", "memory", -math.log(1.12))
+    near = memory("near", "nothing_shown", 0.0, at_most=-math.log(1.119))
+    far = memory("far", "nothing_shown", 0.0, at_most=-math.log(1.05))
+    silent = memory("silent", "nothing_shown", 0.0)
+    glance = glance_of(report(leaking, near, far, silent))
+    assert glance is not None
+    sentence = glance.consequences[-1].sentence
+    assert "near could hide about as much as was found in leak." in sentence
+    assert "How much could be in silent is not known." in sentence
+
+
+def test_kinds_that_became_less_likely_are_not_called_exposed():
+    row = figure(
+        "a",
+        "matched|memory||type:NAME",
+        0.4,
+        low=0.2,
+        high=0.6,
+        null=0.0,
+        null_high=0.0,
+        unit="nats",
+    )
+    made = report(memory("a", "betrays", 0.3))
+    made = made.model_copy(update={"results": [*made.results, row]})
+    glance = glance_of(made)
+    assert glance is not None
+    assert glance.exposed_label == "Less likely"
+    assert glance.whose_kinds == "a (exploratory):"
