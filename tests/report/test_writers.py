@@ -303,3 +303,19 @@ def test_the_page_is_opened_in_a_browser_if_asked(tmp_path, monkeypatch, capsys)
     assert opened == []
     assert command_line([*call, "--format", "html"]) == 0
     assert opened == [(tmp_path / "r" / "report.html").resolve().as_uri()]
+
+
+def test_the_page_does_not_change_with_what_else_is_written(tmp_path):
+    """Else a report whose tables were written after its page would not be verified."""
+    rows = [
+        figure("base", f"rank|top1_rate|pii|type:T{place}", 0.5) for place in range(80)
+    ]
+    leak = said("matched", "a", "memory", "memory.", p=0.01, family="primary")
+    given = made_report("base", "a", results=rows, findings=[leak])
+    folder = tmp_path / "r"
+    write_report(given, folder, formats=("html", "json"))
+    alone = (folder / "report.html").read_bytes()
+    assert b'href="tables/results.csv"' in alone
+    write_report(read_report(folder), folder, formats=("csv", "dossier"))
+    write_report(read_report(folder), folder, formats=("html",))
+    assert (folder / "report.html").read_bytes() == alone

@@ -22,7 +22,8 @@ class PageTable:
     n_lines
         How many there are.
     file
-        CSV file of all, relative to the report's folder; empty: none was written.
+        CSV file of all, relative to the report's folder. The page names it whether or
+        not it lies there: it must not change with what else is written.
     """
 
     table: ReportTable
@@ -44,12 +45,10 @@ def page_table(table: ReportTable, report: Report) -> PageTable:
             line for line in lines if _is_pooled(line) or _is_claimed(line, claims)
         ]
         lines = lines[:MAX_LINES]
-    file = f"tables/{_file_name(table)}.csv"
-    is_written = file in report.files.get("csv", [])
     return PageTable(
         table=replace(table, rows=tuple(lines)),
         n_lines=len(table.rows),
-        file=file if is_written else "",
+        file=f"tables/{_file_name(table)}.csv",
     )
 
 
