@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from spark_audit.checkpoints.server import PAUSES
 from spark_audit.cli.main import run
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
+from spark_audit.scoring import score as scoring
 from spark_audit.scoring import served
-from spark_audit.scoring.store import Store
 
 ROWS, STOPS = 24, 20
 """Requests are for as many rows, and first for some of them that must agree."""
@@ -43,14 +44,24 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
 ):
     done, kept, asked = threading.Event(), threading.Event(), 0
     late: list[int] = []
-    add = Store.add
+    runner = scoring._runner
 
-    def added(*arguments: Any) -> None:
-        add(*arguments)
-        if asked > 4:  # else they are the base's: four rows are asked for the agreement
-            kept.set()
+    def watched(loaded: Any, kind: Any) -> Any:
+        """Run a pass, and tell when a row of the server's was stored."""
+        run = runner(loaded, kind)
+        if loaded.name != "s":
+            return run
 
-    monkeypatch.setattr(Store, "add", added)
+        def rows(*arguments: Any) -> Iterator[Any]:
+            for row in run(*arguments):
+                yield row
+                # Whoever asks for the next one has stored this one.
+                if asked > 4:  # four rows are asked for the agreement
+                    kept.set()
+
+        return rows
+
+    monkeypatch.setattr(scoring, "_runner", watched)
 
     def before(count: int) -> int | None:
         """It gets slow, and somebody presses Ctrl-C; or it is gone."""
