@@ -90,8 +90,10 @@ class Rendered(Strict):
 
     says: Text
     """Key of the sentence in `spark_audit/sentences`."""
+    further: list[Text] = []
+    """Keys of the sentences that follow it. Each is whole: the code chooses them."""
     facts: Mapping[Text, Fact] = {}
-    """What the sentence is rendered from."""
+    """What the sentences are rendered from."""
 
     @property
     def withheld(self) -> bool:
@@ -117,8 +119,9 @@ class Guard(Rendered):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def detail(self) -> str:
-        """What was found, in a sentence."""
-        return sentences.render(self.says, **self.facts)
+        """What was found, in sentences."""
+        keys = [self.says, *self.further]
+        return " ".join(sentences.render(key, **self.facts) for key in keys)
 
 
 Claim = Literal[
@@ -201,15 +204,16 @@ class Finding(Rendered, Figure):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def sentence(self) -> str:
-        """What readers are told."""
-        text = self.text
-        return f"{self.subject}: {text}" if self.subject else capitalised(text)
+        """All that readers are told: the subject, the text and its remarks."""
+        told = " ".join([self.text, *self.remarks])
+        return f"{self.subject}: {told}" if self.subject else capitalised(told)
 
     @property
     def lead(self) -> str:
         """The sentence where its checkpoint stands in front already."""
-        about = f"{self.says}.subject"
-        return self.sentence if sentences.knows(about) else capitalised(self.text)
+        if sentences.knows(f"{self.says}.subject"):
+            return self.sentence
+        return capitalised(" ".join([self.text, *self.remarks]))
 
     @property
     def subject(self) -> str:
@@ -219,10 +223,18 @@ class Finding(Rendered, Figure):
 
     @property
     def text(self) -> str:
-        """The sentence without its subject."""
+        """What is so, without subject, figures and remarks."""
         says = f"{self.says}.withdrawn" if self.withdrawn else self.says
-        keys = ("void", says) if self.voided_by else (says, "ending")
-        return " ".join(filter(None, map(self._rendered, keys)))
+        text = self._rendered(says)
+        return f"{self._rendered('void')} {text}" if self.voided_by else text
+
+    @property
+    def remarks(self) -> list[str]:
+        """The sentences that follow the text, each whole."""
+        keys = [*self.further]
+        if not self.voided_by:
+            keys.append("ending")
+        return [remark for key in keys if (remark := self._rendered(key))]
 
     def _rendered(self, key: str) -> str:
         return sentences.render(key, **self.facts, finding=self)
@@ -283,6 +295,7 @@ class Finding(Rendered, Figure):
         *,
         checkpoint: str = "",
         status: Status = "ok",
+        further: Sequence[str] = (),
         **facts: Fact,
     ) -> Finding:
         """Return that something was not tested, and why."""
@@ -291,6 +304,7 @@ class Finding(Rendered, Figure):
             checkpoint=checkpoint,
             claim="not_tested",
             says=says,
+            further=list(further),
             status=status,
             facts=facts,
         )
@@ -303,6 +317,7 @@ class Finding(Rendered, Figure):
         says: str,
         *,
         facts: Mapping[str, Fact],
+        further: Sequence[str] = (),
         metric: str | OfRow = OF_ROW,
         value: float | None | OfRow = OF_ROW,
         low: float | None | OfRow = OF_ROW,
@@ -348,6 +363,7 @@ class Finding(Rendered, Figure):
             family=family,
             claim=claim,
             says=says,
+            further=list(further),
             facts=facts,
             power=list(power),
             bounds=list(bounds),

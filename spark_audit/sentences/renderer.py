@@ -205,6 +205,11 @@ def hits(counted: object) -> str:
     return render("word.hits", hits=counted)
 
 
+def each(items: Sequence[object], key: str, separator: str = "; ") -> str:
+    """Return the sentence of a key for each item, which it calls ``item``."""
+    return separator.join(render(key, item=item) for item in items)
+
+
 def capitalised(text: str) -> str:
     """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
@@ -214,7 +219,10 @@ FIGURE_FUNCTIONS = (
     *(figure, points, percent, value, drifted, share, number),
     *(probability, p_value, likelier, likelier_interval, effect),
 )
-TEMPLATE_FUNCTIONS = (of_rows, unit_name, hits, capitalised, adjusted_p, listed)
+TEMPLATE_FUNCTIONS = (
+    *(of_rows, unit_name, hits, capitalised, adjusted_p, listed),
+    each,
+)
 """Filters of templates: of figures, and others."""
 
 
