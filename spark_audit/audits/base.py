@@ -579,12 +579,17 @@ def guard(
     *,
     passed: bool | None = None,
     checkpoint: str = "",
+    further: Sequence[str] = (),
 ) -> Guard:
-    """Return a guard, by default a warning, whose sentence is ``guard.SAYS``."""
+    """Return a guard, by default a warning, whose sentence is ``guard.SAYS``.
+
+    ``further`` are the keys of the sentences that follow it, without ``guard.``, too.
+    """
     return Guard(
         name=name,
         checkpoint=checkpoint,
         passed=passed,
         says=f"guard.{says}",
+        further=[f"guard.{key}" for key in further],
         facts=dict(facts),
     )

@@ -182,6 +182,7 @@ class AboveTexts:
         p: float,
         power: Sequence[Power],
         bounds: Sequence[Bound],
+        further: Sequence[str] = (),
     ) -> Finding:
         """Return a finding that claims by how much a score exceeds the bar.
 
@@ -195,6 +196,7 @@ class AboveTexts:
             row,
             claim,
             says,
+            further=further,
             facts=facts,
             metric=f"auc{EXCESS}",
             value=excess.value,
