@@ -13,20 +13,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_audit.data.encoding import (
-    encode,
-)
+from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.occurrences import folded, string_of
 from spark_audit.manifest import schema
-from spark_audit.scoring.items import Item
-
-if TYPE_CHECKING:
-    pass
 from spark_audit.manifest.encodings import Encodings, key_of, parts_of
+from spark_audit.scoring.items import Item
 
 CUE = 4
 """Tokens directly before an identifier that count as its cue **[ours]**."""
@@ -52,7 +46,10 @@ ASSOCIATIONS = {"association": 0, "association2": 1, "association3": 2}
 
 @dataclass(frozen=True)
 class CuedIdentifier:
-    """An identifier in its row, and the row whose context stands before its cue."""
+    """An identifier in its row, and the row whose context stands before its cue.
+
+    ``other`` is None where no row can lend a context.
+    """
 
     example: schema.ManifestExample
     span: schema.ManifestSpan
@@ -64,32 +61,47 @@ class CuedIdentifier:
         return self.example.text[self.span.start : self.span.end].strip()
 
     def question(self, prompt: str) -> str:
-        """The sentence about its row's nearest NAME; empty where the row has none.
+        """Return a sentence about its row's nearest NAME; empty where there is none.
 
         "The email address of NAME, phone number 555-0142, is ", with the nearest
         identifiers of other types.
         """
-        row, own = self.example, folded(self.text)
         if self.span.type not in TYPE_NOUNS:
             return ""
-        near = sorted(row.spans, key=lambda one: abs(one.start - self.span.start))
-        told: dict[str, str] = {}
-        for one in near:
-            value = row.text[one.start : one.end].strip()
-            if one.type != self.span.type and own not in folded(value):
-                told.setdefault(one.type, value)
-        name, more = told.pop("NAME", ""), ASSOCIATIONS[prompt]
-        further = [
-            f"{TYPE_NOUNS[kind]} {value}"
-            for kind, value in told.items()
-            if kind in TYPE_NOUNS
+
+        nearest = self._nearest_of_other_types()
+        name = nearest.pop("NAME", "")
+        asides = [
+            f", {TYPE_NOUNS[type_name]} {value}"
+            for type_name, value in nearest.items()
+            if type_name in TYPE_NOUNS
         ]
-        if not name or len(further) < more:
+        n_asides = ASSOCIATIONS[prompt]
+        if not name or len(asides) < n_asides:
             return ""
-        asides = "".join(f", {one}" for one in further[:more])
-        return (
-            f"The {TYPE_NOUNS[self.span.type]} of {name}{asides}{',' * bool(more)} is "
+
+        noun = TYPE_NOUNS[self.span.type]
+        if n_asides == 0:
+            return f"The {noun} of {name} is "
+
+        return f"The {noun} of {name}{''.join(asides[:n_asides])}, is "
+
+    def _nearest_of_other_types(self) -> dict[str, str]:
+        """Return the nearest identifier of each other type in the row, nearest first.
+
+        What contains the identifier itself would give it away.
+        """
+        row = self.example
+        string = folded(self.text)
+        by_distance = sorted(
+            row.spans, key=lambda span: abs(span.start - self.span.start)
         )
+        nearest: dict[str, str] = {}
+        for span in by_distance:
+            value = row.text[span.start : span.end].strip()
+            if span.type != self.span.type and string not in folded(value):
+                nearest.setdefault(span.type, value)
+        return nearest
 
 
 TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE}
@@ -99,86 +111,146 @@ PROMPTS = (*TAILS, *ASSOCIATIONS)
 
 
 def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
-    """Keys of all identifiers that prompts can ask for; canaries' parts are none."""
-    return [
-        key_of(prompt, start, example)
-        for (example, start), asked in _all_asked(manifest).items()
-        for prompt in prompts
-        if (asked.other if prompt == "cue" else True)
-        and (asked.question(prompt) if prompt in ASSOCIATIONS else True)
-    ]
+    """Return the keys of all identifiers that prompts can ask for.
+
+    Parts of canaries are none.
+    """
+    keys = []
+    for (example_id, start), identifier in _all_asked(manifest).items():
+        for prompt in prompts:
+            if prompt == "cue" and identifier.other is None:
+                continue
+            if prompt in ASSOCIATIONS and not identifier.question(prompt):
+                continue
+            keys.append(key_of(prompt, start, example_id))
+    return keys
 
 
 def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
-    """Identifiers behind prompts, in the order of their keys."""
-    known, found = _all_asked(texts.manifest), list[Item]()
+    """Return identifiers behind prompts, in the order of their keys."""
+    identifiers = _all_asked(texts.manifest)
+    items = []
     for key in keys:
-        prompt, place, example = parts_of(key)
-        one = known[example, int(place)]
+        prompt, start, example_id = parts_of(key)
+        identifier = identifiers[example_id, int(start)]
         if prompt in ASSOCIATIONS:
-            question = one.question(prompt)
-            (text,) = encode(texts.loaded.tokenizer, [question + one.text])
-            start = len(question)
-            tokens = text.span(start, start + len(one.text))
-            assert tokens is not None  # it is annotated, and so it shows something
-            first, last, _ = tokens
-            before = text.ids[:first]
+            items.append(_association_item(key, identifier, prompt, texts))
         else:
-            text, start = texts[example], one.span.start
-            assert one.span.tokens is not None
-            first, last = one.span.tokens
-            lead, body = _before(one.example, one.span, texts)
-            lent = body[:0]
-            if prompt == "cue":
-                assert one.other is not None
-                theirs = one.other.identifiers[-1][0]
-                lent = _before(one.other, theirs, texts)[1][:-CUE][
-                    -MAX_TOKENS_BEFORE_CUE:
-                ]
-            before = np.concatenate([lead, lent, body[-TAILS[prompt] :]])
-        written = np.clip(text.end[first:last] - start, 0, None)
-        ids = np.concatenate([before, text.ids[first:last]])
-        positions = np.concatenate([np.full(len(before), -1), written])
-        found.append(Item(key, ids, positions.astype(np.int32)))
-    return found
+            items.append(_tail_item(key, identifier, prompt, texts))
+    return items
+
+
+def _association_item(
+    key: str, identifier: CuedIdentifier, prompt: str, texts: Encodings
+) -> Item:
+    """Return an identifier behind a sentence about the NAME in its row."""
+    question = identifier.question(prompt)
+    (encoding,) = encode(texts.loaded.tokenizer, [question + identifier.text])
+    start = len(question)
+    tokens = encoding.span(start, start + len(identifier.text))
+    assert tokens is not None  # it is annotated, and so it shows something
+
+    before = encoding.ids[: tokens.start]
+    return _item(key, before, encoding, (tokens.start, tokens.end), start)
+
+
+def _tail_item(
+    key: str, identifier: CuedIdentifier, prompt: str, texts: Encodings
+) -> Item:
+    """Return an identifier behind the last tokens before it in its row.
+
+    A cue stands behind the context of another row, too.
+    """
+    span = identifier.span
+    assert span.tokens is not None
+    lead, body = _before(identifier.example, span, texts)
+
+    context = body[:0]
+    if prompt == "cue":
+        assert identifier.other is not None
+        last_span = identifier.other.identifiers[-1][0]
+        _, other_body = _before(identifier.other, last_span, texts)
+        context = other_body[:-CUE][-MAX_TOKENS_BEFORE_CUE:]
+
+    before = np.concatenate([lead, context, body[-TAILS[prompt] :]])
+    encoding = texts[identifier.example.id]
+    return _item(key, before, encoding, span.tokens, span.start)
+
+
+def _item(
+    key: str,
+    before: np.ndarray,
+    encoding: Encoding,
+    tokens: tuple[int, int],
+    start: int,
+) -> Item:
+    """Return a prompt with an identifier behind it.
+
+    Parameters
+    ----------
+    before
+        Token ids of the prompt.
+    encoding, tokens, start
+        The text that holds the identifier, its tokens there, and its first character.
+    """
+    first, last = tokens
+    # An item's positions: how many characters of the identifier each token completes.
+    n_written = np.clip(encoding.end[first:last] - start, 0, None)
+    ids = np.concatenate([before, encoding.ids[first:last]])
+    positions = np.concatenate([np.full(len(before), -1), n_written])
+    return Item(key, ids, positions.astype(np.int32))
 
 
 def _before(
     example: schema.ManifestExample, span: schema.ManifestSpan, encodings: Encodings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Special tokens that the model reads first, and those of text before a span."""
-    text = encodings[example.id]
+    """Return special tokens that the model reads first, and tokens before a span."""
+    encoding = encodings[example.id]
     assert span.tokens is not None
-    ids, positions = text.fed((example.kept[0], span.tokens[0]))
-    return ids[positions < text.leading], ids[positions >= text.leading]
+    ids, positions = encoding.fed((example.kept[0], span.tokens[0]))
+    is_lead = positions < encoding.leading
+    return ids[is_lead], ids[~is_lead]
 
 
 def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifier]:
-    """The identifiers of rows without a canary, by their row and first character.
+    """Return the identifiers of rows without a canary, by row and first character.
 
     The row that lends one a context is the next one of the task, of test rows if there
     are any, which no checkpoint was trained on; of another cluster, and without the
     identifier.
     """
-    rows = [e for e in manifest.examples if e.canary_id is None and e.identifiers]
-    pools: dict[tuple[str, str], list[schema.ManifestExample]] = defaultdict(list)
+    rows = [
+        row for row in manifest.examples if row.canary_id is None and row.identifiers
+    ]
+    rows_of: dict[tuple[str, str], list[schema.ManifestExample]] = defaultdict(list)
     for row in rows:
-        pools[row.task, row.split].append(row)
-    text = {row.id: folded(row.text) for row in rows}
-    found = {}
+        rows_of[row.task, row.split].append(row)
+    folded_texts = {row.id: folded(row.text) for row in rows}
+
+    asked = {}
     for number, row in enumerate(rows):
-        pool = pools[row.task, "test"] or pools[row.task, "train"]
-        turn = number % len(pool)
+        lenders = rows_of[row.task, "test"] or rows_of[row.task, "train"]
+        turn = number % len(lenders)
         for span, _ in row.identifiers:
             if span.part is not None:
                 continue
-            own = string_of(row, span)
-            others = (
-                other
-                for other in (*pool[turn:], *pool[:turn])
-                if other.cluster != row.cluster
-                and own not in text[other.id]
-                and other.identifiers[-1][1][0] - other.kept[0] >= 2 * CUE
+
+            string = string_of(row, span)
+            other = next(
+                (
+                    lender
+                    for lender in (*lenders[turn:], *lenders[:turn])
+                    if lender.cluster != row.cluster
+                    and string not in folded_texts[lender.id]
+                    and _has_context(lender)
+                ),
+                None,
             )
-            found[row.id, span.start] = CuedIdentifier(row, span, next(others, None))
-    return found
+            asked[row.id, span.start] = CuedIdentifier(row, span, other)
+    return asked
+
+
+def _has_context(row: schema.ManifestExample) -> bool:
+    """Return whether enough tokens stand before a row's last identifier."""
+    first_token, _ = row.identifiers[-1][1]
+    return first_token - row.kept[0] >= 2 * CUE

@@ -33,6 +33,7 @@ from spark_audit.manifest.layout import SLICE_ROWS, Rows
 from spark_audit.manifest.membership_rows import duplicates, membership
 from spark_audit.manifest.overlap import check_splits
 from spark_audit.manifest.records import Record
+from spark_audit.manifest.row_slices import NOTES, RowSlices
 from spark_audit.manifest.schema import Manifest, ManifestSettings
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.manifest.twins import twin_sets
@@ -45,7 +46,6 @@ from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.manifest.row_slices import NOTES, Found
 
 READ_ROWS = 8 * SLICE_ROWS
 """Rows whose scores are read together."""
@@ -107,25 +107,25 @@ def build_manifest(
         rows, loaded, store, batch_size=batch_size, progress=show
     )
 
-    found = Found(recorded, by_task, units.labels)
+    slices = RowSlices(recorded, by_task, units.labels)
     for low, part in rows.slices():
         if low % READ_ROWS == 0:
             pa.default_memory_pool().release_unused()
             read = [example.id for example in examples[low : low + READ_ROWS]]
             table = store.gather({key: names[key] for key in read}, kind=Pass())
-        found.add(part, table, first=low)
+        slices.add(part, table, first=low)
         show("matching, rows", low + len(part), len(examples))
     del table
     pa.default_memory_pool().release_unused()
 
-    balance = found.balance.records()
+    balance = slices.balance.records()
     encode = partial(token_ids, loaded.tokenizer)
     stage = partial(show, "drawing canary candidates")
-    canaries = canary_sets(found.canary_rows, recorded, encode=encode, progress=stage)
+    canaries = canary_sets(slices.canary_rows, recorded, encode=encode, progress=stage)
     stage = partial(show, "drawing twins of identifiers")
     twins, lost = twin_sets(
         rows,
-        found.identifiers,
+        slices.identifiers,
         encode=encode,
         encode_special_in_text=partial(encode, special_tokens=False),
         seed=recorded.seed,
@@ -136,10 +136,10 @@ def build_manifest(
     count = {
         **row_numbers(examples),
         **units.counts,
-        **found.counted,
+        **slices.counted,
         **_counts_of_canaries(canaries),
         **{side: len(keys) for side, keys in members.items()},
-        "canary_rows_cut": sum(not is_whole for _, is_whole in found.canary_rows),
+        "canary_rows_cut": sum(not is_whole for _, is_whole in slices.canary_rows),
         "rows_near_duplicate": crossing,
         "twins": len(twins),
         "twins_lost": lost,
@@ -149,13 +149,13 @@ def build_manifest(
         canaries=canaries,
         members=members,
         max_length=recorded.max_length,
-        n_comparable=found.comparable,
+        n_comparable=slices.comparable,
     )
     notes += [*shared_notes, *lack_notes(examples, rows.templates)]
 
-    records = found.records()
+    records = slices.records()
     # Unpacked, they take 2 KB a row: what is over makes room.
-    del examples, rows, part, found, names
+    del examples, rows, part, slices, names
     pa.default_memory_pool().release_unused()
     return seal(
         {

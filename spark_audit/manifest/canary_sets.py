@@ -24,7 +24,7 @@ def canary_sets(
     encode: Encode,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Record]:
-    """Candidates for every canary and part, each from a pool of its own.
+    """Return candidates for every canary and part, each from a pool of its own.
 
     Parameters
     ----------
@@ -36,56 +36,90 @@ def canary_sets(
     encode
         Token ids of texts, special tokens included.
     """
-    standing: dict[str, list[tuple[layout.ManifestLayout, bool]]] = defaultdict(list)
-    for row, scored in rows:
+    rows_of_canary: dict[str, list[tuple[layout.ManifestLayout, bool]]]
+    rows_of_canary = defaultdict(list)
+    for row, is_scored in rows:
         if row.example.canary is not None:
-            standing[row.example.canary.id].append((row, scored))
+            rows_of_canary[row.example.canary.id].append((row, is_scored))
+
     records = list[Record]()
-    for _, held in sorted(standing.items()):
-        canary, parts = _one_canary([row.example for row, _ in held])
-        whole = [row for row, scored in held if scored][: settings.canary_contexts]
+    n_records = len(rows_of_canary) * len(RANKED)
+    for _, canary_rows in sorted(rows_of_canary.items()):
+        canary, parts = _agreed_canary([row.example for row, _ in canary_rows])
+        whole_rows = [row for row, is_scored in canary_rows if is_scored]
+        contexts = whole_rows[: settings.canary_contexts]
+
         for part in RANKED:
-            places = [(row.example, *canary_ranges(row.example)[part]) for row in whole]
-            record: Record = {
-                "canary_id": canary.id,
-                "part": part,
-                "contexts": [
-                    {"example": example.id, "char_start": start, "char_end": end}
-                    for example, start, end in places
-                ],
-                **NO_CANDIDATES,
-                "reason": CUT_OFF,
-                "n_tokens": None,
-                "format": canary.format,
-                "dose": canary.dose,
-                "held_out": canary.held_out,
-                **({"pair": canary.pair} if canary.pair else {}),
-            }
-            if places:
-                tokens = whole[0].encoding.span(*places[0][1:])
-                record["n_tokens"] = tokens and tokens.end - tokens.start
-                record |= candidates(
-                    canary.format,
-                    parts,
-                    part,
-                    encode=encode,
-                    contexts=[(row.text, start, end) for row, start, end in places],
-                    seed=seed_for(settings.seed, canary.id, part),
-                    n=settings.n_candidates,
+            records.append(
+                _canary_record(
+                    canary, parts, part, contexts, settings=settings, encode=encode
                 )
-            records.append(record)
-            progress(len(records), len(standing) * len(RANKED))
+            )
+            progress(len(records), n_records)
     return records
 
 
-def _one_canary(held: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
-    """What all rows of a canary agree on: the canary and its parts."""
-    (canary, parts), *others = {
-        (e.canary, tuple((s.part, e.text[s.start : s.end]) for s in e.spans if s.part))
-        for e in held
+def _canary_record(
+    canary: Canary,
+    parts: dict[Part, str],
+    part: Part,
+    contexts: Sequence[layout.ManifestLayout],
+    *,
+    settings: ManifestSettings,
+    encode: Encode,
+) -> Record:
+    """Return a canary's part with its candidates; without a context there are none."""
+    ranges = [canary_ranges(row.example)[part] for row in contexts]
+    record: Record = {
+        "canary_id": canary.id,
+        "part": part,
+        "contexts": [
+            {"example": row.example.id, "char_start": start, "char_end": end}
+            for row, (start, end) in zip(contexts, ranges, strict=True)
+        ],
+        **NO_CANDIDATES,
+        "reason": CUT_OFF,
+        "n_tokens": None,
+        "format": canary.format,
+        "dose": canary.dose,
+        "held_out": canary.held_out,
     }
+    if canary.pair:
+        record["pair"] = canary.pair
+    if not contexts:
+        return record
+
+    tokens = contexts[0].encoding.span(*ranges[0])
+    record["n_tokens"] = tokens and tokens.end - tokens.start
+    record |= candidates(
+        canary.format,
+        parts,
+        part,
+        encode=encode,
+        contexts=[
+            (row.example.text, start, end)
+            for row, (start, end) in zip(contexts, ranges, strict=True)
+        ],
+        seed=seed_for(settings.seed, canary.id, part),
+        n=settings.n_candidates,
+    )
+    return record
+
+
+def _agreed_canary(examples: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
+    """Return what all rows of a canary agree on: the canary and its parts."""
+    versions = set()
+    for example in examples:
+        part_texts = tuple(
+            (span.part, example.text[span.start : span.end])
+            for span in example.spans
+            if span.part
+        )
+        versions.add((example.canary, part_texts))
+
+    (canary, parts), *other_versions = versions
     assert canary is not None
-    if others:
+    if other_versions:
         raise InputError(
             "rows of one canary hold different strings or facts",
             where=f"canary {canary.id!r}",
@@ -95,6 +129,12 @@ def _one_canary(held: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
 
 
 def is_whole(row: layout.ManifestLayout, unll: np.ndarray) -> bool:
-    """Whether every token of a row's canary was scored."""
+    """Return whether every token of a row's canary was scored.
+
+    Parameters
+    ----------
+    unll
+        Micro-nats of the row's tokens, shape ``(n,)``; -1: not scored.
+    """
     tokens = row.encoding.span(*canary_ranges(row.example)["full"])
     return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())

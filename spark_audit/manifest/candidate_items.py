@@ -5,39 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_audit.data.encoding import (
-    encode_rows,
-    token_ids,
-)
+from spark_audit.data.encoding import encode_rows, token_ids
 from spark_audit.data.training_input import SpecialTokens
 from spark_audit.errors import InputError
 from spark_audit.manifest import schema
-from spark_audit.scoring.items import Candidates
-
-if TYPE_CHECKING:
-    pass
 from spark_audit.manifest.encodings import (
     MOST_LABELS,
     Encodings,
     fitted_prefix,
     parts_of,
 )
+from spark_audit.scoring.items import Candidates
 
 
 def candidate_items(texts: Encodings, keys: Sequence[str]) -> list[Candidates]:
     """Sets of candidates: canaries, coins, twins and labels, in order of their keys."""
-    return [
-        (_label_item if parts_of(key)[0] == "labels" else slot_item)(key, texts)
-        for key in keys
-    ]
+    items = []
+    for key in keys:
+        is_label = parts_of(key)[0] == "labels"
+        items.append(_label_item(key, texts) if is_label else slot_item(key, texts))
+    return items
 
 
 def _label_item(key: str, encodings: Encodings) -> Candidates:
-    """The answers that a row's task knows as candidates.
+    """Return the answers that a row's task knows as candidates.
 
     Every label is tokenised jointly with the prompt; the candidates begin at the first
     token that any of the joint tokenisations has otherwise or that reaches into the
@@ -50,7 +44,8 @@ def _label_item(key: str, encodings: Encodings) -> Candidates:
         if nothing stands before them.
     """
     row = encodings.manifest.by_id[parts_of(key)[-1]]
-    where, labels = f"example {row.id!r}", encodings.labels.get(row.task)
+    where = f"example {row.id!r}"
+    labels = encodings.labels.get(row.task)
     if labels is None:
         raise InputError(
             f"its task has more than {MOST_LABELS} different responses",
@@ -59,14 +54,21 @@ def _label_item(key: str, encodings: Encodings) -> Candidates:
         )
     if not all(label.strip() for label in labels):
         raise InputError("a row of its task has no response", where=where)
+
     joint = [_Joint(row.prompt + label, _special_tokens_of(row)) for label in labels]
     texts = encode_rows(encodings.loaded.tokenizer, joint)
-    alike = len(commonprefix([text.ids.tolist() for text in texts]))
-    start = min(alike, *(text.reaching(len(row.prompt)) for text in texts))
-    ends = [text.ids[start : text.text_end] for text in texts]
-    room, before = max(map(len, ends)), texts[0].ids[:start]
-    prefix = fitted_prefix(before, texts[0].leading, encodings.limit, room, row.id)
-    return Candidates(key, prefix, tuple(ends))
+    n_shared = len(commonprefix([text.ids.tolist() for text in texts]))
+    start = min(n_shared, *(text.reaching(len(row.prompt)) for text in texts))
+
+    answers = [text.ids[start : text.text_end] for text in texts]
+    prefix = fitted_prefix(
+        texts[0].ids[:start],
+        texts[0].leading,
+        encodings.limit,
+        max(len(answer) for answer in answers),
+        row.id,
+    )
+    return Candidates(key, prefix, tuple(answers))
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,13 @@ class _Joint:
 
 
 def _special_tokens_of(row: schema.ManifestExample) -> _JointInput | None:
+    """Return how special tokens stand around a row's text, if training says so."""
     training = row.training_input
     return None if training is None else _JointInput(training.special_tokens)
 
 
 def slot_item(key: str, encodings: Encodings) -> Candidates:
-    """Candidates in the place of a true string, behind what stands before it.
+    """Return candidates in the place of a true string, behind what stands before it.
 
     Where the first token also covers characters before the string, it is one of them.
 
@@ -105,41 +108,53 @@ def slot_item(key: str, encodings: Encodings) -> Candidates:
         Naming the set, if the manifest has none there, the string was cut off, or a
         candidate changes another token than the string's own.
     """
-    *of, row = parts_of(key)
-    held, where = encodings.sets.get(tuple(of)), f"candidates {key!r}"
-    places = {one.example: one for one in held.contexts} if held else {}
-    if held is None or row not in places or held.true_index is None:
+    *set_key, example_id = parts_of(key)
+    where = f"candidates {key!r}"
+    candidate_set = encodings.sets.get(tuple(set_key))
+    contexts = {
+        context.example: context
+        for context in (candidate_set.contexts if candidate_set else ())
+    }
+    context = contexts.get(example_id)
+    if candidate_set is None or context is None or candidate_set.true_index is None:
         raise InputError(
-            getattr(held, "reason", None) or "the manifest has no such set",
+            getattr(candidate_set, "reason", None) or "the manifest has no such set",
             where=where,
             fix="score what the manifest lists under `canaries` and `twins`",
         )
-    example, place = encodings.manifest.by_id[row], places[row]
-    encoding = encodings[row]
-    span = encoding.span(place.char_start, place.char_end)
+
+    example = encodings.manifest.by_id[example_id]
+    encoding = encodings[example_id]
+    span = encoding.span(context.char_start, context.char_end)
     if span is None or span.start < example.kept[0] or span.end > example.kept[1]:
         raise InputError("is cut off: text longer than the context", where=where)
-    before, after = example.text[: place.char_start], example.text[place.char_end :]
-    texts = [before + one + after for one in held.candidates]
-    training, tokenizer = example.training_input, encodings.loaded.tokenizer
+
+    before = example.text[: context.char_start]
+    after = example.text[context.char_end :]
+    training = example.training_input
     rows = token_ids(
-        tokenizer,
-        texts,
+        encodings.loaded.tokenizer,
+        [before + candidate + after for candidate in candidate_set.candidates],
         special_tokens=training is None or training.special_tokens == "added",
     )
-    ids = encoding.ids.tolist()
+
     # All are as the true string's text but for the tokens in its place.
-    own = slice(span.start, span.end)
+    true_ids = encoding.ids.tolist()
+    slot = slice(span.start, span.end)
     fits = all(
-        len(one) == len(ids) and [*one[: own.start], *ids[own], *one[own.stop :]] == ids
-        for one in rows
+        len(ids) == len(true_ids)
+        and ids[: slot.start] == true_ids[: slot.start]
+        and ids[slot.stop :] == true_ids[slot.stop :]
+        for ids in rows
     )
-    if rows[held.true_index] != ids or not fits:
+    if rows[candidate_set.true_index] != true_ids or not fits:
         raise InputError(
             "a candidate changes tokens around the true string's place",
             where=where,
             fix="give the tokenizer that the manifest was built with",
         )
-    fed, positions = encoding.fed(example.kept)
-    slot = np.array([one[own] for one in rows], dtype=np.int32)
-    return Candidates(key, fed[positions < own.start], tuple(slot))
+
+    fed_ids, positions = encoding.fed(example.kept)
+    prefix = fed_ids[positions < slot.start]
+    slot_ids = np.array([ids[slot] for ids in rows], dtype=np.int32)  # (candidates, L)
+    return Candidates(key, prefix, tuple(slot_ids))

@@ -31,7 +31,17 @@ LARGE_CLUSTER_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Clusters:
-    """The cluster of each row, and for people how they came about."""
+    """The cluster of each row, and how they came about.
+
+    Attributes
+    ----------
+    labels
+        Name of each row's cluster, in the order of the rows.
+    counts
+        How many clusters there are, and how many rows each cause joined.
+    notes
+        What a reader must know of them.
+    """
 
     labels: list[str]
     counts: dict[str, int]
@@ -39,7 +49,7 @@ class Clusters:
 
 
 def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
-    """Clusters of rows: joined by source, canary, identifier and near-duplicate text.
+    """Return clusters of rows that share source, canary, identifier or text.
 
     An identifier joins the rows that it stands in, annotated there or not; one of a
     single word that may be many people's, and one that stands nearly everywhere, join
@@ -50,83 +60,103 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
     groups
         Near-duplicate group of each row, shape ``(n,)``.
     """
-    strings, notes = _strings(examples)
+    strings, notes = _joining_strings(examples)
     sources = [example.source_id for example in examples]
     canaries = [row.canary.id if row.canary else None for row in examples]
+
     labels = cluster_labels(sources, canaries, groups, strings)
-    sizes = Counter(labels)
-    largest = max(sizes.values(), default=0)
+    rows_by_cluster = Counter(labels)
+    largest = max(rows_by_cluster.values(), default=0)
+
     if largest > max(LARGE_CLUSTER_SHARE * len(examples), 2):
-        apart = Counter(cluster_labels(sources, canaries, groups))
+        # How large it would be without identifiers says whether they are the cause.
+        without_strings = Counter(cluster_labels(sources, canaries, groups))
         notes.append(
             f"one cluster holds {largest} of {len(examples)} rows "
-            f"({max(apart.values())} if shared identifiers joined none): intervals "
-            f"over {len(sizes)} clusters are wide, or there are none. If a value that "
-            "belongs to no person joins them, remove its annotations"
+            f"({max(without_strings.values())} if shared identifiers joined none): "
+            f"intervals over {len(rows_by_cluster)} clusters are wide, or there are "
+            "none. If a value that belongs to no person joins them, remove its "
+            "annotations"
         )
-    return Clusters(
-        labels,
-        {
-            "clusters": len(sizes),
-            "largest_cluster": largest,
-            "rows_joined": sum(n for n in sizes.values() if n > 1),
-            "joined_by_source": _sharing([[key] for key in sources]),
-            "joined_by_canary": _sharing([[key] if key else [] for key in canaries]),
-            "joined_by_string": _sharing(strings),
-            "joined_by_near_duplicate": _sharing([[key] for key in groups.tolist()]),
-        },
-        notes,
-    )
+
+    counts = {
+        "clusters": len(rows_by_cluster),
+        "largest_cluster": largest,
+        "rows_joined": sum(n_rows for n_rows in rows_by_cluster.values() if n_rows > 1),
+        "joined_by_source": _n_sharing([[source] for source in sources]),
+        "joined_by_canary": _n_sharing([[key] if key else [] for key in canaries]),
+        "joined_by_string": _n_sharing(strings),
+        "joined_by_near_duplicate": _n_sharing([[group] for group in groups.tolist()]),
+    }
+    return Clusters(labels=labels, counts=counts, notes=notes)
 
 
-def _strings(examples: Sequence[Example]) -> tuple[list[list[int]], list[str]]:
-    """Numbers of the identifiers in each row that join it to others, and notes."""
-    number: dict[str, int] = {}
-    bare: Counter[str] = Counter()
+def _joining_strings(
+    examples: Sequence[Example],
+) -> tuple[list[list[int]], list[str]]:
+    """Return the numbers of the identifiers that join each row to others, and notes."""
+    number_of: dict[str, int] = {}
+    rows_by_bare_string: Counter[str] = Counter()
     for example in examples:
-        for string, tells in _annotated(example).items():
-            if tells:
-                number.setdefault(string, len(number))
+        for string, is_telling in _annotated_strings(example).items():
+            if is_telling:
+                number_of.setdefault(string, len(number_of))
             else:
-                bare[string] += 1
+                rows_by_bare_string[string] += 1
+
     # A password may be a plain word: it is one only where it is annotated.
-    find = finder({string for string in number if not string.isalpha()})
-    held = []
+    find = finder({string for string in number_of if not string.isalpha()})
+    numbers_by_row = []
     for example in examples:
-        told = _annotated(example).keys() & number.keys()
-        held.append([number[one] for one in find(folded(example.text)) | told])
-    most = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(examples))
-    spread = Counter(one for own in held for one in own)
-    wide = {one for one, count in spread.items() if count > most}
+        annotated = _annotated_strings(example).keys() & number_of.keys()
+        strings = find(folded(example.text)) | annotated
+        numbers_by_row.append([number_of[string] for string in strings])
+
     notes = []
-    if wide:
+    most_rows = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(examples))
+    rows_by_number = Counter(number for numbers in numbers_by_row for number in numbers)
+    widespread = {
+        number for number, n_rows in rows_by_number.items() if n_rows > most_rows
+    }
+    if widespread:
         notes.append(
-            f"{len(wide)} annotated strings stand in more than {most:g} of "
-            f"{len(examples)} rows, up to {max(spread.values())}: they are "
+            f"{len(widespread)} annotated strings stand in more than {most_rows:g} of "
+            f"{len(examples)} rows, up to {max(rows_by_number.values())}: they are "
             "not counted as personal and join no rows into a cluster"
         )
-        held = [[one for one in own if one not in wide] for own in held]
-    if shared := sum(n > 1 for string, n in bare.items() if string not in number):
+        numbers_by_row = [
+            [number for number in numbers if number not in widespread]
+            for numbers in numbers_by_row
+        ]
+
+    n_bare_shared = sum(
+        n_rows > 1
+        for string, n_rows in rows_by_bare_string.items()
+        if string not in number_of
+    )
+    if n_bare_shared:
         notes.append(
-            f"{shared} annotated strings occur in several rows and are too short to "
-            "identify a person (a name or place of one word, one or two characters): "
-            "they join no rows into a cluster"
+            f"{n_bare_shared} annotated strings occur in several rows and are too "
+            "short to identify a person (a name or place of one word, one or two "
+            "characters): they join no rows into a cluster"
         )
-    return held, notes
+    return numbers_by_row, notes
 
 
-def _annotated(example: Example) -> dict[str, bool]:
-    """The strings that are annotated in a row, and whether each tells who it is."""
-    found: dict[str, bool] = {}
+def _annotated_strings(example: Example) -> dict[str, bool]:
+    """Return the strings annotated in a row, and whether each tells who it is."""
+    is_telling: dict[str, bool] = {}
     for span in example.spans:
         string = string_of(example, span)
-        word = len(string.split()) == 1 and not any(map(str.isdigit, string))
-        bare = len(string) < SHORT or (word and span.type in BARE)
-        found[string] = found.get(string, False) or not bare
-    return found
+        has_digit = any(character.isdigit() for character in string)
+        is_word = len(string.split()) == 1 and not has_digit
+        is_bare = len(string) < SHORT or (is_word and span.type in BARE)
+        # Annotated twice, it tells if it does under one of its types.
+        is_telling[string] = is_telling.get(string, False) or not is_bare
+    return is_telling
 
 
-def _sharing(keys: Sequence[Collection[Hashable]]) -> int:
-    """How many rows have a key that another row has too."""
-    count = Counter(key for own in keys for key in own)
-    return sum(any(count[key] > 1 for key in own) for own in keys)
+def _n_sharing(keys_by_row: Sequence[Collection[Hashable]]) -> int:
+    """Return how many rows have a key that another row has, too."""
+    rows_by_key = Counter(key for keys in keys_by_row for key in keys)
+    return sum(any(rows_by_key[key] > 1 for key in keys) for keys in keys_by_row)

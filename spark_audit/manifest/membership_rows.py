@@ -14,37 +14,49 @@ from spark_audit.stats.duplicates import duplicate_groups
 
 
 def duplicates(rows: layout.Rows) -> np.ndarray:
-    """Near-duplicate group of each row, shape ``(n,)``, int64.
+    """Return the near-duplicate group of each row, shape ``(n,)``, int64.
 
     Fixed wording is left out: all rows of a task share it.
     """
     texts = []
     for example in rows.examples:
-        fixed = template_ranges(example, rows.templates)
-        parts = parts_outside(fixed, len(example.text))
-        text = " ".join(example.text[start:end] for start, end in parts)
-        texts.append(text if text.strip() else example.text)
+        fixed_ranges = template_ranges(example, rows.templates)
+        own_ranges = parts_outside(fixed_ranges, len(example.text))
+        own_text = " ".join(example.text[start:end] for start, end in own_ranges)
+        texts.append(own_text if own_text.strip() else example.text)
+
     return duplicate_groups(texts)
 
 
 def membership(
     examples: Sequence[Example], groups: np.ndarray
 ) -> tuple[dict[str, list[str]], int]:
-    """Members and non-members, and how many rows near-duplicates cost.
+    """Return members and non-members, and how many rows near-duplicates cost.
 
     Members are the train rows without a canary, non-members the test rows without one.
     Rows whose near-duplicate group stands in both splits are neither.
+
+    Parameters
+    ----------
+    groups
+        Near-duplicate group of each row, shape ``(n,)``.
     """
-    splits: dict[int, set[str]] = defaultdict(set)
+    splits_of_group: dict[int, set[str]] = defaultdict(set)
     for example, group in zip(examples, groups.tolist(), strict=True):
-        splits[group].add(example.split)
-    plain = [
-        (example, len(splits[group]) > 1)
-        for example, group in zip(examples, groups.tolist(), strict=True)
-        if example.canary is None
-    ]
-    sides = {
-        side: [one.id for one, both in plain if one.split == split and not both]
-        for side, split in (("members", "train"), ("non_members", "test"))
-    }
-    return sides, sum(both for _, both in plain)
+        splits_of_group[group].add(example.split)
+
+    members: list[str] = []
+    non_members: list[str] = []
+    n_crossing = 0
+    for example, group in zip(examples, groups.tolist(), strict=True):
+        if example.canary is not None:
+            continue
+
+        if len(splits_of_group[group]) > 1:
+            n_crossing += 1
+        elif example.split == "train":
+            members.append(example.id)
+        elif example.split == "test":
+            non_members.append(example.id)
+
+    return {"members": members, "non_members": non_members}, n_crossing

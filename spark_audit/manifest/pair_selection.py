@@ -38,69 +38,101 @@ def match(
     eligible
         Shape ``(N,)``, bool: tokens that a control may use.
     """
-    pairs, unmatched, places = list[Record](), list[Record](), list[int]()
+    pairs = list[Record]()
+    unmatched = list[Record]()
+    places = list[int]()
+
     for i, row in enumerate(texts.rows):
-        unll = texts.unll[texts.of(i)]
-        spans = [(span, at) for span, at in row.spans if span.part is None]
-        kept = [(span, at) for span, at in spans if at and row.within(at)]
+        unll = texts.unll[texts.of(i)]  # (tokens of the row,), micro-nats
+        spans = [(span, tokens) for span, tokens in row.spans if span.part is None]
+        matchable = [
+            (span, tokens) for span, tokens in spans if tokens and row.within(tokens)
+        ]
         matching = match_spans(
             unll,
             eligible[texts.of(i)],
-            [(at.start, at.end) for _, at in kept],
+            [(tokens.start, tokens.end) for _, tokens in matchable],
             caliper_u=round(1e6 * settings.caliper),
             distance=settings.distance,
             controls=settings.controls,
             shows=row.encoding.start < row.encoding.end,
         )
-        controls = {kept[one.span][0]: one.start for one in matching.pairs}
-        reasons = {kept[n][0]: why for n, why in matching.unmatched.items()}
-        for span, at in spans:
-            control = controls.get(span, -1)
-            if at and (unll[at.start : at.end] >= 0).all():
-                places += [i, at.start, at.end - at.start, control]
-            if at and control >= 0:
-                pairs.append(_pair(row, span, at, control, unll))
-                continue
-            unmatched.append(
-                {
-                    "example": row.example.id,
-                    "char_start": span.start,
-                    "char_end": span.end,
-                    "type": span.type,
-                    "reason": reasons.get(span, CUT_OFF if at else NO_TOKEN),
-                }
-            )
-    return SelectedPairs(pairs, unmatched, np.array(places, np.int64).reshape(-1, 4))
+        # The matching numbers the spans that it was given.
+        control_starts = {
+            matchable[pair.span][0]: pair.start for pair in matching.pairs
+        }
+        reasons = {
+            matchable[number][0]: reason
+            for number, reason in matching.unmatched.items()
+        }
+
+        for span, tokens in spans:
+            control_start = control_starts.get(span, -1)
+            if tokens and (unll[tokens.start : tokens.end] >= 0).all():
+                length = tokens.end - tokens.start
+                places += [i, tokens.start, length, control_start]
+
+            if tokens and control_start >= 0:
+                pairs.append(_pair(row, span, tokens, control_start, unll))
+            else:
+                reason = reasons.get(span, CUT_OFF if tokens else NO_TOKEN)
+                unmatched.append(_unmatched(row, span, reason))
+
+    return SelectedPairs(
+        pairs=pairs,
+        unmatched=unmatched,
+        places=np.array(places, np.int64).reshape(-1, 4),
+    )
 
 
 def _pair(
     row: layout.ManifestLayout,
     span: Span,
     tokens: TokenSpan,
-    control: int,
+    control_start: int,
     unll: np.ndarray,
 ) -> Record:
-    """The record of a span and its control, which begins at a token."""
-    start, end, _ = tokens
-    length = end - start
+    """Return the record of a span and of its control, which begins at a token."""
+    length = tokens.end - tokens.start
+    control_end = control_start + length
+    difference = unll[tokens.start : tokens.end] - unll[control_start:control_end]
 
-    def side(at: int, char_start: int, char_end: int) -> Record:
-        return {
-            "token_start": at,
-            "token_end": at + length,
-            "char_start": int(char_start),
-            "char_end": int(char_end),
-            "nll": int(unll[at : at + length].sum()) / (1e6 * length),
-        }
-
-    apart = int((unll[start:end] - unll[control : control + length]).sum())
-    edges = row.encoding.start[control], row.encoding.end[control + length - 1]
+    identifier = _side(unll, tokens.start, length, (span.start, span.end))
+    control_characters = (
+        row.encoding.start[control_start],
+        row.encoding.end[control_end - 1],
+    )
     return {
         "example": row.example.id,
-        "pii": {**side(start, span.start, span.end), "type": span.type},
-        "control": side(control, *edges),
-        "distance": abs(apart) / (1e6 * length),
+        "pii": {**identifier, "type": span.type},
+        "control": _side(unll, control_start, length, control_characters),
+        "distance": abs(int(difference.sum())) / (1e6 * length),
         "weight": 1.0,
+    }
+
+
+def _side(
+    unll: np.ndarray, token_start: int, length: int, characters: tuple[int, int]
+) -> Record:
+    """Return the record of one side of a pair, its NLL in nats per token."""
+    token_end = token_start + length
+    return {
+        "token_start": token_start,
+        "token_end": token_end,
+        "char_start": int(characters[0]),
+        "char_end": int(characters[1]),
+        "nll": int(unll[token_start:token_end].sum()) / (1e6 * length),
+    }
+
+
+def _unmatched(row: layout.ManifestLayout, span: Span, reason: str) -> Record:
+    """Return the record of a span without a control, and why it has none."""
+    return {
+        "example": row.example.id,
+        "char_start": span.start,
+        "char_end": span.end,
+        "type": span.type,
+        "reason": reason,
     }
 
 
@@ -111,6 +143,7 @@ CONTROLS_ONLY = {
 """Covariates of controls alone, and what is noted of them."""
 
 SIDES = ("spans", "pool", "matched", "controls")
+"""Spans, the windows that could have been controls, matched spans, their controls."""
 
 
 class Balance:
@@ -127,30 +160,33 @@ class Balance:
         pairs: SelectedPairs,
     ) -> None:
         """Take a slice's spans, windows and pairs."""
-        train = np.array([row.example.split == "train" for row in texts.rows])
-        places = pairs.places[train[pairs.places[:, 0]]]
+        is_train = np.array([row.example.split == "train" for row in texts.rows])
+        places = pairs.places[is_train[pairs.places[:, 0]]]
         if not len(places):
             return
-        spans, both = places[:, :3], places[places[:, 3] >= 0]
-        _, start, length, control = both.T
-        for side, ranges in zip(
-            SIDES,
-            (
-                spans,
-                token_corpus.pool(eligible, texts, spans),
-                both[:, :3],
-                both[:, [0, 3, 2]],
-            ),
-            strict=True,
-        ):
+
+        # Ranges of tokens: example, first token, length.
+        spans = places[:, :3]  # (spans, 3)
+        matched = places[places[:, 3] >= 0]  # (pairs, 4)
+        ranges_by_side = {
+            "spans": spans,
+            "pool": token_corpus.pool(eligible, texts, spans),
+            "matched": matched[:, :3],
+            "controls": matched[:, [0, 3, 2]],
+        }
+        for side, ranges in ranges_by_side.items():
             for name, values in token_corpus.covariates(texts, ranges).items():
                 self._parts[name, side].append(values)
-        between = np.abs(control - start) - length
-        self._parts["distance_to_pii", "controls"].append(between)
-        self._parts["control_before", "controls"].append(control < start)
+
+        _, start, length, control_start = matched.T  # (pairs,) each
+        tokens_between = np.abs(control_start - start) - length
+        self._parts["distance_to_pii", "controls"].append(tokens_between)
+        self._parts["control_before", "controls"].append(control_start < start)
 
     def records(self) -> list[Record]:
-        """As :func:`spark_audit.stats.balance.balance_rows`; none without a span.
+        """Return the rows of :func:`spark_audit.stats.balance.balance_rows`.
+
+        There are none without a span.
 
         Two more rows have values for controls only: their distance to the PII span in
         tokens, and the share of them that stand before it. What was taken is gone
@@ -162,13 +198,18 @@ class Balance:
                 {name: np.concatenate([*self._parts.pop((name, side), []), []])}
                 for side in SIDES
             )
-            own = balance_rows(spans, windows, controls, covariates_matched=matched)
-            for row in own:
+            for row in balance_rows(
+                spans, windows, controls, covariates_matched=matched
+            ):
                 if name in CONTROLS_ONLY and len(controls[name]):
                     row["note"] = CONTROLS_ONLY[name]
-                # The last digits of a mean depend on the machine.
-                rounded = {
-                    k: round(v, 9) for k, v in row.items() if isinstance(v, float)
-                }
-                rows.append({**row, **rounded})
+                rows.append(_rounded(row))
         return rows
+
+
+def _rounded(row: Record) -> Record:
+    """Return a row without the last digits of its means: they depend on the machine."""
+    return {
+        name: round(value, 9) if isinstance(value, float) else value
+        for name, value in row.items()
+    }

@@ -1,11 +1,10 @@
-"""Slices of a manifest's rows: what is found in some rows at a time."""
+"""Slices of a manifest's rows: what some rows at a time give a manifest."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ from spark_audit.manifest.arrow_file import BATCH, as_batch
 from spark_audit.manifest.canary_sets import is_whole
 from spark_audit.manifest.layout import ManifestLayout
 from spark_audit.manifest.packed_lists import packed
-from spark_audit.manifest.pair_selection import Balance, match
+from spark_audit.manifest.pair_selection import Balance, SelectedPairs, match
 from spark_audit.manifest.quiet_tokens import low_sensitivity
 from spark_audit.manifest.records import CUT_OFF, Record
 from spark_audit.manifest.schema import ManifestSettings
@@ -23,17 +22,20 @@ from spark_audit.manifest.token_corpus import TokenCorpus, token_classes
 from spark_audit.manifest.twins import Identifiers
 from spark_audit.scoring.table import TokenTable
 
-if TYPE_CHECKING:
-    pass
-
 
 def example_record(row: ManifestLayout, cluster: str) -> Record:
-    """What a manifest says of an example before any of its tokens is scored."""
-    example, tokens, spans = row.example, len(row.encoding), list[Record]()
-    for span, at in row.spans:
-        low, high, cut = at if at and row.within(at) else (None, None, False)
-        place = {"token_start": low, "token_end": high, "partial": cut}
+    """Return what a manifest says of an example before any token is scored."""
+    example = row.example
+    n_tokens = len(row.encoding)
+
+    spans = list[Record]()
+    for span, tokens in row.spans:
+        start, end, is_partial = None, None, False
+        if tokens and row.within(tokens):
+            start, end, is_partial = tokens
+        place = {"token_start": start, "token_end": end, "partial": is_partial}
         spans.append({**asdict(span), **place})
+
     return {
         **{name: getattr(example, name) for name in (*REQUIRED, "source_id")},
         "cluster": cluster,
@@ -42,16 +44,16 @@ def example_record(row: ManifestLayout, cluster: str) -> Record:
         "template": [list(place) for place in row.template],
         "kept": list(row.kept),
         "response_token": row.response_token,
-        "reference_unll": [None] * tokens,
+        "reference_unll": [None] * n_tokens,
         "excluded": [],
-        "classes": "-" * tokens,
+        "classes": "-" * n_tokens,
         "low": [],
         **row.training_record(),
     }
 
 
-class Found:
-    """What comes of the rows: matched, described and counted slice by slice.
+class RowSlices:
+    """What comes of the rows: they are matched, described and counted by slices.
 
     Parameters
     ----------
@@ -79,14 +81,19 @@ class Found:
         by_task: Mapping[str, np.ndarray],
         labels: Sequence[str],
     ) -> None:
-        self._settings, self._by_task, self._labels = settings, by_task, labels
-        self._tokens = np.asarray(sum(by_task.values()))
+        self._settings = settings
+        self._by_task = by_task
+        self._labels = labels
+        self._token_counts = np.asarray(sum(by_task.values()))  # (V,)
         self._before: dict[str, float] = {}
+
         # Digits take a quarter of their room until all rows are matched.
-        small = pa.ipc.IpcWriteOptions(compression="zstd")
+        compressed = pa.ipc.IpcWriteOptions(compression="zstd")
         self._sink = pa.BufferOutputStream()
-        self._packed = pa.ipc.new_stream(self._sink, BATCH, options=small)
-        self.balance, self.identifiers = Balance(), Identifiers()
+        self._packed = pa.ipc.new_stream(self._sink, BATCH, options=compressed)
+
+        self.balance = Balance()
+        self.identifiers = Identifiers()
         self.counted: Counter[str] = Counter()
         self.comparable = 0
         self.canary_rows: list[tuple[ManifestLayout, bool]] = []
@@ -95,69 +102,83 @@ class Found:
         self, rows: Sequence[ManifestLayout], table: TokenTable, *, first: int
     ) -> None:
         """Take a slice of rows, of which the first has this number among all."""
-        chosen, labels = self._settings, self._labels[first : first + len(rows)]
-        texts = TokenCorpus(rows, table, counts=self._tokens, before=self._before)
+        settings = self._settings
+        texts = TokenCorpus(rows, table, counts=self._token_counts, before=self._before)
         self._before = texts.after()
-        excluded = np.concatenate([row.excluded(chosen) for row in rows])
-        eligible = (texts.unll >= 0) & ~excluded
-        pairs = match(texts, eligible, chosen)
-        low = low_sensitivity(texts, chosen, counts=self._by_task)
-        examples = self._examples(texts, excluded, low, labels)
-        for part, records in (
-            ("examples", examples),
-            ("pairs", pairs.pairs),
-            ("unmatched", pairs.unmatched),
-        ):
-            for chunk in packed(records):
-                self._packed.write_batch(as_batch(part, chunk))
-        spans = [one for row in rows for one in row.spans]
+
+        # One element a token of these rows, (N,), bool.
+        is_excluded = np.concatenate([row.excluded(settings) for row in rows])
+        is_eligible = (texts.unll >= 0) & ~is_excluded
+        is_low = low_sensitivity(texts, settings, counts=self._by_task)
+
+        pairs = match(texts, is_eligible, settings)
+        labels = self._labels[first : first + len(rows)]
+        self._write("examples", self._examples(texts, is_excluded, is_low, labels))
+        self._write("pairs", pairs.pairs)
+        self._write("unmatched", pairs.unmatched)
+
+        self._count(rows, texts, pairs)
+        self.balance.add(texts, is_eligible, pairs)
+        self.identifiers.add(texts, first=first)
+        for i, row in enumerate(rows):
+            if row.example.canary is not None:
+                is_scored = is_whole(row, texts.unll[texts.of(i)])
+                self.canary_rows.append((row, is_scored))
+
+    def _write(self, part: str, records: Iterable[Record]) -> None:
+        """Write records of one part of the manifest behind those that stand there."""
+        for chunk in packed(records):
+            self._packed.write_batch(as_batch(part, chunk))
+
+    def _count(
+        self, rows: Sequence[ManifestLayout], texts: TokenCorpus, pairs: SelectedPairs
+    ) -> None:
+        """Count what a slice has of tokens, spans and pairs."""
+        spans = [span for row in rows for span, _ in row.spans]
+        tokens = [tokens for row in rows for _, tokens in row.spans]
+        reasons = [record["reason"] for record in pairs.unmatched]
         self.counted.update(
             {
                 "tokens": len(texts.unll),
                 "tokens_scored": int((texts.unll >= 0).sum()),
                 "texts_cut": sum(row.was_cut for row in rows),
                 "spans": len(spans),
-                "spans_of_canaries": sum(span.part is not None for span, _ in spans),
-                "spans_partial": sum(bool(at and at.partial) for _, at in spans),
+                "spans_of_canaries": sum(span.part is not None for span in spans),
+                "spans_partial": sum(bool(at and at.partial) for at in tokens),
                 "pairs": len(pairs.pairs),
                 "unmatched": len(pairs.unmatched),
-                "spans_cut": sum(u["reason"] == CUT_OFF for u in pairs.unmatched),
+                "spans_cut": reasons.count(CUT_OFF),
             }
         )
         self.comparable += len(pairs.places)
-        self.balance.add(texts, eligible, pairs)
-        self.identifiers.add(texts, first=first)
-        self.canary_rows += [
-            (row, is_whole(row, texts.unll[texts.of(i)]))
-            for i, row in enumerate(rows)
-            if row.example.canary is not None
-        ]
 
     def records(self) -> pa.Buffer:
-        """The manifest's records of the rows taken, as a compressed Arrow stream."""
+        """Return the records of the rows taken, as a compressed Arrow stream."""
         self._packed.close()
         return self._sink.getvalue()
 
     def _examples(
         self,
         texts: TokenCorpus,
-        excluded: np.ndarray,
-        low: np.ndarray,
+        is_excluded: np.ndarray,
+        is_low: np.ndarray,
         labels: Sequence[str],
     ) -> Iterator[Record]:
-        """The manifest's examples, made one after the other: a record takes 10 KB."""
+        """Yield the manifest's examples one after the other: a record takes 10 KB."""
         classes = token_classes(texts).tobytes().decode("ascii")
         for i, row in enumerate(texts.rows):
-            part = texts.of(i)
-            edges = np.diff(np.concatenate([[False], excluded[part], [False]]))
+            tokens = texts.of(i)
+            padded = np.concatenate([[False], is_excluded[tokens], [False]])
+            # Where it changes, a range begins or ends.
+            edges = np.flatnonzero(np.diff(padded))
             yield {
                 **example_record(row, labels[i]),
                 "reference_unll": [
-                    u if u >= 0 else None for u in texts.unll[part].tolist()
+                    unll if unll >= 0 else None for unll in texts.unll[tokens].tolist()
                 ],
-                "excluded": np.flatnonzero(edges).reshape(-1, 2).tolist(),
-                "classes": classes[part],
-                "low": np.flatnonzero(low[part]).tolist(),
+                "excluded": edges.reshape(-1, 2).tolist(),
+                "classes": classes[tokens],
+                "low": np.flatnonzero(is_low[tokens]).tolist(),
             }
 
 
