@@ -29,6 +29,7 @@ from spark_audit.results import (
     Claim,
     Finding,
     Guard,
+    Hits,
     Row,
 )
 from spark_audit.results.evidence import Evidence
@@ -282,6 +283,34 @@ class Audit(ABC):
             How far a figure is from no effect; above 0 is more of a leak.
         """
         return signed_effect(size, unit)
+
+    @classmethod
+    def compared_with(cls, finding: Finding) -> str:
+        """Return what an effect is held against, where its sentences name several.
+
+        Returns
+        -------
+        str
+            The last part of the key ``audit.NAME.than.PART``, such as ``base``; empty:
+            nothing, or always what ``audit.NAME.than`` says.
+        """
+        del finding
+        return ""
+
+    @classmethod
+    def size_of(cls, fact: Fact) -> int | None:
+        """Return how many a fact of ``sides`` counts; None where it counts nothing.
+
+        Of a row that is what the audit counts by; of hits, how many there could be.
+        """
+        if isinstance(fact, Row):
+            _, counted = cls.covers or ("", "n")
+            return fact.clusters if counted == "clusters" else fact.n
+        if isinstance(fact, Hits):
+            return fact.of
+        if isinstance(fact, bool) or not isinstance(fact, int):
+            return None
+        return fact
 
     @classmethod
     def is_of_nobody(cls, unit: str) -> bool:

@@ -90,6 +90,11 @@ class SeriesAttack(OfSeries):
         bool, "score every row at every stage, not only rows with an identifier"
     ] = False
 
+    @classmethod
+    def compared_with(cls, finding: Finding) -> str:
+        """Return ``chance`` or ``best_guess``: what the AUC is claimed beyond."""
+        return "chance" if finding.facts.get("is_bar_chance") else "best_guess"
+
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Rows of both sides, and canaries, each with one of its candidates.
 

@@ -100,6 +100,11 @@ class Twins(Audit):
     memory = True
     unit = "bits"
 
+    @classmethod
+    def compared_with(cls, finding: Finding) -> str:
+        """Return ``base`` for a change since the base, else ``held_out``."""
+        return "base" if finding.metric == "rise" else "held_out"
+
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Every identifier among its twins, in each of its contexts."""
         keys = [key for one in manifest.twins for key in _keys(one)]

@@ -179,21 +179,13 @@ def _alarms(report: Report, found: Sequence[Standing]) -> Iterator[str]:
     """Yield what changes a conclusion: questions on the rows, and failed checks."""
     yield from first_screen.urgent_remarks(report, found)
 
-    untested = {
-        standing.name
-        for standing in found
-        if standing.faults and standing.state == "NOT TESTED"
-    }
     failed = [
         guard
         for guard in report.guards
         if guard.passed is False and not is_said_first(guard)
     ]
-    for name, guards in grouped(failed, lambda guard: guard.name).items():
-        names = [guard.checkpoint for guard in guards if guard.checkpoint]
-        names = list(dict.fromkeys(names))
-        is_void = bool(names) and untested.issuperset(names)
-        yield render("failed", name=name, guards=guards, names=names, void=is_void)
+    for failed_check in first_screen.failed_checks(failed, found):
+        yield failed_check.sentence
 
 
 def _exposed_kinds(found: Sequence[Standing]) -> list[ExposedKind]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Container, Mapping, Sequence
 from typing import TypedDict
 
@@ -17,7 +16,8 @@ from spark_audit.report.standings import (
     attack_name,
     outcome_name,
 )
-from spark_audit.results import Finding, Report
+from spark_audit.results import Finding, Report, Row
+from spark_audit.results.findings import Fact
 from spark_audit.sentences import capitalised, knows, optional, render, translated
 
 
@@ -83,26 +83,78 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[AttackSummary]:
     return summaries
 
 
-def _on(report: Report, name: str) -> str:
-    """On how much an attack was tried, in words; empty: it came to no figure."""
-    metric, size = about(name).covers or ("", "n")
-    counted = [r for r in report.results if r.audit == name and r.n]
-    # Without a base, an audit has no row of its change since the base.
-    rows = [row for row in counted if row.metric == metric] or counted
-    rows = [row for row in rows if row.checkpoint != BASE] or rows
-    count = max((getattr(r, size) for r in rows if r.group == "pooled"), default=0)
-    key = f"audit.{name}.covers"
-    if not count or not knows(key):
-        return str(count or "")
-    own = [f for f in report.findings if f.audit == name and f.checkpoint != BASE]
-    # The sizes of what is tested come first: a sentence may be of more, and findings
-    # on canaries count other things under the same names.
-    own.sort(key=lambda one: (one.family != "primary", one.metric != metric))
-    guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
-    # Sizes of the two sides stand among them.
-    facts = ChainMap(*(dict(one.facts) for one in (*own, *guards)))
-    types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
-    return render(key, audit=name, count=count, types=len(types), facts=facts)
+def _on(report: Report, audit: str) -> str:
+    """Return on how much an attack was tried, in words; empty: it came to no figure."""
+    rows = _rows_of_size(report, audit)
+    _, size = about(audit).covers or ("", "n")
+    counts = [getattr(row, size) for row in rows if row.group == "pooled"]
+    count = max(counts, default=0)
+    if not count:
+        return ""
+
+    text = _sizes_in_words(report, audit, count)
+    types = {row.grouping[1] for row in rows if row.grouping[0] == "type"}
+    if len(types) > 1:
+        text = render("audit.of_types", text=text, types=len(types))
+    return text
+
+
+def _rows_of_size(report: Report, audit: str) -> list[Row]:
+    """Return the rows that tell on how much an attack was tried.
+
+    They are of the metric that counts it; without a base, an audit has no row of its
+    change since the base, and any of its rows do.
+    """
+    metric, _ = about(audit).covers or ("", "n")
+    rows = [row for row in report.results if row.audit == audit and row.n]
+    of_metric = [row for row in rows if row.metric == metric] or rows
+    without_base = [row for row in of_metric if row.checkpoint != BASE]
+    return without_base or of_metric
+
+
+def _sizes_in_words(report: Report, audit: str, count: int) -> str:
+    """Return the sizes of both sides where they are known, else what was tested.
+
+    An audit of another package may have one sentence for both, or none.
+    """
+    facts = _facts_of_sizes(report, audit)
+    trained, held_out = [
+        about(audit).size_of(facts.get(name)) for name in about(audit).sides
+    ]
+    known = ["count"]
+    if trained is not None:
+        known.insert(0, "trained")
+        if held_out is not None:
+            known.insert(0, "sides")
+
+    covers = f"audit.{audit}.covers"
+    for key in (*(f"{covers}.{sizes}" for sizes in known), covers):
+        if knows(key):
+            return render(
+                key, count=count, trained=trained, held_out=held_out, facts=facts
+            )
+    return str(count)
+
+
+def _facts_of_sizes(report: Report, audit: str) -> Mapping[str, Fact]:
+    """Return the facts of an audit's findings and guards: sizes stand among them.
+
+    The sizes of what is tested come first: a sentence may be of more, and findings on
+    canaries count other things under the same names.
+    """
+    metric, _ = about(audit).covers or ("", "n")
+    findings = [
+        finding
+        for finding in report.findings
+        if finding.audit == audit and finding.checkpoint != BASE
+    ]
+    findings.sort(key=lambda one: (one.family != "primary", one.row_metric != metric))
+    guards = [one for one in report.guards if one.says.startswith(f"guard.{audit}.")]
+
+    facts: dict[str, Fact] = {}
+    for rendered in (*findings, *guards):
+        facts = {**rendered.facts, **facts}
+    return facts
 
 
 def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, str]:

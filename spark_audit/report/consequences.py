@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from spark_audit.audits.strongest_leaks import strongest_leaks
 from spark_audit.report.figures_line import figures_line
 from spark_audit.report.matrix import effect_size, effect_text
-from spark_audit.report.standings import SHAPES, Standing, State, method_of
+from spark_audit.report.standings import (
+    SHAPES,
+    Standing,
+    State,
+    comparison_in_words,
+    method_of,
+)
 from spark_audit.results import Finding, grouped
 from spark_audit.sentences import capitalised, knows, optional, render
 from spark_audit.sentences.effects import effect_in_words
@@ -139,9 +145,7 @@ def consequence_sentence(finding: Finding) -> str:
         effect = effect_in_words(abs(size), finding.unit)
 
     # What it is held against depends on the test: the base, held-out ones or chance.
-    than_key = f"audit.{finding.audit}.than"
-    than = render(than_key, finding=finding) if knows(than_key) else ""
-    return render(key, effect=effect, than=than)
+    return render(key, effect=effect, than=comparison_in_words(finding))
 
 
 def nothing_found(

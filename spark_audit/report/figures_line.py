@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from spark_audit.audits import about
 from spark_audit.report.matrix import effect_size, effect_text
-from spark_audit.results import Finding, Row
-from spark_audit.results.findings import Hits
+from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
 from spark_audit.sentences.renderer import probability
 
@@ -85,21 +84,12 @@ def _sides(finding: Finding) -> str:
 
 def sides_of(finding: Finding) -> tuple[int | None, int | None]:
     """Return how many trained and held-out units a test compares; None: not known."""
-    trained, held_out = about(finding.audit).sides
-    return _count(finding, trained), _count(finding, held_out)
-
-
-def _count(finding: Finding, name: str) -> int | None:
-    """Return the number that a fact counts; None where the finding lacks it."""
-    fact = finding.facts.get(name)
-    if isinstance(fact, Row):
-        _, counted = about(finding.audit).covers or ("", "n")
-        return fact.clusters if counted == "clusters" else fact.n
-    if isinstance(fact, Hits):
-        return fact.of
-    if isinstance(fact, bool) or not isinstance(fact, int):
-        return None
-    return fact
+    audit = about(finding.audit)
+    trained, held_out = audit.sides
+    return (
+        audit.size_of(finding.facts.get(trained)),
+        audit.size_of(finding.facts.get(held_out)),
+    )
 
 
 def _at_most(finding: Finding) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
-from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.audits.claims import ALPHA, TESTS
 from spark_audit.audits.setup_guards import REMAINS
@@ -21,51 +21,81 @@ from spark_audit.report.standings import (
     State,
     key_of,
     relearned,
+    state_name,
 )
-from spark_audit.results import Report, grouped
-from spark_audit.sentences import render
+from spark_audit.results import Guard, Report, grouped
+from spark_audit.sentences import knows, render
 
 UNITS_SHOWN = ("nats", "bits", "AUC")
 """Units that the first screen explains where it uses them."""
 
-
-class StateCount(TypedDict):
-    """Checkpoints in one state, by how many of the attacks they were tested."""
-
-    key: str
-    count: int
-    names: list[str]
-    attacks: int
-    tested: list[int]
+MAX_NAMES_IN_ANSWER = 2
+"""Checkpoints in one state that the answer names."""
 
 
 def answer(found: Sequence[Standing]) -> str:
-    """The report in one line: how many checkpoints are in which state.
+    """Return the report in one line: how many checkpoints are in which state.
 
-    Also by how many of the attacks: next to a title that does not say that most were
-    not run, readers took a checkpoint for cleared.
+    It also says how many of the attacks were tested: next to a title that does not say
+    that most were not run, readers took a checkpoint for cleared.
     """
-    states: list[StateCount] = []
-    for state, own in grouped(found, lambda one: one.state).items():
-        tested = [sum(len(one.tally.get(k, ())) for k in RESULTS[0]) for one in own]
-        names = [one.name for one in own]
-        counted = StateCount(
-            key=key_of(state),
-            count=len(own),
-            names=names,
-            attacks=len(own[0].tried),
-            tested=sorted({*tested}),
-        )
-        states.append(counted)
-    return sentences.render("states.answer", count=len(found), states=states)
+    states = [
+        _state_with_count(state, members, is_only=len(found) == 1)
+        for state, members in grouped(found, lambda one: one.state).items()
+    ]
+    text = ", ".join(states)
+    if len(found) == 1:
+        return render("states.answer_of_one", name=found[0].name, state=text)
+    return render("states.answer", count=len(found), states=text)
+
+
+def _state_with_count(
+    state: State, members: Sequence[Standing], *, is_only: bool
+) -> str:
+    """Return a state with its checkpoints, and how many attacks they were tested by."""
+    text = state_name(state)
+    remarks = []
+    if not is_only:
+        text = render("states.count_in_state", count=len(members), state=text)
+        if len(members) <= MAX_NAMES_IN_ANSWER:
+            remarks.append(", ".join(standing.name for standing in members))
+
+    n_attacks = len(members[0].tried)
+    n_tested = sorted({_n_tested(standing) for standing in members})
+    if state != "NOT TESTED" and n_tested[0] < n_attacks:
+        tested = " to ".join(map(str, n_tested))
+        remarks.append(render("states.tested", tested=tested, attacks=n_attacks))
+
+    if not remarks:
+        return text
+    return render("states.with_remark", text=text, remark="; ".join(remarks))
+
+
+def _n_tested(standing: Standing) -> int:
+    """Return how many attacks have a result on a checkpoint."""
+    return len(_attacks_with(standing, RESULTS[0]))
 
 
 def headline(report: Report, found: Sequence[Standing]) -> str:
     """Return the answer, and that the base model was not given, where it was not."""
     text = answer(found)
     if lacks_base(report):
-        text += sentences.render("states.no_base")
+        text += render("states.no_base")
     return text
+
+
+def page_lead(report: Report) -> str:
+    """Return what a report compares: its manifest, its reference, its baseline."""
+    parts = [render("page.lead", name=report.manifest.name)]
+
+    reference = report.settings.get("reference")
+    if reference:
+        parts.append(render("page.lead_reference", reference=reference))
+
+    baseline = report.settings.get("baseline")
+    if report.contrasts and baseline:
+        parts.append(render("page.lead_baseline", baseline=baseline))
+    return " ".join(parts)
 
 
 def lacks_base(report: Report) -> bool:
@@ -87,50 +117,111 @@ def urgent_remarks(report: Report, found: Sequence[Standing]) -> list[str]:
     """
     remarks = []
     if lacks_base(report):
-        remarks.append(sentences.render("terminal.no_base"))
+        remarks.append(render("terminal.no_base"))
     names = [one.name for one in found if one.question is not None]
     if names:
-        remarks.append(sentences.render("states.question", names=names))
+        remarks.append(render("states.question", names=names))
     return remarks
 
 
 def meanings() -> dict[State, str]:
-    """What each state means."""
-    return {state: sentences.render(f"state.{key_of(state)}") for state in SHAPES}
+    """Return what each state means."""
+    return {state: render(f"state.{key_of(state)}") for state in SHAPES}
 
 
 def advice(found: Sequence[Standing]) -> dict[State, str]:
-    """What to do next, by the states that there are."""
+    """Return what to do next, by the states that there are."""
     by_state = grouped(found, lambda one: one.state)
-    known, lacking = (by_state.get(k, []) for k in ("DETECTABLE", "NOT TESTED"))
-    gives: set[str] = set()
-    faulty: dict[str, list[str]] = {}
-    for one in lacking:
-        if not one.faults:
-            gives.add("give_alike" if one.unclear else "give")
-        for guard in one.faults:
-            faulty.setdefault(guard.name, []).append(one.name)
-    stopped = not all(one.ships for one in known)
-    named_faults = {k: _some(faulty[k], lacking) for k in REMAINS if k in faulty}
-    open_tests = _open(by_state.get("NO LEAK FOUND", []))
-    return {
-        state: sentences.render(
-            f"advice.{key_of(state)}",
-            stopped=stopped,
-            relearned=relearned(found),
-            gives=sorted(gives),
-            faults=named_faults,
-            commands=open_tests.commands,
-            unplanted=open_tests.unplanted,
-            unanswered=open_tests.unanswered,
-        )
-        for state in by_state
-    }
+    is_relearned = relearned(found)
+    advice_by_state: dict[State, str] = {}
+    for state, members in by_state.items():
+        if state == "DETECTABLE":
+            parts = _advice_on_detectable(members, is_relearned=is_relearned)
+        elif state == "NO LEAK FOUND":
+            parts = _advice_on_clean(members, is_relearned=is_relearned)
+        elif state == "NOT TESTED":
+            parts = _advice_on_untested(members, is_relearned=is_relearned)
+        else:
+            parts = [render(f"advice.{key_of(state)}")]
+        advice_by_state[state] = " ".join(parts)
+    return advice_by_state
 
 
-def _some(names: list[str], of: Sequence[Standing]) -> list[str]:
-    """Names of some; nothing where it is all of them."""
-    return names if len(names) < len(of) else []
+def _advice_on_detectable(
+    members: Sequence[Standing], *, is_relearned: bool
+) -> list[str]:
+    """Return what to do next with checkpoints whose training rows can be told."""
+    parts = [render("advice.detectable")]
+    if not all(standing.ships for standing in members):
+        parts.append(render("advice.stopped"))
+    if not is_relearned:
+        parts.append(render("advice.relearn"))
+    return parts
+
+
+def _advice_on_clean(members: Sequence[Standing], *, is_relearned: bool) -> list[str]:
+    """Return what to do next with checkpoints in which no leak was found."""
+    parts = [render("advice.no_leak_found")]
+    open_tests = _open(members)
+
+    if open_tests.commands:
+        commands = [render("advice.command", audit=k) for k in open_tests.commands]
+        parts.append(render("advice.not_run", commands=", ".join(commands)))
+    if open_tests.unplanted:
+        parts.append(render("advice.unplanted"))
+    if open_tests.unanswered:
+        attacks = [
+            _with_names(attack, names)
+            for attack, names in open_tests.unanswered.items()
+        ]
+        parts.append(render("advice.unanswered", attacks=", ".join(attacks)))
+
+    if not is_relearned:
+        parts.append(render("advice.relearn"))
+    return parts
+
+
+def _with_names(text: str, names: Sequence[str]) -> str:
+    """Return a text with the checkpoints that it is of, if it is of some only."""
+    if not names:
+        return text
+    return render("states.with_remark", text=text, remark=", ".join(names))
+
+
+def _advice_on_untested(
+    members: Sequence[Standing], *, is_relearned: bool
+) -> list[str]:
+    """Return what to do next with checkpoints whose memory was not tested."""
+    ways = set()
+    names_by_fault: dict[str, list[str]] = {}
+    for standing in members:
+        if not standing.faults:
+            ways.add("give_alike" if standing.unclear else "give")
+        for guard in standing.faults:
+            names_by_fault.setdefault(guard.name, []).append(standing.name)
+
+    parts = [render("advice.comparison")] if ways else []
+    parts += [render(f"advice.{way}") for way in sorted(ways)]
+    for fault in REMAINS:
+        if fault in names_by_fault:
+            names = _names_of_some(names_by_fault[fault], members)
+            parts.append(_advice_on_fault(fault, names, is_relearned=is_relearned))
+    return parts
+
+
+def _advice_on_fault(fault: str, names: Sequence[str], *, is_relearned: bool) -> str:
+    """Return what to do where a setup guard failed, and for which checkpoints."""
+    key = f"advice.{fault}"
+    if is_relearned and knows(f"{key}_relearned"):
+        key = f"{key}_relearned"
+    if not names:
+        return render(key)
+    return render("advice.of_some", names=", ".join(names), advice=render(key))
+
+
+def _names_of_some(names: list[str], members: Sequence[Standing]) -> list[str]:
+    """Return names of some of the checkpoints; nothing where it is all of them."""
+    return names if len(names) < len(members) else []
 
 
 class OpenTests(NamedTuple):
@@ -154,62 +245,142 @@ class OpenTests(NamedTuple):
 def _open(clean: Sequence[Standing]) -> OpenTests:
     """Return the open tests of checkpoints without a claim."""
     commands: dict[str, None] = {}
-    unanswered: dict[str, list[str]] = {}
-    unplanted = False
-    for one in clean:
-        for each in one.tried:
-            if not each.ran:
-                commands[each.audit] = None
-            elif each.outcome == "not tested" and about(each.audit).needs_canaries:
-                unplanted = True
-            elif each.outcome not in RESULTS[0]:
-                unanswered.setdefault(each.attack, []).append(one.name)
-    return OpenTests(
-        commands=list(commands),
-        unplanted=unplanted,
-        unanswered={k: _some(names, clean) for k, names in unanswered.items()},
-    )
+    names_by_attack: dict[str, list[str]] = {}
+    is_unplanted = False
+    for standing in clean:
+        for tried in standing.tried:
+            if not tried.ran:
+                commands[tried.audit] = None
+            elif tried.outcome == "not tested" and about(tried.audit).needs_canaries:
+                is_unplanted = True
+            elif tried.outcome not in RESULTS[0]:
+                names_by_attack.setdefault(tried.attack, []).append(standing.name)
+
+    unanswered = {
+        attack: _names_of_some(names, clean)
+        for attack, names in names_by_attack.items()
+    }
+    return OpenTests(list(commands), is_unplanted, unanswered)
 
 
 def checks(report: Report, found: Sequence[Standing]) -> list[str]:
-    """Whether the audit's own checks held: a line, then one for each that did not.
+    """Return whether the audit's own checks held, and a line for each that did not.
 
     Questions about the listed rows, which a check asks, stand last.
 
-    These say what happened, and what that does to the states. Not that something
+    The lines say what happened, and what that does to the states. Not that something
     FAILED: next to a checkpoint that passes, readers took that for the checkpoint.
     """
-    states = [one.passed for one in report.guards]
-    summary = sentences.render(
-        "states.checks",
-        count=len(states),
-        failed=states.count(False),
-        warnings=states.count(None),
-    )
-    lines = [summary]
-    questions = _questions(found)
+    failed = [guard for guard in report.guards if guard.passed is False]
+    lines = [_checks_counted(report.guards)]
+    for failed_check in failed_checks(failed, found):
+        lines.append(failed_check.sentence)
 
-    faulty = (one for one in report.guards if one.passed is False)
-    failed = grouped(faulty, lambda one: one.name)
-    untested = {one.name for one in found if one.faults and one.state == "NOT TESTED"}
-    told: set[str] = set()
-    for name, guards in failed.items():
-        names = list(dict.fromkeys(one.checkpoint for one in guards if one.checkpoint))
-        void = bool(names) and untested.issuperset(names)
-        lines.append(
-            sentences.render("failed", name=name, guards=guards, names=names, void=void)
-        )
-        told.update(names if void else ())
-    if not failed:
-        return [*lines, *questions]
-    # Attacks with and without a result, and whether it passes -> checkpoints.
+    if failed:
+        lines.append(" ".join([render("states.doubts"), *_doubts(failed, found)]))
+    return [*lines, *_questions(found)]
+
+
+def _checks_counted(guards: Sequence[Guard]) -> str:
+    """Return how many checks did not hold, or gave a warning."""
+    count = len(guards)
+    n_failed = sum(guard.passed is False for guard in guards)
+    n_warnings = sum(guard.passed is None for guard in guards)
+    if n_failed:
+        return render("states.checks_failed", failed=n_failed, count=count)
+    if not guards:
+        return render("page.guards_none")
+    if n_warnings:
+        return render("states.checks_warned", warnings=n_warnings, count=count)
+    return render("states.checks_held", count=count)
+
+
+@dataclass(frozen=True)
+class FailedCheck:
+    """A check that did not hold.
+
+    Attributes
+    ----------
+    names
+        Checkpoints that it did not hold for; empty: it is of none alone.
+    is_void
+        Whether nothing can be concluded about any of them.
+    sentence
+        What happened, and what follows.
+    """
+
+    names: tuple[str, ...]
+    is_void: bool
+    sentence: str
+
+
+def failed_checks(
+    failed: Iterable[Guard], found: Sequence[Standing]
+) -> list[FailedCheck]:
+    """Return the checks that did not hold, each once for all of its checkpoints."""
+    untested = {
+        standing.name
+        for standing in found
+        if standing.faults and standing.state == "NOT TESTED"
+    }
+    failed_checks = []
+    for name, guards in grouped(failed, lambda guard: guard.name).items():
+        names = dict.fromkeys(guard.checkpoint for guard in guards)
+        named = tuple(name for name in names if name)
+        is_void = bool(named) and untested.issuperset(named)
+        sentence = _failed_sentence(name, guards, named, is_void=is_void)
+        failed_checks.append(FailedCheck(named, is_void, sentence))
+    return failed_checks
+
+
+def _failed_sentence(
+    name: str, guards: Sequence[Guard], names: Sequence[str], *, is_void: bool
+) -> str:
+    """Return what happened where a check did not hold, and what follows.
+
+    A check without a sentence of its own says what it found.
+    """
+    details = " ".join(dict.fromkeys(guard.detail for guard in guards)).rstrip(".")
+    key = f"failed.{name}"
+    if not knows(key):
+        key = "failed_check.other_of_some" if names else "failed_check.other"
+        return render(key, names=names, details=details)
+
+    is_single = len(names) == 1
+    if not is_single and knows(f"{key}_several"):
+        key = f"{key}_several"
+    sentence = render(key, names=names, guards=guards, details=details)
+    if not is_void:
+        return sentence
+    key = "failed_check.follows" if is_single else "failed_check.follows_of_several"
+    return f"{sentence} {render(key)}"
+
+
+def _doubts(failed: Sequence[Guard], found: Sequence[Standing]) -> list[str]:
+    """Return what failed checks leave of the verdicts on other checkpoints.
+
+    Checkpoints of which nothing can be concluded are said with their check.
+    """
+    void = set()
+    for failed_check in failed_checks(failed, found):
+        if failed_check.is_void:
+            void.update(failed_check.names)
+
+    # Checkpoints by attacks with and without a result, and by whether they pass.
     verdicts: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[str]] = {}
-    for one in found:
-        tested, open = (_attacks_with(one, outcomes) for outcomes in RESULTS)
-        if open and one.name not in told:
-            verdicts.setdefault((tested, open, one.ships), []).append(one.name)
-    doubts = sentences.render("states.doubts", verdicts=verdicts)
-    return [*lines, doubts, *questions]
+    for standing in found:
+        tested, untested = (_attacks_with(standing, outcomes) for outcomes in RESULTS)
+        if untested and standing.name not in void:
+            verdict = (tested, untested, standing.ships)
+            verdicts.setdefault(verdict, []).append(standing.name)
+
+    doubts = []
+    for (tested, untested, ships), names in verdicts.items():
+        key = "states.doubt_though_passed" if ships else "states.doubt"
+        if not tested:
+            key = "states.doubt_of_all"
+        doubts.append(render(key, names=names, tested=tested, open=untested))
+    return doubts
 
 
 def _attacks_with(standing: Standing, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
@@ -236,25 +407,28 @@ def _questions(found: Sequence[Standing]) -> list[str]:
 
 
 def reading(report: Report, found: Sequence[Standing]) -> str:
-    """How to read the sentences of these checkpoints: every unit is explained."""
-    led_by = filter(None, (one.led_by for one in found))
-    used = {one.unit for one in led_by if one.claim != "not_tested"}
-    units = [unit for unit in UNITS_SHOWN if unit in used]
-    tests = _tests(report)
-    return sentences.render(
-        "states.reading", tests=tests, limit=_first_limit(tests), units=units
-    )
+    """Return how to read the sentences of these checkpoints, with every unit."""
+    units_used = {
+        standing.led_by.unit
+        for standing in found
+        if standing.led_by is not None and standing.led_by.claim != "not_tested"
+    }
+    parts = [render("states.reading", level=level(report))]
+    for unit in UNITS_SHOWN:
+        if unit in units_used:
+            parts.append(render(f"states.unit_{unit}"))
+    parts.append(render("states.reading_of_counts"))
+    return ". ".join(parts)
 
 
 def level(report: Report) -> str:
-    """The level that a claim of a report must pass, in words."""
-    tests = _tests(report)
-    return sentences.render("states.level", tests=tests, limit=_first_limit(tests))
-
-
-def _tests(report: Report) -> int:
-    """Return how many tests a report corrects for."""
-    return int(report.settings.get(TESTS, 0))
+    """Return the level that a claim of a report must pass, in words."""
+    tests = int(report.settings.get(TESTS, 0))
+    if tests == 0:
+        return render("states.level_of_none")
+    if tests == 1:
+        return render("states.level_of_one")
+    return render("states.level", tests=tests, limit=_first_limit(tests))
 
 
 def _first_limit(tests: int) -> Decimal:
@@ -263,44 +437,107 @@ def _first_limit(tests: int) -> Decimal:
     Three digits, rounded down: what is shown is no looser than what is applied.
     """
     down = Context(prec=3, rounding=ROUND_FLOOR)
-    return down.create_decimal(repr(ALPHA / (tests or 1)))
+    return down.create_decimal(repr(ALPHA / tests))
 
 
 def surety(found: Sequence[Standing]) -> str:
-    """How sure the first screen is, as chances: of a false claim, and of a missed leak.
+    """Return how sure the first screen is, as chances of a false and a missed claim.
 
     A corrected p bounds how often a report in which nothing leaked would claim as much.
     """
-    of_1000: dict[int, list[str]] = {}
-    for one in found:
-        led = one.led_by if one.detections else None
-        if led and led.family == "primary" and led.p_adjusted is not None:
-            n = max(1, math.ceil(1000 * led.p_adjusted))
-            of_1000.setdefault(n, []).append(one.name)
-    clean = any(
-        tried.finding and tried.finding.mde is not None
-        for one in found
-        if one.state == "NO LEAK FOUND"
-        for tried in one.tally.get("not shown", ())
-    )
-    claims = sorted(of_1000.items())
-    return sentences.render("states.surety", claims=claims, clean=clean)
+    names_by_count: dict[int, list[str]] = {}
+    for standing in found:
+        led_by = standing.led_by if standing.detections else None
+        if led_by and led_by.family == "primary" and led_by.p_adjusted is not None:
+            count = max(1, math.ceil(1000 * led_by.p_adjusted))
+            names_by_count.setdefault(count, []).append(standing.name)
+
+    parts = []
+    if names_by_count:
+        groups = [
+            {"count": count, "names": names}
+            for count, names in sorted(names_by_count.items())
+        ]
+        parts.append(render("states.surety", groups=groups))
+    if _has_detectable_effect(found):
+        parts.append(render("states.surety_of_clean"))
+    return "; ".join(parts)
+
+
+def _has_detectable_effect(found: Sequence[Standing]) -> bool:
+    """Return whether an effect could have been detected where no leak was found."""
+    for standing in found:
+        if standing.state != "NO LEAK FOUND":
+            continue
+        for tried in standing.tally.get("not shown", ()):
+            if tried.finding is not None and tried.finding.mde is not None:
+                return True
+    return False
 
 
 def gate(found: Sequence[Standing]) -> str:
-    """The verdict of the gate without rules."""
-    skipped = {"void", "confounded", "not tested"}
-    unjudged = any(one.ships and skipped & {*one.tally} for one in found)
-    return sentences.render("states.gate", found=found, unjudged=unjudged)
+    """Return the verdict of the gate without rules."""
+    parts = []
+    stopped = [_stopped_name(standing) for standing in found if not standing.ships]
+    if stopped:
+        parts.append(render("states.gate_stops", names=", ".join(stopped)))
+
+    passed = [_passed_name(standing) for standing in found if standing.ships]
+    if passed:
+        parts.append(render("states.gate_passes", names=", ".join(passed)))
+
+    without_result = {"void", "confounded", "not tested"}
+    if any(one.ships and without_result & {*one.tally} for one in found):
+        parts.append(render("states.gate_ignores"))
+    return "; ".join(parts)
+
+
+def _stopped_name(standing: Standing) -> str:
+    """Return a checkpoint that the gate stops; with its state if it was not tested."""
+    if standing.state != "NOT TESTED":
+        return standing.name
+    return _with_names(standing.name, [state_name("NOT TESTED")])
+
+
+def _passed_name(standing: Standing) -> str:
+    """Return a checkpoint that the gate passes, and why if something was detected."""
+    if not standing.detections:
+        return standing.name
+    return _with_names(standing.name, [render("states.gate_less_likely")])
 
 
 def uncovered(tried: Sequence[AttackSummary], found: Sequence[Standing]) -> str:
-    """What was not tested."""
-    return render(
-        "states.uncovered",
-        attacks=tried,
-        untested=[one.name for one in found if one.state == "NOT TESTED"],
-        nothing=all(one["state"] != "tested" for one in tried),
-        faults=any(one.faults for one in found),
-        relearned=relearned(found),
-    )
+    """Return what was not tested, and what this tool cannot test."""
+    is_relearned = relearned(found)
+    sentences_of_it = []
+    parts = _uncovered_here(tried, found)
+    if parts:
+        sentences_of_it.append(render("states.uncovered", parts="; ".join(parts)))
+
+    if is_relearned:
+        sentences_of_it.append(render("states.beyond_relearned"))
+    else:
+        sentences_of_it.append(render("states.uncovered_relearning"))
+        sentences_of_it.append(render("states.beyond"))
+    return " ".join(sentences_of_it)
+
+
+def _uncovered_here(
+    tried: Sequence[AttackSummary], found: Sequence[Standing]
+) -> list[str]:
+    """Return what this tool can test, but has no valid result of in this report."""
+    parts = []
+    untested = [one.name for one in found if one.state == "NOT TESTED"]
+    if untested:
+        parts.append(render("states.uncovered_memory", names=untested))
+
+    if all(attack["state"] != "tested" for attack in tried):
+        has_faults = any(standing.faults for standing in found)
+        key = "uncovered_all_by_check" if has_faults else "uncovered_all"
+        parts.append(render(f"states.{key}"))
+        return parts
+
+    untried = [attack["name"] for attack in tried if not attack["on"]]
+    if untried:
+        parts.append(", ".join(untried))
+    return parts

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from spark_audit import sentences
 from spark_audit.audits import AUDITS_ON_REQUEST, about, audit_names
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
@@ -35,6 +34,8 @@ from spark_audit.results import (
     grouped,
 )
 from spark_audit.results.findings import DETECTED, SEVERITY
+from spark_audit.sentences import knows, optional, render
+from spark_audit.sentences.renderer import effect
 
 State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
 
@@ -97,10 +98,30 @@ class Tried:
     @property
     def shown(self) -> str:
         """What it tries, and by how much it found that."""
-        finding = self.finding if self.outcome == "FOUND" else None
-        return sentences.render(
-            "states.tried", attack=self.attack, finding=finding, seed=self.seed
-        )
+        found = self._found
+        if not found:
+            return self.attack
+        if self.seed:
+            found = render("states.in_seed", found=found, seed=self.seed)
+        return render("states.with_remark", text=self.attack, remark=found)
+
+    @property
+    def _found(self) -> str:
+        """What it found, in words; empty: nothing, or nothing towards a leak."""
+        finding = self.finding
+        if self.outcome != "FOUND" or finding is None:
+            return ""
+        if finding.claim == "betrays":
+            return render("outcome.betrays")
+        if finding.value is None or not finding.unit:
+            return ""
+
+        is_change_of_nll = finding.unit == "nats"
+        size = -finding.value if is_change_of_nll else _beyond_null(finding)
+        if size <= 0:
+            return ""
+        found = effect(size, finding.unit, brief=True)
+        return f"{found} {comparison_in_words(finding)}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -157,14 +178,24 @@ class Standing:
         """The sentence of its strongest evidence, and failed guards."""
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
-            near = self.nearest
-            nearest = sentences.render("states.nearest", tried=near) if near else ""
-            one = self.led_by
-            own = one.sentence if _seed(one) else one.lead
-            return " ".join(filter(None, [own, nearest, faults]))
-        key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
+            has_seed = bool(_seed(self.led_by))
+            strongest = self.led_by.sentence if has_seed else self.led_by.lead
+            return " ".join(filter(None, [strongest, *self._nearest, faults]))
+
         # The report says at its head why, once for all.
-        return faults or sentences.render(f"states.{key}")
+        key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
+        return faults or render(f"states.{key}")
+
+    @property
+    def _nearest(self) -> list[str]:
+        """Sentences on the test of smallest p; none where no p is below 0.05."""
+        if self.nearest is None:
+            return []
+        parts = [render("states.nearest", tried=self.nearest)]
+        finding = self.nearest.finding
+        if finding is not None and finding.alone == "betrays":
+            parts.append(render("states.nearest_less_likely"))
+        return parts
 
     @property
     def ships(self) -> bool:
@@ -211,17 +242,36 @@ class Standing:
     def exposure(self) -> str:
         """The types that it exposes most, or that none is shown to be; else empty."""
         if self.exposed:
-            return sentences.render("page.exposed", exposed=self.exposed)
+            is_less_likely = (self.exposed[0].value or 0.0) > 0
+            key = "page.exposed_less_likely" if is_less_likely else "page.exposed"
+            return render(key, rows=self.exposed)
         tested = [one.audit for one in self.tried if one.outcome == "not shown"]
         looked = any(about(audit).attacks_identifiers for audit in tested)
         clean = self.state == "NO LEAK FOUND" and looked
-        return sentences.render("page.no_type") if clean else ""
+        return render("page.no_type") if clean else ""
 
 
 def _can_show_leak(audit: str) -> bool:
     """Whether the severest claim of an audit is more than membership."""
     claim = about(audit).strongest_claim
     return claim is not None and SEVERITY[claim] > SEVERITY["membership"]
+
+
+def _beyond_null(finding: Finding) -> float:
+    """Return how far above its value without an effect a figure is."""
+    return (finding.value or 0.0) - (finding.null or 0.0)
+
+
+def comparison_in_words(finding: Finding) -> str:
+    """Return what an effect is held against, as ``than by chance``.
+
+    The audit chooses the sentence; empty where it has none.
+    """
+    compared_with = about(finding.audit).compared_with(finding)
+    key = f"audit.{finding.audit}.than"
+    if compared_with:
+        return optional(f"{key}.{compared_with}")
+    return render(key, finding=finding) if knows(key) else ""
 
 
 def _seed(finding: Finding | None) -> str:
@@ -305,7 +355,7 @@ def key_of(state: State) -> str:
 
 def state_name(state: State) -> str:
     """A state in the current language."""
-    return sentences.render(f"state.{key_of(state)}.name")
+    return render(f"state.{key_of(state)}.name")
 
 
 def badge(state: State) -> str:
@@ -315,12 +365,12 @@ def badge(state: State) -> str:
 
 def attack_name(audit: str) -> str:
     """What an audit tries, in words."""
-    return sentences.optional(f"audit.{audit}.attack") or audit
+    return optional(f"audit.{audit}.attack") or audit
 
 
 def outcome_name(outcome: Outcome) -> str:
     """The outcome of an attack, in the current language."""
-    return sentences.render(f"outcome.{outcome.replace(' ', '_')}")
+    return render(f"outcome.{outcome.replace(' ', '_')}")
 
 
 def relearned(found: Sequence[Standing]) -> bool:

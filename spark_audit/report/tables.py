@@ -186,13 +186,9 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     }
     remarks = []
     for (note, withheld), places in reasons.items():
-        remark = sentences.render(
-            "table.not_estimable",
-            places=places,
-            note=sentences.translated("reason", note),
-            withheld=withheld,
-        )
-        remarks.append(remark)
+        key = "table.withheld" if withheld else "table.not_estimable"
+        reason = sentences.translated("reason", note)
+        remarks.append(sentences.render(key, places=places, note=reason))
     if few:
         remarks.append(
             sentences.render("table.few", few=FEW_CLUSTERS, places=sorted(few))

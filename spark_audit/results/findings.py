@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -25,11 +24,6 @@ from pydantic import (
 )
 
 from spark_audit import sentences
-from spark_audit.sentences import capitalised
-from spark_audit.stats.estimate import Bound, Power, Status
-
-if TYPE_CHECKING:
-    pass
 from spark_audit.results.rows import (
     Contrast,
     Count,
@@ -40,6 +34,8 @@ from spark_audit.results.rows import (
     Strict,
     Text,
 )
+from spark_audit.sentences import capitalised
+from spark_audit.stats.estimate import Bound, Power, Status
 
 T = TypeVar("T")
 
@@ -140,6 +136,9 @@ Claim = Literal[
 SEVERITY = dict(zip(get_args(Claim), (6, 5, 4, 3, 2, 2, 2, 2, 1, 0), strict=True))
 """How much a claim matters to who must decide: 6 first, 0 last."""
 
+ALPHA = 0.05
+"""Level of a claim, after correction for all tests of a report."""
+
 DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""
 
@@ -205,8 +204,10 @@ class Finding(Rendered, Figure):
     @property
     def sentence(self) -> str:
         """All that readers are told: the subject, the text and its remarks."""
-        told = " ".join([self.text, *self.remarks])
-        return f"{self.subject}: {told}" if self.subject else capitalised(told)
+        sentences_of_it = " ".join([self.text, *self.remarks])
+        if not self.subject:
+            return capitalised(sentences_of_it)
+        return f"{self.subject}: {sentences_of_it}"
 
     @property
     def lead(self) -> str:
@@ -233,8 +234,76 @@ class Finding(Rendered, Figure):
         """The sentences that follow the text, each whole."""
         keys = [*self.further]
         if not self.voided_by:
-            keys.append("ending")
+            keys += self._closing_keys()
         return [remark for key in keys if (remark := self._rendered(key))]
+
+    def _closing_keys(self) -> list[str]:
+        """Return the keys of the sentences that follow from its figures.
+
+        They are chosen when they are rendered: the correction over the report and the
+        rounding of shared files come after the finding was made.
+        """
+        keys = []
+        if self.is_lost_to_correction:
+            keys.append("ending.withdrawn")
+        if self._excludes_null_uncorrected():
+            # Among how many scores that of the finding was chosen.
+            n_scores = self.facts.get("scores")
+            is_chosen = isinstance(n_scores, int) and n_scores > 1
+            keys.append("ending.excludes_of_scores" if is_chosen else "ending.excludes")
+        if not self.shows_effect:
+            return keys
+
+        if self.mde is None:
+            keys.append("ending.never")
+        else:
+            keys.append("ending.effect_above_chance" if self.null else "ending.effect")
+        if self.power_by_dose:
+            keys.append("ending.doses")
+        return keys
+
+    @property
+    def is_lost_to_correction(self) -> bool:
+        """Whether it would be a claim if it were the only test of the report."""
+        return self.withdrawn and self.p is not None and self.p < ALPHA
+
+    def _excludes_null_uncorrected(self) -> bool:
+        """Return whether its interval excludes no effect, but its corrected p does not.
+
+        An exposure below chance is no remnant of a leak.
+        """
+        if self.claim != "nothing_shown" or self.tests <= 1:
+            return False
+        if self.p_adjusted is None or self.p_adjusted < ALPHA:
+            return False
+        if self.low is None or self.high is None:
+            return False
+
+        null = self.null or 0.0
+        if self.metric == "exposure_mean" and self.high < null:
+            return False
+        return not self.low <= null <= self.high
+
+    @property
+    def power_by_dose(self) -> list[Power]:
+        """The tests of identifiers in so many rows that could detect an effect."""
+        return [test for test in self.power if test.of and test.mde is not None]
+
+    @property
+    def p_in_words(self) -> str:
+        """Its p as it stands behind a figure; empty without one.
+
+        Also empty where a remark says that the correction took the claim away.
+        """
+        if self.p is None or self.is_lost_to_correction:
+            return ""
+        if self.p_adjusted is None:
+            return self._rendered("report.p_alone")
+        if self.tests == 0:
+            return self._rendered("report.p_corrected")
+        is_single = self.tests == 1
+        key = "report.p_of_one_test" if is_single else "report.p_of_tests"
+        return self._rendered(key)
 
     def _rendered(self, key: str) -> str:
         return sentences.render(key, **self.facts, finding=self)

@@ -24,16 +24,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-TWICE, MOST = 2.0, 1000.0
-"""Ratios from which a likelihood is said to be so many times as high, and up to which.
+TWICE = 2.0
+"""A likelihood is so many per cent higher below this ratio, so many times from it on.
 """
+
+MOST = 1000.0
+"""Ratios above it are shown as more than it."""
+
 DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
 """Decimals of a unit, where they are not three."""
 
 
 Figure: TypeAlias = Any
-"""What has a value with limits: a row, a contrast, an estimate, a finding."""
+"""A value with limits: a row, a contrast, an estimate, a finding."""
 
+Counted: TypeAlias = Any
+"""A count of so many: hits, with those that are tied."""
 
 HUGE = 1e6
 """From here on figures have four digits: no reader compares more."""
@@ -157,8 +163,9 @@ def p_value(p: float) -> str:
 
 
 def adjusted_p(p: float, tests: int) -> str:
-    """A p value that was adjusted over several tests."""
-    return render("word.adjusted", p=p, tests=tests)
+    """Return a p value that was adjusted over so many tests."""
+    key = "word.adjusted_of_one" if tests == 1 else "word.adjusted"
+    return render(key, p=p, tests=tests)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -168,9 +175,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def of_rows(dose: str) -> str:
-    """How many rows a group of doses is of: ``dose:16+`` is "16 or more"."""
-    least, more, _ = dose.removeprefix("dose:").partition("+")
-    return render("word.dose", range=least.split("-"), more=bool(more))
+    """Return the numbers of rows of a group of doses: ``dose:16+`` is "16 or more"."""
+    numbers = dose.removeprefix("dose:")
+    if numbers.endswith("+"):
+        return render("word.or_more", least=numbers.removesuffix("+"))
+
+    low, dash, high = numbers.partition("-")
+    return render("word.from_to", low=low, high=high) if dash else low
 
 
 def effect(mde: float, unit: str, *, brief: bool = False) -> str:
@@ -200,9 +211,17 @@ def unit_name(unit: str) -> str:
     return optional(f"unit.{unit}") or unit
 
 
-def hits(counted: object) -> str:
-    """How many, and how many if ties are won; of shared files about how many."""
-    return render("word.hits", hits=counted)
+def hits(counted: Counted) -> str:
+    """Return how many, and how many if ties are won; in shared files about how many."""
+    text = str(counted.count)
+    if counted.vague:
+        text = render("word.some")
+    elif counted.rounded:
+        text = render("word.about", count=counted.count)
+
+    if not counted.tied:
+        return text
+    return render("word.if_tied", hits=text, most=counted.count + counted.tied)
 
 
 def each(items: Sequence[object], key: str, separator: str = "; ") -> str:

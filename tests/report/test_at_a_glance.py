@@ -13,6 +13,7 @@ from spark_audit.report.consequences import consequence_sentence
 from spark_audit.report.writers import markdown, pages
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Finding, Report
+from spark_audit.sentences import render
 
 TEST = {"p": 0.0001, "family": "primary", "p_adjusted": 0.003}
 MAX_WORDS = 25
@@ -110,7 +111,7 @@ def test_a_check_that_voids_is_told_before_anything_else(capsys, monkeypatch):
     void = memory("a", "memory", -1.0, status="void")
     broken = guard("broken_model", "is broken.", of="a")
     out = printed(report(void, guards=[broken]), capsys)
-    assert out.index("nothing can be concluded about it") < out.index("identifiers")
+    assert out.index(render("failed_check.follows")) < out.index("identifiers")
 
 
 def test_a_sentence_has_at_most_25_words():

@@ -123,6 +123,11 @@ class CanaryRank(Audit):
         return unit != "nats"
 
     @classmethod
+    def compared_with(cls, finding: Finding) -> str:
+        """Return ``chance`` for an exposure, whose figure without memory is not 0."""
+        return "chance" if finding.null else ""
+
+    @classmethod
     def latex_columns(
         cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
     ) -> Sequence[LatexColumn]:

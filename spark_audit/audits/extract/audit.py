@@ -35,6 +35,7 @@ from spark_audit.manifest import asked_prompts, encodings
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
 from spark_audit.stats.estimate import Estimate
@@ -102,6 +103,20 @@ class Extraction(Audit):
 
     def __post_init__(self) -> None:
         listed(self.prompts)
+
+    @classmethod
+    def compared_with(cls, finding: Finding) -> str:
+        """Return ``base`` where no held-out rows were asked for, else ``held_out``."""
+        return "base" if finding.facts.get("against") == "base" else "held_out"
+
+    @classmethod
+    def size_of(cls, fact: Fact) -> int | None:
+        """Return how many identifiers a fact counts.
+
+        Findings on canaries have a plain count under the same name, of those that came
+        back.
+        """
+        return None if isinstance(fact, int) else super().size_of(fact)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples with an identifier whose tokens were scored, canaries too."""

@@ -111,6 +111,13 @@ class Membership(Audit):
     ] = None
 
     @classmethod
+    def compared_with(cls, finding: Finding) -> str:
+        """Return ``chance`` or ``best_guess``: what the AUC is claimed beyond."""
+        if "beyond" not in finding.facts:
+            return ""
+        return "chance" if finding.facts.get("is_bar_chance") else "best_guess"
+
+    @classmethod
     def latex_columns(
         cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
     ) -> Sequence[LatexColumn]:

@@ -56,6 +56,7 @@ FIRST_SCREEN_FUNCTIONS = (
     ),
     *(
         first_screen.meanings,
+        first_screen.page_lead,
         standings.outcome_name,
         first_screen.reading,
         standings.state_name,
