@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -25,11 +26,17 @@ from spark_audit.stats.power import mde
 
 MIN_CLUSTERS_OF_SIDE = 2
 """Clusters that a stratum needs on the side that was never trained on."""
-LOT, ELEMENTS = 1000, 2**21
-"""Permutations that are drawn at once, at most, and units of one such lot."""
+
+LOT = 1000
+"""Permutations that are drawn at once, at most."""
+
+ELEMENTS = 2**21
+"""Units times permutations of one such lot, at most: bounds the memory."""
+
 EXCEEDANCES_TO_STOP = 200
 """Permutations as extreme as what was found, after which no more are drawn: p is above
 0.02 then, and known to a tenth of itself (Besag and Clifford, 1991)."""
+
 NONE_TRAINED = "no identifier stands in trained rows"
 NONE_HELD_OUT = "no identifier stands in rows never trained on"
 
@@ -63,40 +70,92 @@ class Sides:
         strata: Sequence[ArrayLike],
         tokens: ArrayLike | None = None,
     ) -> Sides:
-        """From labels of clusters, and codes; without tokens all weigh alike."""
-        ours = np.asarray(trained, bool)
-        n = np.ones(len(ours)) if tokens is None else np.asarray(tokens, np.float64)
-        held = codes_of(clusters)
-        return cls(ours, n, held, np.stack([*map(np.asarray, strata)], axis=1))
+        """Return the sides of occurrences whose clusters have labels.
+
+        Parameters
+        ----------
+        trained, clusters
+            Shape ``(s,)``: whether trained on, and the label of the cluster.
+        strata
+            One column of codes a depth, from coarse to fine, each of shape ``(s,)``.
+        tokens
+            Shape ``(s,)``; without them all occurrences weigh alike.
+        """
+        is_trained = np.asarray(trained, bool)
+
+        weights = np.ones(len(is_trained))
+        if tokens is not None:
+            weights = np.asarray(tokens, np.float64)
+
+        columns = [np.asarray(codes) for codes in strata]
+        return cls(
+            trained=is_trained,
+            tokens=weights,
+            clusters=codes_of(clusters),
+            strata=np.stack(columns, axis=1),  # (s, depth)
+        )
 
     @cached_property
     def cells(self) -> np.ndarray:
-        """Stratum of each occurrence, from 0; -1 where there is none to use."""
-        cells, first = np.full(len(self.tokens), -1), 0
-        for kind in np.unique(self.strata[:, 0]):
-            inside = np.flatnonzero(self.strata[:, 0] == kind)
-            ours, clusters = self.trained[inside], self.clusters[inside]
-            for levels in range(self.strata.shape[1], 0, -1):
-                own = self.strata[inside, :levels]
-                codes = np.unique(own, axis=0, return_inverse=True)[1].ravel()
-                wanted = np.unique(codes[ours])
-                pairs = np.unique(np.stack([codes, clusters], axis=1)[~ours], axis=0)
-                held = np.bincount(pairs[:, 0], minlength=len(codes))
-                if len(wanted) and (held[wanted] >= MIN_CLUSTERS_OF_SIDE).all():
-                    kept = np.isin(codes, wanted)
-                    cells[inside[kept]] = first + codes[kept]
-                    first += len(codes)
-                    break
+        """Stratum of each occurrence, shape ``(s,)``, from 0; -1 where there is none.
+
+        Each coarse stratum is divided as finely as leaves every part that has trained
+        occurrences with :data:`MIN_CLUSTERS_OF_SIDE` clusters never trained on.
+        """
+        cells = np.full(len(self.tokens), -1)
+        next_code = 0
+
+        for coarse in np.unique(self.strata[:, 0]):
+            inside = np.flatnonzero(self.strata[:, 0] == coarse)  # rows of this stratum
+
+            # From the finest division to the coarsest: the first that holds is taken.
+            for depth in range(self.strata.shape[1], 0, -1):
+                codes = self._codes_at_depth(inside, depth)  # (rows,)
+                compared = self._compared_codes(inside, codes)
+                if not len(compared):
+                    continue
+
+                is_compared = np.isin(codes, compared)
+                cells[inside[is_compared]] = next_code + codes[is_compared]
+                next_code += len(codes)
+                break
+
         # Numbers without gaps: an empty stratum has no mean.
-        numbers = np.unique(cells[cells >= 0])
-        return np.where(cells >= 0, np.searchsorted(numbers, cells), -1)
+        is_used = cells >= 0
+        used_codes = np.unique(cells[is_used])
+        return np.where(is_used, np.searchsorted(used_codes, cells), -1)
+
+    def _codes_at_depth(self, rows: np.ndarray, depth: int) -> np.ndarray:
+        """Return codes of some rows' strata, of which only the first columns count."""
+        columns = self.strata[rows, :depth]
+        _, codes = np.unique(columns, axis=0, return_inverse=True)
+        return codes.ravel()
+
+    def _compared_codes(self, rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Return the codes that have trained rows, if all of them can be compared.
+
+        Empty where one of them has too few clusters never trained on.
+        """
+        is_trained = self.trained[rows]
+        codes_of_trained = np.unique(codes[is_trained])
+
+        # Each cluster once, in each of the strata where it has a held-out row.
+        pairs = np.stack([codes, self.clusters[rows]], axis=1)  # (rows, 2)
+        held_out_pairs = np.unique(pairs[~is_trained], axis=0)
+        n_held_out_clusters = np.bincount(held_out_pairs[:, 0], minlength=len(codes))
+
+        is_enough = n_held_out_clusters[codes_of_trained] >= MIN_CLUSTERS_OF_SIDE
+        if is_enough.all():
+            return codes_of_trained
+        return codes_of_trained[:0]
 
 
 @dataclass(frozen=True)
 class Memory:
     """Means on either side and their difference, nats a token.
 
-    ``freedom`` are the degrees of freedom of their t intervals.
+    ``difference`` is trained minus held out: below 0 where what was trained on became
+    likelier. ``freedom`` are the degrees of freedom of their t intervals.
     """
 
     trained: Estimate
@@ -106,17 +165,34 @@ class Memory:
 
     @classmethod
     def missing(cls, reason: str) -> Memory:
-        """All three, with the reason."""
-        lost = Estimate.missing(reason)
-        return cls(lost, lost, lost)
+        """Return all three as not estimable, with the reason."""
+        missing = Estimate.missing(reason)
+        return cls(trained=missing, held_out=missing, difference=missing)
 
     def t_p(self, *, null: float = 0.0) -> float | None:
-        """Two-sided p of a difference within ``-null`` to ``null``, by Student's t."""
+        """Return the two-sided p of a difference within ``-null`` to ``null``.
+
+        By Student's t. ``None`` where there is no difference, or no error of it.
+        """
         difference = self.difference
         if difference.value is None or not difference.se:
             return None
+
+        # A difference within the null is no evidence.
         t = max(abs(difference.value) - null, 0.0) / difference.se
         return float(min(1.0, 2 * scipy.special.stdtr(self.freedom, -t)))
+
+
+class SideSums(NamedTuple):
+    """Sums of both sides by stratum; the last axis is that of the strata.
+
+    ``*_change``: NLL minus that on the reference, nats. ``*_tokens``: tokens.
+    """
+
+    trained_change: np.ndarray
+    trained_tokens: np.ndarray
+    held_out_change: np.ndarray
+    held_out_tokens: np.ndarray
 
 
 def memory(
@@ -125,11 +201,11 @@ def memory(
     *,
     reasons: tuple[str, str] = (NONE_TRAINED, NONE_HELD_OUT),
 ) -> Memory:
-    """Trained minus never trained, and both means, with intervals over clusters.
+    """Return means of trained and of held-out identifiers, and their difference.
 
-    A coarse stratum is divided as finely as leaves each part with
-    :data:`MIN_CLUSTERS_OF_SIDE` clusters never trained on; one that has fewer by itself
-    is left out, on both sides, and the note says so.
+    All with intervals over clusters. A coarse stratum is divided as finely as leaves
+    each part with :data:`MIN_CLUSTERS_OF_SIDE` clusters never trained on; one that has
+    fewer by itself is left out, on both sides, and the note says so.
 
     Parameters
     ----------
@@ -138,7 +214,7 @@ def memory(
     sides
         Where the occurrences stand.
     reasons
-        Why there is no estimate where no trained ones are given, or no others.
+        Messages for "no trained identifiers" and "no held-out identifiers".
 
     Notes
     -----
@@ -146,68 +222,176 @@ def memory(
     lies on both. Degrees of freedom are Satterthwaite's with each cluster's share of
     its side in the place of its variance: with few or unequal clusters on one side
     they are about those of that side.
+
+    Examples
+    --------
+    Three trained identifiers became likelier by 2, 3 and 4 nats (of one token each),
+    three others of their type by 0, 1 and 2:
+
+    >>> change = [-2.0, -3.0, -4.0, 0.0, -1.0, -2.0]
+    >>> trained = [True, True, True, False, False, False]
+    >>> sides = Sides.of(trained, clusters=list("abcdef"), strata=[[0] * 6])
+    >>> found = memory(change, sides)
+    >>> found.trained.value, found.held_out.value, found.difference.value
+    (-3.0, -1.0, -2.0)
+
+    The mean of either side has the variance 1/3, so their difference has 2/3:
+
+    >>> round(found.difference.se, 4), round(found.freedom, 2)
+    (0.8165, 5.0)
     """
+    no_trained, no_held_out = reasons
     if not sides.trained.any():
-        return Memory.missing(reasons[0])
+        return Memory.missing(no_trained)
     if sides.trained.all():
-        return Memory.missing(reasons[1])
-    used = sides.cells >= 0
-    if not used.any():
+        return Memory.missing(no_held_out)
+
+    is_used = sides.cells >= 0  # (s,)
+    if not is_used.any():
         return Memory.missing(
             "no trained identifier has held-out ones of its type, form and place in "
             f"{MIN_CLUSTERS_OF_SIDE} clusters"
         )
-    # Sums and tokens of trained, then of other occurrences, by stratum.
-    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    ours = sides.trained
-    table = _sums((x * ours, n * ours, x * ~ours, n * ~ours), sides, used)
-    table = table[table.any(axis=1)]
-    _, ours, _, theirs = np.split(table, 4, axis=1)
-    tokens = np.concatenate([ours, theirs], axis=1)
-    # The stratified jackknife's (m - 1) / m for the m clusters of a stratum and side. A
-    # cluster in several gets the mean of theirs, by tokens; one that is alone counts
-    # whole, or its spread would be lost.
-    held = (tokens > 0).sum(axis=0)
-    factor = np.where(held > 1, (held - 1) / np.maximum(held, 1), 1.0)
-    scale = (tokens * factor).sum(axis=1) / tokens.sum(axis=1)
-    total, mix = ours.sum(), ours.sum(axis=0)
-    shares = ours.sum(axis=1) / total
-    others = (mix / total * theirs / theirs.sum(axis=0)).sum(axis=1)
-    freedom = max(effective_clusters(shares**2 + others**2) - 1, 1.0)
-    left, count = int((sides.trained & ~used).sum()), int(sides.trained.sum())
-    note = f"{left} of {count} trained identifiers were left out: no "
-    note += "held-out identifier of the same type, form and place"
 
-    def estimate(statistic: Statistic, side: np.ndarray | None = None) -> Estimate:
-        n = round(float(total))
-        found = estimate_of(table, statistic, n=n, df=freedom, scale=scale)
+    # Per cluster, the sums of both sides by stratum.
+    table = _sums_of_sides(change, sides, is_used)  # (clusters, 4 * strata)
+    by_cluster = _split_sides(table)  # four times (clusters, strata)
+    n_tokens = round(float(by_cluster.trained_tokens.sum()))
+    jackknife_scale = _jackknife_scale(by_cluster)  # (clusters,)
+    freedom = _degrees_of_freedom(by_cluster)
+
+    note = _note_of_left_out(sides, is_used)
+
+    def estimate(statistic: Statistic) -> Estimate:
+        found = estimate_of(
+            table, statistic, n=n_tokens, df=freedom, scale=jackknife_scale
+        )
         if found.se is not None:
             found = replace(found, mde=mde(found.se, clusters=int(freedom) + 1))
-        if side is not None:
-            found = replace(found, clusters=int(side.any(axis=1).sum()))
-        return found.noting(note) if left else found
+        if note:
+            found = found.noting(note)
+        return found
 
-    def trained(totals: np.ndarray) -> np.ndarray:
-        top, tokens, *_ = np.split(totals, 4, axis=-1)
-        return np.asarray(top.sum(-1) / tokens.sum(-1))
-
-    def held_out(totals: np.ndarray) -> np.ndarray:
-        _, tokens, top, others = np.split(totals, 4, axis=-1)
-        weights = tokens / tokens.sum(-1, keepdims=True)
-        return np.asarray((weights * top / others).sum(-1))
-
+    # Each mean has the clusters of its own side, the difference those of both.
+    n_trained_clusters = int(by_cluster.trained_tokens.any(axis=1).sum())
+    n_held_out_clusters = int(by_cluster.held_out_tokens.any(axis=1).sum())
     return Memory(
-        trained=estimate(trained, ours),
-        held_out=estimate(held_out, theirs),
-        difference=estimate(lambda totals: trained(totals) - held_out(totals)),
+        trained=replace(estimate(_trained_mean), clusters=n_trained_clusters),
+        held_out=replace(estimate(_held_out_mean), clusters=n_held_out_clusters),
+        difference=estimate(_difference_of_means),
         freedom=freedom,
     )
+
+
+def _sums_of_sides(change: ArrayLike, sides: Sides, is_used: np.ndarray) -> np.ndarray:
+    """Return what :func:`_split_sides` takes apart, one row a cluster with data."""
+    change = np.asarray(change, np.float64)  # (s,), nats
+    tokens = np.asarray(sides.tokens, np.float64)  # (s,)
+    is_trained = sides.trained  # (s,), bool
+
+    columns = SideSums(
+        trained_change=change * is_trained,
+        trained_tokens=tokens * is_trained,
+        held_out_change=change * ~is_trained,
+        held_out_tokens=tokens * ~is_trained,
+    )
+    sums = sums_by_stratum(columns, sides, is_used)  # (clusters, 4 * strata)
+    return sums[sums.any(axis=1)]
+
+
+def _split_sides(sums: np.ndarray) -> SideSums:
+    """Return sums ``(..., 4 * strata)`` as four arrays ``(..., strata)``."""
+    return SideSums(*np.split(sums, 4, axis=-1))
+
+
+def _trained_mean(totals: np.ndarray) -> np.ndarray:
+    """Return the mean change of trained occurrences, nats a token."""
+    sums = _split_sides(totals)
+    mean = sums.trained_change.sum(-1) / sums.trained_tokens.sum(-1)
+    return np.asarray(mean)
+
+
+def _held_out_mean(totals: np.ndarray) -> np.ndarray:
+    """Return the mean change of held-out ones in the mix of strata of trained ones."""
+    sums = _split_sides(totals)
+    mix = sums.trained_tokens / sums.trained_tokens.sum(-1, keepdims=True)
+    mean = (mix * sums.held_out_change / sums.held_out_tokens).sum(-1)
+    return np.asarray(mean)
+
+
+def _difference_of_means(totals: np.ndarray) -> np.ndarray:
+    """Return trained minus held out: below 0 where trained ones became likelier."""
+    return _trained_mean(totals) - _held_out_mean(totals)
+
+
+def _jackknife_scale(by_cluster: SideSums) -> np.ndarray:
+    """Return the weight of each cluster in the jackknife variance, ``(clusters,)``.
+
+    The stratified jackknife's ``(m - 1) / m`` for the m clusters of a stratum and side.
+    """
+    tokens = np.concatenate(
+        [by_cluster.trained_tokens, by_cluster.held_out_tokens], axis=1
+    )  # (clusters, 2 * strata)
+
+    # A cluster that is alone counts whole, or its spread would be lost.
+    n_clusters = (tokens > 0).sum(axis=0)  # (2 * strata,)
+    factor = np.where(n_clusters > 1, (n_clusters - 1) / np.maximum(n_clusters, 1), 1.0)
+
+    # A cluster in several strata gets the mean of their factors, by tokens.
+    scale: np.ndarray = (tokens * factor).sum(axis=1) / tokens.sum(axis=1)
+    return scale
+
+
+def _degrees_of_freedom(by_cluster: SideSums) -> float:
+    """Return Satterthwaite's degrees of freedom, from each cluster's share of a side.
+
+    A cluster's share of its side stands in the place of its variance.
+    """
+    trained = by_cluster.trained_tokens  # (clusters, strata)
+    held_out = by_cluster.held_out_tokens  # (clusters, strata)
+    total = trained.sum()
+
+    share_of_trained = trained.sum(axis=1) / total  # (clusters,)
+
+    # Held-out strata count as much as the trained tokens in them.
+    mix = trained.sum(axis=0) / total  # (strata,)
+    share_of_held_out = (mix * held_out / held_out.sum(axis=0)).sum(axis=1)
+
+    n_effective = effective_clusters(share_of_trained**2 + share_of_held_out**2)
+    return max(n_effective - 1, 1.0)
+
+
+def _note_of_left_out(sides: Sides, is_used: np.ndarray) -> str:
+    """Return how many trained identifiers have nothing to compare with; "" if none."""
+    n_left_out = int((sides.trained & ~is_used).sum())
+    if not n_left_out:
+        return ""
+
+    n_trained = int(sides.trained.sum())
+    return (
+        f"{n_left_out} of {n_trained} trained identifiers were left out: no "
+        "held-out identifier of the same type, form and place"
+    )
+
+
+class StratumUnits(NamedTuple):
+    """Clusters of one stratum that can be dealt to either side.
+
+    ``weight``: the stratum's share of trained tokens. ``is_trained``: shape ``(U,)``,
+    or ``(B, U)`` for B ways of dealing. ``change``, ``tokens``: shape ``(U,)``, sums
+    of a cluster.
+    """
+
+    weight: float
+    is_trained: np.ndarray
+    change: np.ndarray
+    tokens: np.ndarray
 
 
 def permutation_p(
     change: ArrayLike, sides: Sides, *, seed: int, replicates: int = 9999
 ) -> float | None:
-    """Two-sided p of no difference where chance alone dealt identifiers to the sides.
+    """Return the two-sided p of no difference where chance dealt the sides.
 
     Within each stratum, clusters are dealt anew to trained and never trained, as many
     to each as there are; what is compared is the difference over its standard error,
@@ -216,120 +400,146 @@ def permutation_p(
 
     Parameters
     ----------
-    change, sides
-        As in :func:`memory`.
+    change
+        Shape ``(s,)``, as in :func:`memory`.
+    sides
+        Where the occurrences stand.
+
+    Examples
+    --------
+    Three against three clusters can be dealt in 20 ways, of which 2 are as extreme:
+
+    >>> change = [-5.0, -6.0, -7.0, 1.0, 2.0, 3.0]
+    >>> trained = [True, True, True, False, False, False]
+    >>> sides = Sides.of(trained, clusters=list("abcdef"), strata=[[0] * 6])
+    >>> p = permutation_p(change, sides, seed=0)
+    >>> 0.09 < p < 0.11, least_p(sides)
+    (True, 0.05)
     """
-    strata = _strata(change, sides)
-    least = _studentised([(w, a[None], x, n) for w, a, x, n in strata])[0]
-    if not least > 0:  # without strata too
+    strata = _strata_to_deal(change, sides)
+    as_it_is = [units._replace(is_trained=units.is_trained[None]) for units in strata]
+    observed = _absolute_t(as_it_is)[0]
+    if not observed > 0:  # without strata too
         return None
+
+    largest = max(len(units.change) for units in strata)
+    lot = min(LOT, max(1, ELEMENTS // largest))
+
     rng = np.random.default_rng(seed)
-    lot = min(LOT, max(1, ELEMENTS // max(len(first) for _, first, *_ in strata)))
-    hits = done = 0
-    while done < replicates and hits < EXCEEDANCES_TO_STOP:
-        count = min(lot, replicates - done)
-        drawn = [
-            (w, rng.random((count, len(first))).argsort(1) < first.sum(), *own)
-            for w, first, *own in strata
-        ]
-        t = _studentised(drawn)
-        hits += int((t >= least * (1 - 1e-12)).sum())
-        done += count
-    return (1 + hits) / (1 + done)
+    n_exceeding = 0
+    n_drawn = 0
+    while n_drawn < replicates and n_exceeding < EXCEEDANCES_TO_STOP:
+        count = min(lot, replicates - n_drawn)
+        dealt_anew = [_dealt_anew(units, count, rng) for units in strata]
+
+        # Ties count, whatever rounding does to them.
+        t = _absolute_t(dealt_anew)  # (count,)
+        n_exceeding += int((t >= observed * (1 - 1e-12)).sum())
+        n_drawn += count
+
+    return (1 + n_exceeding) / (1 + n_drawn)
+
+
+def _dealt_anew(
+    units: StratumUnits, count: int, rng: np.random.Generator
+) -> StratumUnits:
+    """Return the units, dealt to the sides by chance in ``count`` ways."""
+    n_trained = units.is_trained.sum()
+    shuffled = rng.random((count, len(units.is_trained))).argsort(1)  # (count, U)
+    return units._replace(is_trained=shuffled < n_trained)
 
 
 def least_p(sides: Sides, *, replicates: int = 9999) -> float:
-    """The smallest p that :func:`permutation_p` can give: few clusters, few ways."""
+    """Return the smallest p that :func:`permutation_p` can give.
+
+    Few clusters can be dealt in few ways only.
+    """
+    no_change = np.zeros(len(sides.tokens))
     ways = [
-        scipy.special.comb(len(first), first.sum())
-        for _, first, *_ in _strata(np.zeros(len(sides.tokens)), sides)
+        scipy.special.comb(len(units.is_trained), units.is_trained.sum())
+        for units in _strata_to_deal(no_change, sides)
     ]
     return float(max(1 / np.prod(ways), 1 / (1 + replicates)))
 
 
-def _strata(
-    change: ArrayLike, sides: Sides
-) -> list[tuple[float, np.ndarray, np.ndarray, np.ndarray]]:
-    """Weight of each stratum that can be dealt, and its clusters: side, sums, tokens.
+def _strata_to_deal(change: ArrayLike, sides: Sides) -> list[StratumUnits]:
+    """Return the strata that have clusters of either side to deal.
 
     Clusters on both sides are left out.
     """
-    used, n = sides.cells >= 0, np.asarray(sides.tokens, np.float64)
-    keys = np.stack([sides.cells, sides.clusters], axis=1)[used]
-    units, codes = np.unique(keys, axis=0, return_inverse=True)
-    columns = change, n, sides.trained, np.ones(len(n)), n * sides.trained
-    table = np.stack(columns, axis=1)[used]
-    sums, tokens, ours, count, share = cluster_sums(table, codes.ravel()).T
-    pure = (ours == 0) | (ours == count)
+    is_used = sides.cells >= 0  # (s,)
+    n_tokens = np.asarray(sides.tokens, np.float64)
+
+    # A unit is a cluster within a stratum.
+    keys = np.stack([sides.cells, sides.clusters], axis=1)[is_used]
+    units, unit_of_row = np.unique(keys, axis=0, return_inverse=True)
+    stratum_of_unit = units[:, 0]
+
+    columns = [
+        change,
+        n_tokens,
+        sides.trained,
+        np.ones(len(n_tokens)),
+        n_tokens * sides.trained,
+    ]
+    table = np.stack(columns, axis=1)[is_used]  # (used rows, 5)
+    sums = cluster_sums(table, unit_of_row.ravel())  # (units, 5)
+    change_sums, tokens, n_trained, n_rows, trained_tokens = sums.T
+
+    is_on_one_side = (n_trained == 0) | (n_trained == n_rows)
+
     strata = []
-    for cell in np.unique(units[:, 0]):
-        inside = units[:, 0] == cell
-        own = inside & pure
-        if 0 < np.count_nonzero(ours[own]) < own.sum():
-            weight = float(share[inside].sum() / share.sum())
-            strata.append((weight, ours[own] > 0, sums[own], tokens[own]))
+    for stratum in np.unique(stratum_of_unit):
+        is_inside = stratum_of_unit == stratum
+        can_be_dealt = is_inside & is_on_one_side
+
+        n_units_trained = np.count_nonzero(n_trained[can_be_dealt])
+        if not 0 < n_units_trained < can_be_dealt.sum():
+            continue
+
+        weight = float(trained_tokens[is_inside].sum() / trained_tokens.sum())
+        strata.append(
+            StratumUnits(
+                weight=weight,
+                is_trained=n_trained[can_be_dealt] > 0,
+                change=change_sums[can_be_dealt],
+                tokens=tokens[can_be_dealt],
+            )
+        )
     return strata
 
 
-def _studentised(
-    strata: Sequence[tuple[float, np.ndarray, np.ndarray, np.ndarray]],
-) -> np.ndarray:
-    """``|t|`` of the weighted difference of two sides, by permutation, shape ``(B,)``.
+def _absolute_t(strata: Sequence[StratumUnits]) -> np.ndarray:
+    """Return ``|t|`` of the weighted difference of two sides, shape ``(B,)``.
 
-    Each stratum has its weight, which units are on the first side, of shape ``(B, U)``,
-    and the units' sums and tokens.
+    Each stratum has ``is_trained`` of shape ``(B, U)``: B ways of dealing its units.
     """
-    top = square = np.zeros(1)
-    for weight, dealt, sums, tokens in strata:
-        columns = (sums, tokens, sums**2, sums * tokens, tokens**2)
-        products, means = np.stack(columns, axis=1), []
-        for side in (dealt.astype(np.float64), 1.0 - dealt):
-            x, n, xx, xn, nn = (side @ products).T
-            count, mean = side.sum(axis=1), x / n
-            residual = np.maximum(xx - 2 * mean * xn + mean**2 * nn, 0.0)
-            spread = residual / n**2 * count / np.maximum(count - 1, 1)
-            square = square + weight**2 * spread
+    difference = np.zeros(1)
+    variance = np.zeros(1)
+
+    for weight, is_trained, change, tokens in strata:
+        # What sums over a side are needed of, in one product for all ways of dealing.
+        products = np.stack(
+            [change, tokens, change**2, change * tokens, tokens**2], axis=1
+        )  # (U, 5)
+
+        means = []
+        for is_on_side in (is_trained.astype(np.float64), 1.0 - is_trained):
+            x, n, xx, xn, nn = (is_on_side @ products).T  # each (B,)
+            count = is_on_side.sum(axis=1)
+            mean = x / n
+
+            # The linearised variance of a ratio of sums over clusters.
+            squares = np.maximum(xx - 2 * mean * xn + mean**2 * nn, 0.0)
+            variance_of_mean = squares / n**2 * count / np.maximum(count - 1, 1)
+
+            variance = variance + weight**2 * variance_of_mean
             means.append(mean)
-        top = top + weight * (means[0] - means[1])
+
+        difference = difference + weight * (means[0] - means[1])
+
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.nan_to_num(np.abs(top) / np.sqrt(square), posinf=np.inf)
-
-
-def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
-    """Change of trained identifiers for each doubling of their dose, nats a token.
-
-    The slope on log2 of the dose, weighed by tokens, within strata: below 0 where what
-    stands in more rows became likelier. Memory gives a slope; drift gives none.
-
-    Parameters
-    ----------
-    change, sides
-        As in :func:`memory`; occurrences never trained on are left out.
-    dose
-        Shape ``(s,)``: trained rows that the identifier stands in.
-    """
-    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    if not (used := (sides.cells >= 0) & sides.trained).any():
-        return Estimate.missing(NONE_HELD_OUT)
-    d = np.log2(np.maximum(np.asarray(dose, np.float64), 1.0))
-    if np.ptp(d[used]) == 0:
-        return Estimate.missing("all identifiers stand in equally many trained rows")
-    table = _sums((n, n * d, n * d**2, x, x * d), sides, used)
-
-    def slope(totals: np.ndarray) -> np.ndarray:
-        tokens, d, dd, y, yd = np.split(totals, 5, axis=-1)
-        held = np.where(tokens > 0, tokens, 1.0)
-        return np.asarray((yd - y * d / held).sum(-1) / (dd - d * d / held).sum(-1))
-
-    tokens, doses, *_ = np.split(table, 5, axis=1)
-    total = tokens.sum(axis=0)
-    mean = doses.sum(axis=0) / np.where(total > 0, total, 1.0)
-    # A cluster weighs as much as its doses lie apart from the others'.
-    lever = ((doses - mean * tokens) ** 2).sum(axis=1)
-    if not lever.any():
-        return Estimate.missing("identifiers of one kind stand in equally many rows")
-    freedom = max(effective_clusters(lever) - 1, 1.0)
-    return estimate_of(table, slope, n=round(float(total.sum())), df=freedom)
+        return np.nan_to_num(np.abs(difference) / np.sqrt(variance), posinf=np.inf)
 
 
 def codes_of(labels: ArrayLike) -> np.ndarray:
@@ -343,6 +553,11 @@ def codes_of(labels: ArrayLike) -> np.ndarray:
     Returns
     -------
     Shape ``(n,)``, integers.
+
+    Examples
+    --------
+    >>> codes_of(["b", "a", "b", "c"]).tolist()
+    [0, 1, 0, 2]
     """
     _, first_seen, sorted_codes = np.unique(
         np.asarray(labels), return_index=True, return_inverse=True
@@ -352,10 +567,34 @@ def codes_of(labels: ArrayLike) -> np.ndarray:
     return codes
 
 
-def _sums(columns: Sequence[np.ndarray], sides: Sides, used: np.ndarray) -> np.ndarray:
-    """Sums of columns by cluster, ``(C, K S)``: of each column those of all strata."""
-    cells, clusters = sides.cells[used], sides.clusters[used]
-    rows, count = int(clusters.max()) + 1, int(cells.max()) + 1
-    places = clusters * count + cells
-    sums = cluster_sums(np.stack(columns, axis=1)[used], places, rows * count)
-    return sums.reshape(rows, count, -1).swapaxes(1, 2).reshape(rows, -1)
+def sums_by_stratum(
+    columns: Sequence[np.ndarray], sides: Sides, is_used: np.ndarray
+) -> np.ndarray:
+    """Return sums of K columns by cluster and stratum.
+
+    Parameters
+    ----------
+    columns
+        K arrays of shape ``(s,)``.
+    sides
+        Where the occurrences stand.
+    is_used
+        Shape ``(s,)``, bool: occurrences that are summed; each has a stratum.
+
+    Returns
+    -------
+    Shape ``(clusters, K * strata)``: first the sums of the first column in all strata,
+    then those of the second.
+    """
+    cells = sides.cells[is_used]
+    clusters = sides.clusters[is_used]
+    n_clusters = int(clusters.max()) + 1
+    n_strata = int(cells.max()) + 1
+
+    sums = cluster_sums(
+        np.stack(columns, axis=1)[is_used],
+        clusters * n_strata + cells,
+        n_clusters * n_strata,
+    )  # (clusters * strata, K)
+    by_cluster = sums.reshape(n_clusters, n_strata, -1).swapaxes(1, 2)
+    return by_cluster.reshape(n_clusters, -1)

@@ -1,4 +1,10 @@
-"""What an interval could have shown: minimum detectable effects, clusters needed."""
+"""What an interval could have shown: minimum detectable effects, clusters needed.
+
+``significance`` is here the largest p that counts as a detection (alpha), ``level``
+the confidence level of an interval: of one and the same test, ``level = 1 -
+significance``. All effects are those that are detected with a chance of
+:data:`POWER`.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +19,29 @@ from spark_audit.stats.estimate import Estimate, Power, side_of
 
 NOT_DETECTED = "not detected; effects below MDE cannot be excluded"
 
+POWER = 0.8
+"""Chance with which a test detects its smallest detectable effect."""
 
 MAX_CLUSTERS_FOR_EXACT_POWER = 12
 """Clusters up to which the power of a sign flip is worked out from its patterns."""
+
 POWER_SAMPLES = 2000
-"""Normal samples whose power is counted there."""
-POWER = 0.8
+"""Normal samples in which the power of a sign flip is counted."""
+
+POWER_SAMPLE_LOTS = 40
+"""Lots that these samples are worked through in: bounds the memory."""
 
 
-def smallest(test: Power, level: float) -> float | None:
-    """Smallest effect that a test detects with 80% power at a level of significance.
+def smallest(test: Power, significance: float) -> float | None:
+    """Return the smallest effect that a test detects, as often as :data:`POWER` says.
 
     Parameters
     ----------
-    level
-        Largest p that is a detection, once the audit has corrected it (``test.over``).
+    test
+        The test, with what its power follows from.
+    significance
+        Largest p that is a detection, once the audit has corrected p over its own
+        tests (``test.over``).
 
     Returns
     -------
@@ -35,34 +49,79 @@ def smallest(test: Power, level: float) -> float | None:
 
     Notes
     -----
-    Of a test that gives only multiples of its smallest p, the level is the largest
-    of these that it may give.
+    A test may give only multiples of its smallest p (``test.least_p``). It is then
+    taken at the largest multiple that ``significance`` allows.
+
+    Examples
+    --------
+    A mean with a standard error of 0.1 over 21 clusters, at 5%:
+
+    >>> from spark_audit.stats.estimate import Power
+    >>> round(smallest(Power(test="t", se=0.1, df=20), 0.05), 3)
+    0.295
+
+    The smallest p of a sign flip of 6 clusters is 1/32, which no longer counts when
+    the 5% are divided among 10 tests:
+
+    >>> flip = Power(test="sign-flip", se=0.1, df=5, n=6, least_p=1 / 32)
+    >>> print(smallest(flip, 0.05 / 10))
+    None
     """
-    level /= test.over
-    if level < test.least_p:
+    significance_of_test = significance / test.over
+    if significance_of_test < test.least_p:
         return None
+
     if test.least_p:
-        level = test.least_p * math.floor(level / test.least_p * (1 + 1e-9))
+        # A little more than 1, so that rounding does not lose the last multiple.
+        multiples = math.floor(significance_of_test / test.least_p * (1 + 1e-9))
+        significance_of_test = test.least_p * multiples
+
     if test.test == "exposure":
+        # Only canaries need it: other audits do not load it.
         from spark_audit.stats.canary_ranks import exposure_mde
 
-        return exposure_mde(test.n, test.size, significance=level, power=POWER)
+        return exposure_mde(
+            test.n, test.size, significance=significance_of_test, power=POWER
+        )
+
     if test.test == "hits":
-        hits = next((k for k, p in enumerate(test.ps, 1) if p < level), 0)
-        if not hits:
-            return None
-        # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
-        rate = scipy.special.betaincinv(hits, test.n - hits + 1, POWER)
-        return float(rate) * (test.most or 1.0) - test.beyond
+        return _smallest_number_of_hits(test, significance_of_test)
+
+    return _smallest_mean(test, significance_of_test)
+
+
+def _smallest_number_of_hits(test: Power, significance: float) -> float | None:
+    """Return the smallest expected number of hits (or their rate) that is detected."""
+    # test.ps holds the p of 1, 2, ... hits: the first that is small enough decides.
+    hits_needed = 0
+    for hits, p in enumerate(test.ps, start=1):
+        if p < significance:
+            hits_needed = hits
+            break
+    if not hits_needed:
+        return None
+
+    # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
+    rate = scipy.special.betaincinv(hits_needed, test.n - hits_needed + 1, POWER)
+    return float(rate) * (test.most or 1.0) - test.beyond
+
+
+def _smallest_mean(test: Power, significance: float) -> float | None:
+    """Return the smallest mean that a t test, or a sign flip, detects."""
     if test.se is None:
         return None
+
+    is_exact = test.test == "sign-flip" and test.n <= MAX_CLUSTERS_FOR_EXACT_POWER
     if test.df is None:
-        effect = mde_normal(test.se, level=1 - level)
-    elif test.test == "sign-flip" and test.n <= MAX_CLUSTERS_FOR_EXACT_POWER:
-        effect = _flipped(test.n, level) * test.se
+        effect = mde_normal(test.se, level=1 - significance)
+    elif is_exact:
+        effect = _shift_for_sign_flip(test.n, significance) * test.se
     else:
-        effect = _noncentrality(test.df, 1 - level) * test.se
+        effect = _noncentrality(test.df, level=1 - significance) * test.se
+
+    # The test takes off what the figure may be without a leak.
     effect += test.beyond
+
     if test.most is None or effect <= test.most:
         return effect
     # Where the smallest p is known, the largest effect gives it.
@@ -70,57 +129,117 @@ def smallest(test: Power, level: float) -> float | None:
 
 
 @lru_cache(maxsize=64)
-def _flipped(clusters: int, level: float) -> float:
-    """Shift that a sign flip of normal cluster means finds, in its standard errors.
+def _shift_for_sign_flip(n_clusters: int, significance: float) -> float:
+    """Return the shift that a sign flip of normal cluster means detects.
+
+    In standard errors of the mean over clusters.
 
     A pattern that flips the set S leaves the sum as large if the mean over S of noise
-    plus shift is at most 0: the shift must exceed all but so many of these means, each
-    taken negative, as the level allows of patterns.
+    plus shift is at most 0. So the shift must exceed the negated mean over S for all
+    but as many sets as the significance allows of patterns.
     """
-    patterns = np.arange(1, 1 << clusters)[:, None] >> np.arange(clusters) & 1
-    allowed = int(level * 2 ** (clusters - 1) * (1 + 1e-9))
-    noise = np.random.default_rng(0).standard_normal((POWER_SAMPLES, clusters))
-    weights = (patterns / patterns.sum(axis=1, keepdims=True)).T
-    # The pattern that flips nothing is one of those allowed.
-    bars = [
-        np.partition(-part @ weights, -allowed, axis=1)[:, -allowed]
-        for part in np.array_split(noise, 40)
-    ]
-    return float(np.quantile(np.concatenate(bars), POWER)) * math.sqrt(clusters)
+    # All non-empty sets of clusters, as rows of 0 and 1.
+    is_flipped = np.arange(1, 1 << n_clusters)[:, None] >> np.arange(n_clusters) & 1
+    mean_over_set = (is_flipped / is_flipped.sum(axis=1, keepdims=True)).T
+    # mean_over_set: (clusters, sets)
+
+    # One side of the test holds half of the 2^C patterns. The pattern that flips
+    # nothing is one of those allowed.
+    n_allowed = int(significance * 2 ** (n_clusters - 1) * (1 + 1e-9))
+
+    noise = np.random.default_rng(0).standard_normal((POWER_SAMPLES, n_clusters))
+    shifts_needed = []
+    for samples in np.array_split(noise, POWER_SAMPLE_LOTS):
+        negated_means = -samples @ mean_over_set  # (samples of the lot, sets)
+        ordered = np.partition(negated_means, -n_allowed, axis=1)
+        shifts_needed.append(ordered[:, -n_allowed])
+
+    shift = float(np.quantile(np.concatenate(shifts_needed), POWER))
+    return shift * math.sqrt(n_clusters)
 
 
 def mde(se: float, *, clusters: int, level: float = 0.95) -> float:
-    """Smallest effect that a two-sided t test over clusters finds with 80% power.
+    """Return the smallest effect that a two-sided t test over clusters detects.
 
+    Parameters
+    ----------
+    se
+        Standard error of the mean over clusters.
+    clusters
+        Number of clusters, at least 2.
+    level
+        Confidence level of the interval that belongs to the test.
+
+    Returns
+    -------
+    In the unit of ``se``.
+
+    Notes
+    -----
     The effect whose noncentral t distribution (``clusters - 1`` degrees of freedom,
-    noncentrality effect / se) exceeds the critical value in either tail with that
-    probability. In the unit of ``se``.
+    noncentrality effect / se) exceeds the critical value in either tail with a chance
+    of :data:`POWER`.
+
+    Examples
+    --------
+    >>> round(mde(0.1, clusters=10), 3)
+    0.315
+
+    With few clusters it is much larger than the one of a normal test:
+
+    >>> round(mde(0.1, clusters=3), 3), round(mde_normal(0.1), 3)
+    (0.565, 0.28)
     """
-    return _noncentrality(clusters - 1, level) * se
+    return _noncentrality(clusters - 1, level=level) * se
 
 
 def mde_normal(se: float, *, level: float = 0.95) -> float:
-    """The same with a known standard error: ``(z_{1-a/2} + z_power) se``."""
-    return float(scipy.special.ndtri([0.5 + level / 2, POWER]).sum()) * se
+    """Return the smallest effect that a two-sided test with a known error detects.
+
+    ``(z_{1-a/2} + z_power) se``, with ``a = 1 - level``.
+
+    Parameters
+    ----------
+    se
+        Standard error, taken as known.
+    level
+        Confidence level of the interval that belongs to the test.
+
+    Examples
+    --------
+    >>> round(mde_normal(1.0), 4)
+    2.8016
+    """
+    z_of_both = scipy.special.ndtri([0.5 + level / 2, POWER])
+    return float(z_of_both.sum()) * se
 
 
 def clusters_needed(sd: float, effect: float) -> int:
-    """Fewest clusters whose minimum detectable effect is at most ``effect``.
+    """Return the fewest clusters whose minimum detectable effect is small enough.
 
     Parameters
     ----------
     sd
         Standard deviation over clusters, ``se * sqrt(clusters)`` of a pilot.
+    effect
+        The effect that is to be detected, in the unit of ``sd``.
+
+    Examples
+    --------
+    Half a standard deviation takes 34 clusters:
+
+    >>> clusters_needed(1.0, 0.5)
+    34
     """
-    count = max(2, math.ceil((mde_normal(sd) / effect) ** 2))
     # The t version needs a few clusters more than the normal one, never fewer.
+    count = max(2, math.ceil((mde_normal(sd) / effect) ** 2))
     while mde(sd / math.sqrt(count), clusters=count) > effect:
         count += 1
     return count
 
 
 def with_mde(estimate: Estimate, *, null: float | None = None) -> Estimate:
-    """The estimate with its minimum detectable effect, where it has an error.
+    """Return the estimate with its minimum detectable effect, where it has an error.
 
     Parameters
     ----------
@@ -130,23 +249,26 @@ def with_mde(estimate: Estimate, *, null: float | None = None) -> Estimate:
     """
     if estimate.se is None or estimate.se <= 0 or estimate.clusters < 2:
         return estimate
-    least = mde(estimate.se, clusters=estimate.clusters, level=estimate.level)
-    found = replace(estimate, mde=least)
-    around = null is not None and side_of(found, null) == 0
-    return found.noting(NOT_DETECTED) if around else found
+
+    effect = mde(estimate.se, clusters=estimate.clusters, level=estimate.level)
+    estimate_with_mde = replace(estimate, mde=effect)
+
+    if null is not None and side_of(estimate, null) == 0:
+        return estimate_with_mde.noting(NOT_DETECTED)
+    return estimate_with_mde
 
 
 @lru_cache(maxsize=1024)
-def _noncentrality(df: float, level: float) -> float:
-    """Noncentrality at which a two-sided t test rejects with 80% power."""
+def _noncentrality(df: float, *, level: float) -> float:
+    """Return the noncentrality at which a two-sided t test has :data:`POWER`."""
     critical = float(scipy.special.stdtrit(df, 0.5 + level / 2))
 
-    def missing(nc: float) -> float:
+    def power_in_excess(noncentrality: float) -> float:
+        tails = scipy.special.nctdtr(df, noncentrality, [-critical, critical])
         # SciPy gives NaN for a tail below about 1e-15, which is nothing here.
-        low, high = np.nan_to_num(scipy.special.nctdtr(df, nc, [-critical, critical]))
-        return float(1 - high + low) - POWER
+        below_lower, below_upper = np.nan_to_num(tails)
+        return float(1 - below_upper + below_lower) - POWER
 
     # With 2 clusters the critical value is 12.7: the root grows with it.
-    return float(
-        scipy.optimize.brentq(missing, 0.0, 5.0 * (critical + 1.0), xtol=1e-12)
-    )
+    largest = 5.0 * (critical + 1.0)
+    return float(scipy.optimize.brentq(power_in_excess, 0.0, largest, xtol=1e-12))

@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from spark_audit.stats.memory_contrast import (
-    Sides,
-    dose_trend,
-    memory,
-    permutation_p,
-)
+from spark_audit.stats.dose_trend import dose_trend
+from spark_audit.stats.memory_contrast import Sides, memory, permutation_p
 
 
 def sides(trained: Any, clusters: Any, strata: Any = None, tokens: Any = None) -> Sides:

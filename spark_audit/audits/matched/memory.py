@@ -8,6 +8,7 @@ from spark_audit.audits.matched.drift import _low_drift
 from spark_audit.audits.matched.units import REFERENCE, Moved, UnitScores, row_of
 from spark_audit.results import Row
 from spark_audit.stats import memory_contrast
+from spark_audit.stats.dose_trend import dose_trend
 
 
 def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Moved]]:
@@ -33,7 +34,7 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
         change = known.changes[name]  # (units,), nats
         tests = _tests_by_group(known, change)
         every = known.sides[0]
-        trend = memory_contrast.dose_trend(
+        trend = dose_trend(
             change[every.spans.index], every.sides, every.spans["dose"]
         )
         drift = _low_drift(known.train, change)
