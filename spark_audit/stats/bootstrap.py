@@ -19,6 +19,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 K = TypeVar("K")
+
 _REPLICATES_CHUNK = 1 << 20
 """Elements of one intermediate array: bounds the memory, changes no result."""
 
@@ -48,7 +49,7 @@ class Weights:
     drawn
         Shape ``(B, M)``: how often each block, or cluster, stands in each resample.
     column
-        Shape ``(C,)``: the place of each cluster in it.
+        Shape ``(C,)``: the column of each cluster in ``drawn``.
     """
 
     drawn: np.ndarray
@@ -57,66 +58,109 @@ class Weights:
     def __len__(self) -> int:
         return len(self.drawn)
 
-    def dealt(self, sums: np.ndarray) -> np.ndarray:
-        """Sums of clusters, shape ``(C, ...)``, added up by what is drawn together."""
+    def block_sums(self, sums: np.ndarray) -> np.ndarray:
+        """Return sums over the clusters that are drawn together.
+
+        From shape ``(C, ...)`` to ``(M, ...)``.
+        """
         return cluster_sums(sums, self.column, self.drawn.shape[1])
 
     def totals(self, sums: np.ndarray) -> np.ndarray:
-        """Sums over the clusters of each resample, shape ``(B, ...)``."""
-        return weighted_sums(self.drawn, self.dealt(sums))
+        """Return sums over the clusters of each resample.
+
+        From shape ``(C, ...)`` to ``(B, ...)``.
+        """
+        return weighted_sums(self.drawn, self.block_sums(sums))
 
 
 def draw_weights(
     n_clusters: int, *, replicates: int = 9999, seed: int | np.random.Generator
 ) -> Weights:
-    """Draw bootstrap weights: how often each cluster stands in each resample.
+    """Return bootstrap weights: how often each cluster stands in each resample.
 
+    int16; every row sums to what is drawn: of more than :data:`BLOCKS` clusters as
+    many blocks.
+
+    Notes
+    -----
     Indices are drawn as ``rng.integers(0, C, (B, C))`` and counted by row, which is
     how ``scipy.stats.bootstrap`` draws: with the same generator the resamples are the
-    same. int16; every row sums to what is drawn: of more than :data:`BLOCKS` clusters
-    as many blocks.
+    same.
+
+    Examples
+    --------
+    Three resamples of four clusters:
+
+    >>> weights = draw_weights(4, replicates=3, seed=0)
+    >>> weights.drawn.shape, weights.drawn.sum(axis=1).tolist()
+    ((3, 4), [4, 4, 4])
     """
-    rng, width = np.random.default_rng(seed), min(n_clusters, BLOCKS)
+    rng = np.random.default_rng(seed)
+    width = min(n_clusters, BLOCKS)
+
     weights = np.empty((replicates, width), dtype=np.int16)
     for rows in row_chunks(replicates, width):
-        part = weights[rows]
-        drawn = rng.integers(0, width, part.shape)
-        drawn += np.arange(len(part))[:, None] * width
-        part[:] = np.bincount(drawn.ravel(), minlength=part.size).reshape(part.shape)
-    return Weights(weights, dealt(n_clusters))
+        chunk = weights[rows]
+        drawn = rng.integers(0, width, chunk.shape)
+
+        # All rows are counted at once: each gets its own range of numbers.
+        drawn += np.arange(len(chunk))[:, None] * width
+        counts = np.bincount(drawn.ravel(), minlength=chunk.size)
+        chunk[:] = counts.reshape(chunk.shape)
+
+    return Weights(drawn=weights, column=block_of_cluster(n_clusters))
 
 
 def draw_in_strata(
     strata: np.ndarray, *, replicates: int, seed: int | np.random.Generator
 ) -> Weights:
-    """:func:`draw_weights`, as many clusters of every stratum as it has.
+    """Return bootstrap weights with as many clusters of every stratum as it has.
 
     Parameters
     ----------
     strata
         Shape ``(C,)``: codes.
+
+    Examples
+    --------
+    Two clusters of the one stratum, three of the other:
+
+    >>> strata = np.array([0, 0, 1, 1, 1])
+    >>> weights = draw_in_strata(strata, replicates=2, seed=0)
+    >>> weights.totals(np.eye(2)[strata]).tolist()
+    [[2.0, 3.0], [2.0, 3.0]]
     """
     rng = np.random.default_rng(seed)
     column = np.zeros(len(strata), dtype=np.int64)
-    parts, width = [np.zeros((replicates, 0), np.int16)], 0
-    for one in np.unique(strata):
-        at = np.flatnonzero(strata == one)
-        part = draw_weights(len(at), replicates=replicates, seed=rng)
-        column[at] = width + part.column
-        width += part.drawn.shape[1]
-        parts.append(part.drawn)
-    return Weights(np.concatenate(parts, axis=1), column)
+    drawn = [np.zeros((replicates, 0), np.int16)]
+    width = 0
+
+    for stratum in np.unique(strata):
+        clusters = np.flatnonzero(strata == stratum)
+        weights = draw_weights(len(clusters), replicates=replicates, seed=rng)
+
+        # The columns of this stratum follow those of the strata before it.
+        column[clusters] = width + weights.column
+        width += weights.drawn.shape[1]
+        drawn.append(weights.drawn)
+
+    return Weights(drawn=np.concatenate(drawn, axis=1), column=column)
 
 
-def dealt(n_clusters: int) -> np.ndarray:
-    """A block for each of many clusters, by chance and always the same."""
+def block_of_cluster(n_clusters: int) -> np.ndarray:
+    """Return the block of each cluster, shape ``(C,)``: by chance, always the same.
+
+    Up to :data:`BLOCKS` clusters, each is a block by itself.
+    """
     if n_clusters <= BLOCKS:
         return np.arange(n_clusters)
-    return np.random.default_rng(n_clusters).permutation(n_clusters) % BLOCKS
+
+    shuffled = np.random.default_rng(n_clusters).permutation(n_clusters)
+    return shuffled % BLOCKS
 
 
 def row_chunks(rows: int, width: int) -> Iterator[slice]:
-    """Blocks of rows of about ``_REPLICATES_CHUNK`` elements."""
+    """Yield blocks of rows of about ``_REPLICATES_CHUNK`` elements."""
     step = max(1, _REPLICATES_CHUNK // max(1, width))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
@@ -125,7 +169,7 @@ def row_chunks(rows: int, width: int) -> Iterator[slice]:
 def cluster_sums(
     values: ArrayLike, clusters: ArrayLike, n_clusters: int | None = None
 ) -> np.ndarray:
-    """Sum values by cluster code, in float64.
+    """Return sums of values by cluster code, in float64.
 
     Parameters
     ----------
@@ -139,18 +183,27 @@ def cluster_sums(
     Returns
     -------
     Shape ``(C,)`` or ``(C, K)``; a cluster without a row has sum 0.
+
+    Examples
+    --------
+    >>> cluster_sums([1.0, 2.0, 4.0], [0, 2, 0]).tolist()
+    [5.0, 0.0, 2.0]
     """
     table = np.asarray(values, dtype=np.float64)
     codes = np.asarray(clusters)
-    count = int(codes.max(initial=-1)) + 1 if n_clusters is None else n_clusters
-    columns = math.prod(table.shape[1:])
-    cells = codes[:, None].astype(np.int64) * columns + np.arange(columns)
-    sums = np.bincount(cells.ravel(), table.ravel(), minlength=count * columns)
+    count = n_clusters
+    if count is None:
+        count = int(codes.max(initial=-1)) + 1
+
+    # One cell for each cluster and column: a single count sums them all.
+    n_columns = math.prod(table.shape[1:])
+    cells = codes[:, None].astype(np.int64) * n_columns + np.arange(n_columns)
+    sums = np.bincount(cells.ravel(), table.ravel(), minlength=count * n_columns)
     return sums.reshape((count, *table.shape[1:]))
 
 
 def weighted_sums(drawn: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """``drawn @ sums`` in float64, by blocks of rows.
+    """Return ``drawn @ sums`` in float64, computed by blocks of rows.
 
     Parameters
     ----------
@@ -172,11 +225,7 @@ def weighted_sums(drawn: np.ndarray, sums: np.ndarray) -> np.ndarray:
 def median_replicates(
     weights: Weights, values: ArrayLike, clusters: ArrayLike
 ) -> np.ndarray:
-    """Median of the pooled values in every resample.
-
-    That of the values of each cluster as often as it was drawn; nothing is expanded:
-    blocks of sorted observations are counted first, then the observations of one block,
-    so that per resample about ``sqrt(n)`` counts are looked at instead of ``n``.
+    """Return the median of the pooled values in every resample.
 
     Parameters
     ----------
@@ -186,53 +235,90 @@ def median_replicates(
     Returns
     -------
     Shape ``(B,)``; NaN marks a resample without an observation.
+
+    Notes
+    -----
+    It is the median of the values of each cluster as often as it was drawn, but nothing
+    is expanded. Sorted observations stand in about ``sqrt(n)`` blocks of as many each:
+    counts of blocks say in which of them the median lies, counts within that block
+    where. So per resample about ``2 sqrt(n)`` counts are looked at instead of ``n``.
+
+    Examples
+    --------
+    Of clusters with the values 1, 2 and 9, a resample with the last one three times:
+
+    >>> weights = Weights(drawn=np.array([[1, 1, 1], [0, 0, 3]]), column=np.arange(3))
+    >>> median_replicates(weights, [1.0, 2.0, 9.0], [0, 1, 2]).tolist()
+    [2.0, 9.0]
     """
     pooled = np.asarray(values, dtype=np.float64)
-    codes, drawn = weights.column[np.asarray(clusters)], weights.drawn
+    codes = weights.column[np.asarray(clusters)]
+    drawn = weights.drawn
     medians = np.full(len(drawn), np.nan)
-    if not (n := len(pooled)):
+
+    n = len(pooled)
+    if not n:
         return medians
+
     order = np.argsort(pooled, kind="stable")
-    pooled, codes, count = pooled[order], codes[order], drawn.shape[1]
-    width = math.isqrt(n)
+    pooled = pooled[order]
+    codes = codes[order]
+    n_columns = drawn.shape[1]  # of drawn: clusters, or blocks of many clusters
+    width = math.isqrt(n)  # observations of a block
     n_blocks = -(-n // width)
-    places = codes * (n_blocks + 1) + 1 + np.arange(n) // width
-    held = np.bincount(places, minlength=count * (n_blocks + 1))
-    # Observations of each cluster before a block, and of all blocks.
-    before = held.reshape(count, -1).cumsum(axis=1)
+
+    # How many observations each cluster has before a block, and in all blocks.
+    cells = codes * (n_blocks + 1) + 1 + np.arange(n) // width
+    counts = np.bincount(cells, minlength=n_columns * (n_blocks + 1))
+    before = counts.reshape(n_columns, -1).cumsum(axis=1)  # (columns, blocks + 1)
+
     # Up to 2^24, counts are exact in 32 bits, which takes half the time.
-    exact = np.float32 if before[:, -1].max() * count < 1 << 24 else np.float64
-    # Observations beyond the last stand in no resample.
-    inside = np.pad(codes, (0, n_blocks * width - n), constant_values=count)
-    inside = inside.reshape(n_blocks, width)
-    for rows in row_chunks(len(drawn), count + 2 * n_blocks + 2 * width):
-        upto = drawn[rows].astype(exact) @ before.astype(exact)
-        part = np.pad(drawn[rows], ((0, 0), (0, 1)))
-        each, size = np.arange(len(part)), upto[:, -1]
+    is_small = before[:, -1].max() * n_columns < 1 << 24
+    exact = np.float32 if is_small else np.float64
+
+    # The cluster of each observation, by block. Behind the last observation stands a
+    # cluster that no resample holds.
+    padding = (0, n_blocks * width - n)
+    column_of = np.pad(codes, padding, constant_values=n_columns)
+    column_of = column_of.reshape(n_blocks, width)
+
+    for rows in row_chunks(len(drawn), n_columns + 2 * n_blocks + 2 * width):
+        n_before = drawn[rows].astype(exact) @ before.astype(exact)  # (b, blocks + 1)
+        size = n_before[:, -1]  # (b,), observations of each resample
+        chunk = np.pad(drawn[rows], ((0, 0), (0, 1)))
+        resample = np.arange(len(chunk))
+
+        # The lower and the upper middle one, which are the same of an odd number.
         middle = []
         for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
-            block = np.count_nonzero(upto[:, 1:-1] <= target[:, None], axis=1)
-            within = part[each[:, None], inside[block]].cumsum(axis=1, dtype=np.int32)
-            ahead = (target - upto[each, block]).astype(np.int32)
-            place = np.count_nonzero(within <= ahead[:, None], axis=1)
-            middle.append(pooled[np.minimum(block * width + place, n - 1)])
-        medians[rows] = np.where(size > 0, (middle[0] + middle[1]) / 2, np.nan)
+            is_passed = n_before[:, 1:-1] <= target[:, None]
+            block = np.count_nonzero(is_passed, axis=1)
+
+            times_drawn = chunk[resample[:, None], column_of[block]]  # (b, width)
+            within = times_drawn.cumsum(axis=1, dtype=np.int32)
+            ahead = (target - n_before[resample, block]).astype(np.int32)
+            offset = np.count_nonzero(within <= ahead[:, None], axis=1)
+            middle.append(pooled[np.minimum(block * width + offset, n - 1)])
+
+        lower, upper = middle
+        medians[rows] = np.where(size > 0, (lower + upper) / 2, np.nan)
+
     return medians
 
 
 @lru_cache(maxsize=16)
 def _random_bits(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
-    """Signs to flip whole clusters by, 1 for -1, eight a byte: at most 10 MB.
+    """Return signs to flip whole clusters by, 1 for -1, eight a byte: at most 10 MB.
 
     The same ones for all contrasts of so many clusters.
     """
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 2, (replicates, n_clusters), dtype=np.int8)
-    return np.packbits(bits, axis=1)
+    return np.packbits(bits, axis=1)  # (replicates, bytes)
 
 
 def sign_flip(num: ArrayLike, *, replicates: int = 9999, seed: int) -> float:
-    """Two-sided sign-flip test that per-cluster sums are symmetric about zero.
+    """Return the two-sided p that per-cluster sums are symmetric about zero.
 
     The statistic is ``|sum_c s_c num_c|``. The p value is exact (the share of all
     patterns) when at most :data:`MAX_CLUSTERS_EXACT` clusters are not zero, else
@@ -243,23 +329,34 @@ def sign_flip(num: ArrayLike, *, replicates: int = 9999, seed: int) -> float:
     ----------
     num
         Shape ``(C,)``: sums of a paired contrast, with its null value subtracted.
+
+    Examples
+    --------
+    Of the 16 patterns of four clusters that all agree, two are as extreme:
+
+    >>> sign_flip([1.0, 2.0, 0.5, 1.0], seed=0)
+    0.125
     """
     return float(sign_flips(np.c_[num], replicates=replicates, seed=seed)[0])
 
 
 def sign_flips(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
-    """:func:`sign_flip` of each column ``(C, K)``, shape ``(K,)``."""
-    num = _finite(num)
-    p = np.ones(num.shape[1])
-    held = np.count_nonzero(num, axis=0)
+    """Return :func:`sign_flip` of each column ``(C, K)``, shape ``(K,)``."""
+    table = _finite(num)
+    p = np.ones(table.shape[1])
+    n_clusters = np.count_nonzero(table, axis=0)  # (K,)
+
     # Columns with equally many clusters share their signs.
-    for count in np.unique(held[held > 0]):
-        part = num.T[held == count]
-        part = part[part != 0].reshape(-1, count)
+    for count in np.unique(n_clusters[n_clusters > 0]):
+        has_count = n_clusters == count
+        columns = table.T[has_count]
+        columns = columns[columns != 0].reshape(-1, count)  # (columns, clusters)
+
         if count <= MAX_CLUSTERS_EXACT:
-            p[held == count] = [_exact_p(one) for one in part]
+            p[has_count] = [_exact_p(column) for column in columns]
         else:
-            p[held == count] = _flip_p(part.T, replicates, seed, family=False)
+            p[has_count] = _flip_p(columns.T, replicates, seed, is_family=False)
+
     return p
 
 
@@ -271,30 +368,39 @@ def _finite(num: ArrayLike) -> np.ndarray:
 
 
 def _exact_p(num: np.ndarray) -> float:
-    """P among all patterns: those of one half of the clusters meet the other's."""
-    first, second = _all_sums(num[::2]), np.sort(_all_sums(num[1::2]))
-    bar = _bar(num)
-    hits = second.searchsorted(-bar - first, side="right").sum()
-    hits += (len(second) - second.searchsorted(bar - first)).sum()
-    return min(1.0, float(hits / (len(first) * len(second))))
+    """Return p among all patterns of signs of a column ``(C,)``.
+
+    All sums of one half of the clusters meet those of the other half, which are sorted:
+    ``2^(C/2)`` sums are looked up instead of ``2^C`` that are formed.
+    """
+    first = _all_sums(num[::2])
+    second = np.sort(_all_sums(num[1::2]))
+    threshold = _threshold(num)
+
+    # Sums first + second at most -threshold, then those at least threshold.
+    n_low = second.searchsorted(-threshold - first, side="right").sum()
+    n_high = (len(second) - second.searchsorted(threshold - first)).sum()
+    n_patterns = len(first) * len(second)
+    return min(1.0, float((n_low + n_high) / n_patterns))
 
 
 def _all_sums(num: np.ndarray) -> np.ndarray:
-    """Sums over clusters ``(C, ...)`` under all patterns, shape ``(2^C, ...)``."""
+    """Return sums over clusters ``(C, ...)`` under all patterns, ``(2^C, ...)``."""
     sums = np.zeros((1, *num.shape[1:]))
-    for one in num:
-        sums = np.concatenate([sums + one, sums - one])
+    for cluster_sum in num:
+        sums = np.concatenate([sums + cluster_sum, sums - cluster_sum])
     return sums
 
 
-def _bar(num: np.ndarray) -> np.ndarray:
-    """What a flipped sum must reach to be as large as the observed one."""
+def _threshold(num: np.ndarray) -> np.ndarray:
+    """Return the sum from which on a flipped one is as large as the observed one."""
     # Rounding moves a sum of C terms by far less than this share of its largest value.
-    return np.asarray(np.abs(num.sum(axis=0)) - _TIE * np.abs(num).sum(axis=0))
+    rounding = _TIE * np.abs(num).sum(axis=0)
+    return np.asarray(np.abs(num.sum(axis=0)) - rounding)
 
 
 def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
-    """Family-wise adjusted sign-flip p values (Westfall and Young's max-T).
+    """Return family-wise adjusted sign-flip p values (Westfall and Young's max-T).
 
     ``T_k = |sum_c s_c num_ck| / sqrt(sum_c num_ck^2)`` under signs that all columns
     share, so that the dependence between checkpoints is kept. Step-down: a column is
@@ -309,70 +415,120 @@ def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
     Returns
     -------
     Shape ``(K,)``.
+
+    Examples
+    --------
+    A contrast in which four clusters agree, and one that is 0 but for one cluster:
+
+    >>> max_t([[1.0, 0.0], [2.0, 0.0], [0.5, 0.0], [1.0, 3.0]], seed=0).tolist()
+    [0.125, 1.0]
     """
     table = _finite(num)
-    norm = np.sqrt((table**2).sum(axis=0))
-    used = norm > 0
+    norm = np.sqrt((table**2).sum(axis=0))  # (K,)
     adjusted = np.ones(table.shape[1])
-    if used.any():
-        scaled = table[:, used] / norm[used]
-        held = scaled[scaled.any(axis=1)]
-        adjusted[used] = _flip_p(held, replicates, seed, family=True)
+
+    is_used = norm > 0
+    if is_used.any():
+        scaled = table[:, is_used] / norm[is_used]
+        scaled = scaled[scaled.any(axis=1)]  # clusters with data
+        adjusted[is_used] = _flip_p(scaled, replicates, seed, is_family=True)
     return adjusted
 
 
-def _flip_p(num: np.ndarray, replicates: int, seed: int, *, family: bool) -> np.ndarray:
-    """P values of columns ``(C, K)``; of a family on one scale, adjusted ones."""
+def _flip_p(
+    num: np.ndarray, replicates: int, seed: int, *, is_family: bool
+) -> np.ndarray:
+    """Return p of columns ``(C, K)``; of a family on one scale, adjusted p."""
     if len(num) > BLOCKS:
-        num = cluster_sums(num, dealt(len(num)))
+        num = cluster_sums(num, block_of_cluster(len(num)))
+
+    # From the largest statistic to the smallest.
     order = np.argsort(-np.abs(num.sum(axis=0)), kind="stable")
     num = num[:, order]
-    bar = _bar(num)
-    parts: Iterator[np.ndarray]
-    if exact := len(num) <= MAX_CLUSTERS_EXACT:
-        first = _all_sums(num[::2])
-        parts = (first + one for one in _all_sums(num[1::2]))
+    threshold = _threshold(num)
+
+    is_exact = len(num) <= MAX_CLUSTERS_EXACT
+    if is_exact:
+        lots = _sums_of_all_patterns(num)
     else:
-        bits = _random_bits(len(num), replicates, seed)
-        signs = (
-            1 - 2 * np.unpackbits(bits[rows], axis=1, count=len(num)).view(np.int8)
-            for rows in row_chunks(replicates, max(num.shape))
-        )
-        parts = (weighted_sums(one, num) for one in signs)
-    hits, done = np.zeros(len(order)), 0
-    for part in parts:
-        flipped = np.abs(part)
-        if family:
+        lots = _sums_of_random_patterns(num, replicates, seed)
+
+    hits = np.zeros(len(order))
+    n_patterns = 0
+    for sums in lots:  # (patterns of the lot, K)
+        flipped = np.abs(sums)
+        if is_family:
             # Column j becomes the maximum over the columns from j on.
             flipped = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
-        hits += np.sum(flipped >= bar, axis=0)
-        done += len(part)
-    p = hits / done if exact else (1 + hits) / (1 + done)
-    adjusted = np.empty(len(order))
-    adjusted[order] = np.maximum.accumulate(p) if family else p
-    return adjusted
+        hits += np.sum(flipped >= threshold, axis=0)
+        n_patterns += len(sums)
+
+    if is_exact:
+        p = hits / n_patterns
+    else:
+        p = (1 + hits) / (1 + n_patterns)
+
+    # Step-down: no p is smaller than that of a larger statistic.
+    if is_family:
+        p = np.maximum.accumulate(p)
+
+    in_given_order = np.empty(len(order))
+    in_given_order[order] = p
+    return in_given_order
+
+
+def _sums_of_all_patterns(num: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield sums over clusters ``(C, K)`` under all patterns of signs, in lots."""
+    first = _all_sums(num[::2])
+    for sums_of_second in _all_sums(num[1::2]):
+        yield first + sums_of_second
+
+
+def _sums_of_random_patterns(
+    num: np.ndarray, replicates: int, seed: int
+) -> Iterator[np.ndarray]:
+    """Yield sums over clusters ``(C, K)`` under random signs, in lots of patterns."""
+    bits = _random_bits(len(num), replicates, seed)
+    for rows in row_chunks(replicates, max(num.shape)):
+        is_flipped = np.unpackbits(bits[rows], axis=1, count=len(num))
+        signs = 1 - 2 * is_flipped.view(np.int8)  # (patterns of the lot, C)
+        yield weighted_sums(signs, num)
 
 
 def holm(p: ArrayLike) -> np.ndarray:
-    """Holm's (1979) step-down adjusted p values, shape ``(K,)``."""
+    """Return Holm's (1979) step-down adjusted p values, shape ``(K,)``.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")
-    factors = np.arange(len(values), 0, -1)
+    factors = np.arange(len(values), 0, -1)  # K for the smallest p, 1 for the largest
+
     adjusted = np.empty_like(values)
     adjusted[order] = np.maximum.accumulate(values[order] * factors).clip(max=1.0)
     return adjusted
 
 
 def holm_by_key(p: Mapping[K, float | None]) -> dict[K, float]:
-    """Holm's adjusted p values of those that are known, by their keys."""
-    known = {key: one for key, one in p.items() if one is not None}
-    return dict(zip(known, holm([*known.values()]).tolist(), strict=True))
+    """Return Holm's adjusted p values by key, without the keys that have no p.
+
+    Examples
+    --------
+    >>> holm_by_key({"a": 0.01, "b": None, "c": 0.5})
+    {'a': 0.02, 'c': 0.5}
+    """
+    tested = {key: value for key, value in p.items() if value is not None}
+    adjusted = holm(list(tested.values())).tolist()
+    return dict(zip(tested, adjusted, strict=True))
 
 
 def correlated(
-    p: ArrayLike, correlation: np.ndarray, *, level: float = 0.0125
+    p: ArrayLike, correlation: np.ndarray, *, significance: float = 0.0125
 ) -> tuple[np.ndarray, float]:
-    """Family-wise p values of correlated tests, and how many tests they are worth.
+    """Return family-wise p values of correlated tests, and how many they are worth.
 
     Single-step max-T: how often the largest of K normal statistics that correlate so
     exceeds each one's, from :data:`NORMAL_DRAWS` draws of a fixed seed; never above
@@ -381,23 +537,42 @@ def correlated(
     Parameters
     ----------
     p
-        Two-sided p values.
+        Shape ``(K,)``: two-sided p values.
     correlation
         Shape ``(K, K)``, of the statistics where nothing is there to find.
+    significance
+        Largest family-wise p that counts as a detection.
 
     Returns
     -------
-    Shape ``(K,)``; and from 1 to K, how many independent tests they are worth: the p
-    that is taken to ``level`` is ``level`` over it.
+    adjusted
+        Shape ``(K,)``: family-wise p values.
+    n_worth
+        From 1 to K, how many independent tests they are worth: the p that is taken to
+        ``significance`` is ``significance`` over it.
+
+    Examples
+    --------
+    Two tests that are one and the same are worth one test:
+
+    >>> adjusted, n_worth = correlated([0.03, 0.03], np.ones((2, 2)))
+    >>> adjusted.round(2).tolist(), round(n_worth, 1)
+    ([0.03, 0.03], 1.0)
     """
     values = np.asarray(p, dtype=np.float64)
-    spread, axes = np.linalg.eigh(correlation)
+
+    # Normal statistics with this correlation, through its eigenvectors.
+    variances, axes = np.linalg.eigh(correlation)
     draws = np.random.default_rng(0).standard_normal((NORMAL_DRAWS, len(values)))
-    drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
-    largest = np.sort(np.abs(drawn).max(axis=1))
-    # A p of 0 is farther out than any draw.
-    bar = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
-    hits = NORMAL_DRAWS - np.searchsorted(largest, bar)
-    tail = 2 * scipy.special.ndtr(-np.quantile(largest, 1 - level))
-    worth = float(np.clip(level / tail, 1.0, len(values)))
-    return np.minimum((1 + hits) / (1 + NORMAL_DRAWS), holm(values)), worth
+    statistics = draws * np.sqrt(np.maximum(variances, 0.0)) @ axes.T  # (draws, K)
+    largest = np.sort(np.abs(statistics).max(axis=1))
+
+    # The statistic of each p. A p of 0 is farther out than any draw.
+    threshold = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
+    hits = NORMAL_DRAWS - np.searchsorted(largest, threshold)
+    adjusted = np.minimum((1 + hits) / (1 + NORMAL_DRAWS), holm(values))
+
+    # The p of a single statistic that the largest of K reaches at the significance.
+    single_p = 2 * scipy.special.ndtr(-np.quantile(largest, 1 - significance))
+    n_worth = float(np.clip(significance / single_p, 1.0, len(values)))
+    return adjusted, n_worth

@@ -250,7 +250,7 @@ def replicates_of(
     if not parts:
         return {}
     # Before columns are compared: many rows would take longer than all else.
-    sums = [weights.dealt(one.sums) for one in parts.values()]
+    sums = [weights.block_sums(one.sums) for one in parts.values()]
     # Checkpoints share most columns: what is counted, and figures of the reference.
     distinct, places = np.unique(np.hstack(sums), axis=1, return_inverse=True)
     # Each sum in one piece of memory, as the statistics read it.
