@@ -11,8 +11,8 @@ from .canary_ranks import uniformity_p as uniformity_p
 from .clustered_roc import Design as Design
 from .clustered_roc import auc_difference as auc_difference
 from .clustered_roc import auc_estimate as auc_estimate
-from .clustered_roc import tpr_estimate as tpr_estimate
-from .clustered_roc import tpr_replicates as tpr_replicates
+from .clustered_tpr import tpr_estimate as tpr_estimate
+from .clustered_tpr import tpr_replicates as tpr_replicates
 from .conformal import conformal_p as conformal_p
 from .conformal import discoveries as discoveries
 from .duplicates import duplicate_groups as duplicate_groups

@@ -1,17 +1,20 @@
-"""AUC and TPR of rows that come in clusters and tasks, with their intervals.
+"""AUC of rows that come in clusters and tasks, with their intervals.
 
 The unit of every variance and resample is the cluster, and figures are averaged over
 tasks. The variance of an AUC is that of Obuchowski (1997), "Nonparametric analysis
 of clustered ROC curve data", which for clusters of one row is that of DeLong et al.
 (1988). What cannot be estimated is an ``Estimate.missing`` with its reason.
+
+In shapes, ``n`` are rows, ``C`` clusters, ``T`` tasks and ``B`` resamples. A *side* is
+a task's members, or its non-members: of ``2 T`` sides, those of members stand at even
+places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -23,20 +26,16 @@ from spark_audit.stats.bootstrap import (
     Weights,
     cluster_sums,
     draw_in_strata,
-    row_chunks,
 )
 from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.roc import (
-    Band,
-    Tpr,
-    allowed,
-    chance_band,
-    checked,
-    placements,
-    tpr_at_fpr,
-)
+from spark_audit.stats.resamples import resamples_of_rows
+from spark_audit.stats.roc import checked, placements
 
 ZERO = 1e-12
+"""Variances, and distances of an AUC from 0 or 1, up to this are rounding."""
+
+MOST_PAIRS = 1000
+"""Pairs beyond which a power of one half is no normal number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,96 +57,193 @@ class Design:
 
     @classmethod
     def of(
-        cls, member: ArrayLike, cluster: ArrayLike, task: ArrayLike | None = None
+        cls,
+        member: ArrayLike,
+        cluster: ArrayLike,
+        task: ArrayLike | None = None,
     ) -> Design:
-        """Number the labels of clusters and tasks in sorted order."""
-        sides = np.asarray(member, dtype=bool)
-        labels = cluster, np.zeros(len(sides)) if task is None else task
-        codes = [np.unique(np.asarray(one), return_inverse=True)[1] for one in labels]
-        return cls(sides, *(code.astype(np.int64) for code in codes))
+        """Return a design whose clusters and tasks are numbered in sorted order.
+
+        Parameters
+        ----------
+        member
+            Shape ``(n,)``: whether a row is a member.
+        cluster, task
+            Shape ``(n,)``: labels; without tasks all rows are of one.
+        """
+        is_member = np.asarray(member, dtype=bool)
+        if task is None:
+            task = np.zeros(len(is_member))
+
+        _, cluster_codes = np.unique(np.asarray(cluster), return_inverse=True)
+        _, task_codes = np.unique(np.asarray(task), return_inverse=True)
+        return cls(
+            member=is_member,
+            cluster=cluster_codes.astype(np.int64),
+            task=task_codes.astype(np.int64),
+        )
 
     def __post_init__(self) -> None:
         if not len(self.member) == len(self.cluster) == len(self.task):
             raise ValueError("member, cluster and task must have one row each")
 
     def take(self, rows: np.ndarray) -> Design:
-        """Some of the rows, with the codes that they have."""
-        return Design(self.member[rows], self.cluster[rows], self.task[rows])
+        """Return the design of some of the rows, with the codes that they have.
+
+        Parameters
+        ----------
+        rows
+            Places of rows, or a mask of shape ``(n,)``.
+        """
+        return Design(
+            member=self.member[rows],
+            cluster=self.cluster[rows],
+            task=self.task[rows],
+        )
 
     @cached_property
     def n_clusters(self) -> int:
         """Number of clusters."""
         return int(self.cluster.max(initial=-1)) + 1
 
-    @property
-    def size(self) -> dict[str, Any]:
-        """Rows and clusters, as estimates have them."""
-        return {"n": len(self.member), "clusters": self.n_clusters}
+    @cached_property
+    def rows_by_side(self) -> np.ndarray:
+        """Rows of each cluster on each side, shape ``(C, 2 T)``."""
+        n_tasks = int(self.task.max(initial=-1)) + 1
+        side = 2 * self.task + ~self.member  # (n,)
+        is_on_side = np.eye(2 * n_tasks)[side]  # (n, 2 T)
+        return cluster_sums(is_on_side, self.cluster, self.n_clusters)
 
     @cached_property
-    def held(self) -> np.ndarray:
-        """Shape ``(C, 2 T)``: rows of each cluster among a task's members, others."""
-        cell = 2 * self.task + ~self.member
-        width = 2 * (int(self.task.max(initial=-1)) + 1)
-        return cluster_sums(np.eye(width)[cell], self.cluster, self.n_clusters)
+    def clusters_by_side(self) -> np.ndarray:
+        """Clusters with a row on each side, shape ``(2 T,)``."""
+        count: np.ndarray = (self.rows_by_side > 0).sum(axis=0)
+        return count
 
     def draw(self, *, replicates: int, seed: int) -> Weights:
-        """Bootstrap weights of the clusters, drawn within task and side.
+        """Return bootstrap weights of the clusters, drawn within task and side.
 
         Clusters with rows of several tasks or of both sides form one further stratum.
         """
-        present = self.held > 0
-        stratum = np.where(present.sum(axis=1) == 1, present.argmax(axis=1), -1)
+        is_present = self.rows_by_side > 0  # (C, 2 T)
+        has_one_side = is_present.sum(axis=1) == 1
+        stratum = np.where(has_one_side, is_present.argmax(axis=1), -1)  # (C,)
         return draw_in_strata(stratum, replicates=replicates, seed=seed)
 
     @cached_property
     def tasks(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Rows of members and of non-members, by task."""
-        return [
-            (np.flatnonzero(of & self.member), np.flatnonzero(of & ~self.member))
-            for of in (self.task == code for code in range(self.held.shape[1] // 2))
-        ]
+        """Places of the rows of members, and of non-members, by task."""
+        rows = []
+        for code in range(self.rows_by_side.shape[1] // 2):
+            is_in_task = self.task == code
+            members = np.flatnonzero(is_in_task & self.member)
+            non_members = np.flatnonzero(is_in_task & ~self.member)
+            rows.append((members, non_members))
+        return rows
+
+    def missing(self, reason: str) -> Estimate:
+        """Return an estimate of these rows that cannot be given, with the reason."""
+        return Estimate.missing(
+            reason,
+            n=len(self.member),
+            clusters=self.n_clusters,
+        )
+
+    def point(self, value: float) -> Estimate:
+        """Return an estimate of these rows that has no interval yet."""
+        return Estimate(value, n=len(self.member), clusters=self.n_clusters)
 
 
 def auc_estimate(
-    design: Design, scores: ArrayLike, *, replicates: np.ndarray | None = None
+    design: Design,
+    scores: ArrayLike,
+    *,
+    replicates: np.ndarray | None = None,
 ) -> tuple[Estimate, float | None]:
-    """AUC, averaged over tasks, and its two-sided p value against 0.5.
+    """Return the AUC, averaged over tasks, and its two-sided p value against 0.5.
 
+    Parameters
+    ----------
+    design
+        Members, clusters and tasks of ``n`` rows.
+    scores
+        Shape ``(n,)``: the larger, the likelier a member.
+    replicates
+        Shape ``(B,)``, from :func:`auc_replicates`: also the percentile interval.
+
+    Returns
+    -------
+    estimate
+        The AUC with its interval.
+    p
+        ``None`` where the estimate is missing or has no spread.
+
+    Notes
+    -----
     The clustered DeLong interval is taken on the logit scale with a t quantile, its
     degrees of freedom by Satterthwaite's formula over sides and tasks; p is below 0.05
     where it leaves 0.5 out. Where the score separates the sides perfectly there is no
     variance: the bound is then the exact one for ``k`` disjoint pairs of clusters, as
-    many as there are, and p that of their sign test, ``2 / 2^k``. There is no p where
-    the estimate is missing or has no spread.
+    many as there are, and p that of their sign test, ``2 / 2^k``.
 
-    Parameters
-    ----------
-    scores
-        Shape ``(n,)``.
-    replicates
-        Shape ``(B,)``, from :func:`auc_replicates`: also the percentile interval.
+    Examples
+    --------
+    Six members and six others, each a cluster; members score higher in 29 of 36 pairs:
+
+    >>> design = Design.of([True] * 6 + [False] * 6, range(12))
+    >>> scores = [9, 8, 7, 6, 5, 2, 5.5, 4, 3, 1, 0, 6.5]
+    >>> estimate, p = auc_estimate(design, scores)
+    >>> round(estimate.value * 36, 6), estimate.interval
+    (29.0, 'delong')
     """
     try:
-        value, parts = _influence(design, scores)
+        influence = _influence(design, scores)
     except NotEstimableError as error:
-        return Estimate.missing(error.what, **design.size), None
-    variance, df = _variance(design, parts)
-    plain = Estimate(value, **design.size)
-    if _perfect(value):
-        pairs = _pairs(design)
-        low, high = intervals.clopper_pearson(round(value) * pairs, pairs)
-        exact = replace(plain, low=low, high=high, interval="clopper-pearson")
-        note = f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
-        return exact.noting(note), _perfect_p(design)
-    if variance <= ZERO:
-        return plain.noting(intervals.NO_SPREAD), None
-    # On the logit scale: inside (0, 1) and around the value.
-    se, centre = float(np.sqrt(variance)), float(scipy.special.logit(value))
-    *ends, p = _t_test(centre, se / (value * (1 - value)), df)
-    low, high = scipy.special.expit(ends).tolist()
-    estimate = replace(plain, low=low, high=high, interval="delong", se=se, df=df)
-    return intervals.with_parity(estimate, replicates), p
+        return design.missing(error.what), None
+
+    value = influence.auc
+    estimate = design.point(value)
+    if _is_perfect(value):
+        return _perfect_auc(design, value)
+
+    spread = _variance(design, influence.components)
+    if spread.variance <= ZERO:
+        return estimate.noting(intervals.NO_SPREAD), None
+
+    # On the logit scale: inside (0, 1) and around the value. Its derivative is
+    # 1 / (value (1 - value)).
+    se = float(np.sqrt(spread.variance))
+    test = _t_test(
+        float(scipy.special.logit(value)),
+        se / (value * (1 - value)),
+        spread.df,
+    )
+    low, high = scipy.special.expit([test.low, test.high]).tolist()
+
+    estimate = replace(
+        estimate,
+        low=low,
+        high=high,
+        interval="delong",
+        se=se,
+        df=spread.df,
+    )
+    return intervals.with_parity(estimate, replicates), test.p
+
+
+def _perfect_auc(design: Design, value: float) -> tuple[Estimate, float]:
+    """Return an AUC of 0 or 1 with the exact interval of disjoint pairs, and p."""
+    n_pairs = _disjoint_pairs(design)
+    low, high = intervals.clopper_pearson(round(value) * n_pairs, n_pairs)
+
+    estimate = replace(
+        design.point(value),
+        low=low,
+        high=high,
+        interval="clopper-pearson",
+    )
+    note = f"perfect order: exact bound for {n_pairs} disjoint pairs of clusters"
+    return estimate.noting(note), _p_of_perfect_order(design)
 
 
 def auc_difference(
@@ -157,63 +253,137 @@ def auc_difference(
     *,
     replicates: np.ndarray | None = None,
 ) -> tuple[Estimate, float | None]:
-    """AUC of one score minus that of another over the same rows, and its p value.
+    """Return the AUC of one score minus that of another, and its p value.
 
+    Parameters
+    ----------
+    design
+        Members, clusters and tasks of ``n`` rows.
+    first, second
+        Shape ``(n,)``: two scores of the same rows; the second AUC is subtracted.
+    replicates
+        Shape ``(B,)``: difference of both scores' replicates from the same weights.
+
+    Returns
+    -------
+    estimate
+        The difference with its interval.
+    p
+        ``None`` where the estimate is missing or has no spread.
+
+    Notes
+    -----
     Paired DeLong with clusters: the variance of the difference of both scores'
     cluster components, t quantiles as in :func:`auc_estimate`. A perfect order has no
     variance: p is then at least that of its exact test, and two opposite perfect orders
-    get the bounds of both exact intervals, each at half the
-    error.
+    get the bounds of both exact intervals, each at half the error.
 
-    Parameters
-    ----------
-    replicates
-        Shape ``(B,)``: difference of both scores' replicates from the same weights.
+    Examples
+    --------
+    The one score orders all nine pairs rightly, the other seven of them:
+
+    >>> design = Design.of([True] * 3 + [False] * 3, range(6))
+    >>> estimate, p = auc_difference(design, [6, 5, 4, 3, 2, 1], [6, 5, 2, 3, 4, 1])
+    >>> round(estimate.value * 9, 6)
+    2.0
     """
     try:
-        (a, ours), (b, theirs) = (_influence(design, one) for one in (first, second))
+        of_first = _influence(design, first)
+        of_second = _influence(design, second)
     except NotEstimableError as error:
-        return Estimate.missing(error.what, **design.size), None
-    variance, df = _variance(design, ours - theirs)
-    plain = Estimate(a - b, **design.size)
-    least = _perfect_p(design) if _perfect(a) or _perfect(b) else 0.0
-    if variance <= ZERO:
-        if abs(a - b) < 1 - ZERO:
-            return plain.noting("the two order all pairs alike: no spread"), None
-        pairs = _pairs(design)
-        reach = 2 * intervals.clopper_pearson(pairs, pairs, level=0.975)[0] - 1
-        low, high = sorted([a - b, (a - b) * max(reach, -1.0)])
-        exact = replace(plain, low=low, high=high, interval="clopper-pearson")
-        note = f"opposite perfect orders: exact bounds for {pairs} disjoint pairs of "
-        return exact.noting(f"{note}clusters"), least
-    se = float(np.sqrt(variance))
-    low, high, p = _t_test(a - b, se, df)
-    low, high = max(-1.0, low), min(1.0, high)
-    estimate = replace(plain, low=low, high=high, interval="delong", se=se, df=df)
-    return intervals.with_parity(estimate, replicates), max(least, p)
+        return design.missing(error.what), None
+
+    difference = of_first.auc - of_second.auc
+    estimate = design.point(difference)
+
+    # With a perfect order the t test is too sure: its exact test has the larger p.
+    least_p = 0.0
+    if _is_perfect(of_first.auc) or _is_perfect(of_second.auc):
+        least_p = _p_of_perfect_order(design)
+
+    spread = _variance(design, of_first.components - of_second.components)
+    if spread.variance <= ZERO:
+        if abs(difference) < 1 - ZERO:
+            return estimate.noting("the two order all pairs alike: no spread"), None
+        return _opposite_perfect_orders(design, difference), least_p
+
+    se = float(np.sqrt(spread.variance))
+    test = _t_test(difference, se, spread.df)
+    estimate = replace(
+        estimate,
+        low=max(-1.0, test.low),
+        high=min(1.0, test.high),
+        interval="delong",
+        se=se,
+        df=spread.df,
+    )
+    return intervals.with_parity(estimate, replicates), max(least_p, test.p)
 
 
-def _t_test(value: float, se: float, df: float) -> tuple[float, float, float]:
+def _opposite_perfect_orders(design: Design, difference: float) -> Estimate:
+    """Return a difference of 1 or -1 with the bounds of both exact intervals."""
+    # Each of the two AUCs at half the error: a bound of one side at 98.75%.
+    n_pairs = _disjoint_pairs(design)
+    least_auc, _ = intervals.clopper_pearson(n_pairs, n_pairs, level=0.975)
+    least_difference = max(2 * least_auc - 1, -1.0)
+    low, high = sorted([difference, difference * least_difference])
+
+    estimate = replace(
+        design.point(difference),
+        low=low,
+        high=high,
+        interval="clopper-pearson",
+    )
+    return estimate.noting(
+        f"opposite perfect orders: exact bounds for {n_pairs} disjoint pairs of "
+        "clusters"
+    )
+
+
+class TTest(NamedTuple):
     """Ends of the interval of 95 %, and the two-sided p value against 0."""
-    reach = float(scipy.special.stdtrit(df, 0.975)) * se
+
+    low: float
+    high: float
+    p: float
+
+
+def _t_test(value: float, se: float, df: float) -> TTest:
+    """Return the interval and the p value of a value by Student's t."""
+    half_width = float(scipy.special.stdtrit(df, 0.975)) * se
     p = 2 * scipy.special.stdtr(df, -abs(value) / se)
-    return value - reach, value + reach, float(p)
+    return TTest(low=value - half_width, high=value + half_width, p=float(p))
 
 
 def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
-    """What each cluster moves an AUC by, on each side of each task: flat.
+    """Return by how much each cluster moves an AUC, on each side of each task.
 
     Inner products of two scores' components are their AUCs' covariance, but for a
     factor of nearly 1 (DeLong et al. 1988).
-    """
-    return _influence(design, scores)[1].ravel()
-
-
-def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.ndarray:
-    """AUC, averaged over tasks, in every resample of clusters.
 
     Parameters
     ----------
+    design
+        Members, clusters and tasks of ``n`` rows.
+    scores
+        Shape ``(n,)``.
+
+    Returns
+    -------
+    Shape ``(C * 2 T,)``.
+    """
+    return _influence(design, scores).components.ravel()
+
+
+def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.ndarray:
+    """Return the AUC, averaged over tasks, in every resample of clusters.
+
+    Parameters
+    ----------
+    design
+        Members, clusters and tasks of ``n`` rows.
+    scores
+        Shape ``(n,)``.
     weights
         ``B`` resamples, from :meth:`Design.draw`.
 
@@ -223,43 +393,90 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
     """
     values = checked(scores)
     total = np.zeros(len(weights))
-    for x, y in design.tasks:
-        y = y[np.argsort(values[y], kind="stable")]
-        ends = [values[y].searchsorted(values[x], side) for side in ("left", "right")]
-        # Cell (j, i): member i has j non-members below, half of it for either tie.
-        cells = np.concatenate(ends), np.tile(np.arange(len(x)), 2)
-        halves = np.full(2 * len(x), 0.5)
-        place = scipy.sparse.csr_array((halves, cells), (len(y) + 1, len(x)))
-        for columns, members, others in _resamples(design, weights, x, y):
-            below = np.pad(np.cumsum(others, axis=0), ((1, 0), (0, 0)))
-            above = place @ members
+
+    for members, others in design.tasks:
+        # Non-members from the smallest score to the largest.
+        others = others[np.argsort(values[others], kind="stable")]
+        halves_below = _halves_below(values[members], values[others])
+
+        for resamples in resamples_of_rows(weights, design.cluster, members, others):
+            # Weight of the first 0, 1, ... non-members, (others + 1, b).
+            weight_below = np.cumsum(resamples.others, axis=0)
+            weight_below = np.pad(weight_below, ((1, 0), (0, 0)))
+
+            # Weight of the members that have so many non-members below them.
+            member_weight = halves_below @ resamples.members  # (others + 1, b)
+            n_pairs = weight_below[-1] * member_weight.sum(axis=0)
             with np.errstate(invalid="ignore"):
-                total[columns] += np.einsum("jb,jb->b", below, above) / (
-                    below[-1] * above.sum(axis=0)
-                )
+                ordered = np.einsum("jb,jb->b", weight_below, member_weight)
+                total[resamples.columns] += ordered / n_pairs
+
     return total / len(design.tasks)
 
 
-def _resamples(
-    design: Design, weights: Weights, x: np.ndarray, y: np.ndarray
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Slices of replicates with the weights of some rows and others, ``(rows, b)``."""
-    drawn, columns = weights.drawn, weights.column[design.cluster]
-    for part in row_chunks(len(drawn), len(x) + len(y)):
-        own, others = (
-            drawn[part][:, columns[rows]].T.astype(np.float64, order="C")
-            for rows in (x, y)
-        )
-        yield part, own, others
+def _halves_below(
+    members: np.ndarray, sorted_others: np.ndarray
+) -> scipy.sparse.csr_array:
+    """Return how many non-members each member exceeds, as a matrix of halves.
+
+    Cell ``(j, i)`` of ``(others + 1, members)``: one half if ``j`` non-members score
+    less than member ``i``, and one half if ``j`` do not score more. So ties count one
+    half.
+    """
+    below = sorted_others.searchsorted(members, "left")
+    up_to = sorted_others.searchsorted(members, "right")
+
+    rows = np.concatenate([below, up_to])
+    columns = np.tile(np.arange(len(members)), 2)
+    halves = np.full(len(rows), 0.5)
+    return scipy.sparse.csr_array(
+        (halves, (rows, columns)),
+        (len(sorted_others) + 1, len(members)),
+    )
 
 
-def _influence(design: Design, scores: ArrayLike) -> tuple[float, np.ndarray]:
-    """AUC averaged over tasks and its components by cluster, shape ``(C, 2 T)``.
+class Influence(NamedTuple):
+    """An AUC averaged over tasks, and by how much each cluster moves it.
 
-    A component is ``(sum of V - rows * AUC) / all rows`` of the cluster in one task
-    and side, V being the share of the other side that a row is above of (members) or
+    ``components``: shape ``(C, 2 T)``.
+    """
+
+    auc: float
+    components: np.ndarray
+
+
+def _influence(design: Design, scores: ArrayLike) -> Influence:
+    """Return the AUC averaged over tasks with its components by cluster and side.
+
+    A component is ``(sum of V - rows * AUC) / all rows`` of the cluster on one side of
+    a task, V being the share of the other side that a row is above of (members) or
     below of (non-members).
     """
+    values = _values_of_rows(design, scores)
+    _check_two_clusters_a_side(design)
+
+    aucs = []
+    components = np.zeros_like(design.rows_by_side)  # (C, 2 T)
+    for task, (members, others) in enumerate(design.tasks):
+        placed = placements(values[members], values[others])
+        aucs.append(placed.auc)
+
+        # Members at even places, non-members behind them.
+        components[:, 2 * task] = _components_of_side(
+            design, members, placed.above - placed.auc
+        )
+        components[:, 2 * task + 1] = _components_of_side(
+            design, others, placed.below - placed.auc
+        )
+
+    return Influence(
+        auc=float(np.mean(aucs)),
+        components=components / len(aucs),
+    )
+
+
+def _values_of_rows(design: Design, scores: ArrayLike) -> np.ndarray:
+    """Return scores as float64, shape ``(n,)``; refused if they order nothing."""
     values = checked(scores)
     if values.shape != design.member.shape:
         raise ValueError("one score a row is needed")
@@ -267,157 +484,75 @@ def _influence(design: Design, scores: ArrayLike) -> tuple[float, np.ndarray]:
         raise NotEstimableError("there is no row")
     if values.min() == values.max():
         raise NotEstimableError("all scores are equal: they order nothing")
-    held = design.held
-    found, parts = [], np.zeros_like(held)
-    clusters = (held > 0).sum(axis=0)
-    if (few := np.flatnonzero(clusters < 2)).size:
-        side = ("members", "non-members")[few[0] % 2]
-        one = f"only 1 cluster holds {side}"
-        what = one if clusters[few[0]] else f"there are no {side}"
-        raise NotEstimableError(f"{what}: an interval needs 2")
-    for task, (x, y) in enumerate(design.tasks):
-        value, above, below = placements(values[x], values[y])
-        found.append(value)
-        for column, rows, part in ((2 * task, x, above), (2 * task + 1, y, below)):
-            sums = cluster_sums(part - value, design.cluster[rows], design.n_clusters)
-            parts[:, column] = sums / len(rows)
-    return float(np.mean(found)), parts / len(found)
+    return values
 
 
-def _variance(design: Design, parts: np.ndarray) -> tuple[float, float]:
+def _check_two_clusters_a_side(design: Design) -> None:
+    """Refuse a design with a side that has less than two clusters."""
+    too_small = np.flatnonzero(design.clusters_by_side < 2)
+    if not too_small.size:
+        return
+
+    first = too_small[0]
+    side = ("members", "non-members")[first % 2]
+    if design.clusters_by_side[first]:
+        reason = f"only 1 cluster holds {side}"
+    else:
+        reason = f"there are no {side}"
+    raise NotEstimableError(f"{reason}: an interval needs 2")
+
+
+def _components_of_side(
+    design: Design,
+    rows: np.ndarray,
+    deviations: np.ndarray,
+) -> np.ndarray:
+    """Return sums of rows' deviations by cluster over their number, ``(C,)``."""
+    sums = cluster_sums(deviations, design.cluster[rows], design.n_clusters)
+    component: np.ndarray = sums / len(rows)
+    return component
+
+
+class Spread(NamedTuple):
     """Variance of a mean of AUCs and its Satterthwaite degrees of freedom."""
-    count = (design.held > 0).sum(axis=0)
-    products = parts.T @ parts
-    variances = np.diag(products) * count / (count - 1)
-    # Clusters of one row and side have no products across cells.
+
+    variance: float
+    df: float
+
+
+def _variance(design: Design, components: np.ndarray) -> Spread:
+    """Return the variance that follows from components ``(C, 2 T)``."""
+    n_clusters = design.clusters_by_side  # (2 T,)
+    products = components.T @ components  # (2 T, 2 T)
+
+    # Of each side, with its own number of clusters.
+    variances = np.diag(products) * n_clusters / (n_clusters - 1)
+
+    # Across sides: only clusters with rows on several of them have such products.
     across = products.sum() - np.trace(products)
     total = design.n_clusters
     variance = float(variances.sum() + across * total / (total - 1))
-    squares = float(np.sum(variances**2 / (count - 1)))
-    df = float(variances.sum() ** 2 / squares) if squares > 0 else 1.0
-    return max(variance, 0.0), df
+
+    # Satterthwaite: sides differ in spread.
+    squares = float(np.sum(variances**2 / (n_clusters - 1)))
+    df = 1.0
+    if squares > 0:
+        df = float(variances.sum() ** 2 / squares)
+    return Spread(variance=max(variance, 0.0), df=df)
 
 
-def _perfect(value: float) -> bool:
-    return value <= ZERO or value >= 1 - ZERO
+def _is_perfect(auc: float) -> bool:
+    return auc <= ZERO or auc >= 1 - ZERO
 
 
-def _pairs(design: Design) -> int:
-    """Disjoint pairs of a member cluster and another, in the task with the fewest."""
-    return int((design.held > 0).sum(axis=0).min())
+def _disjoint_pairs(design: Design) -> int:
+    """Return how many pairs of a member cluster and another are disjoint.
 
-
-def _perfect_p(design: Design) -> float:
-    """Two-sided sign test where all disjoint pairs agree; never 0."""
-    # Beyond 1000 pairs the power is no normal number.
-    return 2 * 0.5 ** min(_pairs(design), 1000)
-
-
-def tpr_by_task(design: Design, scores: ArrayLike, fpr: float) -> list[Tpr]:
-    """:func:`tpr_at_fpr` of each task."""
-    values = np.asarray(scores, dtype=np.float64)
-    return [tpr_at_fpr(values[x], values[y], fpr) for x, y in design.tasks]
-
-
-def tpr_estimate(
-    design: Design, scores: ArrayLike, fpr: float, *, replicates: np.ndarray
-) -> Estimate:
-    """TPR at a budget of false positives, averaged over tasks, with its interval.
-
-    The interval resamples the clusters of both sides, so that the threshold's own
-    error is in it. With few members above the threshold it is widened to hold the
-    exact interval of the rate at the given threshold. Status ``not_resolvable`` where
-    the budget allows no false positive in some task.
-
-    Parameters
-    ----------
-    replicates
-        Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
+    In the task with the fewest.
     """
-    try:
-        if not (rates := tpr_by_task(design, scores, fpr)):
-            raise NotEstimableError("there is no row")
-        low, high = intervals.percentile_interval(replicates)
-    except NotEstimableError as error:
-        return Estimate.missing(error.what, **design.size)
-    values, thresholds, achieved, *_ = zip(*rates, strict=True)
-    estimate = Estimate(float(np.mean(values)), **design.size).between(low, high)
-    if high - low > ZERO:
-        estimate = replace(estimate, se=float(np.nanstd(replicates)))
-    else:
-        estimate = replace(estimate, parity_low=None, parity_high=None)
-    above = np.asarray(scores) > np.array(thresholds)[design.task]
-    events, trials = (
-        cluster_sums(rows & design.member, design.cluster, design.n_clusters)
-        for rows in (above, True)
-    )
-    hits, tried = events.sum(), trials.sum()
-    if min(hits, tried - hits) < intervals.FEW_EVENTS and np.count_nonzero(trials) > 1:
-        sides = (estimate, intervals.rate_estimate(events, trials))
-        ends = [x for one in sides for x in (one.value, one.low, one.high)]
-        known = [x for x in ends if x is not None]
-        low, high = min(known), max(known)
-        estimate = replace(estimate, low=low, high=high, interval="korn-graubard")
-    estimate = estimate.noting(f"achieved FPR {np.mean(achieved):.4g}")
-    if unresolved := [tpr for tpr in rates if not tpr.resolvable]:
-        estimate = replace(estimate, status="not_resolvable")
-    notes = [tpr.note for tpr in unresolved or rates if tpr.note]
-    return estimate.noting(notes[0]) if notes else estimate
+    return int(design.clusters_by_side.min())
 
 
-def tpr_replicates(
-    design: Design, scores: ArrayLike, fprs: Sequence[float], weights: Weights
-) -> np.ndarray:
-    """TPR at each budget, averaged over tasks, in every resample of clusters.
-
-    Parameters
-    ----------
-    fprs
-        ``F`` budgets of false positives.
-    weights
-        ``B`` resamples, from :meth:`Design.draw`.
-
-    Returns
-    -------
-    Shape ``(F, B)``; NaN where a resample lacks a side.
-    """
-    values = checked(scores)
-    total = np.zeros((len(fprs), len(weights)))
-    for x, y in design.tasks:
-        x, y = (side[np.argsort(-values[side], kind="stable")] for side in (x, y))
-        # Members strictly above each non-member, both from the largest score down.
-        over = np.searchsorted(-values[x], -values[y], side="left")
-        for columns, members, others in _resamples(design, weights, x, y):
-            false = np.cumsum(others, axis=0)
-            true = np.pad(np.cumsum(members, axis=0), ((1, 0), (0, 0)))
-            lacking = (false[-1] == 0) | (true[-1] == 0)
-            for row, fpr in enumerate(fprs):
-                budget = np.floor(fpr * false[-1] + 1e-9)
-                at = np.minimum((false <= budget).sum(axis=0), len(y) - 1)
-                rate = true[over[at], np.arange(len(at))] / np.maximum(true[-1], 1)
-                total[row, columns] += np.where(lacking, np.nan, rate)
-    return total / max(len(design.tasks), 1)
-
-
-@lru_cache(maxsize=64)
-def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band:
-    """TPR at a budget, averaged over tasks, of a score that knows nothing.
-
-    Exact for one task (:func:`chance_band`), else the mean of independent draws of
-    each task's law. Clusters of several rows count as the equally large clusters that
-    they are worth, ``(sum n)^2 / sum n^2``, rounded down.
-    """
-    held = design.held
-    size = np.floor(held.sum(axis=0) ** 2 / np.maximum((held**2).sum(axis=0), 1) + 1e-9)
-    pairs = size.astype(np.int64).reshape(-1, 2).tolist()
-    if len(pairs) == 1:
-        n1, n0 = pairs[0]
-        return chance_band(n1, n0, fpr)
-    rng = np.random.default_rng(seed)
-    mean, drawn = 0.0, np.zeros(draws)
-    for n1, n0 in pairs:
-        k = allowed(n0, fpr)
-        drawn += rng.binomial(n1, rng.beta(k + 1, n0 - k, draws)) / n1
-        mean += (k + 1) / (n0 + 1)
-    low, high = np.quantile(drawn / len(pairs), [0.025, 0.975])
-    return Band(mean / len(pairs), float(low), float(high))
+def _p_of_perfect_order(design: Design) -> float:
+    """Return p of the two-sided sign test where all disjoint pairs agree; never 0."""
+    return 2 * 0.5 ** min(_disjoint_pairs(design), MOST_PAIRS)

@@ -14,10 +14,8 @@ from spark_audit.stats.clustered_roc import (
     auc_difference,
     auc_estimate,
     auc_replicates,
-    chance,
-    tpr_estimate,
-    tpr_replicates,
 )
+from spark_audit.stats.clustered_tpr import chance, tpr_estimate, tpr_replicates
 from spark_audit.stats.roc import auc, chance_band, tpr_at_fpr
 
 RNG = np.random.default_rng

@@ -42,7 +42,7 @@ from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value, render
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.clustered_roc import tpr_by_task
+from spark_audit.stats.clustered_tpr import tpr_by_task
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.power import NOT_DETECTED
 

@@ -23,7 +23,7 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import EXCESS, Fact
-from spark_audit.stats import clustered_roc
+from spark_audit.stats import clustered_roc, clustered_tpr
 from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.estimate import Bound, Estimate, Power
@@ -327,7 +327,7 @@ class MembershipGroup:
         )
         if key not in self._resampled:
             values = self.scores[name][attack][drawn.rows]  # (rows,)
-            rates = clustered_roc.tpr_replicates(
+            rates = clustered_tpr.tpr_replicates(
                 drawn.design, values, [*self.fprs.values()], drawn.weights
             )  # (rates, replicates)
             area = clustered_roc.auc_replicates(drawn.design, values, drawn.weights)
@@ -354,7 +354,7 @@ class MembershipGroup:
         drawn, (values,) = self.drawn((name, attack))
         replicates = self.resampled(name, attack, drawn)[metric]
         if metric != "auc":
-            found = clustered_roc.tpr_estimate(
+            found = clustered_tpr.tpr_estimate(
                 drawn.design, values, self.fprs[metric], replicates=replicates
             )
         else:
@@ -372,7 +372,7 @@ class MembershipGroup:
         """TPR at a budget of a score that knows nothing, as columns of a row."""
         drawn, _ = self.drawn((name, attack))
         try:
-            band = clustered_roc.chance(drawn.design, fpr, seed=self.chance_seed)
+            band = clustered_tpr.chance(drawn.design, fpr, seed=self.chance_seed)
         except NotEstimableError:
             return {}
         return dict(zip(NULL, band, strict=True))
@@ -518,7 +518,7 @@ def _rate_difference(
 ) -> Estimate:
     """Difference of two rates with the percentile interval of its resamples."""
     first, second = (
-        clustered_roc.tpr_by_task(drawn.design, values, fpr) for values in pair
+        clustered_tpr.tpr_by_task(drawn.design, values, fpr) for values in pair
     )
     is_resolvable = all(tpr.resolvable for tpr in [*first, *second])
     first_rate = float(np.mean([tpr.value for tpr in first]))

@@ -1,0 +1,221 @@
+"""TPR at a small FPR of rows that come in clusters and tasks, with its interval.
+
+Figures are averaged over tasks; the unit of every resample is the cluster. Shapes are
+those of :mod:`~spark_audit.stats.clustered_roc`: ``n`` rows, ``C`` clusters, ``T``
+tasks, ``B`` resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from spark_audit.errors import NotEstimableError
+from spark_audit.stats import intervals
+from spark_audit.stats.bootstrap import Weights, cluster_sums
+from spark_audit.stats.clustered_roc import ZERO, Design
+from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.resamples import resamples_of_rows
+from spark_audit.stats.roc import Band, Tpr, allowed, chance_band, checked, tpr_at_fpr
+
+
+def tpr_by_task(design: Design, scores: ArrayLike, fpr: float) -> list[Tpr]:
+    """Return :func:`tpr_at_fpr` of each task.
+
+    Parameters
+    ----------
+    design
+        Members, clusters and tasks of ``n`` rows.
+    scores
+        Shape ``(n,)``.
+    fpr
+        Budget of false positives, a share.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    return [
+        tpr_at_fpr(values[members], values[others], fpr)
+        for members, others in design.tasks
+    ]
+
+
+def tpr_estimate(
+    design: Design,
+    scores: ArrayLike,
+    fpr: float,
+    *,
+    replicates: np.ndarray,
+) -> Estimate:
+    """Return the TPR at a budget of false positives, with its interval.
+
+    Averaged over tasks. Status ``not_resolvable`` where the budget allows no false
+    positive in some task.
+
+    Parameters
+    ----------
+    design
+        Members, clusters and tasks of ``n`` rows.
+    scores
+        Shape ``(n,)``.
+    fpr
+        Budget of false positives, a share.
+    replicates
+        Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
+
+    Notes
+    -----
+    The interval resamples the clusters of both sides, so that the threshold's own
+    error is in it. With few members above the threshold it is widened to hold the
+    exact interval of the rate at the given threshold.
+    """
+    try:
+        rates = tpr_by_task(design, scores, fpr)
+        if not rates:
+            raise NotEstimableError("there is no row")
+        low, high = intervals.percentile_interval(replicates)
+    except NotEstimableError as error:
+        return design.missing(error.what)
+
+    value = float(np.mean([tpr.value for tpr in rates]))
+    estimate = design.point(value).between(low, high)
+    if high - low > ZERO:
+        estimate = replace(estimate, se=float(np.nanstd(replicates)))
+    else:
+        estimate = replace(estimate, parity_low=None, parity_high=None)
+
+    thresholds = np.array([tpr.threshold for tpr in rates])  # (T,)
+    is_above = np.asarray(scores) > thresholds[design.task]  # (n,)
+    estimate = _widened_for_few(design, is_above, estimate)
+
+    achieved = np.mean([tpr.fpr for tpr in rates])
+    estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
+
+    unresolved = [tpr for tpr in rates if not tpr.resolvable]
+    if unresolved:
+        estimate = replace(estimate, status="not_resolvable")
+
+    # One reason is enough: of an unresolved task, if there is one.
+    notes = [tpr.note for tpr in unresolved or rates if tpr.note]
+    if notes:
+        estimate = estimate.noting(notes[0])
+    return estimate
+
+
+def _widened_for_few(
+    design: Design, is_above: np.ndarray, estimate: Estimate
+) -> Estimate:
+    """Return an interval that also holds the exact one of the rate, if few decide.
+
+    ``is_above``: shape ``(n,)``, whether a row exceeds the threshold of its task.
+    """
+    is_hit = is_above & design.member
+    hits = cluster_sums(is_hit, design.cluster, design.n_clusters)  # (C,)
+    members = cluster_sums(design.member, design.cluster, design.n_clusters)  # (C,)
+
+    n_hits = hits.sum()
+    n_members = members.sum()
+    is_few = min(n_hits, n_members - n_hits) < intervals.FEW_EVENTS
+    if not is_few or np.count_nonzero(members) < 2:
+        return estimate
+
+    exact = intervals.rate_estimate(hits, members)
+    lows = [estimate.value, estimate.low, exact.value, exact.low]
+    highs = [estimate.value, estimate.high, exact.value, exact.high]
+    return replace(
+        estimate,
+        low=min(end for end in lows if end is not None),
+        high=max(end for end in highs if end is not None),
+        interval="korn-graubard",
+    )
+
+
+def tpr_replicates(
+    design: Design,
+    scores: ArrayLike,
+    fprs: Sequence[float],
+    weights: Weights,
+) -> np.ndarray:
+    """Return the TPR at each budget, averaged over tasks, in every resample.
+
+    Parameters
+    ----------
+    design
+        Members, clusters and tasks of ``n`` rows.
+    scores
+        Shape ``(n,)``.
+    fprs
+        ``F`` budgets of false positives.
+    weights
+        ``B`` resamples, from :meth:`Design.draw`.
+
+    Returns
+    -------
+    Shape ``(F, B)``; NaN where a resample lacks a side.
+    """
+    values = checked(scores)
+    total = np.zeros((len(fprs), len(weights)))
+
+    for members, others in design.tasks:
+        # Both from the largest score down.
+        members = members[np.argsort(-values[members], kind="stable")]
+        others = others[np.argsort(-values[others], kind="stable")]
+
+        # Members strictly above each non-member.
+        n_above = np.searchsorted(-values[members], -values[others], side="left")
+
+        for resamples in resamples_of_rows(weights, design.cluster, members, others):
+            # Weight down to each non-member, and of the first 0, 1, ... members.
+            false_positives = np.cumsum(resamples.others, axis=0)
+            true_positives = np.cumsum(resamples.members, axis=0)
+            true_positives = np.pad(true_positives, ((1, 0), (0, 0)))
+
+            n_others = false_positives[-1]  # (b,)
+            n_members = true_positives[-1]  # (b,)
+            lacks_side = (n_others == 0) | (n_members == 0)
+
+            for row, fpr in enumerate(fprs):
+                # The first non-member that the budget has no room for.
+                budget = np.floor(fpr * n_others + 1e-9)
+                n_within = (false_positives <= budget).sum(axis=0)
+                threshold = np.minimum(n_within, len(others) - 1)
+
+                column = np.arange(len(threshold))
+                hits = true_positives[n_above[threshold], column]
+                rate = hits / np.maximum(n_members, 1)
+                total[row, resamples.columns] += np.where(lacks_side, np.nan, rate)
+
+    return total / max(len(design.tasks), 1)
+
+
+@lru_cache(maxsize=64)
+def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band:
+    """Return the TPR at a budget, averaged over tasks, of a score that knows nothing.
+
+    Exact for one task (:func:`chance_band`), else the mean of independent draws of
+    each task's law. Clusters of several rows count as the equally large clusters that
+    they are worth, ``(sum n)^2 / sum n^2``, rounded down.
+    """
+    rows = design.rows_by_side  # (C, 2 T)
+    squares = np.maximum((rows**2).sum(axis=0), 1)
+    n_worth = np.floor(rows.sum(axis=0) ** 2 / squares + 1e-9)  # (2 T,)
+    sizes = n_worth.astype(np.int64).reshape(-1, 2).tolist()  # of each task
+
+    if len(sizes) == 1:
+        n_members, n_others = sizes[0]
+        return chance_band(n_members, n_others, fpr)
+
+    # The law of chance_band: a beta-binomial, as a binomial with a drawn rate.
+    rng = np.random.default_rng(seed)
+    mean = 0.0
+    drawn = np.zeros(draws)
+    for n_members, n_others in sizes:
+        k = allowed(n_others, fpr)
+        rate = rng.beta(k + 1, n_others - k, draws)
+        drawn += rng.binomial(n_members, rate) / n_members
+        mean += (k + 1) / (n_others + 1)
+
+    low, high = np.quantile(drawn / len(sizes), [0.025, 0.975])
+    return Band(mean=mean / len(sizes), low=float(low), high=float(high))

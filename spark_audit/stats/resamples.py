@@ -1,0 +1,65 @@
+"""How often members and others are drawn, some resamples of clusters at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_audit.stats.bootstrap import Weights, row_chunks
+
+
+class Resamples(NamedTuple):
+    """Some of the resamples: how often rows are drawn in each of them.
+
+    ``columns``: their places among all resamples. ``members``, ``others``: shape
+    ``(rows, b)``, float64.
+    """
+
+    columns: slice
+    members: np.ndarray
+    others: np.ndarray
+
+
+def resamples_of_rows(
+    weights: Weights,
+    cluster: np.ndarray,
+    members: np.ndarray,
+    others: np.ndarray,
+) -> Iterator[Resamples]:
+    """Yield how often some rows are drawn, as many resamples at a time as fit.
+
+    Parameters
+    ----------
+    weights
+        ``B`` resamples of clusters.
+    cluster
+        Shape ``(n,)``: cluster code of each row.
+    members, others
+        Places of the rows whose weights are wanted.
+
+    Examples
+    --------
+    Rows 0 and 1 are of a cluster that the one resample draws twice:
+
+    >>> weights = Weights(drawn=np.array([[2, 0]]), column=np.arange(2))
+    >>> cluster = np.array([0, 0, 1])
+    >>> (lot,) = resamples_of_rows(weights, cluster, np.array([0, 1]), np.array([2]))
+    >>> lot.members.tolist(), lot.others.tolist()
+    ([[2.0], [2.0]], [[0.0]])
+    """
+    column_of_row = weights.column[cluster]  # (n,)
+
+    def weights_of(rows: np.ndarray, chunk: slice) -> np.ndarray:
+        drawn = weights.drawn[chunk][:, column_of_row[rows]]  # (b, rows)
+        # In one piece of memory, as cumulated sums over rows read it.
+        return drawn.T.astype(np.float64, order="C")
+
+    n_rows = len(members) + len(others)
+    for chunk in row_chunks(len(weights.drawn), n_rows):
+        yield Resamples(
+            columns=chunk,
+            members=weights_of(members, chunk),
+            others=weights_of(others, chunk),
+        )
