@@ -34,9 +34,7 @@ def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Move
         change = known.changes[name]  # (units,), nats
         tests = _tests_by_group(known, change)
         every = known.sides[0]
-        trend = dose_trend(
-            change[every.spans.index], every.sides, every.spans["dose"]
-        )
+        trend = dose_trend(change[every.spans.index], every.sides, every.spans["dose"])
         drift = _low_drift(known.train, change)
 
     rows: list[Row] = []
