@@ -200,4 +200,5 @@ def test_several_processes_say_what_one_says(engine, pair, tmp_path, capsys):
         figures.append(values)
     assert notes[0]
     assert notes[0] == notes[1]
+    assert figures[0]
     assert figures[0] == pytest.approx(figures[1], abs=3e-6)

@@ -196,6 +196,8 @@ def by_peft(folder: Path, scene: Scene) -> torch.Tensor:
         # Of keys that are missing: PEFT goes on with what it drew.
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
+        # PEFT computes as if the other value were given.
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
         return log_probabilities(PeftModel.from_pretrained(model, folder).eval())
 
 
