@@ -389,6 +389,15 @@ def _in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) 
     return values[0]
 
 
+def added_bos(tokenizer: Tokenizer) -> str | None:
+    """Return the BOS that the tokenizer puts before a text that begins with it."""
+    bos = getattr(tokenizer, "bos_token", None)
+    if not bos:
+        return None
+    ids = tokenizer(bos)["input_ids"]
+    return str(bos) if ids[:2] == [tokenizer.bos_token_id] * 2 else None
+
+
 def check_one_bos(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
     """Refuse texts that begin with the BOS that the tokenizer adds.
 
@@ -397,10 +406,8 @@ def check_one_bos(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
     InputError
         If a model would read two.
     """
-    bos = getattr(tokenizer, "bos_token", None)
-    if not bos or not any(text.startswith(bos) for text in texts):
-        return
-    if tokenizer(bos)["input_ids"][:2] == [tokenizer.bos_token_id] * 2:
+    bos = added_bos(tokenizer)
+    if bos and any(text.startswith(bos) for text in texts):
         raise InputError(
             "a text begins with the BOS that the tokenizer adds: a model would read "
             "two",

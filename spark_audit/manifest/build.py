@@ -151,7 +151,7 @@ def build_manifest(
         max_length=recorded.max_length,
         n_comparable=slices.comparable,
     )
-    notes += [*shared_notes, *lack_notes(examples, rows.templates)]
+    notes += [*rows.notes, *shared_notes, *lack_notes(examples, rows.templates)]
 
     records = slices.records()
     # Unpacked, they take 2 KB a row: what is over makes room.

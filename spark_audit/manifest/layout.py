@@ -11,6 +11,7 @@ import numpy as np
 from spark_audit.data.encoding import (
     Encoding,
     TokenSpan,
+    added_bos,
     check_one_bos,
     encode_rows,
     kept_range,
@@ -23,7 +24,7 @@ from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.task_wording import task_templates
 from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.data.training_input import TrainingInput
-from spark_audit.errors import at
+from spark_audit.errors import at, shown
 from spark_audit.manifest.schema import ManifestSettings
 from spark_audit.stats.matching import dilate
 
@@ -180,12 +181,15 @@ class Rows:
     ----------
     templates
         The fixed wording of each task.
+    notes
+        That texts begin with the BOS that the tokenizer adds, if any does.
 
     Raises
     ------
     InputError
-        If a text begins with the BOS that the tokenizer adds. When rows are asked
-        for: if the tokenizer gives no offsets, or an example has no token or no room.
+        If a row of a known training input begins with the BOS that its tokenizer adds.
+        When rows are asked for: if the tokenizer gives no offsets, or an example has no
+        token or no room.
     """
 
     def __init__(
@@ -197,9 +201,10 @@ class Rows:
     ) -> None:
         for example in examples:
             training = example.training_input
-            if training is None or training.special_tokens == "added":
+            if training is not None and training.special_tokens == "added":
                 with at(f"example {example.id!r}"):
                     check_one_bos(tokenizer, [example.text])
+        self.notes = _notes_on_bos(tokenizer, examples)
         self.examples, self.templates = examples, task_templates(examples)
         self._tokenizer, self._max_length = tokenizer, max_length
 
@@ -226,3 +231,20 @@ class Rows:
             )
             for example, encoding in zip(examples, encodings, strict=True)
         ]
+
+
+def _notes_on_bos(tokenizer: Tokenizer, examples: Sequence[Example]) -> list[str]:
+    """Return a note on plain rows that begin with the BOS that the tokenizer adds."""
+    bos = added_bos(tokenizer)
+    if bos is None:
+        return []
+    plain = [example for example in examples if example.training_input is None]
+    n_rows = sum(example.text.startswith(bos) for example in plain)
+    if not n_rows:
+        return []
+    return [
+        f"{n_rows} of {len(examples)} rows begin with {shown(bos)}, which the "
+        "tokenizer adds, too: the model reads two, as in a training that tokenised "
+        "these texts with special tokens; if the training read one, take it out of "
+        "the rows"
+    ]

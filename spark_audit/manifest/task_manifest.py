@@ -75,6 +75,6 @@ def task_manifest(
             **dict.fromkeys(("pairs", "unmatched", "canaries", "twins"), ()),
             "membership": {"members": [], "non_members": []},
             "balance": [],
-            "notes": [note, *units.notes],
+            "notes": [note, *laid.notes, *units.notes],
         }
     )

@@ -165,12 +165,28 @@ def test_ranges_outside_of_the_text_are_refused():
         )
 
 
-def test_a_second_bos_is_refused(tiny_base):
-    plain = Example("p", "t", "<s>Is it?", " yes", "train", "p")
+def test_a_second_bos_is_refused_where_the_training_is_known(tiny_base):
+    training = TrainingInput("added", supervised=((0, 9),))
+    row = Example("p", "t", "<s>Is it?", " yes", "train", "p", training_input=training)
     with pytest.raises(InputError, match="a model would read two") as caught:
-        manifest_of([plain], tiny_base)
+        manifest_of([row], tiny_base)
     assert "--chat-template" in str(caught.value.fix)
     assert "'p'" in str(caught.value.where)
+
+
+def test_plain_rows_that_begin_with_the_bos_are_noted_and_read_with_two(tiny_base):
+    rows = [
+        Example("p", "t", "<s>Is it?", " yes", "train", "p"),
+        Example("q", "t", "Is it?", " no", "test", "q"),
+    ]
+    manifest, loaded = manifest_of(rows, tiny_base)
+    (note,) = [note for note in manifest.notes if "begin with <s>" in note]
+    assert note.startswith("1 of 2 rows")
+    ids = Encodings(manifest, loaded)["p"].ids.tolist()
+    assert ids == loaded.tokenizer("<s>Is it? yes")["input_ids"]
+    assert ids[:2] == [1, 1]
+    manifest, _ = manifest_of(rows[1:], tiny_base)
+    assert not [note for note in manifest.notes if "begin with" in note]
 
 
 def test_planted_sentences_keep_turns_and_loss_where_they_were():
