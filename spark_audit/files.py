@@ -170,15 +170,32 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
         what = f"is not JSON (line {error.lineno}, column {error.colno})"
         if error.lineno == 1:
             what = f"is not JSON (column {error.colno})"
-        cut = error.msg.startswith("Unterminated") or error.pos >= len(error.doc)
-        again = "its end is missing: make or copy the file again" if cut else None
-        raise InputError(what, where=place, fix=again) from error
+        raise InputError(what, where=place, fix=_fix_of_json(error)) from error
     except KeyError as error:
         what = "has an object with a repeated key"
         raise InputError(what, where=place, fix="keep the one that is meant") from error
     except (ValueError, RecursionError) as error:
         what = "holds NaN, Infinity, too long a number or too deep a nesting"
         raise InputError(what, where=place) from error
+
+
+def _fix_of_json(error: json.JSONDecodeError) -> str:
+    """Return what to do about text that is not JSON, by what stands where it fails."""
+    if error.msg.startswith("Unterminated") or error.pos >= len(error.doc):
+        return "its end is missing: make or copy the file again"
+
+    before = error.doc[: error.pos].rstrip()
+    rest = error.doc[error.pos :].lstrip()
+    if rest.startswith(("//", "/*", "#")):
+        return "remove the comment: JSON has none"
+    if rest.startswith(("]", "}")) and before.endswith(","):
+        return "remove the comma before the closing bracket"
+    # Python 3.13 points at the comma itself.
+    if rest.startswith(",") and rest[1:].lstrip().startswith(("]", "}")):
+        return "remove the comma before the closing bracket"
+    if rest.startswith(("'", "None", "True", "False")):
+        return "it is written as Python prints it: write it with json.dump"
+    return "write it with a program that writes JSON, such as json.dump of Python"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

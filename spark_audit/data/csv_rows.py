@@ -85,8 +85,11 @@ def csv_rows(
 def _first_line(lines: Iterator[str]) -> tuple[str, str, int]:
     """Return the line of names, the separator, and how many lines stand before it."""
     head = next(lines, "")
-    if head.lower().startswith("sep=") and len(head.strip("\r\n")) == 5:
-        return next(lines, ""), head[4], 1
+    setting = head.strip("\r\n")
+    if setting.startswith('"') and setting.endswith('"'):
+        setting = setting[1:-1]
+    if setting.lower().startswith("sep=") and len(setting) == 5:
+        return next(lines, ""), setting[4], 1
     return head, max(SEPARATORS, key=head.count), 0
 
 
@@ -115,7 +118,10 @@ class _Columns:
         is_short = len(cells) < self._n_named
         if is_short or any(behind):
             what = f"has {len(cells)} cells where the first line has {self._n_all}"
-            raise InputError(what, where=place, fix="quote cells with separators")
+            fix = "quote cells with separators"
+            if self._n_all == 1:
+                fix += ", and remove what stands before the line of names"
+            raise InputError(what, where=place, fix=fix)
         self._n_trailing += bool(behind)
         if self._has_index:
             self._check_index(cells[0], place)

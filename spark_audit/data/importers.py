@@ -385,6 +385,8 @@ class _Import:
         """Field -> column: what was mapped, and else the columns with usual names."""
         usual = ("id", "source_id", "split")
         found: dict[str, str] = {name: name for name in usual if name in row}
+        if column_of_split := _usual_column(row, "split"):
+            found["split"] = column_of_split
         if isinstance(row, TextLine):
             found |= {"prompt": "text", "response": ""}
         found |= self.columns
@@ -396,8 +398,9 @@ class _Import:
             else _ALL_LAYOUTS
         )
         for names in layouts:
-            if all(names[field] in row for field in needed):
-                return found | {field: names[field] for field in needed}
+            columns = {field: _usual_column(row, names[field]) for field in needed}
+            if all(columns.values()):
+                return found | columns
         if is_chat(row):
             raise bad_field(
                 "prompt",
@@ -405,12 +408,27 @@ class _Import:
                 fix="give `--chat-template CHECKPOINT`, whose tokenizer it was "
                 "trained with, or name columns by `--map` and `--template`",
             )
-        absent = {f for f in needed if not any(names[f] in row for names in layouts)}
+        absent = {
+            field
+            for field in needed
+            if not any(_usual_column(row, names[field]) for names in layouts)
+        }
         field = min(absent or needed)
         other = " or `--template`" if field == "prompt" else ", or `--map response=`"
         fix = f"give `--map {field}=COLUMN`{other}"
         what = f"has no column of a usual name ({_listed(row)})"
         raise bad_field(field, what, fix=fix)
+
+
+def _usual_column(row: Row, name: str) -> str:
+    """Return the column of a usual name, or the only one that differs in case alone.
+
+    Empty where there is none, or several differ in case.
+    """
+    if name in row:
+        return name
+    columns = [column for column in row if column.lower() == name]
+    return columns[0] if len(columns) == 1 else ""
 
 
 def _listed(row: Row) -> str:

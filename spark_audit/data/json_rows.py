@@ -20,6 +20,8 @@ from spark_audit.json_values import Row
 
 Note: TypeAlias = Callable[[str], None]
 EMPTY_FIX = "give a file with rows: check what exported it"
+_OBJECT_FIX = "write each row as an object, with a name before each value"
+_UTF8_FIX = "save as UTF-8, or read it by `data import --encoding`, such as cp1252"
 LINE_BYTES = 1 << 24
 """The longest line of a file of examples that is read."""
 _CR_BETWEEN_ROWS = re.compile(rb"\}\s*\r\s*\{")
@@ -76,7 +78,8 @@ def byte_lines(
         for number in count(1):
             line, place = file.readline(LINE_BYTES + 1), f"{path}:{number}"
             if len(line.removesuffix(b"\n")) > LINE_BYTES:
-                raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
+                what = f"is longer than {LINE_BYTES:,} bytes"
+                raise InputError(what, where=place, fix="divide its text into rows")
             if not line:
                 return
             yield place, line.removesuffix(b"\n")
@@ -112,9 +115,10 @@ def json_lines(
             row = parse_json(line, place=place, finite=finite)
         except InputError:
             _refuse_ends_of_lines(line, place)
+            _check_utf8(line, place)
             raise
         if not isinstance(row, dict):
-            raise InputError("is not an object", where=place)
+            raise InputError("is not an object", where=place, fix=_OBJECT_FIX)
         has_rows = True
         yield place, row
     blank_lines.tell()
@@ -137,6 +141,20 @@ def _refuse_ends_of_lines(line: bytes, place: str) -> None:
     if line.rstrip().endswith(b"},"):
         what, fix = "ends with a comma, which JSON lines do not", "remove the commas"
         raise InputError(what, where=place, fix=fix)
+
+
+def _check_utf8(raw: bytes, place: str) -> None:
+    """Refuse bytes that are not UTF-8.
+
+    Raises
+    ------
+    InputError
+        With the option that names another encoding.
+    """
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        raise InputError("is not UTF-8", where=place, fix=_UTF8_FIX) from error
 
 
 def json_rows(
@@ -165,9 +183,12 @@ def json_rows(
 
 def json_list(path: Path, *, encoding: str | None = None) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a JSON list."""
-    rows = parse_json(read_data(path, encoding=encoding), place=str(path), finite=False)
+    raw = read_data(path, encoding=encoding)
+    _check_utf8(raw, str(path))
+    rows = parse_json(raw, place=str(path), finite=False)
     if not isinstance(rows, list):
-        raise InputError("is not a JSON list", where=str(path))
+        fix = "write its rows as a list of objects"
+        raise InputError("is not a JSON list", where=str(path), fix=fix)
     yield from _checked_rows(rows, path)
 
 
@@ -175,7 +196,7 @@ def _checked_rows(rows: list[object], path: Path) -> Iterator[tuple[str, Row]]:
     for number, row in enumerate(rows, start=1):
         place = f"{path}, row {number}"
         if not isinstance(row, dict):
-            raise InputError("is not an object", where=place)
+            raise InputError("is not an object", where=place, fix=_OBJECT_FIX)
         yield place, row
 
 
@@ -209,11 +230,8 @@ def _values(raw: bytes, place: str) -> Iterator[object]:
 
     A comma behind an object is what is left of a list whose brackets were cut off.
     """
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        fix = "save as UTF-8, or give --encoding"
-        raise InputError("is not UTF-8", where=place, fix=fix) from error
+    _check_utf8(raw, place)
+    text = raw.decode()
     decoder, at = json.JSONDecoder(), 0
     while rest := text[at:].lstrip():
         at = len(text) - len(rest)
@@ -260,6 +278,8 @@ def _layout_of(value: Row) -> str:
             return "by row"
         if all(number.isdecimal() for cells in objects.values() for number in cells):
             return "by column"
+        if not any("role" in held for held in objects.values()):
+            return "objects"
     return "row"
 
 
@@ -362,6 +382,11 @@ def _rows_in_object(value: Row, path: Path, note: Note) -> list[object]:
         listed = ", ".join(_lists_of_rows(value))
         what = f"holds several lists of rows ({listed})"
         fix = "save each as a file of its own, such as train.json and test.json"
+        raise InputError(what, where=str(path), fix=fix)
+
+    if layout == "objects":
+        what = "is an object of objects, and does not say which of them are rows"
+        fix = "write its rows as a list of objects, such as orient='records' of pandas"
         raise InputError(what, where=str(path), fix=fix)
 
     if layout == "lists by column":

@@ -56,6 +56,9 @@ FILES = {
     "trailing-rows.csv": TABLE.to_csv(index=False)
     .replace("good\n", "good,\n")
     .encode(),
+    "quoted-sep.csv": b'"sep=;"\r\n' + TABLE.to_csv(index=False, sep=";").encode(),
+    "names.csv": TABLE.rename(columns=str.title).to_csv(index=False).encode(),
+    "names.jsonl": LINES.replace("text", "TEXT").encode(),
     "excel.csv": b"sep=;\r\n" + TABLE.to_csv(index=False, sep=";").encode(),
     "commas.jsonl": LINES.replace("}\n", "},\n").encode(),
     "cr.jsonl": LINES.replace("\n", "\r").encode(),
@@ -140,6 +143,57 @@ def test_a_column_that_would_be_lost_is_refused(content, words, tmp_path):
     path = tmp_path / "x.csv"
     path.write_text(content)
     assert words in refusal(path)
+
+
+RECORDS = json.dumps(TABLE.to_dict(orient="records"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fix"),
+    [
+        ("x.json", f"// of July\n{RECORDS}", "remove the comment"),
+        ("x.json", f"/* of July */\n{RECORDS}", "remove the comment"),
+        ("x.json", RECORDS.replace("}, ", "}, // late\n"), "remove the comment"),
+        ("x.jsonl", f"# of July\n{LINES}", "remove the comment"),
+        ("x.json", RECORDS.replace("]", ",]"), "remove the comma before the closing"),
+        ("x.jsonl", LINES.replace("}", ",}"), "remove the comma before the closing"),
+        ("x.jsonl", f"{TABLE.to_dict(orient='records')[0]}\n", "json.dump"),
+        ("x.jsonl", '{"text": None, "label": "a"}\n', "json.dump"),
+        ("x.jsonl", "parcel: 1\n", "json.dump"),
+        ("x.json", TABLE.to_json(orient="values"), "as an object, with a name"),
+        ("x.json", TABLE.T.to_json().replace('"0":{', '"r0":{'), "a list of objects"),
+        ("x.json", json.dumps({"set": {"rows": []}}), "a list of objects"),
+        (
+            "x.csv",
+            f"# of July\n{TABLE.to_csv(index=False)}",
+            "remove what stands before",
+        ),
+        ("x.jsonl", '{"text": "' + "a" * (1 << 24) + '"}\n', "divide its text"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_what_to_do(name, content, fix, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    assert fix in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "x.txt"])
+def test_an_encoding_is_asked_for_in_every_kind_of_text(name, tmp_path):
+    path = tmp_path / name
+    row = json.dumps({"text": "spät", "label": "bad"}, ensure_ascii=False)
+    texts = {"x.jsonl": f"{row}\n", "x.json": f"[{row}]", "x.txt": "spät\n"}
+    path.write_bytes(texts.get(name, "text,label\nspät,bad\n").encode("latin-1"))
+    assert "--encoding" in refusal(path)
+
+
+def test_columns_that_differ_in_case_alone_are_no_usual_ones(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("Text,TEXT,Label\na,b,c\n")
+    assert "no column of a usual name" in refusal(path)
+    path.write_text("Text,Label,Split\na,b,test\n")
+    assert "by the option and another by file name or row" in refusal(path)
+    (row,), _ = imported(path, split=None)
+    assert (row.prompt, row.split) == ("a", "test")
 
 
 @pytest.mark.parametrize(
