@@ -20,6 +20,7 @@ import torch
 from scipy.optimize import nnls
 
 from spark_audit.clock import Clock
+from spark_audit.errors import InputError
 from spark_train.fine_tuning import TASK
 from spark_train.loop import Phase, accumulate, flat_gradient, set_gradient
 from spark_train.method import Method, task_by_task
@@ -43,26 +44,56 @@ def gem(stream: Stream, k: int) -> list[Phase]:
     """
     student = stream.student
     phase = learning(stream, k)
-    stored = [{TASK: memory(stream, earlier)} for earlier in range(k)]
+    stored = {task: memory(stream, i) for i, task in enumerate(stream.tasks[:k])}
 
     def gradients(step: int) -> Mapping[str, float]:
-        own = flat_gradient(student)
-        others = []
-        for rows in stored:
+        step_gradient = flat_gradient(student)  # (P,)
+        stored_gradients = []
+        for task, rows in stored.items():
+            batch = {TASK: rows}
             student.model.zero_grad(set_to_none=True)
-            accumulate(student, phase.loss, rows, phase.terms(rows), Clock())
-            others.append(flat_gradient(student))
-        table = torch.stack([*others, own])
-        products = table @ table.T
-        against = int((products[-1, :-1] < 0).sum())
-        set_gradient(student, own)
-        if not against or not products.isfinite().all():
-            return {"violated": against}  # the loop stops where one is not finite
-        v = dual(products.cpu().numpy(), margin=stream.settings.gem.margin)
-        set_gradient(student, own + torch.from_numpy(v).to(own) @ table[:-1])
-        return {"violated": against}
+            accumulate(student, phase.loss, batch, phase.terms(batch), Clock())
+            gradient = flat_gradient(student)  # (P,)
+            check_stored_gradient(gradient, task=task, step=step, phase=phase)
+            stored_gradients.append(gradient)
+
+        table = torch.stack([*stored_gradients, step_gradient])  # (k + 1, P)
+        products = table @ table.T  # (k + 1, k + 1)
+        n_violated = int((products[-1, :-1] < 0).sum())
+
+        set_gradient(student, step_gradient)
+        # A step's own gradient that is not finite is refused by the loop.
+        if n_violated and products.isfinite().all():
+            v = dual(products.cpu().numpy(), margin=stream.settings.gem.margin)
+            weights = torch.from_numpy(v).to(step_gradient)  # (k,)
+            set_gradient(student, step_gradient + weights @ table[:-1])
+        return {"violated": n_violated}
 
     return [replace(phase, gradients=gradients) if k else phase]
+
+
+def check_stored_gradient(
+    gradient: torch.Tensor, *, task: str, step: int, phase: Phase
+) -> None:
+    """Refuse a stored task's gradient that is not finite: no step can be held to it.
+
+    Parameters
+    ----------
+    gradient
+        Shape ``(P,)``.
+
+    Raises
+    ------
+    InputError
+        With the task and the step.
+    """
+    if not gradient.isfinite().all():
+        raise InputError(
+            f"the gradient of the stored rows of {task!r} is not finite at step "
+            f"{step + 1} of {phase.steps}",
+            where=phase.key,
+            fix="lower the learning rate",
+        )
 
 
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:

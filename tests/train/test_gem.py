@@ -8,7 +8,8 @@ import torch
 from plain_training import adapted, make_rows, make_stream, moved, response_mean
 from scipy.optimize import lsq_linear
 
-from spark_train.loop import Phase, flat_gradient, set_gradient
+from spark_audit.errors import InputError
+from spark_train.loop import Phase, flat_gradient, run_phase, set_gradient
 from spark_train.methods import METHODS
 from spark_train.methods.gem import memory
 from spark_train.stream import Stream
@@ -82,3 +83,23 @@ def test_a_gradient_that_hurts_no_task_is_left_as_it_is():
     assert phases[2].gradients(0) == {"violated": 0}
     assert torch.equal(flat_gradient(stream.student), before)
     assert not phases[0].gradients(0)
+
+
+def test_a_stored_gradient_that_is_not_finite_ends_the_run():
+    stream, phases = made()
+    stored_tokens = np.concatenate([row.ids for row in memory(stream, 1)])
+    own_tokens = np.concatenate([row.ids for row in ROWS["c"]])
+    token = int(np.setdiff1d(stored_tokens, own_tokens)[0])
+    table = torch.nn.Parameter(
+        stream.student.model.get_input_embeddings().weight.detach().clone(),
+        requires_grad=False,
+    )
+    table[token] = torch.nan
+    stream.student.model.get_input_embeddings().weight = table
+
+    # The step's own rows are whole: what the loop looks at is finite.
+    assert np.isfinite(plain_gradient(stream, ROWS["c"])).all()
+    with pytest.raises(InputError) as refused:
+        run_phase(stream.student, phases[2], seed=0)
+    assert "'b'" in str(refused.value)
+    assert refused.value.where == phases[2].key
