@@ -181,13 +181,15 @@ class OpenCheckpoints:
     ) -> None:
         for kind in loading.quantize:
             derived.check_kind(kind)
-        self._loading, self._relearning = loading, relearning
         self._server: Server | None = None
         paths = [path for spec in specs for path in spec.paths]
         if loading.model or loading.agree or any(map(is_server, paths)):
             from spark_audit.checkpoints.server import served
 
             self._server, specs = served(specs, loading, relearn=bool(relearning))
+        loading = _with_named_base(specs, loading)
+        self._loading = loading
+        self._relearning = relearning
         self._host: AdapterHost | None = None
         self._base: Loaded | None = None
         self._tokenizer: Callable[[Path], Read] = cache(
@@ -383,6 +385,30 @@ def _by_module(items: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
     return [*filter(None, ([*base, *first], *others, *alone))]
 
 
+def _with_named_base(specs: Sequence[Spec], loading: Loading) -> Loading:
+    """Return the loading with the base that ``--ckpt base=PATH`` names, if any.
+
+    Raises
+    ------
+    InputError
+        If several bases are named, or ``--base`` names another one.
+    """
+    sources = [source for spec in specs if spec.name == BASE for source in spec.sources]
+    if not sources:
+        return loading
+    if len(sources) > 1:
+        raise InputError("the base is one model, not several", where="--ckpt base=")
+
+    source = sources[0]
+    if loading.base is not None and not same_path(loading.base, source):
+        raise InputError(
+            f"the base is given twice: {loading.base} and {source}",
+            where="--ckpt base=",
+            fix="give one of them",
+        )
+    return replace(loading, base=source, include_base=True)
+
+
 def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     """The checkpoints of a call, the base first where one is needed.
 
@@ -391,14 +417,6 @@ def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     CheckpointError
         If an adapter's base is itself an adapter, or two adapters name different ones.
     """
-    given = [source for spec in specs if spec.name == BASE for source in spec.sources]
-    if len(given) > 1:
-        raise InputError("the base is one model, not several", where="--ckpt base=")
-    for source in given:
-        if loading.base is not None and not same_path(loading.base, source):
-            what = f"the base is given twice: {loading.base} and {source}"
-            raise InputError(what, where="--ckpt base=", fix="give one of them")
-        loading = replace(loading, base=source, include_base=True)
     items = [
         replace(read_headers(source, loading), name=name)
         for spec in specs

@@ -9,8 +9,10 @@ from refusals import inspected, problem_of
 from safetensors.torch import load_file, save_file
 from tiny_models import make_model, make_tokenizer
 
-from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.open import OpenCheckpoints, open_checkpoint
+from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.cli.main import run
+from spark_audit.errors import CheckpointError
 
 
 @pytest.fixture
@@ -81,6 +83,14 @@ def test_another_model_is_told_with_what_differs(
     assert "\n" not in problem
     if size is not None:
         assert not problem_of(folder)
+
+
+def test_a_base_given_as_a_checkpoint_is_compared_with_the_others(merged, tiny_base):
+    folder = merged(None, "llama", num_hidden_layers=3)
+    specs = parse_specs([f"base={tiny_base}", f"ours={folder}"])
+    with pytest.raises(CheckpointError, match="does not fit the base: ") as refused:
+        OpenCheckpoints(specs, Loading(device="cpu"))
+    assert "num_hidden_layers (3 here, 2 in " in str(refused.value)
 
 
 def test_a_base_without_a_configuration(merged, tiny_tokenizer, tmp_path):
