@@ -121,7 +121,11 @@ class Job:
         relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
             opening = OpenCheckpoints(order.specs, loading, relearning=relearning)
-        check_not_swapped(manifest, opening.described, request)
+        is_base_given = request.base is not None or any(
+            spec.name == BASE for spec in order.specs
+        )
+        if is_base_given:
+            check_not_swapped(manifest, opening.described)
         for one in opening.described:
             check_fit(manifest, one, base_sha256=one.base_sha256)
         view, plans = make_plans(
@@ -250,18 +254,14 @@ def checked_job(request: Request, progress: Progress | None = None) -> Job:
     return Job.of(request, progress)
 
 
-def check_not_swapped(
-    manifest: Manifest, described: Sequence[Loaded], request: Request
-) -> None:
-    """Refuse ``--ckpt`` and ``--base`` in each other's place.
+def check_not_swapped(manifest: Manifest, described: Sequence[Loaded]) -> None:
+    """Refuse a checkpoint and the base, where one is given, in each other's place.
 
     Raises
     ------
     InputError
         If a checkpoint is the manifest's base, and the base that is given is not.
     """
-    if request.base is None:
-        return
     reference = manifest.reference.weights_sha256
     weights = {one.name: one.weights_sha256 for one in described}
     if weights.get(BASE) == reference:
@@ -270,7 +270,7 @@ def check_not_swapped(
         if name != BASE and sha256 == reference:
             raise InputError(
                 f"checkpoint {name!r} is the base that the manifest was made with, "
-                "and the model of --base is another one",
+                "and the base that is given is another one",
                 where="--ckpt",
                 fix="are --ckpt and --base swapped? give the base as --base",
             )

@@ -50,6 +50,10 @@ def test_base_and_checkpoint_in_each_others_place(request_of, tiny_base, worksho
     swapped = request_of(tiny_base, base=str(workshop / "full"))
     with pytest.raises(InputError, match="are --ckpt and --base swapped"):
         run(swapped)
+    both = (f"base={workshop / 'full'}", f"x={tiny_base}")
+    named = replace(swapped, base=None, ckpt=both)
+    with pytest.raises(InputError, match="are --ckpt and --base swapped"):
+        run(named)
 
 
 def test_a_run_without_the_base_says_before_scoring_what_is_not_tested(
