@@ -19,6 +19,7 @@ from spark_audit.names import (
     BASE,
     RELEARNED_BASE,
     CheckpointName,
+    entry_of,
     original_of,
     seeds_of,
     series_of,
@@ -50,9 +51,18 @@ class Lineup:
 
     @property
     def names(self) -> list[str]:
-        """What is audited, by the names that a user knows."""
+        """Return what is audited, by the names that a user knows.
+
+        A series that is opened by its stages alone is named after the checkpoints.
+        """
         whole = [spec.name for spec in self.specs if spec.name not in self.stages]
-        return whole or sorted({self.entry(name) for name in self.stages})
+        series = sorted({self.entry(name) for name in self.stages})
+
+        # `run` and `run[2]` are known already where `run` itself is opened.
+        only_series = [
+            name for name in series if name not in whole and entry_of(name) not in whole
+        ]
+        return [*whole, *only_series]
 
     def scores(self, name: str) -> bool:
         """Whether anything is scored: nothing of what is made of a stage."""

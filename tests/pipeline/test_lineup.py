@@ -71,6 +71,19 @@ def test_a_list_is_replicates_where_other_audits_are_asked_for(folders):
     assert [found.sees(n, Matched()) for n in ("x[1]", "x[2]")] == [True, True]
 
 
+def test_a_series_beside_a_checkpoint_keeps_its_name(folders):
+    specs = [
+        Spec("x", (folders["one"],)),
+        Spec("run", (folders["series"],)),
+        Spec("a", (folders["series"],)),
+    ]
+    assert lineup(specs, chosen("utility")).names == ["x", "a", "run"]
+    # Where every audit has something to look at, the names are those of the call.
+    assert lineup(specs, chosen("matched", "utility")).names == ["x", "run", "a"]
+    seeds = Spec("x", (folders["one"], folders["series"]))
+    assert lineup([seeds], chosen("nll", "utility")).names == ["x"]
+
+
 def test_a_limit_leaves_the_first_by_hash(make_case):
     case = make_case(sources=20)
     view, plans = make_plans(case.manifest, chosen("matched", "nll"), limit=7)

@@ -504,6 +504,14 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     assert {row.checkpoint for row in report.results} == {"base", "one", "both"}
     bwt = [row for row in report.results if row.metric == "bwt"]
     assert {row.checkpoint for row in bwt if row.status == "ok"} == {"one"}
+    # A series beside a single checkpoint is one of the names, too.
+    beside = replace(
+        request,
+        ckpt=(one, f"single={tmp_path / 'both' / '0'}"),
+        baseline="one",
+        output=tmp_path / "beside",
+    )
+    assert run(beside).report.settings["baseline"] == "one"
     with pytest.raises(
         InputError, match="'other' learned .* order .t0, t1. than t1, t0"
     ):
