@@ -454,12 +454,17 @@ def kept_range(
     response_start: int,
     spans: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, int]:
-    """Which tokens of a text that may be too long are scored.
+    """Return which tokens of a text that may be too long are scored.
 
-    The response is kept and the prompt is cut from its start; a cut inside a PII span
-    moves to the span's end, so that no span is scored in part. Leading special tokens
-    are read in any case (see :meth:`Encoding.fed`), special tokens behind the text
-    (an EOS) are left out. A response that alone is too long keeps its beginning.
+    The response is kept and the prompt is cut from its start; where that cut falls
+    inside a PII span it moves to the span's end. A response that alone is too long
+    keeps its beginning; where the cut at its end falls inside a span it moves back to
+    the span's start. So a span is kept whole or cut whole. Two are cut in part: one
+    that reaches from the prompt into the response, and one that the response begins
+    with and that alone is too long.
+
+    Leading special tokens are read in any case (see :meth:`Encoding.fed`), special
+    tokens behind the text (an EOS) are left out.
 
     Parameters
     ----------
@@ -480,27 +485,31 @@ def kept_range(
     InputError
         If not one token of text fits.
     """
-    total = encoding.text_end
-    if max_length is None or total <= max_length:
-        return 0, total
-    room = max_length - encoding.leading
-    if room < 1:
+    text_end = encoding.text_end
+    if max_length is None or text_end <= max_length:
+        return 0, text_end
+
+    n_text_tokens = max_length - encoding.leading
+    if n_text_tokens < 1:
         raise InputError(
             f"a context of {max_length} tokens has no room for any text",
             fix="give a larger one",
         )
-    first_answer = encoding.reaching(response_start)
+
+    response_token = encoding.reaching(response_start)
+    if text_end - response_token > n_text_tokens:
+        # The response alone is too long: cut its end.
+        end = response_token + n_text_tokens
+        for span_start, span_end in sorted(spans, reverse=True):
+            if response_token < span_start < end < span_end:
+                end = span_start
+        return response_token, end
+
     # Without a special token in front the first token kept has no prediction, so a
     # span must not begin with it either.
-    bare = 1 if encoding.leading == 0 else 0
-    start, end = total - room, total
-    if start > first_answer:
-        start, end = first_answer, min(first_answer + room, total)
-        for low, high in sorted(spans, reverse=True):
-            if low < end < high and low > start:
-                end = low
-        return start, end
-    for low, high in sorted(spans):
-        if low < start + bare and start < high:
-            start = min(high, first_answer)
-    return start, end
+    n_unpredicted = 1 if encoding.leading == 0 else 0
+    start = text_end - n_text_tokens
+    for span_start, span_end in sorted(spans):
+        if span_start < start + n_unpredicted and start < span_end:
+            start = min(span_end, response_token)
+    return start, text_end

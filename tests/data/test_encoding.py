@@ -155,6 +155,19 @@ def test_a_response_that_is_too_long_keeps_its_beginning_and_whole_spans():
     assert kept_range(encoding, max_length=4, response_start=3) == (2, 5)
     kept = kept_range(encoding, max_length=4, response_start=3, spans=[(4, 6)])
     assert kept == (2, 4)
+    # The cut moves on to the start of a span in front that it then falls into.
+    kept = kept_range(
+        encoding, max_length=5, response_start=3, spans=[(3, 5), (4, 7), (6, 7)]
+    )
+    assert kept == (2, 3)
+
+
+def test_a_span_across_the_border_or_longer_than_the_context_is_cut_in_part():
+    encoding = words("p0 r0 r1 r2 r3 r4")  # the response from token 2
+    kept = kept_range(encoding, max_length=6, response_start=3, spans=[(1, 3)])
+    assert kept == (2, 7)
+    kept = kept_range(encoding, max_length=4, response_start=3, spans=[(2, 7)])
+    assert kept == (2, 5)
 
 
 def test_a_context_without_room_is_refused():
