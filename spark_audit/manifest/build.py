@@ -112,7 +112,7 @@ def build_manifest(
         if low % READ_ROWS == 0:
             pa.default_memory_pool().release_unused()
             read = [example.id for example in examples[low : low + READ_ROWS]]
-            table = store.gather({key: names[key] for key in read}, kind=Pass())
+            table = store.gather({key: names[key] for key in read}, scoring_pass=Pass())
         slices.add(part, table, first=low)
         show("matching, rows", low + len(part), len(examples))
     del table

@@ -28,7 +28,7 @@ from spark_audit.results.evidence_columns import (
     Range,
 )
 
-Scored: TypeAlias = tuple[str, Mapping[str, Any]]
+CheckpointScores: TypeAlias = tuple[str, Mapping[str, Any]]
 """A checkpoint and its scores by name."""
 AGAIN = "audit again with this version"
 NUMBER_BYTES, TEXT_BYTES = 8, 64
@@ -66,7 +66,7 @@ class _About:
 @contextmanager
 def opened_evidence(
     path: Path,
-) -> Iterator[tuple[pd.DataFrame, Iterator[Scored], dict[str, Any]]]:
+) -> Iterator[tuple[pd.DataFrame, Iterator[CheckpointScores], dict[str, Any]]]:
     """Give units, scores by checkpoint (read one after the other), and facts of a file.
 
     Raises
@@ -262,7 +262,7 @@ def _check_range(name: str, values: np.ndarray, wanted: Range) -> None:
 
 def _scores(
     file: pq.ParquetFile, about: _About, layout: EvidenceLayout | None
-) -> Iterator[Scored]:
+) -> Iterator[CheckpointScores]:
     """Yield the scores of each checkpoint by name, shape ``(units,)`` each.
 
     Of a score that is not known here, such as one from a file of somebody else's

@@ -42,7 +42,7 @@ def added_mass(loaded: Loaded, items: list[Item]) -> np.ndarray:
 
 def added_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
     """Say by how much added tokens could change figures, measured on some texts."""
-    if loaded.added is None or keys.kind != Pass() or loaded.served is not None:
+    if loaded.added is None or keys.scoring_pass != Pass() or loaded.served is not None:
         return []
     if not len(keys.items):
         return []

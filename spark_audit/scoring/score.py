@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
@@ -33,17 +33,23 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the tokens done and the tokens there are to do."""
 
-Scored: TypeAlias = tuple[AnyItem, dict[str, np.ndarray]]
+ItemAndColumns: TypeAlias = tuple[AnyItem, dict[str, np.ndarray]]
 """An item with the columns of its scored tokens, arrays of shape ``(n,)``."""
 
-RunPass: TypeAlias = Callable[[Sequence[AnyItem], Task], Iterator[Scored]]
+RunPass: TypeAlias = Callable[[Sequence[AnyItem], Task], Iterator[ItemAndColumns]]
 """Scores items with one model in one pass."""
 
 DRIFT_ROWS = 8
+"""Texts on which the effect of batches and of the dtype is measured."""
+
 SHARED_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
-_MAX_NAMED = 5
+"""Variable by which transformers leaves shared keys and values uncopied."""
+
 WINDOW = 1024
 """Items that are scored together where batches are to be the same again."""
+
+_MAX_NAMED = 5
+_ITEM_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
 
 
 class PassTables(dict[Pass, TokenTable]):
@@ -55,8 +61,9 @@ class PassTables(dict[Pass, TokenTable]):
 
 
 def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
-    """The item of an example's kept range."""
-    return Item(key, *encoding.fed(kept))
+    """Return the item of an example's kept range."""
+    ids, positions = encoding.fed(kept)
+    return Item(key, ids, positions)
 
 
 def score(
@@ -75,13 +82,13 @@ def score(
     loaded
         The checkpoint, or its path.
     items
-        With keys of their own.
+        What is scored; no two have the same key.
     passes
         Which passes to run.
     store
         Where scores are kept; ``None``: nowhere.
     batch_size
-        Items a batch at most; ``auto``: by a budget of tokens. Batches are halved
+        Items in a batch, at most; ``auto``: by a budget of tokens. Batches are halved
         where memory ends.
     progress
         Called after every batch; ``True``: shown on stderr, as is the default where a
@@ -89,8 +96,8 @@ def score(
 
     Returns
     -------
-    Scored
-        Pass -> table of the items that are scored, sorted by key.
+    PassTables
+        Pass -> table of its items, sorted by key, with notes on how they came about.
 
     Raises
     ------
@@ -108,21 +115,24 @@ def score(
 
     loaded = open_checkpoint(loaded)
     store = Store(None) if store is None else store
+    progress = awaited() if progress is None else progress
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}
-    progress = awaited() if progress is None else progress
+
     with shown(quiet=progress is not True) as show:
         if isinstance(progress, bool):
             progress = partial(show, f"scoring {loaded.name}")
-        for kind in passes:
-            _runner(loaded, kind)  # refuses settings before any key
-            keys = store.keys(loaded, items, kind)
+        for scoring_pass in passes:
+            # Settings are refused before any key is worked out.
+            pass_runner(loaded, scoring_pass)
+            keys = store.keys(loaded, items, scoring_pass)
             score_keys(
                 loaded, keys, store=store, batch_size=batch_size, progress=progress
             )
-            names = keys()
-            tables[kind] = store.gather(names, kind=kind)
-            notes |= dict.fromkeys([*store.remarks(names.values()), *store.notes])
+            store_keys = keys()
+            tables[scoring_pass] = store.gather(store_keys, scoring_pass=scoring_pass)
+            notes |= dict.fromkeys(store.remarks(store_keys.values()))
+            notes |= dict.fromkeys(store.notes)
     return PassTables(tables, list(notes))
 
 
@@ -147,40 +157,45 @@ def score_keys(
     shard
         ``(i, n)``: only what falls to worker ``i`` of ``n``.
     whole
-        Go through the items by length, so many at a time; where any of these is
-        lacking, score them all, so that batches do not depend on what is stored. A
+        Go through the items by length, :data:`WINDOW` at a time; where any of these
+        is lacking, score them all, so that batches do not depend on what is stored. A
         score that is stored stays.
     """
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
     store.refresh()
-    names, left = keys(), store.left(keys)
+    left = store.left(keys)
     if not left:
         return
-    run = _runner(loaded, keys.kind)
-    _check(loaded, keys.items)
-    worker, workers = shard
-    wanted = [item for key, item in left.items() if int(key, 16) % workers == worker]
-    parts = [wanted] if wanted else []
-    if whole:
-        # Items with the same tokens share a key and are scored once.
-        every: dict[str, AnyItem] = {}
-        for item in keys.items:
-            every.setdefault(names[item.key], item)
-        ordered = sorted(every.values(), key=lambda item: -item.tokens)
-        parts = [ordered[at : at + WINDOW] for at in range(0, len(ordered), WINDOW)]
-        parts = [part for part in parts if any(names[i.key] in left for i in part)]
-    total, done = sum(item.tokens for part in parts for item in part), 0
+    run = pass_runner(loaded, keys.scoring_pass)
+    _check_readable(loaded, keys.items)
 
-    batch = None if batch_size == "auto" else batch_size
-    task = Task(keys.kind, batch, store.remark)
+    store_keys = keys()
+    if whole:
+        groups = _windows_with(left, keys.items, store_keys)
+    else:
+        worker, n_workers = shard
+        share = [
+            item for key, item in left.items() if int(key, 16) % n_workers == worker
+        ]
+        groups = [share] if share else []
+    task = Task(
+        scoring_pass=keys.scoring_pass,
+        batch_size=None if batch_size == "auto" else batch_size,
+        note=store.remark,
+    )
+    n_tokens = sum(item.tokens for items in groups for item in items)
+    n_done = 0
+
     try:
-        for item, columns in (one for part in parts for one in run(part, task)):
-            if names[item.key] in left:
-                store.add(names[item.key], item.scored, columns)
-            done += item.tokens
-            if progress is not None:
-                progress(done, total)
+        for items in groups:
+            for item, columns in run(items, task):
+                store_key = store_keys[item.key]
+                if store_key in left:
+                    store.add(store_key, item.scored, columns)
+                n_done += item.tokens
+                if progress is not None:
+                    progress(n_done, n_tokens)
     except BaseException:
         # Ctrl-C too: the same command resumes from here.
         with contextlib.suppress(OutputError):
@@ -189,34 +204,68 @@ def score_keys(
     store.flush()
 
 
-def _runner(loaded: Loaded, kind: Pass) -> RunPass:
+def _windows_with(
+    left: Mapping[str, AnyItem], items: Sequence[AnyItem], store_keys: Mapping[str, str]
+) -> list[list[AnyItem]]:
+    """Return the items, longest first, in windows of which each lacks some score.
+
+    Items with the same content share a store key and stand here once.
+    """
+    by_store_key: dict[str, AnyItem] = {}
+    for item in items:
+        by_store_key.setdefault(store_keys[item.key], item)
+
+    longest_first = sorted(by_store_key.values(), key=lambda item: -item.tokens)
+    windows = []
+    for start in range(0, len(longest_first), WINDOW):
+        window = longest_first[start : start + WINDOW]
+        if any(store_keys[item.key] in left for item in window):
+            windows.append(window)
+    return windows
+
+
+def pass_runner(loaded: Loaded, scoring_pass: Pass) -> RunPass:
     """Return what runs a pass; refuse settings that cannot be used."""
-    one_of(kind.kind, "pass", COLUMN_TYPES)
-    if kind.kind == "noise" and not (math.isfinite(kind.sigma) and kind.sigma > 0):
+    kind = scoring_pass.kind
+    sigma = scoring_pass.sigma
+    one_of(kind, "pass", COLUMN_TYPES)
+    if kind == "noise" and not (math.isfinite(sigma) and sigma > 0):
         raise InputError(
-            f"sigma must be a positive number, not {kind.sigma}", where="noise pass"
+            f"sigma must be a positive number, not {sigma}", where="noise pass"
         )
     if loaded.served is not None:
         from spark_audit.scoring import served
 
         return partial(served.run, loaded)
-    file = "plain" if kind.kind in ("prompted", "nucleus") else kind.kind
+
+    file = "plain" if kind in ("prompted", "nucleus") else kind
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
-    def here(items: Sequence[AnyItem], task: Task) -> Iterator[Scored]:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        # Where memory is short cuDNN's attention fails without saying so, and goes on
-        # failing at that shape when there is memory again (torch 2.11 on an H100).
-        leave_out = SDPBackend.ERROR, SDPBackend.CUDNN_ATTENTION
-        kernels = [k for k in SDPBackend.__members__.values() if k not in leave_out]
-        with sdpa_kernel(kernels), ExitStack() as stack:
+    def run_here(items: Sequence[AnyItem], task: Task) -> Iterator[ItemAndColumns]:
+        with _attention_kernels(), ExitStack() as stack:
             model = stack.enter_context(loaded.active())
-            if {each.device.type for each in model.parameters()} == {"cpu"}:
+            devices = {parameter.device.type for parameter in model.parameters()}
+            if devices == {"cpu"}:
                 stack.enter_context(_shared_heads())
             yield from run(loaded, model, items, task)
 
-    return here
+    return run_here
+
+
+def _attention_kernels() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which attention takes any kernel but cuDNN's.
+
+    Where memory is short cuDNN's attention fails without saying so, and goes on failing
+    at that shape when there is memory again (torch 2.11 on an H100).
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    left_out = (SDPBackend.ERROR, SDPBackend.CUDNN_ATTENTION)
+    kernels = [
+        kernel for kernel in SDPBackend.__members__.values() if kernel not in left_out
+    ]
+    context: contextlib.AbstractContextManager[None] = sdpa_kernel(kernels)
+    return context
 
 
 @contextlib.contextmanager
@@ -225,9 +274,11 @@ def _shared_heads() -> Iterator[None]:
 
     Transformers copies them for each head where there is a mask, which GPUs need.
     """
-    if SHARED_HEADS in os.environ:  # said by the user, or by a pass that is under way
+    # The user has set it, or a pass that is under way.
+    if SHARED_HEADS in os.environ:
         yield
         return
+
     os.environ[SHARED_HEADS] = "1"
     try:
         yield
@@ -238,7 +289,7 @@ def _shared_heads() -> Iterator[None]:
 def drift(
     loaded: Loaded, items: Sequence[Item]
 ) -> tuple[float, tuple[float, float] | None]:
-    """What a batch, and the dtype of the body, do to the NLL of texts, in nats.
+    """Return by how much a batch, and the body's dtype, change the NLL, in nats.
 
     Returns
     -------
@@ -249,38 +300,47 @@ def drift(
     """
     from spark_audit.scoring.passes.plain import Scorer
 
-    _check(loaded, items)
+    _check_readable(loaded, items)
     with loaded.active() as model:
         scorer = Scorer(loaded, model, items[0], lambda _: None)
+
         # One batch whatever the lengths: padding is what this is about.
-        together = np.concatenate([one["nll"] for one in scorer(items)])
-        alone = np.concatenate([scorer([one])[0]["nll"] for one in items])
-        batch = float(np.abs(together - alone).max(initial=0.0))
-        if (wide := scorer.widened()) is None:
-            return batch, None
-        own = np.concatenate(scorer.nll(items)).astype(np.float64)
-        with wide:
-            apart = np.abs(own - np.concatenate(scorer.nll(items)))
-    return batch, (float(apart.mean()), float(apart.max())) if len(apart) else (0, 0)
+        together = np.concatenate([columns["nll"] for columns in scorer(items)])
+        alone = np.concatenate([scorer([item])[0]["nll"] for item in items])
+        by_batch = float(np.abs(together - alone).max(initial=0.0))
+
+        widened = scorer.widened()
+        if widened is None:
+            return by_batch, None
+        as_loaded = np.concatenate(scorer.nll(items)).astype(np.float64)  # (tokens,)
+        with widened:
+            in_float32 = np.concatenate(scorer.nll(items))  # (tokens,)
+
+    difference = np.abs(as_loaded - in_float32)
+    if not len(difference):
+        return by_batch, (0, 0)
+    return by_batch, (float(difference.mean()), float(difference.max()))
 
 
 def drift_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
-    """What a reader must know of batches, measured on some texts of the plain pass."""
-    if keys.kind != Pass() or not len(keys.items) or loaded.served is not None:
+    """Say how much batches and the dtype matter, measured on some plain texts."""
+    is_plain = keys.scoring_pass == Pass()
+    if not is_plain or not len(keys.items) or loaded.served is not None:
         return []
     drawn = np.random.default_rng(seed).permutation(len(keys.items))[:DRIFT_ROWS]
     probes = [item for i in drawn if isinstance(item := keys.items[i], Item)]
-    count = len(probes)
-    batch, dtype = drift(loaded, probes)
+    n_probes = len(probes)
+    by_batch, by_dtype = drift(loaded, probes)
 
     remarks = [
-        f"{count} texts scored alone and in one batch differ by at most "
-        f"{batch:.1e} nats per token"
+        f"{n_probes} texts scored alone and in one batch differ by at most "
+        f"{by_batch:.1e} nats per token"
     ]
-    if dtype:
+    if by_dtype is not None:
+        mean, largest = by_dtype
         remarks.append(
-            f"{count} texts scored in {loaded.dtype} and in float32 differ by "
-            f"{dtype[0]:.1e} nats per token in the mean, {dtype[1]:.1e} at most"
+            f"{n_probes} texts scored in {loaded.dtype} and in float32 differ by "
+            f"{mean:.1e} nats per token in the mean, {largest:.1e} at most"
         )
     return remarks
 
@@ -295,52 +355,81 @@ def check_known(loaded: Loaded, items: Sequence[AnyItem]) -> None:
     """
     if loaded.added is None:
         return
-    wrong = {
-        item.key: f"{_ITEM_NOUNS[type(item)]} {item.key!r}"
-        for item in items
-        if loaded.added[item.read].any()
-    }
-    if wrong:
-        listed = ", ".join([*wrong.values()][:_MAX_NAMED])
-        more = f" and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
-        what = f"its tokenizer reads {listed}{more} otherwise than the base's: they "
-        what += "hold tokens that were added"
-        fix = "leave these rows out, or give --base the checkpoint with these tokens"
-        raise InputError(what, where=f"checkpoint {loaded.name!r}", fix=fix)
-
-
-def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
-    """Refuse items that the model cannot read, naming the first such item."""
-    seen, most = set[str](), loaded.max_positions
+    item_names: dict[str, str] = {}
     for item in items:
-        what, fix, ids = "", "use the checkpoint's own tokenizer", item.read
+        if loaded.added[item.read].any():
+            item_names[item.key] = _name_of(item)
+    if not item_names:
+        return
+
+    listed = ", ".join([*item_names.values()][:_MAX_NAMED])
+    n_more = len(item_names) - _MAX_NAMED
+    more = f" and {n_more} more" if n_more > 0 else ""
+    raise InputError(
+        f"its tokenizer reads {listed}{more} otherwise than the base's: they hold "
+        "tokens that were added",
+        where=f"checkpoint {loaded.name!r}",
+        fix="leave these rows out, or give --base the checkpoint with these tokens",
+    )
+
+
+def _check_readable(loaded: Loaded, items: Sequence[AnyItem]) -> None:
+    """Refuse items that the model cannot read, naming the first such item."""
+    seen = set[str]()
+    for item in items:
         if item.key in seen:
-            what, fix = "the key occurs twice", ""
-        elif isinstance(item, Candidates) and not len(item.prefix):
-            what, fix = "there is no text before its candidates", ""
-        elif most is not None and item.longest > most:
-            what = f"{item.longest} tokens do not fit the context of {most}"
-            fix = "build the manifest with this model's context, or cut the text"
-        elif len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
-            what = "holds a token that the model's vocabulary does not have"
-        elif not loaded.usable[item.predicted].all():
-            what = "holds a token at a vocabulary row that is marked as no token"
-        if what:
-            where = f"{_ITEM_NOUNS[type(item)]} {item.key!r}"
-            raise InputError(what, where=where, fix=fix or None)
+            raise InputError("the key occurs twice", where=_name_of(item))
         seen.add(item.key)
+        if isinstance(item, Candidates) and not len(item.prefix):
+            raise InputError(
+                "there is no text before its candidates", where=_name_of(item)
+            )
+        _check_length(loaded, item)
+        _check_tokens(loaded, item)
 
 
-_ITEM_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
+def _check_length(loaded: Loaded, item: AnyItem) -> None:
+    """Refuse an item that is longer than the model's context."""
+    context = loaded.max_positions
+    if context is not None and item.longest > context:
+        raise InputError(
+            f"{item.longest} tokens do not fit the context of {context}",
+            where=_name_of(item),
+            fix="build the manifest with this model's context, or cut the text",
+        )
+
+
+def _check_tokens(loaded: Loaded, item: AnyItem) -> None:
+    """Refuse an item with a token that the model does not have, or cannot predict."""
+    ids = item.read
+    problem = ""
+    if len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
+        problem = "holds a token that the model's vocabulary does not have"
+    elif not loaded.usable[item.predicted].all():
+        problem = "holds a token at a vocabulary row that is marked as no token"
+    if problem:
+        raise InputError(
+            problem, where=_name_of(item), fix="use the checkpoint's own tokenizer"
+        )
+
+
+def _name_of(item: AnyItem) -> str:
+    """Return what a message calls an item."""
+    return f"{_ITEM_NOUNS[type(item)]} {item.key!r}"
 
 
 def cores() -> int:
-    """Cores that this process may use: as many as torch has threads, or would have."""
+    """Return how many cores this process may use.
+
+    As many as torch has threads, or would have.
+    """
     if torch := sys.modules.get("torch"):
-        count: int = torch.get_num_threads()
-        return count
-    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(given) if given.isdecimal() else len(os.sched_getaffinity(0))
+        n_threads: int = torch.get_num_threads()
+        return n_threads
+    n_threads_asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if n_threads_asked.isdecimal():
+        return int(n_threads_asked)
+    return len(os.sched_getaffinity(0))
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def run(
                 columns = {"nll_sum": total, "nll_mean": total / count}
                 yield item, {k: v.astype(np.float32) for k, v in columns.items()}
         plain = [item for item in items if isinstance(item, Item)]
-        layout = COLUMN_TYPES[task.kind.kind]
+        layout = COLUMN_TYPES[task.scoring_pass.kind]
         found = pool.imap(server.nll, [one.ids for one in plain])
         for one, nll in zip(plain, found, strict=True):
             columns = {

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -39,7 +38,6 @@ FLUSH_SECONDS = 10.0
 FLUSH_TOKENS = 200_000
 SALT_BYTES = 32
 
-
 Rows: TypeAlias = dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]
 """Store key -> positions and columns of an item, arrays of shape ``(n,)``."""
 
@@ -50,26 +48,30 @@ class Store:
     Parameters
     ----------
     own
-        Whether it is of one command alone, which says what its scores are for
+        Whether it belongs to one command, which says what its scores are for
         (:meth:`only_for`).
 
     Attributes
     ----------
     notes
-        What was left out while reading: one line per part.
+        One line for each part that was left out while reading.
     """
 
     def __init__(self, folder: Path | None, *, own: bool = False) -> None:
         self.folder = folder
-        self._own, self._purpose = own, ""
         self.notes: list[str] = []
+        self._is_own = own
+        self._purpose = ""
+
         self._pending: Rows = {}
         self._pending_tokens = 0
-        self._layout: list[tuple[str, np.dtype]] = []
-        self._flushed = time.monotonic()
-        self._remarks: list[str] = []
-        # The first digits of the keys in each part: a store may hold many checkpoints,
-        # and one number per score is all of it that stays in memory.
+        self._pending_layout: list[tuple[str, np.dtype]] = []
+        self._pending_remarks: list[str] = []
+        self._flushed_at = time.monotonic()
+
+        # Path -> numbers and remarks. The numbers are the first digits of the keys in
+        # the part: a store may hold many checkpoints, and one number per score is all
+        # of it that stays in memory.
         self._parts: dict[Path, tuple[np.ndarray, list[str]]] = {}
         self.refresh()
 
@@ -81,30 +83,35 @@ class Store:
         """
         if self.folder is None:
             return b""
+
         path = self.folder / "salt"
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not path.exists():
                 with files.alone(self.folder / ".salt.lock"):
+                    # Another worker may have made it while this one waited.
                     if not path.exists():
-                        new = secrets.token_bytes(SALT_BYTES)
-                        files.write_atomically(
-                            path, lambda file: file.write(new), mode=0o600
-                        )
+                        _write_salt(path)
             salt = files.read_regular(path)
         except OSError as error:
             raise files.cannot_write(self.folder, error) from error
+
         if len(salt) != SALT_BYTES:
-            fix = "remove the whole folder, or give another one"
-            raise OutputError("is no score store's salt", where=str(path), fix=fix)
+            raise OutputError(
+                "is not the salt of a score store",
+                where=str(path),
+                fix="remove the whole folder, or give another one",
+            )
         return salt
 
-    def only_for(self, what: str) -> None:
-        """Of a command's own store: know no score that was made for anything else."""
-        self._purpose = what * self._own
+    def only_for(self, purpose: str) -> None:
+        """Know no score that was made for another purpose, if the store is its own."""
+        self._purpose = purpose if self._is_own else ""
 
-    def keys(self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> Keys:
-        """What the scores of items are stored under.
+    def keys(
+        self, loaded: Loaded, items: Sequence[AnyItem], scoring_pass: Pass
+    ) -> Keys:
+        """Return what the scores of items are stored under.
 
         A key hashes the schema version, the checkpoint, the pass and its settings, the
         mask of usable vocabulary rows, and, with the folder's salt, the item's content:
@@ -116,24 +123,28 @@ class Store:
             If the folder cannot be made or written.
         """
         usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
-        frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]
-        told = self._purpose + sha256_json(frame)
-        start = hashlib.sha256(self._salt + told.encode())
-        return Keys(start, items, kind)
+        settings = list(astuple(scoring_pass))
+        frame = sha256_json([SCHEMA, loaded.model_id, settings, usable])
+        start = hashlib.sha256(self._salt + (self._purpose + frame).encode())
+        return Keys(start, items, scoring_pass)
 
     def left(self, keys: Keys) -> dict[str, AnyItem]:
-        """Items that nobody has scored, as far as was seen, by store key: each once."""
-        names = keys()
-        items = {names[item.key]: item for item in keys.items}
+        """Return the items that nobody has scored, by store key, as far as was seen.
+
+        Items with the same content share a key and stand here once.
+        """
+        store_keys = keys()
+        items = {store_keys[item.key]: item for item in keys.items}
         return {key: items[key] for key in self.lacking(items)}
 
     def lacking(self, keys: Iterable[str]) -> list[str]:
-        """Those of the keys that no score is stored under, as far as was seen."""
+        """Return the keys that no score is stored under, as far as was seen."""
         wanted = [key for key in keys if key not in self._pending]
-        numbers, lacks = _numbers(wanted), np.ones(len(wanted), dtype=bool)
-        for own, _ in self._parts.values():
-            lacks &= ~np.isin(numbers, own)
-        return [*compress(wanted, lacks)]
+        numbers = _numbers(wanted)  # (wanted,)
+        is_lacking = np.ones(len(wanted), dtype=bool)  # (wanted,)
+        for numbers_of_part, _ in self._parts.values():
+            is_lacking &= ~np.isin(numbers, numbers_of_part)
+        return [wanted[i] for i in np.flatnonzero(is_lacking)]
 
     def add(
         self, key: str, position: np.ndarray, columns: Mapping[str, np.ndarray]
@@ -143,27 +154,29 @@ class Store:
         Rows with other columns, those of another pass, begin a part of their own.
         """
         layout = [(name, values.dtype) for name, values in columns.items()]
-        if layout != self._layout:
+        if layout != self._pending_layout:
             self.flush()
-            self._layout = layout
+            self._pending_layout = layout
+
         self._pending[key] = (position.astype(np.int32), dict(columns))
         self._pending_tokens += len(position)
-        waited = time.monotonic() - self._flushed
+        waited = time.monotonic() - self._flushed_at
         if self._pending_tokens >= FLUSH_TOKENS or waited >= FLUSH_SECONDS:
             self.flush()
 
     def take(self, rows: Rows, remarks: Iterable[str]) -> None:
         """Take rows that a node scored, with what a reader must know of them."""
-        self.flush()  # rows that wait have other remarks
+        # Rows that wait have other remarks.
+        self.flush()
         for text in remarks:
             self.remark(text)
-        for key, own in rows.items():
-            self.add(key, *own)
+        for key, (position, columns) in rows.items():
+            self.add(key, position, columns)
 
     def remark(self, text: str) -> None:
         """Keep what a reader of the pending rows must know with their part."""
-        if text not in self._remarks:
-            self._remarks.append(text)
+        if text not in self._pending_remarks:
+            self._pending_remarks.append(text)
 
     def flush(self) -> None:
         """Write pending rows as one part.
@@ -174,39 +187,49 @@ class Store:
             If the disk is full or the folder is gone; everything written before stays
             valid, and the rows stay pending.
         """
-        self._flushed = time.monotonic()
+        self._flushed_at = time.monotonic()
         if self.folder is None or not self._pending:
             return
-        table = TokenTable.from_items([(k, *own) for k, own in self._pending.items()])
+
+        items = [
+            (key, position, columns)
+            for key, (position, columns) in self._pending.items()
+        ]
+        metadata = {"remarks": json.dumps(self._pending_remarks)}
+        table = TokenTable.from_items(items).arrow().replace_schema_metadata(metadata)
         sink = pa.BufferOutputStream()
-        told = {"remarks": json.dumps(self._remarks)}
-        pq.write_table(table.arrow().replace_schema_metadata(told), sink)
+        pq.write_table(table, sink)
         data = sink.getvalue()
-        name = f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
-        path = self.folder / name
+        path = self.folder / f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
         files.write_atomically(path, lambda file: file.write(data), mode=0o600)
-        self._parts[path] = _numbers(self._pending), self._remarks
-        self._pending, self._pending_tokens, self._remarks = {}, 0, []
+
+        self._parts[path] = (_numbers(self._pending), self._pending_remarks)
+        self._pending = {}
+        self._pending_tokens = 0
+        self._pending_remarks = []
 
     def refresh(self) -> None:
         """Find parts that this or other workers have written since."""
         if self.folder is None:
             return
-        for path in sorted({*self.folder.glob("*.parquet")} - self._parts.keys()):
+        unread = set(self.folder.glob("*.parquet")) - self._parts.keys()
+        for path in sorted(unread):
             try:
                 self._parts[path] = _read_part(path)
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 if out_of_memory(error):
                     raise
-                self._parts[path] = _numbers([]), []
-                note = f"score part {path.name} is damaged or of another version; its "
-                self.notes.append(f"{note}items are scored again")
+                self._parts[path] = (_numbers([]), [])
+                self.notes.append(
+                    f"score part {path.name} is damaged or of another version; its "
+                    "items are scored again"
+                )
 
-    def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
-        """The table of items, by their own keys; what is not stored yet is left out.
+    def gather(self, keys: Mapping[str, str], *, scoring_pass: Pass) -> TokenTable:
+        """Return the table of items, by their own keys; without those not stored yet.
 
-        ``keys`` are those of :meth:`keys` for ``kind``. Columns are read when they
-        are asked for.
+        ``keys`` are those of :meth:`keys` for the pass. Columns are read when they are
+        asked for.
 
         Raises
         ------
@@ -215,35 +238,45 @@ class Store:
         """
         self.flush()
         self.refresh()
-        if paths := self._holding(keys.values()):
+        if paths := self._paths_holding(keys.values()):
             return TokenTable.read(*paths, keys=keys)
-        # Nothing waits any more, unless the store is in memory.
-        held = self._pending
-        items = [(name, *held[key]) for name, key in keys.items() if key in held]
-        return TokenTable.from_items(items, kind=kind.kind)
 
-    def _holding(self, keys: Iterable[str]) -> list[Path]:
-        """The parts that hold any of the keys."""
-        numbers, parts = _numbers(keys), self._parts.items()
-        return [path for path, (own, _) in parts if np.isin(own, numbers).any()]
+        # Nothing waits any more, unless the store is in memory.
+        items = []
+        for item_key, store_key in keys.items():
+            if store_key in self._pending:
+                position, columns = self._pending[store_key]
+                items.append((item_key, position, columns))
+        return TokenTable.from_items(items, kind=scoring_pass.kind)
+
+    def _paths_holding(self, keys: Iterable[str]) -> list[Path]:
+        """Return the parts that hold any of the keys."""
+        numbers = _numbers(keys)
+        return [
+            path
+            for path, (numbers_of_part, _) in self._parts.items()
+            if np.isin(numbers_of_part, numbers).any()
+        ]
 
     def remarks(self, keys: Iterable[str]) -> list[str]:
-        """What was remarked on the parts that hold these keys, without repeats."""
-        texts = dict.fromkeys(self._remarks)
-        for path in sorted(self._holding(keys)):
-            texts |= dict.fromkeys(self._parts[path][1])
+        """Return what was remarked on the parts that hold these keys, each once."""
+        texts = dict.fromkeys(self._pending_remarks)
+        for path in sorted(self._paths_holding(keys)):
+            _, remarks_of_part = self._parts[path]
+            texts |= dict.fromkeys(remarks_of_part)
         return list(texts)
 
 
 class Scores(Mapping[Pass, TokenTable]):
-    """The tables of a checkpoint: each is gathered when it is asked for, and not kept.
+    """The tables of a checkpoint, by pass.
 
-    So no more of them are in memory than whoever asks holds at a time.
+    Each is gathered when it is asked for, and not kept: no more of them are in memory
+    than the caller holds at a time.
 
     Attributes
     ----------
     lacks
-        Why there is no column but the NLL, as of a served checkpoint; else empty.
+        Why a served checkpoint has no column but the NLL; empty for any other.
     """
 
     def __init__(
@@ -251,11 +284,14 @@ class Scores(Mapping[Pass, TokenTable]):
     ) -> None:
         self._keys = keys
         self._store = store
-        self.lacks = "its server gives log-probabilities of tokens alone" * served
+        self.lacks = (
+            "its server gives log-probabilities of tokens alone" if served else ""
+        )
 
-    def __getitem__(self, kind: Pass) -> TokenTable:
-        table = self._store.gather(self._keys[kind](), kind=kind)
-        if self.lacks and kind.kind == "plain":
+    def __getitem__(self, scoring_pass: Pass) -> TokenTable:
+        keys = self._keys[scoring_pass]()
+        table = self._store.gather(keys, scoring_pass=scoring_pass)
+        if self.lacks and scoring_pass.kind == "plain":
             return replace(table, columns={"nll": table.columns["nll"]})
         return table
 
@@ -281,17 +317,23 @@ class Digest(Protocol):
 
 @dataclass(frozen=True)
 class Keys:
-    """What a store calls the scores of a pass: worked out anew when asked for.
+    """What a store calls the scores of a pass.
 
-    Keys of a hundred checkpoints would be larger than their items.
+    The names are worked out anew at every call: those of a hundred checkpoints would be
+    larger than their items.
+
+    Attributes
+    ----------
+    start
+        The hash of all but the item's content.
     """
 
     start: Digest
     items: Sequence[AnyItem]
-    kind: Pass
+    scoring_pass: Pass
 
     def __call__(self) -> dict[str, str]:
-        """Item key -> store key: 64 hexadecimal digits."""
+        """Return item key -> store key, of 64 hexadecimal digits."""
         keys = {}
         for item in self.items:
             digest = self.start.copy()
@@ -301,25 +343,40 @@ class Keys:
 
 
 def _numbers(keys: Iterable[str]) -> np.ndarray:
-    """The first 64 bits of keys."""
+    """Return the first 64 bits of keys: shape ``(keys,)``, uint64."""
     return np.fromiter((int(key[:16], 16) for key in keys), np.uint64)
 
 
-_SCHEMAS = [
-    pa.schema(
-        {"key": pa.string(), "position": pa.list_(pa.int32())}
-        | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
-    )
-    for layout in COLUMN_TYPES.values()
-]
+def _write_salt(path: Path) -> None:
+    salt = secrets.token_bytes(SALT_BYTES)
+    files.write_atomically(path, lambda file: file.write(salt), mode=0o600)
+
+
+def _schema(column_types: Mapping[str, np.dtype]) -> pa.Schema:
+    """Return the Parquet schema of a part: one row per item, its columns as lists."""
+    fields = {"key": pa.string(), "position": pa.list_(pa.int32())}
+    for name, dtype in column_types.items():
+        fields[name] = pa.list_(pa.from_numpy_dtype(dtype))
+    return pa.schema(fields)
+
+
+_SCHEMAS = [_schema(column_types) for column_types in COLUMN_TYPES.values()]
 
 
 def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
-    """The first digits of the keys of a part, and its remarks; damage is an error."""
+    """Return the numbers of the keys of a part, and its remarks.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, or is none that a store writes. Other errors of the
+        Parquet reader mean the same.
+    """
     data = files.read_regular(path, most=files.data_bytes())
     table = pq.read_table(pa.BufferReader(data))
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
-    keys, *lists = map(pa.ChunkedArray.combine_chunks, table.columns)
+    keys, *lists = (column.combine_chunks() for column in table.columns)
+
     # The name fits the bytes of a file that somebody else wrote, too.
     if (
         hashlib.sha256(data).hexdigest()[:32] != path.stem
@@ -328,12 +385,23 @@ def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
         or not all(isinstance(text, str) for text in remarks)
     ):
         raise ValueError(path.name)
+
+    offsets = lists[0].offsets
     for name, column in zip(table.column_names[1:], lists, strict=True):
-        values = column.flatten()
-        numbers = np.asarray(values)
-        # What a server cannot tell is NaN in the whole column.
-        told = name == "nll" or not np.isnan(numbers).all()
-        bad = told and not np.isfinite(numbers).all()
-        if bad or values.null_count or not column.offsets.equals(lists[0].offsets):
+        if not _is_readable(name, column, offsets):
             raise ValueError(path.name)
     return _numbers(keys.to_pylist()), remarks
+
+
+def _is_readable(name: str, column: pa.ListArray, offsets: pa.Array) -> bool:
+    """Return whether a column has a finite number for each position.
+
+    A column that a server cannot tell is NaN as a whole.
+    """
+    values = column.flatten()
+    if values.null_count or not column.offsets.equals(offsets):
+        return False
+    numbers = np.asarray(values)
+    if name != "nll" and np.isnan(numbers).all():
+        return True
+    return bool(np.isfinite(numbers).all())

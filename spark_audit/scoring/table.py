@@ -261,11 +261,11 @@ class Pass:
 
 @dataclass(frozen=True)
 class Task:
-    """What a pass is asked.
+    """How a pass goes through its items.
 
     Attributes
     ----------
-    kind
+    scoring_pass
         The pass with its settings.
     batch_size
         Items per batch, at most; ``None``: by tokens.
@@ -273,7 +273,7 @@ class Task:
         Called with what a reader of the report must know.
     """
 
-    kind: Pass
+    scoring_pass: Pass
     batch_size: int | None
     note: Callable[[str], None]
 

@@ -115,7 +115,7 @@ def _store(scene: Scene, folder: str) -> None:
         keys = table["key"].unique().to_pylist()
         names = set(table.column_names) - {"key", "position"}
         kind = next(k for k, layout in COLUMN_TYPES.items() if set(layout) == names)
-        got = found.gather({key: key for key in keys}, kind=Pass(kind))
+        got = found.gather({key: key for key in keys}, scoring_pass=Pass(kind))
         assert set(got.columns) == set(COLUMN_TYPES[kind])
         for name, values in got.columns.items():
             if values.dtype != COLUMN_TYPES[kind][name]:

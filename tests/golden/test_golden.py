@@ -86,7 +86,9 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
     for seed, name in enumerate(("ours-1", "ours-2", "er/1", "er/2", "leak", "broken")):
         make_adapter(folder / name, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_runner", lambda one, _: partial(reference, one, None))
+        patch.setattr(
+            scoring, "pass_runner", lambda one, _: partial(reference, one, None)
+        )
         base = open_checkpoint(str(tiny_base), name="base")
         manifest = build_manifest(rows(), base, name="golden", n_candidates=32)
     write_manifest(manifest, folder / "golden.json")
@@ -102,14 +104,16 @@ def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
 
     def planted(loaded: Any, model: Any, items: Any, task: Any) -> Any:
         for item in items:
-            kind = task.kind
+            kind = task.scoring_pass
             _, columns = PLANTED[kind.kind](world, loaded.name, kind, item.key)
             if loaded.name.startswith("broken") and kind.kind == "plain":
                 columns = columns_of(columns["nll"] + 30)
             yield item, columns
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_runner", lambda one, _: partial(planted, one, None))
+        patch.setattr(
+            scoring, "pass_runner", lambda one, _: partial(planted, one, None)
+        )
         # A rounded copy of each would show nothing more, and take twice the time.
         patch.setattr(
             OpenCheckpoints,

@@ -97,8 +97,8 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
     for here, there in zip(alone.noted(expected), job.noted(scored), strict=True):
         assert here.facts == there.facts
         for kind, keys in here.keys.items():
-            table = job.store.gather(there.keys[kind](), kind=kind)
-            whole = alone.store.gather(keys(), kind=kind)
+            table = job.store.gather(there.keys[kind](), scoring_pass=kind)
+            whole = alone.store.gather(keys(), scoring_pass=kind)
             assert table.ids == whole.ids
             for name, values in whole.columns.items():
                 np.testing.assert_allclose(table.columns[name], values, atol=1e-5)

@@ -44,7 +44,7 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
 ):
     done, kept, asked = threading.Event(), threading.Event(), 0
     late: list[int] = []
-    runner = scoring._runner
+    runner = scoring.pass_runner
 
     def watched(loaded: Any, kind: Any) -> Any:
         """Run a pass, and tell when a row of the server's was stored."""
@@ -61,7 +61,7 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
 
         return rows
 
-    monkeypatch.setattr(scoring, "_runner", watched)
+    monkeypatch.setattr(scoring, "pass_runner", watched)
 
     def before(count: int) -> int | None:
         """It gets slow, and somebody presses Ctrl-C; or it is gone."""

@@ -91,7 +91,7 @@ def test_workers_share_the_items_by_hash_and_each_sees_the_others(
         store = Store(tmp_path)
         keys = store.keys(loaded, items, Pass())
         score_keys(loaded, keys, store=store, shard=(worker, 3))
-        table = store.gather(keys(), kind=Pass())
+        table = store.gather(keys(), scoring_pass=Pass())
         parts.append(set(counting.seen))
     assert sum(map(len, parts)) == len(items)
     assert set().union(*parts) == {one.key for one in items}
@@ -112,7 +112,7 @@ def test_what_was_interrupted_goes_on_with_the_same_batches(
 
         keys = store.keys(loaded, items, Pass())
         score_keys(loaded, keys, store=store, whole=True, progress=tell)
-        return store.gather(keys(), kind=Pass())
+        return store.gather(keys(), scoring_pass=Pass())
 
     whole = scored(Store(None))
     assert len(counting.seen) == len(items)

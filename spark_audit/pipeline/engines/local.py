@@ -138,8 +138,8 @@ def score_part(
         if job.order.scores(checkpoint.name):
             scored.append(job.scored(checkpoint))
             for keys in scored[-1].keys.values():
-                what = f"scoring {checkpoint.name}, {keys.kind.label}, tokens"
-                with job.clock(f"scoring: {keys.kind.kind}"):
+                what = f"scoring {checkpoint.name}, {keys.scoring_pass.label}, tokens"
+                with job.clock(f"scoring: {keys.scoring_pass.kind}"):
                     job.store.refresh()
                     if not job.store.left(keys):
                         continue

@@ -35,39 +35,44 @@ if TYPE_CHECKING:
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
-    """Each item with its columns, scored under noise.
+    """Yield each item with its columns, scored under noise.
 
     ``sigma`` of the pass is the noise's standard deviation, in units of the embeddings,
     ``draw`` which draw of it. The columns are ``nll`` in nats and ``relative``, sigma
     over the root mean square of the embedding matrix (its rows that are tokens).
     """
-    kind = task.kind
+    sigma = task.scoring_pass.sigma
+    draw = task.scoring_pass.draw
     scorer = Scorer(loaded, model, items[0], task.note)
     weight = weight_of(model.get_input_embeddings())  # type: ignore[operator]
-    assert weight is not None
-    # Over the rows that are tokens.
-    rows = torch.from_numpy(np.flatnonzero(loaded.usable[: len(weight)]))
-    used = weight.detach()[rows.to(weight.device)].double()
-    relative = np.float32(kind.sigma / float(used.square().mean().sqrt()))
+    assert weight is not None  # (V, H)
     width = weight.shape[1]
 
-    def call(batch: list[Item]) -> list[np.ndarray]:
-        noise = torch.zeros(len(batch), max(item.longest for item in batch), width)
+    token_rows = torch.from_numpy(np.flatnonzero(loaded.usable[: len(weight)]))
+    token_weights = weight.detach()[token_rows.to(weight.device)].double()
+    root_mean_square = float(token_weights.square().mean().sqrt())
+    relative = np.float32(sigma / root_mean_square)
+
+    def nll_under_noise(batch: list[Item]) -> list[np.ndarray]:
+        longest = max(item.longest for item in batch)
+        noise = torch.zeros(len(batch), longest, width)  # (B, T, H)
         for row, item in enumerate(batch):
-            noise[row, : item.longest] = unit_normals(item, kind.draw, width)
-        with input_noise(model, noise.mul_(kind.sigma), by_token=False):
+            noise[row, : item.longest] = unit_normals(item, draw, width)
+        with input_noise(model, noise.mul_(sigma), by_token=False):
             return scorer.nll(batch)
 
     batches = Batches(
         items, lambda item: item.longest, room=scorer.room, rows=task.batch_size
     )
-    for batch, found in batches.run(call, shrink=scorer.columns.shrink):
-        for item, nll in zip(batch, found, strict=True):
+    for batch, nll_of_batch in batches.run(
+        nll_under_noise, shrink=scorer.columns.shrink
+    ):
+        for item, nll in zip(batch, nll_of_batch, strict=True):
             yield item, {"nll": nll, "relative": np.full_like(nll, relative)}
 
 
 def unit_normals(item: Item, draw: int, width: int) -> torch.Tensor:
-    """Shape ``(len(item.ids), width)``: an item's standard normals of one draw."""
+    """Return an item's standard normals of one draw: ``(len(item.ids), width)``."""
     content = hashlib.sha256(item.content()).hexdigest()
     generator = torch.Generator().manual_seed(seed_for(draw, "noise", content))
     return torch.randn(len(item.ids), width, generator=generator)

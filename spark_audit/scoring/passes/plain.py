@@ -81,16 +81,18 @@ Note = Callable[[str], None]
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
-    """Each item with the columns of its scored tokens."""
-    names = COLUMN_TYPES[task.kind.kind]
+    """Yield each item with the columns of its scored tokens."""
+    names = COLUMN_TYPES[task.scoring_pass.kind]
     scorer = Scorer(loaded, model, items[0], task.note)
     if not names.keys() <= PLAIN_COLUMNS.keys():
         scorer.columns.names = WITH_NUCLEI
+
     batches = Batches(
         items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
     )
-    for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
-        for item, columns in zip(batch, found, strict=True):
+    for batch, columns_of_batch in batches.run(scorer, shrink=scorer.columns.shrink):
+        for item, columns in zip(batch, columns_of_batch, strict=True):
+            # Row t of the columns is about token t + 1: the first has no prediction.
             yield item, {name: columns[name][item.first - 1 :] for name in names}
 
 
@@ -113,67 +115,95 @@ class Scorer:
         self, loaded: Loaded, model: torch.nn.Module, first: Item, note: Note
     ) -> None:
         self._model = model
-        weight = model.get_input_embeddings().weight  # type: ignore[operator]
         self.device = entry_device(model)
         self.room = room(self.device)
-        self.exact = weight.dtype in (torch.float32, torch.float64)
-        self._alone = not offloaded(model)
+        embeddings = model.get_input_embeddings().weight  # type: ignore[operator]
+        self.exact = embeddings.dtype in (torch.float32, torch.float64)
+        self._is_offloaded = offloaded(model)
+
         base = unwrapped(model)
-        found = own_head(base, rows=len(loaded.usable))
-        if isinstance(found, str):
-            self._head, reason = None, found
+        head = own_head(base, rows=len(loaded.usable))
+        self._head: Head | None = None
+        if isinstance(head, str):
+            reason = head
             self.columns = TokenColumns(loaded.usable, self.device)
         else:
-            weight, bias, transform = found
+            weight, bias, transform = head
             self.columns = TokenColumns(loaded.usable, weight.device)
             self._head = Head(weight, bias, transform, self.columns)
             self._body = getattr(base, base.base_model_prefix)
-            reason = self._self_test(first)
+            reason = self._self_test(self._head, first)
+
         if reason:
             self._head = None
-            self._keep = "logits_to_keep" in inspect.signature(base.forward).parameters
-            tokens = min(self.room.tokens, max(self.columns.rows, 1))
-            self.room = replace(self.room, tokens=tokens)
-            text = f"logits come from the model's own forward: {reason}"
-            if loaded.dtype != "float32":
-                text += f"; they are rounded to {loaded.dtype}, so ranks can tie"
-            if not self._keep:
-                text += "; it cannot leave out positions, which costs memory"
-            note(text)
+            self._prepare_own_forward(base)
+            note(self._own_forward_note(loaded, reason))
+
+    def _prepare_own_forward(self, base: PreTrainedModel) -> None:
+        """See how the model's own forward gives logits, and bound a batch by them."""
+        parameters = inspect.signature(base.forward).parameters
+        self._can_leave_out = "logits_to_keep" in parameters
+        tokens = min(self.room.tokens, max(self.columns.rows, 1))
+        self.room = replace(self.room, tokens=tokens)
+
+    def _own_forward_note(self, loaded: Loaded, reason: str) -> str:
+        """Return what a reader must know of logits from the model's own forward."""
+        text = f"logits come from the model's own forward: {reason}"
+        if loaded.dtype != "float32":
+            text += f"; they are rounded to {loaded.dtype}, so ranks can tie"
+        if not self._can_leave_out:
+            text += "; it cannot leave out positions, which costs memory"
+        return text
 
     def __call__(self, batch: Sequence[Item]) -> list[dict[str, np.ndarray]]:
-        """Columns of each item of a batch.
+        """Return the columns of each item of a batch.
 
         Raises
         ------
         CheckpointError
             If a logit is NaN or infinite, naming the item.
         """
-        return [
-            {
-                name: part[:, i].astype(dtype)
+        columns_by_item = []
+        for figures in self._figures_by_item(batch, only_nll=False):
+            columns = {
+                name: figures[:, i].astype(dtype)
                 for i, (name, dtype) in enumerate(self.columns.names.items())
             }
-            for part in self._items(batch, only_nll=False)
-        ]
+            columns_by_item.append(columns)
+        return columns_by_item
 
     def nll(self, batch: Sequence[Item]) -> list[np.ndarray]:
-        """NLL alone of each item of a batch, float32; cheaper than all columns."""
-        return [part[:, 0] for part in self._items(batch, only_nll=True)]
+        """Return the NLL of each item's tokens, float32; cheaper than all columns."""
+        return [
+            figures[:, 0] for figures in self._figures_by_item(batch, only_nll=True)
+        ]
 
     def widened(self) -> AbstractContextManager[None] | None:
-        """A context of the body in float32; ``None``: it is, or does not run alone."""
-        own = self._head is not None and self._alone and not self.exact
-        return widened(self._body) if own else None
+        """Return a context in which the body computes in float32.
 
-    def _items(self, batch: Sequence[Item], *, only_nll: bool) -> list[np.ndarray]:
-        ids, mask = padded([item.ids for item in batch])
-        lengths = torch.tensor([len(item.ids) - 1 for item in batch])
-        found = self.read(ids, mask, ids[:, 1:, None], lengths, only_nll=only_nll)
-        parts = np.split(found.numpy(), np.cumsum(lengths.numpy())[:-1])
-        for item, part in zip(batch, parts, strict=True):
-            check_finite(part, where=f"example {item.key!r}")
-        return parts
+        ``None`` where it does so anyway, or does not run alone.
+        """
+        if self._head is None or self._is_offloaded or self.exact:
+            return None
+        return widened(self._body)
+
+    def _figures_by_item(
+        self, batch: Sequence[Item], *, only_nll: bool
+    ) -> list[np.ndarray]:
+        """Return the figures of each item, ``(n - 1, columns)``.
+
+        The first token has no prediction.
+        """
+        ids, mask = padded([item.ids for item in batch])  # (B, T)
+        lengths = torch.tensor([len(item.ids) - 1 for item in batch])  # (B,)
+        targets = ids[:, 1:, None]  # (B, T - 1, 1)
+        figures = self.read(ids, mask, targets, lengths, only_nll=only_nll)
+
+        ends = np.cumsum(lengths.numpy())
+        figures_by_item = np.split(figures.numpy(), ends[:-1])
+        for item, figures_of_item in zip(batch, figures_by_item, strict=True):
+            check_finite(figures_of_item, where=f"example {item.key!r}")
+        return figures_by_item
 
     def read(
         self,
@@ -186,7 +216,25 @@ class Scorer:
         only_nll: bool = True,
         cache: Cache | None = None,
     ) -> torch.Tensor:
-        """What the model predicts at some positions of what it reads.
+        r"""Return what the model predicts at some positions of what it reads.
+
+        Position ``first + j`` predicts ``targets[:, j]``. Nothing is shifted in here:
+        the caller gives targets that stand one token further on. A text of six tokens
+        (``first=0``, ``w=5``)::
+
+            ids       0 1 2 3 4 5     what the model reads
+            logits    0 1 2 3 4       those of position 5 predict nothing
+                       \ \ \ \ \
+            targets     1 2 3 4 5     ids[:, 1:]
+
+        The continuation 4 5 6 of a prefix 0 1 2 3 (``first=3``, ``w=3``)::
+
+            ids       0 1 2 3 4 5     token 6 is predicted, not read
+            logits          3 4 5
+                             \ \ \
+            targets           4 5 6
+
+        Behind a cache positions count from the first token that is not in it.
 
         Parameters
         ----------
@@ -209,78 +257,115 @@ class Scorer:
             Shape ``(sum(lengths), k)`` or ``(sum(lengths), len(columns.names))``,
             float32, on the CPU.
         """
-        width, every = targets.shape[1], len(self.columns.names)
-        goal = targets.flatten(0, 1)[_places(lengths, width)].to(self.columns.device)
+        n_rows, width, n_targets = targets.shape
+        counted = _flat_positions(lengths, width)  # (n,), n = sum(lengths)
+        wanted = targets.flatten(0, 1)[counted].to(self.columns.device)  # (n, k)
         if not only_nll:
-            goal = goal[:, 0]
-        if not len(goal):
-            return torch.empty(0, targets.shape[2] if only_nll else every)
+            wanted = wanted[:, 0]  # (n,)
+        n_figures = n_targets if only_nll else len(self.columns.names)
+        if not len(wanted):
+            return torch.empty(0, n_figures)
+
         options: dict[str, object] = {"use_cache": cache is not None}
         if cache is not None:
             options["past_key_values"] = cache
         if mask is not None:
             options["attention_mask"] = mask.to(self.device)
         ids = ids.to(self.device)
+
         if self._head is not None:
-            hidden = self._body(input_ids=ids, **options)[0]
-            rows = _places(lengths, ids.shape[1], first).to(hidden.device)
-            hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
-            return self._head(hidden, goal, only_nll=only_nll).cpu()
-        # Through the model's own forward, some positions at a time.
-        step, columns = width, self.columns
-        if self._keep and cache is None:  # a cache is extended only once
-            step = max(columns.rows // len(ids), 1)
-        reduce = columns.nll if only_nll else columns.reduce
-        ends = [0, *lengths.cumsum(0).tolist()]
-        found = torch.empty(len(goal), goal.shape[1] if only_nll else every)
-        for start in range(0, width, step):
-            stop = min(start + step, width)
+            hidden = self._body(input_ids=ids, **options)[0]  # (B, T, H)
+            predicting = _flat_positions(lengths, ids.shape[1], first)  # (n,)
+            hidden = hidden.flatten(0, 1).index_select(0, predicting.to(hidden.device))
+            hidden = hidden.to(self.columns.device)  # (n, H)
+            return self._head(hidden, wanted, only_nll=only_nll).cpu()
+
+        # A cache is extended only once: all positions then come from one forward.
+        positions_at_once = width
+        if self._can_leave_out and cache is None:
+            positions_at_once = max(self.columns.rows // n_rows, 1)
+        figures = torch.empty(len(wanted), n_figures)
+        for start in range(0, width, positions_at_once):
+            stop = min(start + positions_at_once, width)
             logits = self._logits(ids, first + start, first + stop, options)
-            for row, count in enumerate(lengths.tolist()):
-                stay = min(count, stop) - start
-                for low in range(0, max(stay, 0), columns.rows):
-                    high = min(low + columns.rows, stay)
-                    z = columns.buffer(high - low)
-                    known = logits[row, low:high, : columns.vocabulary]
-                    z[:, : columns.vocabulary] = known
-                    at = slice(ends[row] + start + low, ends[row] + start + high)
-                    found[at] = reduce(z, goal[at]).cpu()
-        return found
+            self._reduce_logits(
+                logits, wanted, lengths, start=start, only_nll=only_nll, out=figures
+            )
+        return figures
+
+    def _reduce_logits(
+        self,
+        logits: torch.Tensor,
+        wanted: torch.Tensor,
+        lengths: torch.Tensor,
+        *,
+        start: int,
+        only_nll: bool,
+        out: torch.Tensor,
+    ) -> None:
+        """Reduce the model's own logits of some positions, a buffer at a time.
+
+        Parameters
+        ----------
+        logits
+            Shape ``(B, s, V)``: of the positions ``start`` to ``start + s``.
+        wanted, out
+            Shapes ``(n, k)`` or ``(n,)``, and ``(n, columns)``: the targets of all
+            counted positions, row after row, and where their figures go.
+        lengths
+            Shape ``(B,)``: positions that count in each row.
+        """
+        columns = self.columns
+        reduce = columns.nll if only_nll else columns.reduce
+        stop = start + logits.shape[1]
+        first_of_row = (lengths.cumsum(0) - lengths).tolist()  # row -> place in `out`
+
+        for row, length in enumerate(lengths.tolist()):
+            n_counted = max(min(length, stop) - start, 0)
+            for low in range(0, n_counted, columns.rows):
+                high = min(low + columns.rows, n_counted)
+                buffer = columns.buffer(high - low)  # (high - low, width)
+                row_logits = logits[row, low:high, : columns.vocabulary]
+                buffer[:, : columns.vocabulary] = row_logits
+                begin = first_of_row[row] + start
+                rows = slice(begin + low, begin + high)
+                out[rows] = reduce(buffer, wanted[rows]).cpu()
 
     def _logits(
         self, ids: torch.Tensor, start: int, stop: int, options: Mapping[str, object]
     ) -> torch.Tensor:
-        """The model's own logits of the positions ``start:stop``: ``(B, n, V)``.
+        """Return the model's own logits of the positions ``start:stop``: ``(B, n, V)``.
 
         Positions are counted from the end: prompt tuning puts its own in front.
         """
         width = ids.shape[1]
-        if self._keep:
-            keep = torch.arange(start - width, stop - width, device=ids.device)
-            options = {**options, "logits_to_keep": keep}
+        if self._can_leave_out:
+            positions = torch.arange(start - width, stop - width, device=ids.device)
+            options = {**options, "logits_to_keep": positions}
         logits: torch.Tensor = self._model(input_ids=ids, **options).logits
-        if not self._keep:
+        if not self._can_leave_out:
             logits = logits[:, -width:][:, start:stop]
         return logits.to(self.columns.device)
 
-    def _self_test(self, first: Item) -> str:
-        """Why the own head is not to be used; empty when it agrees with the model."""
+    def _self_test(self, head: Head, first: Item) -> str:
+        """Return why the own head is not to be used; empty if the model agrees."""
         ids = torch.from_numpy(first.ids[None, :SELF_TEST_TOKENS].astype(np.int64))
-        ids = ids.to(self.device)
-        assert self._head is not None
-        hidden = self._body(input_ids=ids, use_cache=False)[0][0]
-        ours = self._head.logits(hidden.to(self.columns.device))
-        theirs = self._model(input_ids=ids, use_cache=False).logits[0]
-        theirs = theirs.to(ours.device)[:, : self.columns.vocabulary]
-        if theirs.shape != ours.shape:
+        ids = ids.to(self.device)  # (1, t)
+        hidden = self._body(input_ids=ids, use_cache=False)[0][0]  # (t, H)
+        head_logits = head.logits(hidden.to(self.columns.device))  # (t, V)
+        model_logits = self._model(input_ids=ids, use_cache=False).logits[0]
+        model_logits = model_logits.to(head_logits.device)
+        model_logits = model_logits[:, : self.columns.vocabulary]  # (t, V)
+        if model_logits.shape != head_logits.shape:
             return "its forward gives logits of another shape than its head"
-        size = float(theirs.float().abs().max())
-        # Half precision rounds the model's logits, not ours.
-        bound = 1e-4 if theirs.dtype == torch.float32 else 0.02
-        apart = float((theirs.float() - ours).abs().max())
-        if not np.isfinite(size) or apart <= bound * max(size, 1.0):
+
+        # Half precision rounds the model's logits, not those of the head here.
+        bound = 1e-4 if model_logits.dtype == torch.float32 else 0.02
+        largest = float(model_logits.float().abs().max())
+        difference = float((model_logits.float() - head_logits).abs().max())
+        if not np.isfinite(largest) or difference <= bound * max(largest, 1.0):
             return ""
-        return f"its logits differ from its head's by {apart:.2g}"
+        return f"its logits differ from its head's by {difference:.2g}"
 
 
 def unwrapped(model: torch.nn.Module) -> PreTrainedModel:
@@ -292,7 +377,9 @@ def unwrapped(model: torch.nn.Module) -> PreTrainedModel:
 def own_head(
     base: PreTrainedModel, *, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor | None, Transform] | str:
-    """Weight, bias and transform of a head that may be applied here, or why not.
+    """Return weight, bias and transform of a head that may be applied here.
+
+    Where it may not, return the reason.
 
     Parameters
     ----------
@@ -301,18 +388,19 @@ def own_head(
     rows
         Rows that its vocabulary has.
     """
-    kind = type(base).__name__
+    class_name = type(base).__name__
     config = base.config
-    if kind in PLAIN_HEADS:
+    if class_name in PLAIN_HEADS:
         transform = Transform()
-    elif kind in CAPPED_HEADS:
+    elif class_name in CAPPED_HEADS:
         transform = Transform(softcap=config.final_logit_softcapping)
-    elif kind in MULTIPLIED_HEADS:
+    elif class_name in MULTIPLIED_HEADS:
         transform = Transform(float(base.logit_scale))
-    elif kind in DIVIDED_HEADS:
+    elif class_name in DIVIDED_HEADS:
         transform = Transform(1 / float(config.logits_scaling))
     else:
-        return f"no head is known for {kind}"
+        return f"no head is known for {class_name}"
+
     head = base.get_output_embeddings()
     if type(head) is not torch.nn.Linear:
         return "its output head is adapted or quantised"
@@ -322,17 +410,24 @@ def own_head(
         return "its body is not where its class says"
     if head.weight.shape[0] != rows:
         return "its output head has another number of rows than its vocabulary"
+
     weight = weight_of(head)
     assert weight is not None
     return weight, weight_of(head, "bias"), transform
 
 
 def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Token ids padded on the right, and their mask where anything was padded."""
-    parts = [torch.from_numpy(row.astype(np.int64)) for row in rows]
-    ids = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
-    lengths = torch.tensor([len(row) for row in rows])
-    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+    """Return token ids padded on the right, and their mask.
+
+    Returns
+    -------
+    tuple
+        Shapes ``(B, T)``, int64; the mask is ``None`` where nothing was padded.
+    """
+    tensors = [torch.from_numpy(row.astype(np.int64)) for row in rows]
+    ids = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)  # (B, T)
+    lengths = torch.tensor([len(row) for row in rows])  # (B,)
+    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()  # (B, T)
     return ids, None if bool(mask.all()) else mask
 
 
@@ -346,8 +441,21 @@ def check_finite(values: np.ndarray, *, where: str) -> None:
         )
 
 
-def _places(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
-    """Indices in a flat batch: ``lengths[i]`` positions from ``first`` on of row i."""
-    index = torch.arange(width).expand(len(lengths), -1)
-    inside = (index >= first) & (index < first + lengths[:, None])
-    return inside.flatten().nonzero()[:, 0]
+def _flat_positions(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
+    """Return which positions count, as indices into a flattened batch.
+
+    Parameters
+    ----------
+    lengths
+        Shape ``(B,)``: of row i the positions ``first`` to ``first + lengths[i]``.
+    width
+        Positions of each row of the batch that is flattened, ``(B * width,)``.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape ``(sum(lengths),)``, int64, row after row.
+    """
+    position = torch.arange(width).expand(len(lengths), -1)  # (B, width)
+    is_counted = (position >= first) & (position < first + lengths[:, None])
+    return is_counted.flatten().nonzero()[:, 0]
