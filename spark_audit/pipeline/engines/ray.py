@@ -52,8 +52,10 @@ class Remote(Store):
     def flush(self) -> None:
         """Put pending rows, with what a reader must know of them, with the others."""
         if self._pending:
-            self.parts.append((self._pending, self._remarks))
-            self._pending, self._pending_tokens, self._remarks = {}, 0, []
+            self.parts.append((self._pending, self._pending_remarks))
+            self._pending = {}
+            self._pending_tokens = 0
+            self._pending_remarks = []
 
 
 def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Result:
