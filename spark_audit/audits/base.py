@@ -606,13 +606,16 @@ def guard(
     says: str,
     facts: Mapping[str, Fact],
     *,
+    further: Sequence[str] = (),
     passed: bool | None = None,
     checkpoint: str = "",
-    further: Sequence[str] = (),
 ) -> Guard:
     """Return a guard, by default a warning, whose sentence is ``guard.SAYS``.
 
-    ``further`` are the keys of the sentences that follow it, without ``guard.``, too.
+    Parameters
+    ----------
+    further
+        Keys of the sentences that follow, each without ``guard.``, too.
     """
     return Guard(
         name=name,

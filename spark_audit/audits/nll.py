@@ -109,8 +109,14 @@ class NLL(Audit):
         pooled = [r for r in rows if r.group == "pooled" and r.value is not None]
         for name in dict.fromkeys(row.checkpoint for row in pooled):
             levels = [row for row in pooled if row.checkpoint == name]
-            facts = {"levels": levels}
-            findings.append(Finding.on(levels[0], "moved", "nll.levels", facts=facts))
+            level_finding = Finding.on(
+                levels[0],
+                "moved",
+                "nll.levels",
+                facts={"levels": levels},
+                further=["nll.levels_further"] if len(levels) > 2 else [],
+            )
+            findings.append(level_finding)
         for row in contrasts:
             if row.group == "pooled":
                 says = f"nll.change_{row.direction(up='less', down='more')}"

@@ -19,6 +19,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, BASE
 from spark_audit.results import AuditResult, Contrast, Finding, Row, grouped
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.estimate import Estimate
@@ -264,30 +265,109 @@ def _findings(
             continue
 
         sigmas = list(dict.fromkeys(row.of for row in pooled))
+        says = "noise.probabilities" if pii else "noise.probabilities_of_other"
+        further = []
+        if len(pii) > 1:
+            further.append("noise.identifiers_further")
+        if pii and other:
+            further.append("noise.other")
+        elif len(other) > 1:
+            further.append("noise.other_further")
         yield Finding.on(
             pooled[0],
             "moved",
-            "noise.probabilities",
+            says,
             facts={"pii": pii, "other": other, "sigmas": sigmas},
+            further=further,
         )
         if gaps:
-            yield Finding.on(
-                gaps[0],
-                "moved",
-                "noise.gaps",
-                facts={"gaps": gaps, "trained": name != BASE},
-            )
+            yield _gap_finding(gaps, is_trained=name != BASE)
 
     of_whole = (row for row in contrasts if row.group == "pooled")
     changes = grouped(of_whole, lambda row: (row.checkpoint, row.baseline))
     for (name, baseline), rows_of_pair in changes.items():
-        yield Finding(
-            audit="noise",
-            checkpoint=name,
-            claim="moved",
-            says="noise.changes",
-            facts={"baseline": baseline, "changes": rows_of_pair},
-        )
+        yield _change_finding(name, baseline, rows_of_pair)
 
     if BASE not in names:
         yield Finding.not_tested("noise", "noise.no_null")
+
+
+def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
+    """Return the finding on the gaps of one checkpoint, one gap for each scale.
+
+    Where the untrained model has a gap, too, that of a trained one is compared with it,
+    and not with 0.
+    """
+    sigmas = _sigmas_by_outcome(gaps)
+    facts: dict[str, Fact] = {"gaps": gaps, "trained": is_trained}
+    facts |= {f"{outcome}_at": at for outcome, at in sigmas.items()}
+
+    further = []
+    if len(gaps) > 1:
+        further.append("noise.gaps_further")
+    if is_trained and any(gap.null is not None for gap in gaps):
+        further.append("noise.untrained")
+    else:
+        for outcome in ("more", "less", "alike"):
+            if sigmas[outcome]:
+                further.append(f"noise.lose_{outcome}")
+    if sigmas["unknown"]:
+        further.append("noise.not_estimable")
+    if sigmas["insensitive"]:
+        further.append("noise.insensitive")
+    return Finding.on(gaps[0], "moved", "noise.gaps", facts=facts, further=further)
+
+
+def _change_finding(name: str, baseline: str, changes: Sequence[Contrast]) -> Finding:
+    """Return the finding on the changes of the gap, one change for each scale."""
+    sigmas = _sigmas_by_outcome(changes)
+    facts: dict[str, Fact] = {"baseline": baseline, "changes": changes}
+    facts |= {f"{outcome}_at": at for outcome, at in sigmas.items()}
+
+    says = "noise.changes"
+    if changes[0].value is None:
+        says = "noise.changes_missing"
+    further = []
+    if len(changes) > 1:
+        further.append("noise.changes_further")
+    if sigmas["alike"]:
+        further.append("noise.not_detected")
+    if sigmas["unknown"]:
+        further.append("noise.not_estimable")
+    if sigmas["insensitive"]:
+        further.append("noise.insensitive")
+    return Finding(
+        audit="noise",
+        checkpoint=name,
+        claim="moved",
+        says=says,
+        further=further,
+        facts=facts,
+    )
+
+
+def _sigmas_by_outcome(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the scales of rows by where their intervals lie.
+
+    ``insensitive``: both kinds of tokens lose nearly all probability. ``unknown``:
+    there is no interval. ``alike``: it contains 0. ``more`` and ``less``: it lies above
+    0, and below.
+    """
+    sigmas: dict[str, list[str]] = {
+        "insensitive": [],
+        "unknown": [],
+        "alike": [],
+        "more": [],
+        "less": [],
+    }
+    for row in rows:
+        if row.status == "insensitive":
+            outcome = "insensitive"
+        elif row.value is None or row.low is None or row.high is None:
+            outcome = "unknown"
+        elif row.low <= 0 <= row.high:
+            outcome = "alike"
+        else:
+            outcome = "more" if row.value > 0 else "less"
+        sigmas[outcome].append(row.of)
+    return sigmas

@@ -213,7 +213,10 @@ class Rank(Audit):
         shares = pd.DataFrame(won[:, train.index].T).groupby(train.to_numpy()).mean()
         most = dict(zip(evidence.checkpoints, shares.max(), strict=True))
         if names := [name for name, share in most.items() if share > TIES_MATTER]:
-            findings.append(Finding.not_tested("rank", "rank.ties", names=names))
+            ties = Finding.not_tested(
+                "rank", "rank.ties", further=["rank.ties_advice"], names=names
+            )
+            findings.append(ties)
         return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
@@ -263,11 +266,15 @@ def _rank_findings(
             continue
         base = None if name == BASE else known.get((BASE, *place[1:]))
         facts, says = {"top1": known[place], "base": base}, "rank.top1_all"
+        compared = ["base"]
         if of == "pii":
             facts["median"] = known.get((name, "rank_median", of))
+            facts["control"] = known.get((name, "top1_rate", "control"))
             facts["memory"] = known.get((name, "top1_memory", "pii_all"))
             says = "rank.top1"
-        yield Finding.on(known[place], "moved", says, facts=facts)
+            compared = ["median", "control", "base", "memory"]
+        further = [f"rank.{fact}" for fact in compared if facts[fact] is not None]
+        yield Finding.on(known[place], "moved", says, facts=facts, further=further)
     changes = {
         (row.checkpoint, row.baseline, row.of): row
         for row in contrasts
@@ -276,5 +283,12 @@ def _rank_findings(
     for (name, baseline, of), row in changes.items():
         if of == "pii":
             facts = {"change": row, "control": changes.get((name, baseline, "control"))}
-            says = f"rank.change_{row.direction(up='away', down='towards')}"
-            yield Finding.on(row, "moved", says, facts=facts)
+            direction = row.direction(up="away", down="towards")
+            control = facts["control"]
+            further = []
+            if direction in ("away", "towards") and control and control.value:
+                side = "away" if control.value > 0 else "towards"
+                further.append(f"rank.control_{side}")
+            yield Finding.on(
+                row, "moved", f"rank.change_{direction}", facts=facts, further=further
+            )

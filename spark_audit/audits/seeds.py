@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import scipy
@@ -278,25 +278,56 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     )
 
 
-def _claim(row: Row, drift: Contrast | None) -> tuple[Claim, str]:
-    """What a headline claims, and the key of how it is read.
+class Conclusion(NamedTuple):
+    """What a headline claims, and the keys of its sentences (without ``seeds.``)."""
 
-    ``drift`` is that of low-sensitivity text between the two sides of a contrast.
+    claim: Claim
+    says: str
+    further: tuple[str, ...] = ()
+
+
+def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
+    """Return what a headline over sources and seeds claims; the first match wins.
+
+    ======================================  ==============  =========================
+    row                                     claim           sentence
+    ======================================  ==============  =========================
+    no value                                not tested      missing
+    no contrast, of memory                  as memory says  memory
+    no contrast, of another metric          moved           headline
+    contrast without an interval            nothing shown   headline of the change
+    contrast whose interval contains 0      nothing shown   still
+    drift of other text is not known        nothing shown   drift unknown
+    drift of other text explains as much    nothing shown   drift unequal
+    contrast above 0, below 0               moved           less, more likely
+    ======================================  ==============  =========================
+
+    Parameters
+    ----------
+    drift
+        That of low-sensitivity text between the two sides of a contrast.
     """
+    is_contrast = isinstance(row, Contrast)
     if row.value is None:
-        return "not_tested", "headline"
-    if not isinstance(row, Contrast):
-        memory = row.metric == "memory"
-        return (memory_claim(row), "memory") if memory else ("moved", "headline")
+        return Conclusion("not_tested", "missing_change" if is_contrast else "missing")
+
+    if not is_contrast:
+        if row.metric == "memory":
+            return Conclusion(memory_claim(row), "memory")
+        return Conclusion("moved", "headline")
+
     if row.ends is None:
-        return "nothing_shown", "headline"
+        return Conclusion("nothing_shown", "headline_change")
     if row.ends[0] <= 0 <= row.ends[1]:
-        return "nothing_shown", "did_still"
+        return Conclusion("nothing_shown", "did_still", ("mean",))
     if drift is None or drift.value is None:
-        return "nothing_shown", "did_drift_unknown"
+        return Conclusion("nothing_shown", "did_drift_unknown", ("mean",))
     if unlike_drift(row.value, drift.value, drift.low, drift.high):
-        return "nothing_shown", "did_drift_unequal"
-    return "moved", "did_less" if row.ends[0] > 0 else "did_more"
+        further = ("drift_causes", "mean")
+        return Conclusion("nothing_shown", "did_drift_unequal", further)
+
+    says = "did_less" if row.ends[0] > 0 else "did_more"
+    return Conclusion("moved", says, ("drift_equal", "mean"))
 
 
 def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding]:
@@ -318,7 +349,13 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding
         if not shown or row.group != "pooled" or (against and row.metric != "did"):
             continue
         drift = drifts.get((row.checkpoint, against))
-        claim, says = _claim(row, drift)
+        conclusion = _conclusion(row, drift)
+        further = [f"seeds.{key}" for key in conclusion.further]
+        if row.value is not None and (row.low is None or row.high is None):
+            further.append("seeds.no_interval")
+        if row.status not in ("ok", "not_estimable"):
+            further.append("seeds.status")
+
         p, power, bounds = None, list[Power](), list[Bound]()
         if row.metric == "memory" and row.value is not None and row.ends is not None:
             n_seeds = seeds.get(row.checkpoint, 1)
@@ -332,9 +369,10 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding
             )
         yield Finding.on(
             row,
-            claim,
-            f"seeds.{says}",
+            conclusion.claim,
+            f"seeds.{conclusion.says}",
             facts={"figure": row, "drift": drift},
+            further=further,
             p=p,
             power=power,
             bounds=bounds,

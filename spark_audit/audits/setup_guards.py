@@ -73,8 +73,25 @@ Units = Mapping[str, Sequence[tuple[tuple[int, int], tuple[object, ...]]]]
 """Tokens and :data:`UNIT_FACTS` of the identifiers of each row without a canary."""
 
 
-Facts = Mapping[str, Fact]
-"""Why a guard fails; empty: it does not."""
+class Fault(NamedTuple):
+    """Why a setup guard fails: the keys of its sentences, and their facts."""
+
+    says: str
+    facts: Mapping[str, Fact]
+    further: Sequence[str] = ()
+
+
+class Check(NamedTuple):
+    """A setup guard, the checkpoint that it was asked of, and its fault if it fails."""
+
+    name: str
+    checkpoint: str
+    fault: Fault | None
+
+
+def _base_is_checkpoint(same: str) -> Fault:
+    """Return that base and checkpoint have the same weights, or the same scores."""
+    return Fault("base_is_checkpoint", {"same": same})
 
 
 def setup_guards(
@@ -94,44 +111,55 @@ def setup_guards(
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
     units = _units(manifest)
-    tested = list[tuple[str, str, Facts]]()
+    checks = list[Check]()
     fits = dict[str, dict[str, Memory]]()
     base, base_units, given = tables.get(BASE, {}).get(Pass()), None, set[str]()
     if base is not None:
         base_units = _scored(base, None, manifest, units)
         given = set(base_units["key"][base_units["won"]])
-        tested.append((BASE_READ, BASE, _base_gives(base_units)))
+        checks.append(Check(BASE_READ, BASE, _base_gives(base_units)))
 
     for name, place in names.items():
         if name == BASE:
             continue
         if place in weights and weights[place] == weights.get(BASE):
-            tested.append((BASE_READ, name, {"same": "weights"}))
+            checks.append(Check(BASE_READ, name, _base_is_checkpoint("weights")))
             continue
         if (table := tables[place].get(Pass())) is None:
             continue
         own = _scored(table, base, manifest, units)
         if own["apart"].max() <= REPRODUCED:
-            tested.append((BASE_READ, name, {"same": "scores"}))
+            checks.append(Check(BASE_READ, name, _base_is_checkpoint("scores")))
             continue
 
         unknown = _with_names_of_base(own[~own["key"].isin(given)], base_units)
         back = _held_out_back(unknown)
         same = own[own["trained"] == (own["split"] == "train")]
         parts = (same[same["kind"] == kind] for kind in ("identifier", "text"))
-        if not back and any(map(_learned_the_others, parts)):
+        if back is None and any(map(_learned_the_others, parts)):
             # Held-out rows became likelier since the base, and trained ones did not.
-            back = {"swapped": True}
+            back = Fault(
+                "sides_swapped",
+                {"swapped": True},
+                further=["sides_likelier", "sides_likelier_asked"],
+            )
         broken = _broken(name, own, manifest.reference.usable_vocab)
-        tested += [(HELD_OUT_BACK, name, back), (BROKEN, name, broken)]
+        checks += [Check(HELD_OUT_BACK, name, back), Check(BROKEN, name, broken)]
         # Further training on other rows hides what was learned before.
         if CheckpointName.parse(name).derived != RELEARN:
             fits[name] = fits_of_parts(table, base, manifest)
 
     failed = [
-        guard(name, name, facts, passed=False, checkpoint=checkpoint)
-        for name, checkpoint, facts in tested
-        if facts
+        guard(
+            check.name,
+            check.fault.says,
+            check.fault.facts,
+            further=check.fault.further,
+            passed=False,
+            checkpoint=check.checkpoint,
+        )
+        for check in checks
+        if check.fault is not None
     ]
     return [*supervision_guards(manifest), *failed, *trained_rows_guards(fits)]
 
@@ -274,15 +302,22 @@ def _with_names_of_base(spans: pd.DataFrame, base: pd.DataFrame | None) -> pd.Da
     return spans.assign(rate=rate)
 
 
-def _held_out_back(spans: pd.DataFrame) -> Facts:
+def _held_out_back(spans: pd.DataFrame) -> Fault | None:
     """That unguessable held-out identifiers come back which the base does not give."""
     held, trained = _sides(spans)
     if _guess_p(held) >= ALARM:
-        return {}
-    facts = {"held_out": Hits(count=held.n_hits, of=held.n_clusters)}
+        return None
+    held_out_hits = Hits(count=held.n_hits, of=held.n_clusters)
     if trained.n_clusters and _more(held, trained) < ALARM:
-        facts["trained"] = Hits(count=trained.n_hits, of=trained.n_clusters)
-    return facts
+        trained_hits = Hits(count=trained.n_hits, of=trained.n_clusters)
+        return Fault(
+            "sides_swapped",
+            {"held_out": held_out_hits, "trained": trained_hits},
+            further=["sides_reproduced", "sides_asked"],
+        )
+    return Fault(
+        "held_out_back", {"held_out": held_out_hits}, further=["held_out_asked"]
+    )
 
 
 def _learned_the_others(part: pd.DataFrame) -> bool:
@@ -308,27 +343,27 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
     return bool(max(p, ranked) < ALARM / 2)
 
 
-def _base_gives(spans: pd.DataFrame) -> Facts:
+def _base_gives(spans: pd.DataFrame) -> Fault | None:
     """That the base writes out trained identifiers, and no held-out ones.
 
     Of names nothing follows: it may know persons of either side.
     """
     held, trained = _sides(spans[spans["guess"] != "name"])
     if not held.n_clusters or held.n_hits or _guess_p(trained) >= ALARM:
-        return {}
+        return None
     if _more(trained, held) >= 10 * ALARM:
-        return {}
+        return None
     hits = Hits(count=trained.n_hits, of=trained.n_clusters)
-    return {"trained": hits, "held_out": held.n_clusters}
+    return Fault("base_read_rows", {"trained": hits, "held_out": held.n_clusters})
 
 
-def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Facts:
+def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | None:
     """That plain text is as unlikely as by guessing, or far less likely than before."""
     chance, low = math.log(max(vocabulary, 2)), units[units["kind"] == "low"]
     # Not a number: no such text was scored, and nothing is concluded.
     nll, of_base = low[["nll", "base"]].sum() / low["n_tokens"].sum()
     if not (nll > chance or nll - of_base > WORSE):
-        return {}
+        return None
     n_clusters = units["cluster"][units["kind"] == "text"].nunique()
 
     def row(checkpoint: str, value: float) -> Row:
@@ -341,7 +376,11 @@ def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Facts:
             clusters=n_clusters,
         )
 
-    return {"plain_text": row(name, nll), "base": row(BASE, of_base), "chance": chance}
+    return Fault(
+        "broken_model",
+        {"plain_text": row(name, nll), "base": row(BASE, of_base), "chance": chance},
+        further=["broken_model_compared"],
+    )
 
 
 def faults(guards: Iterable[Guard], name: str) -> list[Guard]:

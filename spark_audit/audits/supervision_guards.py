@@ -49,9 +49,15 @@ def supervision_guards(manifest: Manifest) -> list[Guard]:
             "without_loss": without_loss,
             "n_cut_off": n_cut_off,
         }
-        failed.append(
-            guard(CANARY_WITHOUT_LOSS, CANARY_WITHOUT_LOSS, canary_facts, passed=False)
+        reason = "canary_cut_off" if n_cut_off else "canary_masked"
+        without_loss_guard = guard(
+            CANARY_WITHOUT_LOSS,
+            CANARY_WITHOUT_LOSS,
+            canary_facts,
+            further=[reason],
+            passed=False,
         )
+        failed.append(without_loss_guard)
     return failed
 
 

@@ -59,10 +59,15 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
             "p": p,
             "limit": MAX_P_BETTER_FIT,
         }
+        says, further = TRAINED_ROWS_FIT, list[str]()
+        if not fits_better:
+            says = "trained_rows_fit_asked"
+            further = ["trained_rows_fit_advice", "trained_rows_fit_alike"]
         guards[checkpoint] = guard(
             TRAINED_ROWS_FIT,
-            TRAINED_ROWS_FIT,
+            says,
             facts,
+            further=further,
             passed=True if fits_better else None,
             checkpoint=checkpoint,
         )

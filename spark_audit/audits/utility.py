@@ -241,7 +241,8 @@ class Utility(OfSeries):
         if not every:
             units = evidence.units[["task", "reason"]].itertuples(index=False)
             tasks = list(dict.fromkeys(f"{task} {reason}" for task, reason in units))
-            findings = [Finding.not_tested("utility", "utility.nothing", tasks=tasks)]
+            says = "utility.nothing" if tasks else "utility.nothing_scored"
+            findings = [Finding.not_tested("utility", says, tasks=tasks)]
         matrices = [r for item in every.items() for r in _matrix_records(*item)]
         facts = evidence.facts
         guards = []
@@ -422,7 +423,16 @@ def finding(series: Series, rows: Sequence[Row]) -> Finding:
         "transfer": bwt,
         "transfer_is": "missing" if bwt.value is None else ways[side_of(bwt)],
     }
-    return Finding.on(last, "moved", "utility.accuracy", facts=facts)
+    further = []
+    if last.null is not None:
+        further.append("utility.common_response")
+    if side in (-1, 0):
+        further.append(f"utility.null_{against[side]}")
+    further.append(f"utility.transfer_{facts['transfer_is']}")
+    says = (
+        "utility.accuracy" if len(series.tasks) > 1 else "utility.accuracy_of_one_task"
+    )
+    return Finding.on(last, "moved", says, facts=facts, further=further)
 
 
 Drawer: TypeAlias = Callable[..., np.ndarray]

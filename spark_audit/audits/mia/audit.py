@@ -404,7 +404,13 @@ def judged_scores(
         if is_lower:
             auc = Membership.row(estimate, name, "auc", attack)
             facts: dict[str, Fact] = {"auc": auc, "attack": attack}
-            judged.add("scores of other tools", "outside", facts, checkpoint=name)
+            judged.add(
+                "scores of other tools",
+                "outside",
+                facts,
+                further=["outside_reversed"],
+                checkpoint=name,
+            )
             record["note"] = render("mia.reversed", attack=attack)
         rising = 1.0 if p is None or moved <= 0 else p
         says = "confounded" if above.told and rising < 0.05 else "not shown"

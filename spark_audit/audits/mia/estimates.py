@@ -190,14 +190,16 @@ class AboveTexts:
         ----------
         row
             The figure of the score.
+        further
+            Keys of the sentences that follow.
         """
         excess = self.difference
         return Finding.on(
             row,
             claim,
             says,
-            further=further,
             facts=facts,
+            further=further,
             metric=f"auc{EXCESS}",
             value=excess.value,
             low=excess.low,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -93,12 +93,20 @@ class Findings:
         says: str,
         facts: Mapping[str, Fact],
         *,
+        further: Sequence[str] = (),
         passed: bool | None = None,
         checkpoint: str = "",
     ) -> None:
-        """Add a guard, by default a warning."""
-        made = guard(name, f"mia.{says}", facts, passed=passed, checkpoint=checkpoint)
-        self.guards.append(made)
+        """Add a guard, by default a warning, whose sentences are ``guard.mia.KEY``."""
+        added = guard(
+            name,
+            f"mia.{says}",
+            facts,
+            further=[f"mia.{key}" for key in further],
+            passed=passed,
+            checkpoint=checkpoint,
+        )
+        self.guards.append(added)
 
     def of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
         """Status and notes that a score's figures, or changes of them, must bear."""
@@ -141,12 +149,16 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
         "others": others,
         "fewest": score_tables.MIN_MEMBERS_FOR_AUC,
     }
-    told |= {"tasks": facts["task"].nunique(), "seen": None}
+    n_tasks = facts["task"].nunique()
+    told |= {"tasks": n_tasks, "seen": None}
+    says = "rows_of_one_task" if n_tasks == 1 else "rows"
+    further = "rows_too_few"
     if least > 1:
         share = (members + others + 1) / (12 * members * others)
         told["seen"] = 2.8 * float(np.sqrt(share))
+        further = "rows_detect"
     passed = False if least < 2 else True if least >= FEW_ROWS else None
-    found.add("rows", "rows", told, passed=passed)
+    found.add("rows", says, told, further=[further], passed=passed)
 
 
 def _blind_guard(found: Findings, facts: pd.DataFrame) -> None:
@@ -191,7 +203,9 @@ def _duplicates(found: Findings, rows: int) -> None:
     passed = False if blurred else None if known else True
     values: dict[str, Fact] = {"left": left, "blurred": blurred}
     values["removed"] = found.alone["duplicates_removed"]
-    found.add(name, "duplicates", values, passed=passed)
+    says = "duplicates" if known else "duplicates_none"
+    further = ["duplicates_pull"] if blurred else []
+    found.add(name, says, values, further=further, passed=passed)
 
 
 def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
@@ -199,10 +213,18 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
     if p is None:
         found.add("label balance", "labels_missing", {})
         return
+    further: list[str] = []
     if p < 0.01:
         found.void["response"] = ("invalid", LABELS)
+        further.append("labels_void")
     passed = False if p < 0.01 else None if p < 0.05 else True
-    found.add("label balance", "labels", {"p": p, "void": p < 0.01}, passed=passed)
+    found.add(
+        "label balance",
+        "labels",
+        {"p": p, "void": p < 0.01},
+        further=further,
+        passed=passed,
+    )
 
 
 def _covariates(found: Findings, facts: pd.DataFrame) -> None:
@@ -238,10 +260,15 @@ def _untrained(found: Findings) -> None:
         auc = Row.of_estimate(
             estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
         )
+        further: list[str] = []
+        if not holds:
+            every_score = ["untrained_every"] if attack == "loss" else []
+            further = ["untrained_apart", *every_score, "untrained_claims"]
         found.add(
             "untrained model",
             "untrained",
             {"auc": auc, "holds": holds},
+            further=further,
             passed=holds,
             checkpoint=BASE,
         )

@@ -158,6 +158,7 @@ class ScoreTest:
         self,
         claim: Claim,
         *,
+        further: Sequence[str],
         facts: Mapping[str, Fact],
         p: float,
         over: tuple[float, float],
@@ -168,13 +169,21 @@ class ScoreTest:
         bounds = self.bounds(over)
         if self.above is not None:
             return self.above.finding(
-                self.row, claim, says, facts=facts, p=p, power=power, bounds=bounds
+                self.row,
+                claim,
+                says,
+                facts=facts,
+                p=p,
+                power=power,
+                bounds=bounds,
+                further=further,
             )
         return Finding.on(
             self.row,
             claim,
             says,
             facts=facts,
+            further=further,
             unit="AUC",
             p=p,
             power=power,
@@ -203,6 +212,29 @@ class ScoreTest:
             most=null + direction * 0.5,
             over=over_changes,
         )
+
+    @property
+    def says(self) -> str:
+        """The key of the sentence on its figure and on what it is compared with."""
+        if self.above is None:
+            return "mia.change" if isinstance(self.row, Contrast) else "mia.level"
+        side = "above" if self.more else "below"
+        bar = "chance" if self.above.is_bar_chance else "texts"
+        return f"mia.{side}_{bar}"
+
+    def remarks(self, n_rows: int) -> list[str]:
+        """Return keys of what readers must know of its test.
+
+        Parameters
+        ----------
+        n_rows
+            Rows that are judged: where some lack a score, that is said.
+        """
+        if self.above is None:
+            return ["mia.no_texts"]
+        if self.above.difference.n < n_rows:
+            return ["mia.rows_of_both"]
+        return []
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -247,9 +279,19 @@ def _concluded(
             )
     void = sorted(a for a, row in aucs.items() if row.status not in USABLE)
     untested = sorted({*aucs} - {*tests, *void})
+    unused: list[str] = []
+    if void:
+        unused.append("mia.void")
+    if untested:
+        unused.append("mia.untested")
     if not tests:
         finding = Finding.not_tested(
-            "mia", "mia.no_score", checkpoint=name, void=void, untested=untested
+            "mia",
+            "mia.no_score",
+            checkpoint=name,
+            further=unused,
+            void=void,
+            untested=untested,
         )
         return finding, {}
 
@@ -262,18 +304,34 @@ def _concluded(
         "members": members,
         "others": len(judged.facts) - members,
     }
+    further: list[str] = []
     claim: Claim = "nothing_shown"
     if detected := [attack for attack in tests if needed[attack] < 0.05]:
         claim, best = "membership", _shown_of(detected, tests)
     elif apart := [a for a in tests if moved[a] < 0.05 and tests[a].told]:
         claim, best = "confounded", _shown_of(apart, tests)
         facts["differ_before"] = best in judged.apart
+        further.append(
+            "mia.differ_before" if best in judged.apart else "mia.texts_differ"
+        )
     else:
         best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
         facts |= {"p": needed[best], "duplicates": ALL_ROWS in judged.void}
+        further.append("mia.stronger")
+        if ALL_ROWS in judged.void:
+            further.append("mia.duplicates")
     test = tests[best]
     facts |= test.facts
-    return test.finding(claim, facts=facts, p=min(needed.values()), over=over), tests
+    if len(tests) > 1:
+        further.append("mia.choice")
+    finding = test.finding(
+        claim,
+        further=[test.says, *further, *test.remarks(len(judged.facts)), *unused],
+        facts=facts,
+        p=min(needed.values()),
+        over=over,
+    )
+    return finding, tests
 
 
 def _corrected(
