@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from spark_audit.data.canaries import RANKED, canary_ranges
+from spark_audit.data.canaries import RANKED, Ranked, canary_ranges
 from spark_audit.data.canary_candidates import NO_CANDIDATES, Encode, candidates
 from spark_audit.data.examples import Canary, Example, Part
 from spark_audit.errors import InputError
@@ -62,7 +62,7 @@ def canary_sets(
 def _canary_record(
     canary: Canary,
     parts: dict[Part, str],
-    part: Part,
+    part: Ranked,
     contexts: Sequence[layout.ManifestLayout],
     *,
     settings: ManifestSettings,

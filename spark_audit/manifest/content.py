@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -26,10 +25,6 @@ from spark_audit.manifest.schema import (
 )
 from spark_audit.provenance import canonical_json
 
-if TYPE_CHECKING:
-    pass
-
-
 MANIFEST_PARTS: Mapping[str, type[Any]] = {
     "examples": ManifestExample,
     "pairs": ManifestPair,
@@ -41,22 +36,27 @@ MANIFEST_PARTS: Mapping[str, type[Any]] = {
 
 
 def digest(content: JsonObject) -> str:
-    """SHA-256 of canonical JSON without ``digest`` and ``name``, in hex."""
-    kept = {k: v for k, v in content.items() if k not in ("digest", "name")}
-    found = hashlib.sha256()
-    for piece in canonical_pieces(kept):
-        found.update(piece)
-    return found.hexdigest()
+    """Return SHA-256 of canonical JSON without ``digest`` and ``name``, in hex."""
+    hashed = {
+        name: value for name, value in content.items() if name not in ("digest", "name")
+    }
+    sha256 = hashlib.sha256()
+    for piece in canonical_pieces(hashed):
+        sha256.update(piece)
+    return sha256.hexdigest()
 
 
 def canonical_pieces(content: JsonObject) -> Iterator[bytes]:
-    """Canonical JSON of a content, piece by piece."""
-    for k, key in enumerate(sorted(content)):
-        yield (b"," if k else b"{") + canonical_json(key) + b":"
-        value = content[key]
-        yield from (
-            value.pieces() if isinstance(value, Records) else [canonical_json(value)]
-        )
+    """Yield canonical JSON of a content, piece by piece."""
+    separator = b"{"
+    for name in sorted(content):
+        yield separator + canonical_json(name) + b":"
+        value = content[name]
+        if isinstance(value, Records):
+            yield from value.pieces()
+        else:
+            yield canonical_json(value)
+        separator = b","
     yield b"}"
 
 
@@ -70,19 +70,21 @@ def seal(content: JsonObject) -> Manifest:
 
 
 def _tables(content: JsonObject) -> dict[str, Records[Any]]:
-    """The long lists of a content that are lists or iterables, packed.
+    """Return the long lists of a content that are lists or iterables, packed.
 
     Raises
     ------
     ValueError, RecursionError
         If one cannot be written as JSON.
     """
-    return {
-        name: held if isinstance(held, Records) else Records.of(kind, held, name=name)
-        for name, kind in MANIFEST_PARTS.items()
-        if isinstance(held := content.get(name), Iterable)
-        and not isinstance(held, str | Mapping)
-    }
+    tables: dict[str, Records[Any]] = {}
+    for name, kind in MANIFEST_PARTS.items():
+        records = content.get(name)
+        if isinstance(records, Records):
+            tables[name] = records
+        elif isinstance(records, Iterable) and not isinstance(records, str | Mapping):
+            tables[name] = Records.of(kind, records, name=name)
+    return tables
 
 
 def checked_content(content: JsonObject, *, where: str) -> Manifest:
@@ -108,66 +110,127 @@ def checked_content(content: JsonObject, *, where: str) -> Manifest:
 
 
 def check_joined(manifest: Manifest) -> None:
-    """What names an example names one that is here, and a place in it.
+    """Check that what names an example names one that is here, and a place in it.
 
     Raises
     ------
     ValueError
         With the part that does not fit.
     """
-    whole = manifest.redacted_from is None
-    # Letters, tokens (0 where redacted) and split: an example itself takes 10 KB.
-    sizes: dict[str, tuple[int, int, str]] = {}
-    seen: dict[str, set[object]] = {}
-
-    def once(part: str, i: int, key: object) -> None:
-        if part not in seen:
-            seen.clear()  # of parts before
-        if key in seen.setdefault(part, set()):
-            raise ValueError(f"{part}.{i} stands twice")
-        seen[part].add(key)
-
-    def inside(field: str, key: str, place: Any) -> None:
-        if key not in sizes:
-            raise ValueError(f"{field} names an example that is not here")
-        at = place.char_start, place.char_end
-        check_inside(field, [at], sizes[key][0] or MAX_INTEGER)
-
-    for i, example in enumerate(manifest.examples):
-        once("examples", i, example.id)
-        letters, tokens = len(example.text), len(example.reference_unll)
-        if whole and not (letters and tokens):
-            raise ValueError(f"examples.{i} has no text or no tokens")
-        sizes[example.id] = letters, tokens, example.split
+    is_whole = manifest.redacted_from is None
+    sizes = _checked_examples(manifest, is_whole=is_whole)
     # To go through a large manifest again for its ids would take seconds.
     manifest.__dict__["by_id"] = ById(manifest.examples, sizes)
-    for i, pair in enumerate(manifest.pairs):
-        for side in (pair.pii, pair.control):
-            inside(f"pairs.{i}", pair.example, side)
-            at = side.token_start, side.token_end
-            check_inside(f"pairs.{i}", [at], sizes[pair.example][1] or MAX_INTEGER)
-            if whole and (side.nll is None or pair.distance is None):
-                raise ValueError(f"pairs.{i} has no nll or no distance")
-        once("pairs", i, (pair.example, pair.pii.token_start, pair.pii.token_end))
+
+    _check_pairs(manifest, sizes, is_whole=is_whole)
     for i, span in enumerate(manifest.unmatched):
-        inside(f"unmatched.{i}", span.example, span)
-    whose = {"canaries": attrgetter("canary_id", "part"), "twins": attrgetter("id")}
-    for part, key in whose.items():
-        for i, held in enumerate(getattr(manifest, part)):
-            once(part, i, key(held))
-            if part == "canaries" and held.pair is not None:
-                once(part, i, ("pair", held.pair, held.part, held.held_out))
-            for one in held.contexts:
-                inside(f"{part}.{i}.contexts", one.example, one)
-    for part, split in (("members", "train"), ("non_members", "test")):
-        for i, key in enumerate(getattr(manifest.membership, part)):
-            if key not in sizes or sizes[key][2] != split:
-                raise ValueError(f"membership.{part} holds no {split} row's id")
-            once(f"membership.{part}", i, key)
+        _check_place(f"unmatched.{i}", span.example, span, sizes)
+    _check_candidate_sets(manifest, sizes)
+    _check_membership(manifest, sizes)
+
+
+class _Size(NamedTuple):
+    """What is kept of an example to check others: the example itself takes 10 KB.
+
+    ``n_characters`` and ``n_tokens`` are 0 where the manifest was redacted.
+    """
+
+    n_characters: int
+    n_tokens: int
+    split: str
+
+
+class _Once:
+    """Refuses a key of a part that was given before."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self._seen: set[object] = set()
+
+    def check(self, i: int, key: object) -> None:
+        """Refuse the key of the part's record ``i`` if another has it, too."""
+        if key in self._seen:
+            raise ValueError(f"{self._part}.{i} stands twice")
+        self._seen.add(key)
+
+
+def _checked_examples(manifest: Manifest, *, is_whole: bool) -> dict[str, _Size]:
+    """Return the sizes of examples by id; refuse empty ones and ids given twice."""
+    once = _Once("examples")
+    sizes: dict[str, _Size] = {}
+    for i, example in enumerate(manifest.examples):
+        once.check(i, example.id)
+        size = _Size(
+            n_characters=len(example.text),
+            n_tokens=len(example.reference_unll),
+            split=example.split,
+        )
+        if is_whole and not (size.n_characters and size.n_tokens):
+            raise ValueError(f"examples.{i} has no text or no tokens")
+        sizes[example.id] = size
+    return sizes
+
+
+def _check_place(
+    field: str, example_id: str, place: Any, sizes: Mapping[str, _Size]
+) -> None:
+    """Refuse characters of an example that is not here, or that it does not have."""
+    if example_id not in sizes:
+        raise ValueError(f"{field} names an example that is not here")
+    characters = (place.char_start, place.char_end)
+    n_characters = sizes[example_id].n_characters or MAX_INTEGER
+    check_inside(field, [characters], n_characters)
+
+
+def _check_pairs(
+    manifest: Manifest, sizes: Mapping[str, _Size], *, is_whole: bool
+) -> None:
+    """Refuse a pair outside its example, one without figures, or one given twice."""
+    once = _Once("pairs")
+    for i, pair in enumerate(manifest.pairs):
+        field = f"pairs.{i}"
+        for side in (pair.pii, pair.control):
+            _check_place(field, pair.example, side, sizes)
+            tokens = (side.token_start, side.token_end)
+            check_inside(field, [tokens], sizes[pair.example].n_tokens or MAX_INTEGER)
+            if is_whole and (side.nll is None or pair.distance is None):
+                raise ValueError(f"{field} has no nll or no distance")
+        once.check(i, (pair.example, pair.pii.token_start, pair.pii.token_end))
+
+
+def _check_candidate_sets(manifest: Manifest, sizes: Mapping[str, _Size]) -> None:
+    """Refuse canaries and twins given twice, or outside of the examples."""
+    once = _Once("canaries")
+    for i, canary in enumerate(manifest.canaries):
+        once.check(i, (canary.canary_id, canary.part))
+        if canary.pair is not None:
+            once.check(i, ("pair", canary.pair, canary.part, canary.held_out))
+        for context in canary.contexts:
+            _check_place(f"canaries.{i}.contexts", context.example, context, sizes)
+
+    once = _Once("twins")
+    for i, twins in enumerate(manifest.twins):
+        once.check(i, twins.id)
+        for context in twins.contexts:
+            _check_place(f"twins.{i}.contexts", context.example, context, sizes)
+
+
+def _check_membership(manifest: Manifest, sizes: Mapping[str, _Size]) -> None:
+    """Refuse members that are no train rows, and non-members that are no test rows."""
+    ids_by_side = {
+        "members": (manifest.membership.members, "train"),
+        "non_members": (manifest.membership.non_members, "test"),
+    }
+    for side, (ids, split) in ids_by_side.items():
+        once = _Once(f"membership.{side}")
+        for i, example_id in enumerate(ids):
+            if example_id not in sizes or sizes[example_id].split != split:
+                raise ValueError(f"membership.{side} holds no {split} row's id")
+            once.check(i, example_id)
 
 
 def content_of(manifest: Manifest) -> dict[str, Any]:
-    """What a manifest's file holds, its long lists as tables."""
+    """Return what a manifest's file holds, its long lists as tables."""
     tables = _tables({name: getattr(manifest, name) for name in MANIFEST_PARTS})
     head = manifest.having(**dict.fromkeys(MANIFEST_PARTS, []))
     return {**head.model_dump(mode="json"), **tables}

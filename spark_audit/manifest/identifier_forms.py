@@ -52,48 +52,84 @@ Words = tuple[str, ...]
 
 
 class _Locale(NamedTuple):
-    """Faker's first and last names of one locale, each once, and both folded."""
+    """Faker's names of one locale, each once.
 
-    first: Words
-    last: Words
-    given: frozenset[str]
-    family: frozenset[str]
+    Attributes
+    ----------
+    first_names, last_names
+        As they are written.
+    folded_first, folded_last
+        The same, folded.
+    """
 
-    def holds(self, word: str) -> bool:
-        """Whether one of the lists has the word."""
-        return word.casefold() in self.given or word.casefold() in self.family
+    first_names: Words
+    last_names: Words
+    folded_first: frozenset[str]
+    folded_last: frozenset[str]
+
+    def has(self, word: str) -> bool:
+        """Return whether one of the lists has the word."""
+        folded_word = word.casefold()
+        return folded_word in self.folded_first or folded_word in self.folded_last
 
 
 def _locales() -> dict[str, _Locale]:
-    """Every locale whose names have a first and a last list."""
+    """Return every locale whose names have a first and a last list."""
+    first_fields = ("first_names", "first_names_male", "first_names_female")
+    locales = {}
+    for name, provider in providers().items():
+        first_names = _single_words(provider, *first_fields)
+        last_names = _single_words(provider, "last_names")
+        if first_names and last_names:
+            locales[name] = _Locale(
+                first_names=first_names,
+                last_names=last_names,
+                folded_first=frozenset(word.casefold() for word in first_names),
+                folded_last=frozenset(word.casefold() for word in last_names),
+            )
+    return locales
 
-    def names(provider: Any, *fields: str) -> Words:
-        held = {name for x in fields for name in strings(getattr(provider, x, ()))}
-        plain = {n for n in held if len(n) > 1 and _PIECE_OF_STRING.fullmatch(n)}
-        return tuple(sorted(n for n in plain if n[0].isalpha()))
 
-    both = ("first_names", "first_names_male", "first_names_female")
-    found = {}
-    for locale, provider in providers().items():
-        first, last = names(provider, *both), names(provider, "last_names")
-        if first and last:
-            lower = (frozenset(map(str.casefold, held)) for held in (first, last))
-            found[locale] = _Locale(first, last, *lower)
-    return found
+def _single_words(provider: Any, *fields: str) -> Words:
+    """Return the names in some lists of a provider that are a single word."""
+    names = {name for field in fields for name in strings(getattr(provider, field, ()))}
+    return tuple(
+        sorted(
+            name
+            for name in names
+            if len(name) > 1 and name[0].isalpha() and _PIECE_OF_STRING.fullmatch(name)
+        )
+    )
+
+
+class _AddressWords(NamedTuple):
+    """Words of postal addresses that stay, and endings of towns, longest first."""
+
+    fixed: frozenset[str]
+    town_endings: Words
 
 
 @lru_cache(maxsize=1)
-def _fixed() -> tuple[frozenset[str], Words]:
-    """Words of postal addresses that stay, and endings of towns, longest first."""
+def _address_words() -> _AddressWords:
+    """Return what Faker's addresses and ours have in common."""
     from faker.providers.address.en_US import Provider
 
-    lists = (Provider.street_suffixes, Provider.states_abbr, Provider.states)
-    words = {word.casefold() for held in lists for x in held for word in x.split()}
-    suffixes = sorted(Provider.city_suffixes, key=lambda x: (-len(x), x))
-    return frozenset(words | _ADDRESS_WORDS), tuple(suffixes)
+    phrases = [
+        *Provider.street_suffixes,
+        *Provider.states_abbr,
+        *Provider.states,
+    ]
+    words = {word.casefold() for phrase in phrases for word in phrase.split()}
+    town_endings = sorted(
+        Provider.city_suffixes, key=lambda ending: (-len(ending), ending)
+    )
+    return _AddressWords(
+        fixed=frozenset(words | _ADDRESS_WORDS), town_endings=tuple(town_endings)
+    )
 
 
 def _script(word: str) -> str:
+    """Return the script of a word's first letter, such as ``LATIN``."""
     return unicodedata.name(word[0], "").partition(" ")[0]
 
 
@@ -107,167 +143,248 @@ class Forms:
     """
 
     def __init__(self, identifiers: Iterable[tuple[str, str]]) -> None:
-        known = list(identifiers)
-        seen: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for type, text in known:
-            drawn = r"[0-9]" if type in WORDED else r"[0-9a-zA-Z]"
-            single = re.findall(drawn, _body(type, text))
-            seen[type, _shape(type, text)].append("".join(single))
+        # Of each format the characters that are drawn one by one, by identifier.
+        drawn_by_form: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._hosts: Counter[str] = Counter()
+        self._names: Counter[str] = Counter()
+        for type, text in identifiers:
+            is_drawn = r"[0-9]" if type in WORDED else r"[0-9a-zA-Z]"
+            drawn = re.findall(is_drawn, _body(type, text))
+            drawn_by_form[type, _shape(type, text)].append("".join(drawn))
+            if type == "EMAIL":
+                self._hosts[text.rpartition("@")[2].casefold()] += 1
+            if type == "NAME":
+                pieces = _PIECE_OF_STRING.findall(text)
+                self._names.update(piece for piece in pieces if piece[0].isalpha())
+
+        # (type, format) -> by place the characters that identifiers have there.
         self._seen = {
-            form: [sorted(set(column)) for column in zip(*held, strict=True)]
-            for form, held in seen.items()
-            if len(held) >= MIN_IDENTIFIERS_OF_FORMAT
+            form: [sorted(set(column)) for column in zip(*texts, strict=True)]
+            for form, texts in drawn_by_form.items()
+            if len(texts) >= MIN_IDENTIFIERS_OF_FORMAT
         }
-        self._hosts = Counter(
-            text.rpartition("@")[2].casefold()
-            for type, text in known
-            if type == "EMAIL"
-        )
-        self._names = Counter(
-            word
-            for type, text in known
-            if type == "NAME"
-            for word in _PIECE_OF_STRING.findall(text)
-            if word[0].isalpha()
-        )
 
     def draw(self, type: str, text: str, rng: np.random.Generator, n: int) -> list[str]:
-        """``n`` strings of an identifier's kind; they may repeat, or be itself."""
-        singles = iter(self._characters(type, text))
-        body, at, host = text.rpartition("@") if type == "EMAIL" else (text, "", "")
+        """Return ``n`` strings of an identifier's kind; they may repeat, or be it."""
+        body = _body(type, text)
         pieces = _PIECE_OF_STRING.findall(body)
-        words = self._words(type, [p for p in pieces if p[0].isalpha()])
-        if words is None:
+        word_lists = self._word_lists(
+            type, [piece for piece in pieces if piece[0].isalpha()]
+        )
+        if word_lists is None:
             return []
+
+        # One column of n draws for each word or character.
         columns: list[list[str]] = []
+        character_choices = iter(self._character_choices(type, text))
         for piece in pieces:
             if piece[0].isalpha() and type in WORDED:
-                drawn = _joined([pick(rng, part, n) for part in next(words)])
-                # In the case of the word that they stand for.
-                cased = str.lower if piece.islower() else str.upper
-                as_drawn = not (piece.islower() or piece.isupper())
-                columns.append(drawn if as_drawn else [*map(cased, drawn)])
+                parts = [pick(rng, choices, n) for choices in next(word_lists)]
+                columns.append([_in_case_of(piece, word) for word in _joined(parts)])
                 continue
-            for char in piece:
-                one = any(char in known for known in _CHARACTER_CLASSES)
-                columns.append(pick(rng, next(singles) if one else char, n))
-        if at:
+            for character in piece:
+                choices: Sequence[str] = character
+                if any(character in members for members in _CHARACTER_CLASSES):
+                    choices = next(character_choices)
+                columns.append(pick(rng, choices, n))
+
+        if type == "EMAIL" and "@" in text:
             # Digits of a host that stays are no digits of the person.
-            columns += [["@"] * n, pick(rng, self._others(host), n)]
+            host = text.rpartition("@")[2]
+            columns += [["@"] * n, pick(rng, self._host_choices(host), n)]
+
         drawn = _joined(columns)
-        card = type == "CREDIT_CARD" and luhn(re.sub(r"\D", "", text))
-        return [checked(number[:-1]) for number in drawn] if card else drawn
+        if type == "CREDIT_CARD" and luhn(re.sub(r"\D", "", text)):
+            return [checked(number[:-1]) for number in drawn]
+        return drawn
 
-    def _characters(self, type: str, text: str) -> list[Sequence[str]]:
-        """What may stand for each character that is drawn by itself."""
-        found: list[Sequence[str]] = []
+    def _character_choices(self, type: str, text: str) -> list[Sequence[str]]:
+        """Return what may stand for each character that is drawn by itself."""
+        any_of_class: list[Sequence[str]] = []
         body = _body(type, text)
-        for i, char in enumerate(body):
-            for held in _CHARACTER_CLASSES:
-                if char not in held or (type in WORDED and held != string.digits):
+        for i, character in enumerate(body):
+            for members in _CHARACTER_CLASSES:
+                is_word = type in WORDED and members != string.digits
+                if character not in members or is_word:
                     continue
-                # A number of several digits does not begin with 0 unless it does.
-                begins = held == string.digits and not body[i - 1 : i].isdigit()
-                long = begins and body[i + 1 : i + 2].isdigit() and char != "0"
-                found.append(held[1:] if long else held)
-        seen = self._seen.get((type, _shape(type, text)), found)
-        if math.prod(map(len, seen)) >= MIN_STRINGS_LEFT:
-            return list(seen)
-        # Numbers in a row, such as 0100 to 0130: what they all share is the format.
-        pairs = zip(seen, found, strict=True)
-        return [own if len(own) == 1 else every for own, every in pairs]
 
-    def _others(self, host: str) -> list[str]:
-        """The host, if others have it too: else what does not tell whose it is."""
+                # A number of several digits does not begin with 0 unless it does.
+                is_digit = members == string.digits
+                begins_number = is_digit and not body[i - 1 : i].isdigit()
+                is_long = begins_number and body[i + 1 : i + 2].isdigit()
+                without_zero = is_long and character != "0"
+                any_of_class.append(members[1:] if without_zero else members)
+
+        seen = self._seen.get((type, _shape(type, text)), any_of_class)
+        if math.prod(len(choices) for choices in seen) >= MIN_STRINGS_LEFT:
+            return list(seen)
+
+        # Numbers in a row, such as 0100 to 0130: what they all share is the format.
+        return [
+            seen_here if len(seen_here) == 1 else all_here
+            for seen_here, all_here in zip(seen, any_of_class, strict=True)
+        ]
+
+    def _host_choices(self, host: str) -> list[str]:
+        """Return the host if others have it, too: else hosts that tell nobody."""
         if self._hosts[host.casefold()] > 1:
             return [host]
-        others = sorted(set(self._hosts) - {host.casefold()})
-        return others if len(others) >= len(HOSTS) else [*others, *HOSTS]
 
-    def _words(
+        other_hosts = sorted(set(self._hosts) - {host.casefold()})
+        if len(other_hosts) >= len(HOSTS):
+            return other_hosts
+        return [*other_hosts, *HOSTS]
+
+    def _word_lists(
         self, type: str, words: list[str]
     ) -> Iterator[Sequence[Sequence[str]]] | None:
-        """What each word is put together from; nothing if no list is of its script."""
+        """Return what each word is put together from; None: no list has its script."""
         if type not in WORDED or not words:
             return iter(())
-        stay = (
-            _TITLES_OF_NAMES
-            if type == "NAME"
-            else _fixed()[0]
-            if type == "ADDRESS"
-            else ()
-        )
+
+        fixed_words: frozenset[str] = frozenset()
+        if type == "NAME":
+            fixed_words = _TITLES_OF_NAMES
+        if type == "ADDRESS":
+            fixed_words = _address_words().fixed
+
         # "Maria de la Cruz": words in another case than the rest are particles.
-        lower = all(word.islower() for word in words)
-        own = [
-            i
-            for i, word in enumerate(words)
-            if word.casefold() not in stay and (lower or not word.islower())
+        all_lower = all(word.islower() for word in words)
+        is_drawn = [
+            word.casefold() not in fixed_words and (all_lower or not word.islower())
+            for word in words
         ]
-        # The first locale by what it has of all the data's names that has most.
-        told = [words[i] for i in own] or words
-        fitting = [x for x in self._ranked if _script(x.first[0]) == _script(told[0])]
-        locale = max(fitting, key=lambda x: sum(map(x.holds, told)), default=None)
+        drawn_places = [place for place, drawn in enumerate(is_drawn) if drawn]
+        drawn_words = [words[place] for place in drawn_places] or words
+
+        locale = self._best_locale(drawn_words)
         if locale is None:
             return None
-        found: list[Sequence[Sequence[str]]] = [[[word]] for word in words]
-        for i in own:
-            alone, last = len(own) == 1, i == own[-1]
-            found[i] = [_CHARACTER_CLASSES[2]]
-            if len(words[i]) > 1:
-                found[i] = _parts(type, words[i], locale, alone=alone, last=last)
-        return iter(found)
+
+        lists: list[Sequence[Sequence[str]]] = [[[word]] for word in words]
+        for place in drawn_places:
+            word = words[place]
+            if len(word) == 1:
+                lists[place] = [_CHARACTER_CLASSES[2]]
+                continue
+            lists[place] = _parts_of_word(
+                type,
+                word,
+                locale,
+                is_alone=len(drawn_places) == 1,
+                is_last=place == drawn_places[-1],
+            )
+        return iter(lists)
+
+    def _best_locale(self, words: Sequence[str]) -> _Locale | None:
+        """Return the locale of their script that has most of these words.
+
+        Of several, the one that has most of all the data's names.
+        """
+        script = _script(words[0])
+        of_script = [
+            locale
+            for locale in self._locales_by_names
+            if _script(locale.first_names[0]) == script
+        ]
+        return max(
+            of_script,
+            key=lambda locale: sum(locale.has(word) for word in words),
+            default=None,
+        )
 
     @cached_property
-    def _ranked(self) -> list[_Locale]:
-        # Kept as long as this is: 10 MB.
-        known = _locales()
+    def _locales_by_names(self) -> list[_Locale]:
+        """All locales, the one with most of the data's names first: 10 MB."""
+        locales = _locales()
 
-        def share(name: str) -> tuple[int, bool]:
-            held = (n for word, n in self._names.items() if known[name].holds(word))
-            return -sum(held), name != ENGLISH_LOCALE
+        def place(name: str) -> tuple[int, bool]:
+            n_names = sum(
+                count for word, count in self._names.items() if locales[name].has(word)
+            )
+            return -n_names, name != ENGLISH_LOCALE
 
-        return [known[name] for name in sorted(known, key=share)]
+        return [locales[name] for name in sorted(locales, key=place)]
 
 
-def _parts(
-    type: str, word: str, locale: _Locale, *, alone: bool, last: bool
+def _in_case_of(word: str, drawn: str) -> str:
+    """Return a drawn word in the case of the word that it stands for."""
+    if word.islower():
+        return drawn.lower()
+    if word.isupper():
+        return drawn.upper()
+    return drawn
+
+
+def _parts_of_word(
+    type: str, word: str, locale: _Locale, *, is_alone: bool, is_last: bool
 ) -> list[Sequence[str]]:
-    """The lists that a word is put together from."""
-    first, family, low = locale.given, locale.family, word.casefold()
+    """Return the lists that a word is put together from.
+
+    Parameters
+    ----------
+    is_alone, is_last
+        Whether it is the only word that is drawn, and the last of them.
+    """
+    folded_word = word.casefold()
+    is_first_name = folded_word in locale.folded_first
+    is_last_name = folded_word in locale.folded_last
+
     if type == "ADDRESS":
-        ends = (x for x in _fixed()[1] if low.endswith(x) and len(low) > len(x) + 1)
-        end = "" if low in family else next(ends, "")
-        return [locale.last, [end]]
-    if alone and type == "EMAIL" and low not in first and low not in family:
-        # One word of two: "jsmith", "mariajones", "smithj".
-        for at in range(1, len(low)):
-            head, tail = low[:at], low[at:]
-            if head in first and tail in family:
-                return [locale.first, locale.last]
-            if head in family and tail in first:
-                return [locale.last, locale.first]
-        if low[1:] in family:
-            return [_CHARACTER_CLASSES[1], locale.last]
-        if low[:-1] in family:
-            return [locale.last, _CHARACTER_CLASSES[1]]
-    if (low in first) != (low in family):
-        return [locale.first if low in first else locale.last]
-    return [locale.last if last and not (alone and type == "NAME") else locale.first]
+        ending = "" if is_last_name else _town_ending(folded_word)
+        return [locale.last_names, [ending]]
+
+    if type == "EMAIL" and is_alone and not is_first_name and not is_last_name:
+        two_parts = _two_parts(folded_word, locale)
+        if two_parts is not None:
+            return two_parts
+
+    if is_first_name != is_last_name:
+        return [locale.first_names if is_first_name else locale.last_names]
+
+    # In both lists or in none: a single NAME is a first name, else the last is last.
+    is_surname = is_last and not (is_alone and type == "NAME")
+    return [locale.last_names if is_surname else locale.first_names]
+
+
+def _town_ending(word: str) -> str:
+    """Return the longest ending of towns that a folded word has; empty: none."""
+    for ending in _address_words().town_endings:
+        if word.endswith(ending) and len(word) > len(ending) + 1:
+            return ending
+    return ""
+
+
+def _two_parts(word: str, locale: _Locale) -> list[Sequence[str]] | None:
+    """Return the lists of one word that is two: "jsmith", "mariajones", "smithj"."""
+    for length in range(1, len(word)):
+        head = word[:length]
+        tail = word[length:]
+        if head in locale.folded_first and tail in locale.folded_last:
+            return [locale.first_names, locale.last_names]
+        if head in locale.folded_last and tail in locale.folded_first:
+            return [locale.last_names, locale.first_names]
+
+    if word[1:] in locale.folded_last:
+        return [_CHARACTER_CLASSES[1], locale.last_names]
+    if word[:-1] in locale.folded_last:
+        return [locale.last_names, _CHARACTER_CLASSES[1]]
+    return None
 
 
 def _body(type: str, text: str) -> str:
-    """What is drawn anew: all but the host of an e-mail address."""
+    """Return what is drawn anew: all but the host of an e-mail address."""
     return text.rpartition("@")[0] if type == "EMAIL" else text
 
 
 def _shape(type: str, text: str) -> str:
-    """The format: digits as 0, letters as a and A, or words as a."""
-    text = re.sub("[0-9]", "0", _body(type, text))
+    """Return the format: digits as 0, letters as a and A, or words as a."""
+    shape = re.sub("[0-9]", "0", _body(type, text))
     if type in WORDED:
-        return re.sub(r"[^\W\d_]+", "a", text)
-    return re.sub("[A-Z]", "A", re.sub("[a-z]", "a", text))
+        return re.sub(r"[^\W\d_]+", "a", shape)
+    return re.sub("[A-Z]", "A", re.sub("[a-z]", "a", shape))
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Return what stands in each row of columns, as one string."""
     return ["".join(row) for row in zip(*columns, strict=True)]

@@ -60,62 +60,74 @@ class ManifestLayout:
         template: Ranges,
         max_length: int | None,
     ) -> None:
-        self.example, self.encoding, self.template = example, encoding, template
-        self.spans = [(s, encoding.span(s.start, s.end)) for s in example.spans]
-        border = len(example.prompt)
-        fed = self._fed_when_cut(max_length)
-        if fed is not None:
-            self.kept = fed
+        self.example = example
+        self.encoding = encoding
+        self.template = template
+        self.spans = [
+            (span, encoding.span(span.start, span.end)) for span in example.spans
+        ]
+
+        response_start = len(example.prompt)
+        fed_tokens = self._fed_when_cut(max_length)
+        if fed_tokens is not None:
+            self.kept = fed_tokens
         else:
             with at(f"example {example.id!r}"):
                 self.kept = kept_range(
                     encoding,
                     max_length=max_length,
-                    response_start=border,
-                    spans=[(at.start, at.end) for _, at in self.spans if at],
+                    response_start=response_start,
+                    spans=[
+                        (tokens.start, tokens.end) for _, tokens in self.spans if tokens
+                    ],
                 )
-        self.response_token = encoding.reaching(border)
+        self.response_token = encoding.reaching(response_start)
 
     def _fed_when_cut(self, max_length: int | None) -> tuple[int, int] | None:
-        """The tokens that training read, if it cut the row; ``None`` if it did not.
+        """Return the tokens that training read, if it cut the row; else ``None``.
 
         Of these a model with a shorter context reads the side that training kept.
         """
         training = self.example.training_input
         if training is None or training.max_length is None:
             return None
+
         start, end = training.fed(len(self.encoding))
         if (start, end) == (0, len(self.encoding)):
             return None
+
         end = min(end, self.encoding.text_end)
-        too_many = 0 if max_length is None else max(end - start - max_length, 0)
+        n_too_many = 0 if max_length is None else max(end - start - max_length, 0)
         if training.truncation == "end":
-            return start, end - too_many
-        return start + too_many, end
+            return start, end - n_too_many
+        return start + n_too_many, end
 
     @property
     def training_input(self) -> TrainingInput | None:
-        """What is known of the row's training."""
+        """Return what is known of the row's training."""
         return self.example.training_input
 
     @property
     def fed_text(self) -> tuple[int, int]:
-        """The characters that training read; all where nothing is known of it."""
-        training, written = self.training_input, self.encoding.written
-        whole = (0, len(self.encoding))
-        if training is None or training.fed(len(self.encoding)) == whole:
+        """Return the characters that training read; all where nothing is known."""
+        n_tokens = len(self.encoding)
+        training = self.training_input
+        if training is None or training.fed(n_tokens) == (0, n_tokens):
             return 0, len(self.example.text)
-        assert written is not None
-        fed = written[slice(*training.fed(len(self.encoding)))]
-        return int(fed[:, 0].min()), int(fed[:, 1].max())
+
+        assert self.encoding.written is not None
+        start, end = training.fed(n_tokens)
+        characters = self.encoding.written[start:end]  # (tokens, 2): from and to
+        return int(characters[:, 0].min()), int(characters[:, 1].max())
 
     def training_record(self) -> dict[str, Any]:
-        """What a manifest says of the row's training; empty where it is not known."""
+        """Return what a manifest says of the row's training; empty: not known."""
         training = self.example.training_input
         if training is None:
             return {}
-        fed = training.fed(len(self.encoding))
-        supervised = tokens_of_ranges(self.encoding, training.supervised)
+
+        fed_tokens = training.fed(len(self.encoding))
+        is_supervised = tokens_of_ranges(self.encoding, training.supervised)
         ids = training.token_ids
         record = {
             "special_tokens": training.special_tokens,
@@ -123,11 +135,11 @@ class ManifestLayout:
                 {"start": turn.start, "end": turn.end, "role": turn.role}
                 for turn in training.turns
             ],
-            "supervised": [list(place) for place in training.supervised],
-            "supervised_tokens": [list(place) for place in runs(supervised)],
+            "supervised": [list(range_) for range_ in training.supervised],
+            "supervised_tokens": [list(run) for run in runs(is_supervised)],
             "max_length": training.max_length,
             "truncation": training.truncation,
-            "fed_tokens": list(fed),
+            "fed_tokens": list(fed_tokens),
             "fed_text": list(self.fed_text),
             "token_ids": None if ids is None else list(ids),
         }
@@ -149,14 +161,14 @@ class ManifestLayout:
 
     @property
     def was_cut(self) -> bool:
-        """Whether text was left out."""
-        first, end = self.encoding.leading, self.encoding.text_end
-        return first < self.kept[0] or self.kept[1] < end
+        """Return whether text was left out."""
+        start, end = self.kept
+        return self.encoding.leading < start or end < self.encoding.text_end
 
     def within(self, tokens: TokenSpan | None) -> bool:
-        """Whether a span has tokens, and all of them are kept."""
-        low, high = self.kept
-        return tokens is not None and low <= tokens.start and tokens.end <= high
+        """Return whether a span has tokens, and all of them are kept."""
+        start, end = self.kept
+        return tokens is not None and start <= tokens.start and tokens.end <= end
 
     def excluded(self, settings: ManifestSettings) -> np.ndarray:
         """Shape ``(T,)``, bool: tokens that no control may touch.
@@ -164,9 +176,12 @@ class ManifestLayout:
         Identifiers with ``settings.buffer`` tokens on either side, injected sentences,
         whose words stand in many rows, special tokens and, if asked, the template.
         """
-        frames = self.encoding.mask(self.example.frames)
-        mask = dilate(self.pii, settings.buffer) | frames | self.encoding.special
-        return np.asarray(mask | self.fixed if settings.exclude_template else mask)
+        near_pii = dilate(self.pii, settings.buffer)
+        is_injected = self.encoding.mask(self.example.frames)
+        is_excluded = near_pii | is_injected | self.encoding.special
+        if settings.exclude_template:
+            is_excluded = is_excluded | self.fixed
+        return np.asarray(is_excluded)
 
 
 class Rows:
@@ -205,22 +220,25 @@ class Rows:
                 with at(f"example {example.id!r}"):
                     check_one_bos(tokenizer, [example.text])
         self.notes = _notes_on_bos(tokenizer, examples)
-        self.examples, self.templates = examples, task_templates(examples)
-        self._tokenizer, self._max_length = tokenizer, max_length
+        self.examples = examples
+        self.templates = task_templates(examples)
+        self._tokenizer = tokenizer
+        self._max_length = max_length
 
-    def __getitem__(self, at: int) -> ManifestLayout:
-        return self._laid([self.examples[at]])[0]
+    def __getitem__(self, number: int) -> ManifestLayout:
+        return self._lay_out([self.examples[number]])[0]
 
     def __iter__(self) -> Iterator[ManifestLayout]:
-        for _, part in self.slices():
-            yield from part
+        for _, rows in self.slices():
+            yield from rows
 
     def slices(self) -> Iterator[tuple[int, list[ManifestLayout]]]:
-        """Rows one behind the other, and which is the first of them."""
-        for low in range(0, len(self.examples), SLICE_ROWS):
-            yield low, self._laid(self.examples[low : low + SLICE_ROWS])
+        """Yield slices of rows, each behind the number of its first row."""
+        for first in range(0, len(self.examples), SLICE_ROWS):
+            examples = self.examples[first : first + SLICE_ROWS]
+            yield first, self._lay_out(examples)
 
-    def _laid(self, examples: Sequence[Example]) -> list[ManifestLayout]:
+    def _lay_out(self, examples: Sequence[Example]) -> list[ManifestLayout]:
         encodings = encode_rows(self._tokenizer, examples)
         return [
             ManifestLayout(

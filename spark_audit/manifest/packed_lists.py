@@ -53,7 +53,8 @@ class Records(Sequence[P], Generic[P]):
     ) -> None:
         self.kind, self.name = kind, name
         self.json = pa.chunked_array([*chunks], pa.binary())
-        self._held = lru_cache(HELD if len(self) <= HELD else FEW)(self._made)
+        n_kept = HELD if len(self) <= HELD else FEW
+        self._record = lru_cache(n_kept)(self._make)
 
     @classmethod
     def of(cls, kind: type[P], records: Iterable[Any], *, name: str) -> Records[P]:
@@ -63,25 +64,31 @@ class Records(Sequence[P], Generic[P]):
     def pieces(self) -> Iterator[bytes]:
         """JSON of the whole list, piece by piece."""
         yield b"["
-        for k, chunk in enumerate(self.json.chunks):
-            yield (b"," if k else b"") + b",".join(chunk.to_pylist())
+        separator = b""
+        for chunk in self.json.chunks:
+            yield separator + b",".join(chunk.to_pylist())
+            separator = b","
         yield b"]"
 
-    def _made(self, at: int) -> P:
+    def _make(self, place: int) -> P:
+        """Return the record at a place, checked."""
         model: Any = self.kind
         try:
-            made: P = model.model_validate_json(self.json[at].as_py())
+            record: P = model.model_validate_json(self.json[place].as_py())
         except ValidationError as error:
-            error.add_note(f"{self.name}.{at}")
+            error.add_note(f"{self.name}.{place}")
             raise
-        return made
+        return record
 
-    def __getitem__(self, at: Any) -> Any:
-        rows = range(len(self))[at]
-        return [*map(self._held, rows)] if isinstance(at, slice) else self._held(rows)
+    def __getitem__(self, place: Any) -> Any:
+        places = range(len(self))[place]
+        if isinstance(places, range):
+            return [self._record(each) for each in places]
+        return self._record(places)
 
     def __iter__(self) -> Iterator[P]:
-        return map(self._held, range(len(self)))
+        for place in range(len(self)):
+            yield self._record(place)
 
     def __len__(self) -> int:
         return len(self.json)
@@ -98,21 +105,23 @@ class Records(Sequence[P], Generic[P]):
 
 
 def packed(records: Iterable[Any]) -> Iterator[pa.Array]:
-    """Canonical JSON of objects or records, some together.
+    """Yield canonical JSON of objects or records, some together.
 
     Raises
     ------
     ValueError, RecursionError
         If one cannot be written as JSON.
     """
-    lines = (
-        canonical_json(
-            one.model_dump(mode="json") if isinstance(one, BaseModel) else one
-        )
-        for one in records
-    )
+    lines = map(_json_line, records)
     while chunk := list(islice(lines, MANIFEST_CHUNK)):
         yield pa.array(chunk, pa.binary())
+
+
+def _json_line(record: Any) -> bytes:
+    """Return canonical JSON of an object or a record."""
+    if isinstance(record, BaseModel):
+        record = record.model_dump(mode="json")
+    return canonical_json(record)
 
 
 Packed = WrapSerializer(lambda parts, serialised: serialised([*parts]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -207,7 +208,7 @@ class Balance:
         return rows
 
 
-def _rounded(row: Record) -> Record:
+def _rounded(row: Mapping[str, Any]) -> Record:
     """Return a row without the last digits of its means: they depend on the machine."""
     return {
         name: round(value, 9) if isinstance(value, float) else value

@@ -17,7 +17,7 @@ def low_sensitivity(
     *,
     counts: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Scored tokens of plain text with a sensitivity Score of at most ``settings.tau``.
+    """Return which scored tokens of plain text have a sensitivity up to ``tau``.
 
     **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and
     rows of the manifest. No identifier, special or template token is among them.
@@ -32,17 +32,20 @@ def low_sensitivity(
     numpy.ndarray
         Shape ``(N,)``, bool.
     """
-    masks = (
-        (row.pii, row.fixed, row.encoding.mask(stop_word_ranges(row.example.text)))
-        for row in texts.rows
+    rows = texts.rows
+    is_pii = np.concatenate([row.pii for row in rows])  # (N,), bool
+    is_fixed = np.concatenate([row.fixed for row in rows])  # (N,), bool
+    is_stop_word = np.concatenate(
+        [row.encoding.mask(stop_word_ranges(row.example.text)) for row in rows]
     )
-    pii, fixed, stop = map(np.concatenate, zip(*masks, strict=True))
-    by_token = score2([counts[name] for name in sorted(counts)])
+
+    score2_of_token = score2([counts[task] for task in sorted(counts)])  # (V,)
     score = sensitivity(
         texts.unll.clip(0) / 1e6,
-        by_token[texts.tokens],
+        score2_of_token[texts.tokens],
         alpha=settings.alpha,
-        zero_mask=stop,
+        zero_mask=is_stop_word,
     )
-    plain = ~(pii | fixed | texts.special) & (texts.unll >= 0)
-    return np.asarray(plain & (score <= settings.tau))
+
+    is_plain = ~(is_pii | is_fixed | texts.special) & (texts.unll >= 0)
+    return np.asarray(is_plain & (score <= settings.tau))

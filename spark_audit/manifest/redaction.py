@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from spark_audit.manifest.schema import (
-    Manifest,
-)
-
-if TYPE_CHECKING:
-    pass
 from spark_audit.manifest.content import content_of, seal
+from spark_audit.manifest.schema import Manifest
 
 NOT_SHOWN = "not shown"
 """Stands in a redacted copy for the digest of its original."""
@@ -32,7 +27,7 @@ _REDACTED_FIELDS: Mapping[str, Any] = {
 
 
 def redact(manifest: Manifest) -> Manifest:
-    """The manifest without text: it can be read and shown, but not audited with.
+    """Return the manifest without text: it can be shown, but not audited with.
 
     Prompts, responses, candidates, twins and what is said of single tokens and spans
     are left out, and so is the balance: with the reference model, scores are as good as
@@ -40,24 +35,31 @@ def redact(manifest: Manifest) -> Manifest:
     an id may name somebody. The original's digest is left out, since a guess of the
     text could be tried out against it.
     """
-    numbers: dict[str, dict[str, str]] = {}
-    for field, word in (("id", "row"), ("source_id", "source"), ("cluster",) * 2):
-        names = dict.fromkeys(getattr(one, field) for one in manifest.examples)
-        numbers[field] = {name: f"{word} {i}" for i, name in enumerate(names, 1)}
-    numbers |= dict.fromkeys(("example", "members", "non_members"), numbers["id"])
+    row_numbers = _numbered((row.id for row in manifest.examples), "row")
+    numbers = {
+        "id": row_numbers,
+        "example": row_numbers,
+        "members": row_numbers,
+        "non_members": row_numbers,
+        "source_id": _numbered((row.source_id for row in manifest.examples), "source"),
+        "cluster": _numbered((row.cluster for row in manifest.examples), "cluster"),
+    }
 
     def redacted(value: Any, field: str = "") -> Any:
+        """Return a value of a field, without text and with numbers for names."""
         if field in _REDACTED_FIELDS:
             return _REDACTED_FIELDS[field]
         if isinstance(value, dict):
-            return {name: redacted(held, name) for name, held in value.items()}
+            return {name: redacted(inner, name) for name, inner in value.items()}
         if isinstance(value, list):
-            return [redacted(held, field) for held in value]
-        return numbers[field].get(value, value) if field in numbers else value
+            return [redacted(inner, field) for inner in value]
+        if field in numbers:
+            return numbers[field].get(value, value)
+        return value
 
     def records(part: str) -> Iterator[Any]:
-        for one in getattr(manifest, part):
-            yield redacted(one.model_dump(mode="json"))
+        for record in getattr(manifest, part):
+            yield redacted(record.model_dump(mode="json"))
 
     return seal(
         {
@@ -72,10 +74,20 @@ def redact(manifest: Manifest) -> Manifest:
             # With a pair or two their mean is a span's score.
             "balance": [],
             # Of few rows a guess could be held against their checksum.
-            "data": [
-                {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
-            ],
+            "data": [_without_checksum(file) for file in manifest.data],
             "twins": [],
             "notes": [*dict.fromkeys((*manifest.notes, REDACTED))],
         }
     )
+
+
+def _numbered(names: Iterable[str], word: str) -> dict[str, str]:
+    """Return a numbered name for each, in the order in which they first stand."""
+    return {
+        name: f"{word} {number}"
+        for number, name in enumerate(dict.fromkeys(names), start=1)
+    }
+
+
+def _without_checksum(file: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in file.items() if name != "sha256"}

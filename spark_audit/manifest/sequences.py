@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_audit.data.encoding import (
-    Encoding,
-)
+from spark_audit.data.encoding import Encoding
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest import schema
+from spark_audit.manifest.asked_prompts import asked_items
+from spark_audit.manifest.candidate_items import candidate_items
+from spark_audit.manifest.encodings import Encodings, few_labels, fitted_prefix
 from spark_audit.manifest.file import load_manifest
 from spark_audit.scoring import score as scoring
 from spark_audit.scoring.items import AnyItem, Item, Prompt
@@ -28,9 +30,6 @@ from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.manifest.asked_prompts import asked_items
-from spark_audit.manifest.candidate_items import candidate_items
-from spark_audit.manifest.encodings import Encodings, few_labels, fitted_prefix
 
 MORE_TOKENS = 4
 """Tokens that an answer may be longer than its task's longest label **[ours]**."""
@@ -41,19 +40,24 @@ def items_for(
     loaded: Loaded,
     plan: Mapping[Pass, Sequence[str]],
 ) -> dict[Pass, Sequence[Any]]:
-    """The items that a plan names, by pass, in the plan's order.
+    """Return the items that a plan names, by pass, in the plan's order.
 
     Raises
     ------
     InputError
         If the manifest was redacted, or the tokenizer cuts its texts otherwise.
     """
-    texts, found = Encodings(load_manifest(manifest), loaded), dict[Pass, Any]()
-    # Passes that go through the same share it, as plain and noise do.
-    made = cache(lambda kind, keys: _MAKERS[kind](texts, keys))
-    for wanted, keys in plan.items():
-        found[wanted] = made(ITEMS[wanted.kind], tuple(keys))
-    return found
+    texts = Encodings(load_manifest(manifest), loaded)
+
+    @cache
+    def make_items(kind: str, keys: tuple[str, ...]) -> Sequence[AnyItem]:
+        """Make items once: passes that go through the same share them."""
+        return _MAKERS[kind](texts, keys)
+
+    return {
+        pass_: make_items(ITEMS[pass_.kind], tuple(keys))
+        for pass_, keys in plan.items()
+    }
 
 
 def score(
@@ -77,15 +81,33 @@ def score(
     loaded = open_checkpoint(loaded)
     if isinstance(texts, schema.Manifest | str | Path):
         manifest = load_manifest(texts)
-        found = items_for(manifest, loaded, {Pass(): [*manifest.by_id]})[Pass()]
+        plan = {Pass(): [*manifest.by_id]}
+        items = items_for(manifest, loaded, plan)[Pass()]
     else:
-        found = texts
-    return scoring.score(loaded, found, **options)
+        items = texts
+    return scoring.score(loaded, items, **options)
 
 
 def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
-    """Whole examples, by id: for the plain pass and for noise."""
-    return [Item(one.id, *tokens.fed(one.kept)) for one, tokens in texts.each(keys)]
+    """Return whole examples, by id: for the plain pass and for noise."""
+    items = []
+    for example, encoding in texts.each(keys):
+        ids, positions = encoding.fed(example.kept)
+        items.append(Item(example.id, ids, positions))
+    return items
+
+
+@dataclass(frozen=True)
+class _AskedRow:
+    """A row whose prompt is continued.
+
+    ``ids`` are its tokens before the response, the first ``leading`` of them special.
+    """
+
+    task: str
+    response: str
+    ids: np.ndarray
+    leading: int
 
 
 def row_prompts(
@@ -94,7 +116,7 @@ def row_prompts(
     *,
     limit: int | None,
 ) -> list[Prompt]:
-    """Prompts to continue, by example id, with the response as expected answer.
+    """Return prompts to continue, with the response as expected answer.
 
     A prompt is the joint tokenisation's tokens before the response: one that ends in a
     blank tokenises differently alone. It is cut from its start, special tokens apart,
@@ -116,36 +138,54 @@ def row_prompts(
     InputError
         Naming the row, if it has no response or nothing before it.
     """
-    longest, wanted = dict[str, int](), {*keys}
+    longest_response: dict[str, int] = {}  # tokens, by task
     responses: dict[str, set[str]] = defaultdict(set)
-    asked: dict[str, tuple[str, str, np.ndarray, int]] = {}
+    asked: dict[str, _AskedRow] = {}
+    wanted = {*keys}
     for row, encoding in rows:
-        first = encoding.reaching(len(row.prompt))
-        size = encoding.text_end - first
-        longest[row.task] = max(longest.get(row.task, 1), size)
+        response_start = encoding.reaching(len(row.prompt))
+        n_tokens = encoding.text_end - response_start
+        longest_response[row.task] = max(longest_response.get(row.task, 1), n_tokens)
         responses[row.task].add(row.answer)
         if row.id in wanted:
-            before = encoding.ids[:first]
-            asked[row.id] = row.task, row.answer, before, encoding.leading
+            asked[row.id] = _AskedRow(
+                task=row.task,
+                response=row.answer,
+                ids=encoding.ids[:response_start],
+                leading=encoding.leading,
+            )
+
     labels = few_labels(responses)
-    found = []
+    prompts = []
     for key in keys:
-        task, response, ids, leading = asked[key]
-        if not response.strip():
+        row_asked = asked[key]
+        if not row_asked.response.strip():
             raise InputError("has no response", where=f"example {key!r}")
-        new = longest[task] + MORE_TOKENS
-        if limit is not None:  # free text longer than half the context
-            new = max(min(new, limit // 2), 1)
-        prefix = fitted_prefix(ids, leading, limit, new, key)
-        found.append(Prompt(key, prefix, response, new, labels.get(task, ())))
-    return found
+
+        max_new_tokens = longest_response[row_asked.task] + MORE_TOKENS
+        if limit is not None:
+            # Free text may be longer than half the context.
+            max_new_tokens = max(min(max_new_tokens, limit // 2), 1)
+
+        prefix = fitted_prefix(
+            row_asked.ids, row_asked.leading, limit, max_new_tokens, key
+        )
+        task_labels = labels.get(row_asked.task, ())
+        prompts.append(
+            Prompt(key, prefix, row_asked.response, max_new_tokens, task_labels)
+        )
+    return prompts
+
+
+def _prompt_items(texts: Encodings, keys: Sequence[str]) -> list[Prompt]:
+    """Return the prompts of rows; all rows of the manifest bound their answers."""
+    rows = texts.each([*texts.manifest.by_id])
+    return row_prompts(rows, keys, limit=texts.limit)
 
 
 _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
     "texts": plain_items,
-    "prompts": lambda texts, keys: row_prompts(
-        texts.each([*texts.manifest.by_id]), keys, limit=texts.limit
-    ),
+    "prompts": _prompt_items,
     "candidates": candidate_items,
     "continuations": asked_items,
 }

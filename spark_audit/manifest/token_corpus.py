@@ -6,20 +6,14 @@ Everything is measured on the reference model and on the text, never on a checkp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from spark_audit.manifest.layout import ManifestLayout
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.matching import micro_nats, non_overlapping_windows
-
-if TYPE_CHECKING:
-    pass
-from spark_audit.manifest.layout import ManifestLayout
-
-REFERENCE_SCORES = ("nll", "mean_logp", "rank_lo")
-"""What is asked of the reference model per token."""
 
 AVERAGED_COVARIATES = (
     "entropy",
@@ -80,7 +74,8 @@ class TokenCorpus:
         counts: np.ndarray,
         before: Mapping[str, float],
     ) -> None:
-        self.rows, self.before = rows, before
+        self.rows = rows
+        self.before = before
         encodings = [row.encoding for row in rows]
         texts = [row.example.text for row in rows]
         lengths = [len(encoding) for encoding in encodings]
@@ -89,42 +84,63 @@ class TokenCorpus:
         self.end = np.concatenate([encoding.end for encoding in encodings])
         self.tokens = np.concatenate([encoding.ids for encoding in encodings])
         self.special = np.concatenate([encoding.special for encoding in encodings])
-        base = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
-        base = np.repeat(base[:-1], lengths)
+
+        # Characters of all texts on one axis, and each token's first and last there.
+        text_starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
+        text_start = np.repeat(text_starts[:-1], lengths)  # (N,)
+        char_start = text_start + self.start
+        char_end = text_start + self.end
         codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-        blank, *kinds = _kinds(codes)
-        opens = np.concatenate([[True], blank])[base + self.start] | (self.start == 0)
-        self.word_start = opens & (self.start < self.end)
-        edges = base + self.start, base + self.end
-        self.digits, self.capitals, self.letters = (
-            np.stack([np.concatenate([[0], np.cumsum(kind)])[at] for at in edges])
-            for kind in kinds
-        )
-        border = [len(row.example.prompt) for row in rows]
-        self.in_prompt = self.start < np.repeat(border, lengths)
-        share = counts / max(1, int(counts.sum()))
-        log_share = np.log(share, out=np.zeros(len(share)), where=share > 0)
-        shares = log_share[np.where(self.special, 0, self.tokens)]
-        self.log_frequency = np.where(self.special, 0.0, shares)
+        classes = _character_classes(codes)
+
+        follows_blank = np.concatenate([[True], classes.is_blank])[char_start]
+        begins_word = follows_blank | (self.start == 0)
+        self.word_start = begins_word & (self.start < self.end)
+        self.digits = _counts_at(classes.is_digit, char_start, char_end)
+        self.capitals = _counts_at(classes.is_capital, char_start, char_end)
+        self.letters = _counts_at(classes.is_letter, char_start, char_end)
+
+        prompt_lengths = [len(row.example.prompt) for row in rows]
+        self.in_prompt = self.start < np.repeat(prompt_lengths, lengths)
+        self.log_frequency = self._log_frequency(counts)
+
         self.unll = np.full(len(self.tokens), -1, np.int64)
-        self.entropy, self.log2_rank = np.zeros((2, len(self.tokens)))
-        own = [table.rows(row.example.id) for row in rows]
-        offsets = zip(self.first.tolist(), own, strict=False)
-        at = np.concatenate([first + table.position[held] for first, held in offsets])
+        self.entropy = np.zeros(len(self.tokens))
+        self.log2_rank = np.zeros(len(self.tokens))
+        self._read_scores(table)
+
+    def _log_frequency(self, counts: np.ndarray) -> np.ndarray:
+        """Return the log of each token's share of all tokens, shape ``(N,)``."""
+        share = counts / max(1, int(counts.sum()))  # (V,)
+        log_share = np.log(share, out=np.zeros(len(share)), where=share > 0)
+        by_token = log_share[np.where(self.special, 0, self.tokens)]
+        return np.where(self.special, 0.0, by_token)
+
+    def _read_scores(self, table: TokenTable) -> None:
+        """Fill in what the reference model says of the tokens that it scored."""
+        table_rows = [table.rows(row.example.id) for row in self.rows]
+        scored = np.concatenate(
+            [
+                first + table.position[rows]
+                for first, rows in zip(
+                    self.first[:-1].tolist(), table_rows, strict=True
+                )
+            ]
+        )
 
         def column(name: str) -> np.ndarray:
-            return np.concatenate([table.columns[name][held] for held in own])
+            return np.concatenate([table.columns[name][rows] for rows in table_rows])
 
-        nll, mean_logp, rank = map(column, REFERENCE_SCORES)
-        self.unll[at], self.entropy[at] = micro_nats(nll), -mean_logp
-        self.log2_rank[at] = np.log2(rank)
+        self.unll[scored] = micro_nats(column("nll"))
+        self.entropy[scored] = -column("mean_logp")
+        self.log2_rank[scored] = np.log2(column("rank_lo"))
 
     def of(self, example: int) -> slice:
-        """The tokens of one example."""
+        """Return where the tokens of one example stand."""
         return slice(int(self.first[example]), int(self.first[example + 1]))
 
     def sums(self, name: str) -> np.ndarray:
-        """What is averaged, added up: shape ``(N + 1,)``, float64."""
+        """Return running sums of what is averaged, shape ``(N + 1,)``, float64."""
         parts = [[self.before.get(name, 0.0)], getattr(self, name)]
         return np.cumsum(np.concatenate(parts, dtype=np.float64))
 
@@ -134,18 +150,20 @@ class TokenCorpus:
 
 
 def token_classes(texts: TokenCorpus) -> np.ndarray:
-    """One letter a token, shape ``(N,)``, uint8 ASCII.
+    """Return one letter a token, shape ``(N,)``, uint8 ASCII.
 
     ``d`` has a digit, ``A`` a capital, ``a`` other letters, ``-`` neither.
     """
-    kinds = (texts.digits, texts.capitals, texts.letters)
-    found = [before_end > before_start for before_start, before_end in kinds]
-    letter = np.select(found, [ord(c) for c in "dAa"], ord("-"))
-    return letter.astype(np.uint8)
+    counts_by_class = (texts.digits, texts.capitals, texts.letters)  # (2, N) each
+    has_class = [at_end > at_start for at_start, at_end in counts_by_class]
+    letters = np.select(has_class, [ord(c) for c in "dAa"], ord("-"))
+    return letters.astype(np.uint8)
 
 
 def pool(eligible: np.ndarray, texts: TokenCorpus, spans: np.ndarray) -> np.ndarray:
-    """Eligible windows that could have been controls, disjoint within each length.
+    """Return eligible windows that could have been controls.
+
+    They are disjoint within each length.
 
     Token ranges have shape ``(n, 3)``: example (its index), first token in it, length.
 
@@ -157,16 +175,21 @@ def pool(eligible: np.ndarray, texts: TokenCorpus, spans: np.ndarray) -> np.ndar
         Token ranges of PII spans: windows of their lengths are taken from their
         examples.
     """
-    found = [
-        (example, start, length)
-        for example, length in np.unique(spans[:, [0, 2]], axis=0).tolist()
-        for start in non_overlapping_windows(eligible[texts.of(example)], length)
-    ]
-    return np.array(found, np.int64).reshape(-1, 3)
+    windows = []
+    for example, length in np.unique(spans[:, [0, 2]], axis=0).tolist():
+        is_eligible = eligible[texts.of(example)]
+        for start in non_overlapping_windows(is_eligible, length):
+            windows.append((example, start, length))
+    return np.array(windows, np.int64).reshape(-1, 3)
 
 
 def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
-    """Covariates of token ranges, all scored.
+    """Return covariates of token ranges, all scored.
+
+    Parameters
+    ----------
+    ranges
+        Shape ``(n, 3)``: example (its index), first token in it, length.
 
     Returns
     -------
@@ -175,32 +198,33 @@ def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
         ``position`` is the start over the example's tokens; shares are of characters
         (digit, capital) or of tokens (word-initial, in prompt).
     """
-    example, start, length = ranges.T
-    low = texts.first[example] + start
+    example, start, length = ranges.T  # (n,) each
+    low = texts.first[example] + start  # first token on the common axis
     high = low + length
     last = high - 1
-    tokens = length.astype(np.float64)
-    total = np.diff(texts.first)[example]
-    chars = np.maximum(texts.end[last] - texts.start[low], 1).astype(np.float64)
+    n_tokens = length.astype(np.float64)
+    n_tokens_of_text = np.diff(texts.first)[example]
+    n_chars = np.maximum(texts.end[last] - texts.start[low], 1).astype(np.float64)
 
     def mean(name: str) -> np.ndarray:
         sums = texts.sums(name)
-        return np.asarray((sums[high] - sums[low]) / tokens)
+        return np.asarray((sums[high] - sums[low]) / n_tokens)
 
     def share(counts: np.ndarray) -> np.ndarray:
-        return np.asarray((counts[1, last] - counts[0, low]) / chars)
+        # Characters before the end of the last token, minus those before the first.
+        return np.asarray((counts[1, last] - counts[0, low]) / n_chars)
 
-    unll = np.concatenate([[0], np.cumsum(np.maximum(texts.unll, 0))])
+    unll_sums = np.concatenate([[0], np.cumsum(np.maximum(texts.unll, 0))])
     largest = [texts.unll[a:b].max() for a, b in zip(low, high, strict=True)]
     return {
-        "nll_mean": (unll[high] - unll[low]) / (1e6 * tokens),
+        "nll_mean": (unll_sums[high] - unll_sums[low]) / (1e6 * n_tokens),
         "nll_max": np.array(largest, np.float64) / 1e6,
         "nll_first": texts.unll[low] / 1e6,
         "entropy": mean("entropy"),
         "log2_rank": mean("log2_rank"),
-        "position": start / total,
-        "tokens": tokens,
-        "chars_per_token": chars / tokens,
+        "position": start / n_tokens_of_text,
+        "tokens": n_tokens,
+        "chars_per_token": n_chars / n_tokens,
         "digit_share": share(texts.digits),
         "capital_share": share(texts.capitals),
         "log_frequency": mean("log_frequency"),
@@ -209,9 +233,47 @@ def covariates(texts: TokenCorpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _kinds(codes: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Which characters are blank, digits, capitals, letters: four bool arrays."""
-    tests = (str.isspace, str.isdigit, str.isupper, str.isalpha)
-    seen, inverse = np.unique(codes, return_inverse=True)
-    chars = [chr(code) for code in seen]
-    return tuple(np.array([*map(test, chars)])[inverse] for test in tests)
+class _CharacterClasses(NamedTuple):
+    """Which characters are what: shape ``(n,)``, bool, each."""
+
+    is_blank: np.ndarray
+    is_digit: np.ndarray
+    is_capital: np.ndarray
+    is_letter: np.ndarray
+
+
+def _character_classes(codes: np.ndarray) -> _CharacterClasses:
+    """Return the classes of characters by their Unicode numbers, shape ``(n,)``."""
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    characters = [chr(code) for code in distinct]
+
+    def holds(test: Callable[[str], bool]) -> np.ndarray:
+        return np.array([test(character) for character in characters])[inverse]
+
+    return _CharacterClasses(
+        is_blank=holds(str.isspace),
+        is_digit=holds(str.isdigit),
+        is_capital=holds(str.isupper),
+        is_letter=holds(str.isalpha),
+    )
+
+
+def _counts_at(
+    is_member: np.ndarray, char_start: np.ndarray, char_end: np.ndarray
+) -> np.ndarray:
+    """Return how many such characters stand before each token's start and its end.
+
+    Parameters
+    ----------
+    is_member
+        One element a character, bool.
+    char_start, char_end
+        Shape ``(N,)``: where tokens start and end among all characters.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(2, N)``.
+    """
+    counts = np.concatenate([[0], np.cumsum(is_member)])
+    return np.stack([counts[char_start], counts[char_end]])

@@ -46,17 +46,71 @@ NEAR = 48
 """Characters beside the identifier that a string must fit between before whole texts
 are tokenised, which takes longer."""
 
-Place = tuple[int, int, int, int, int]
-"""A row, and an identifier's characters and tokens in it, from and to."""
 
-_Frame = tuple[str, str, list[int], int, int, Encode]
+class _Place(NamedTuple):
+    """A row by its number, and an identifier's characters and tokens in it."""
+
+    row: int
+    char_start: int
+    char_end: int
+    token_start: int
+    token_end: int
 
 
 class _Identifier(NamedTuple):
+    """An identifier that can be read.
+
+    Attributes
+    ----------
+    type, text
+        What it is.
+    dose
+        Trained rows that it stands in; 0: it is held out.
+    places
+        Where it is read.
+    """
+
     type: str
     text: str
     dose: int
-    places: list[Place]
+    places: list[_Place]
+
+
+class _Frame(NamedTuple):
+    """What stands around an identifier, in characters and in tokens.
+
+    Attributes
+    ----------
+    before, after
+        The text beside it.
+    ids
+        Token ids of the whole text, its own among them.
+    token_start, token_end
+        Which of them are its own.
+    encode
+        Token ids of texts, as this row's are made.
+    """
+
+    before: str
+    after: str
+    ids: list[int]
+    token_start: int
+    token_end: int
+    encode: Encode
+
+    def fitting(self, strings: Sequence[str]) -> list[str]:
+        """Return the strings that change no token but those in the place."""
+        if not strings:
+            return []
+
+        rows = self.encode([self.before + text + self.after for text in strings])
+        beside = self.ids[: self.token_start] + self.ids[self.token_end :]
+        return [
+            text
+            for text, ids in zip(strings, rows, strict=True)
+            if len(ids) == len(self.ids)
+            and ids[: self.token_start] + ids[self.token_end :] == beside
+        ]
 
 
 class Identifiers:
@@ -70,47 +124,79 @@ class Identifiers:
     def add(self, texts: TokenCorpus, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all."""
         for i, row in enumerate(texts.rows):
-            scored = texts.unll[texts.of(i)] >= 0
+            is_scored = texts.unll[texts.of(i)] >= 0  # (tokens of the row,)
             if row.training_input is not None:
                 self._fed_texts[row.example.id] = row.fed_text
+
             for span, tokens in row.spans:
-                key = string_of(row.example, span)
-                if span.part is not None or not key:
+                string = string_of(row.example, span)
+                if span.part is not None or not string:
                     continue
-                self._types.setdefault(key, span.type)
+
+                self._types.setdefault(string, span.type)
                 # Canaries are audited by themselves, and some rows are repeated.
                 if tokens is None or row.example.canary is not None:
                     continue
-                at = tokens.start, tokens.end
-                if scored[slice(*at)].all():
-                    self._places[key].extend((first + i, span.start, span.end, *at))
+
+                if is_scored[tokens.start : tokens.end].all():
+                    place = _Place(
+                        row=first + i,
+                        char_start=span.start,
+                        char_end=span.end,
+                        token_start=tokens.start,
+                        token_end=tokens.end,
+                    )
+                    self._places[string].extend(place)
 
     def readable(
         self, examples: Sequence[Example], *, seed: int
     ) -> dict[str, _Identifier]:
-        """Folded string -> those that can be read on their side, trained or not.
+        """Return those that can be read on their side, trained or not, by string.
 
         Each is as it stands in the first row by hash, with other rows where it is so.
+        Strings are folded.
         """
         fed_texts = self._fed_texts
-        counts = doses(examples, self._types, fed_texts=fed_texts)
+        dose_of = doses(examples, self._types, fed_texts=fed_texts)
         # What training cut off is neither trained on nor held out.
-        cut_off = cut_off_strings(examples, counts, fed_texts=fed_texts)
-        known = dict[str, _Identifier]()
-        for key in sorted(self._places.keys() - cut_off):
-            first: dict[str, Place] = {}
-            for place in zip(*[iter(self._places[key])] * 5, strict=True):
-                example = examples[place[0]]
-                if (example.split == "train") == (counts[key] > 0):
-                    first.setdefault(example.id, place)
-            names = sorted(first, key=lambda name: seed_for(seed, "twins", name))
-            places = [first[name] for name in names]
-            texts = [examples[row].text[low:high] for row, low, high, *_ in places]
-            alike = [at for at, x in zip(places, texts, strict=True) if x == texts[0]]
+        cut_off = cut_off_strings(examples, dose_of, fed_texts=fed_texts)
+
+        identifiers = dict[str, _Identifier]()
+        for string in sorted(self._places.keys() - cut_off):
+            is_trained = dose_of[string] > 0
+            place_by_row: dict[str, _Place] = {}
+            for place in self._places_of(string):
+                example = examples[place.row]
+                if (example.split == "train") == is_trained:
+                    place_by_row.setdefault(example.id, place)
+
+            by_hash = sorted(
+                place_by_row, key=lambda name: seed_for(seed, "twins", name)
+            )
+            places = [place_by_row[name] for name in by_hash]
+            texts = [
+                examples[place.row].text[place.char_start : place.char_end]
+                for place in places
+            ]
+            alike = [
+                place
+                for place, text in zip(places, texts, strict=True)
+                if text == texts[0]
+            ]
             if alike:
-                facts = self._types[key], texts[0], counts[key]
-                known[key] = _Identifier(*facts, alike[:CONTEXTS])
-        return known
+                identifiers[string] = _Identifier(
+                    type=self._types[string],
+                    text=texts[0],
+                    dose=dose_of[string],
+                    places=alike[:CONTEXTS],
+                )
+        return identifiers
+
+    def _places_of(self, string: str) -> Iterator[_Place]:
+        """Yield the places of a string, which are kept as numbers in a row."""
+        numbers = iter(self._places[string])
+        for five in zip(*[numbers] * len(_Place._fields), strict=True):
+            yield _Place(*five)
 
 
 def twin_sets(
@@ -122,7 +208,7 @@ def twin_sets(
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Record], int]:
-    """Identifiers with their twins, and how many had to be left out.
+    """Return identifiers with their twins, and how many had to be left out.
 
     Parameters
     ----------
@@ -141,105 +227,177 @@ def twin_sets(
     list, int
         The manifest's records; identifiers with fewer than :data:`FEWEST` twins.
     """
-    known = identifiers.readable(rows.examples, seed=seed)
-    forms = Forms((one.type, one.text) for one in known.values())
-    trained, others = (
-        {key: one.dose for key, one in known.items() if bool(one.dose) == side}
-        for side in (True, False)
+    readable = identifiers.readable(rows.examples, seed=seed)
+    forms = Forms(
+        (identifier.type, identifier.text) for identifier in readable.values()
     )
-    total = min(MOST, len(known))
+    doses_of_trained = {
+        string: identifier.dose
+        for string, identifier in readable.items()
+        if identifier.dose
+    }
+    doses_of_held_out = {
+        string: 0 for string, identifier in readable.items() if not identifier.dose
+    }
+
     records: list[Record] = []
-    lost = 0
+    n_lost = 0
+    total = min(MOST, len(readable))
     # What one side does not fill is left to the other.
-    for side, most in ((trained, MOST - min(HELD_OUT, len(others))), (others, MOST)):
-        for key in _in_turn(side, seed):
+    most_trained = MOST - min(HELD_OUT, len(doses_of_held_out))
+    for dose_of, most in ((doses_of_trained, most_trained), (doses_of_held_out, MOST)):
+        for string in _drawn_in_turn(dose_of, seed):
             if len(records) == most:
                 break
-            rng, one = np.random.default_rng(seed_for(seed, "twins", key)), known[key]
-            places = [(rows[place[0]], *place[1:]) for place in one.places]
-            twins = _fresh(
-                one, places, forms, known, encode, encode_special_in_text, rng
-            )
+
+            rng = np.random.default_rng(seed_for(seed, "twins", string))
+            identifier = readable[string]
+            layouts = [rows[place.row] for place in identifier.places]
+            frames = _frames(identifier, layouts, encode, encode_special_in_text)
+            twins = _fresh_strings(identifier, frames, forms, readable, rng)
             if len(twins) < FEWEST:
-                lost += 1
+                n_lost += 1
                 continue
-            index = int(rng.integers(len(twins) + 1))
-            twins.insert(index, one.text)
-            records.append(
-                {
-                    "id": str(len(records) + 1),
-                    "type": one.type,
-                    "contexts": [
-                        {"example": row.example.id, "char_start": low, "char_end": high}
-                        for row, low, high, *_ in places
-                    ],
-                    "candidates": twins,
-                    "true_index": index,
-                    "dose": one.dose,
-                }
-            )
+
+            record_id = str(len(records) + 1)
+            records.append(_twin_record(record_id, identifier, layouts, twins, rng))
             if len(records) < total:
                 progress(len(records), total)
+
     if total:
         progress(total, total)
-    return records, lost
+    return records, n_lost
 
 
-def _in_turn(doses: Mapping[str, int], seed: int) -> Iterator[str]:
-    """By hash, from each band of doses in turn, the highest first: none is lost."""
+def _twin_record(
+    record_id: str,
+    identifier: _Identifier,
+    layouts: Sequence[ManifestLayout],
+    twins: Sequence[str],
+    rng: np.random.Generator,
+) -> Record:
+    """Return the record of an identifier at a random place among its twins."""
+    true_index = int(rng.integers(len(twins) + 1))
+    contexts = [
+        {
+            "example": row.example.id,
+            "char_start": place.char_start,
+            "char_end": place.char_end,
+        }
+        for row, place in zip(layouts, identifier.places, strict=True)
+    ]
+    return {
+        "id": record_id,
+        "type": identifier.type,
+        "contexts": contexts,
+        "candidates": [*twins[:true_index], identifier.text, *twins[true_index:]],
+        "true_index": true_index,
+        "dose": identifier.dose,
+    }
+
+
+def _drawn_in_turn(dose_of: Mapping[str, int], seed: int) -> Iterator[str]:
+    """Yield strings by hash, from each band of doses in turn, the highest first.
+
+    So no band is lost where not all strings are drawn.
+    """
     bands: dict[str, list[str]] = defaultdict(list)
-    for key in sorted(doses, key=lambda key: (-doses[key], key)):
-        bands[dose_group(doses[key]) if doses[key] else "0"].append(key)
-    for held in bands.values():
-        held.sort(key=lambda key: seed_for(seed, "twins", key))
-    for row in zip_longest(*bands.values()):
-        yield from (key for key in row if key is not None)
+    for string in sorted(dose_of, key=lambda string: (-dose_of[string], string)):
+        dose = dose_of[string]
+        bands[dose_group(dose) if dose else "0"].append(string)
+
+    for strings in bands.values():
+        strings.sort(key=lambda string: seed_for(seed, "twins", string))
+
+    for one_of_each in zip_longest(*bands.values()):
+        yield from (string for string in one_of_each if string is not None)
 
 
-def _fresh(
-    one: _Identifier,
-    places: Sequence[tuple[ManifestLayout, int, int, int, int]],
-    forms: Forms,
-    known: Collection[str],
+def _frames(
+    identifier: _Identifier,
+    layouts: Sequence[ManifestLayout],
     encode: Encode,
     encode_special_in_text: Encode | None,
-    rng: np.random.Generator,
-) -> list[str]:
-    """Strings of its kind that fit in all of its places, :data:`TWINS` at most."""
-    # What stands around it, the tokens of all, and which of them are its own: first of
-    # the text beside it, which is quickly read and must have as many, then of all.
-    near, whole = list[_Frame](), list[_Frame]()
-    for row, start, end, low, high in places:
+) -> list[_Frame]:
+    """Return the frames that a string must fit, in the order of trying.
+
+    First those of the text beside the identifier, which are quickly read and must have
+    as many tokens; then those of whole rows.
+    """
+    near = list[_Frame]()
+    whole = list[_Frame]()
+    for row, place in zip(layouts, identifier.places, strict=True):
         training = row.example.training_input
         encode_row = encode
         if training is not None and training.special_tokens == "in_text":
             assert encode_special_in_text is not None
             encode_row = encode_special_in_text
-        before, after = row.example.text[:start], row.example.text[end:]
-        ids = row.encoding.ids.tolist()
-        whole.append((before, after, ids, low, high, encode_row))
-        before, after = before[-NEAR:], after[:NEAR]
-        (ids,) = encode_row([before + one.text + after])
-        near.append((before, after, ids, 0, len(ids), encode_row))
-    found, seen = list[str](), {one.text}
-    for drawn in range(0, DRAWS, LOT):
+
+        before = row.example.text[: place.char_start]
+        after = row.example.text[place.char_end :]
+        whole.append(
+            _Frame(
+                before=before,
+                after=after,
+                ids=row.encoding.ids.tolist(),
+                token_start=place.token_start,
+                token_end=place.token_end,
+                encode=encode_row,
+            )
+        )
+
+        near_before = before[-NEAR:]
+        near_after = after[:NEAR]
+        (near_ids,) = encode_row([near_before + identifier.text + near_after])
+        near.append(
+            _Frame(
+                before=near_before,
+                after=near_after,
+                ids=near_ids,
+                token_start=0,
+                token_end=len(near_ids),
+                encode=encode_row,
+            )
+        )
+    return [*near, *whole]
+
+
+def _fresh_strings(
+    identifier: _Identifier,
+    frames: Sequence[_Frame],
+    forms: Forms,
+    readable: Collection[str],
+    rng: np.random.Generator,
+) -> list[str]:
+    """Return strings of its kind that fit in all of its places, at most :data:`TWINS`.
+
+    Parameters
+    ----------
+    readable
+        Identifiers of the data, folded: none of them is a twin.
+    """
+    twins = list[str]()
+    seen = {identifier.text}
+    n_near = len(frames) // 2
+    for n_drawn in range(0, DRAWS, LOT):
         # Where hardly one in a hundred fits, the rest of the draws gives no set.
-        if drawn >= DRAWS // 4 and len(found) < FEWEST // 4:
+        if n_drawn >= DRAWS // 4 and len(twins) < FEWEST // 4:
             break
-        lot = dict.fromkeys(forms.draw(one.type, one.text, rng, LOT))
-        fresh = [x for x in lot if x not in seen and folded(x.strip()) not in known]
+
+        drawn = dict.fromkeys(forms.draw(identifier.type, identifier.text, rng, LOT))
+        fresh = [
+            text
+            for text in drawn
+            if text not in seen and folded(text.strip()) not in readable
+        ]
         seen.update(fresh)
-        for frames in (near, whole):
-            for before, after, ids, low, high, encode_row in frames:
-                read = encode_row([before + x + after for x in fresh]) if fresh else []
-                others = ids[:low] + ids[high:]
-                fresh = [
-                    x
-                    for x, y in zip(fresh, read, strict=True)
-                    if len(y) == len(ids) and y[:low] + y[high:] == others
-                ]
-            fresh = fresh[: TWINS - len(found)]
-        found += fresh
-        if len(found) == TWINS:
+
+        for frames_of_reach in (frames[:n_near], frames[n_near:]):
+            for frame in frames_of_reach:
+                fresh = frame.fitting(fresh)
+            fresh = fresh[: TWINS - len(twins)]
+
+        twins += fresh
+        if len(twins) == TWINS:
             break
-    return found
+    return twins
