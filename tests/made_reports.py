@@ -10,8 +10,12 @@ from spark_audit.results import (
     Finding,
     Guard,
     ManifestFacts,
+    Report,
     Row,
 )
+
+TEST = {"p": 0.0001, "family": "primary", "p_adjusted": 0.003}
+"""A primary test that holds after correction."""
 
 CREATED = "2026-01-01T00:00:00+00:00"
 COUNTS = dict.fromkeys(("n_sources", "n_clusters", "n_spans", "n_tokens"), 9)
@@ -75,3 +79,54 @@ def guard(name: str, text: str, passed: bool | None = False, of: str = "") -> Gu
     return Guard(
         name=name, checkpoint=of, passed=passed, says="guard.said", facts=facts
     )
+
+
+def memory(name: str, claim: Any, value: float, **columns: Any) -> Finding:
+    given = {"metric": "memory", "unit": "nats", "null": 0.0, "value": value}
+    return said("matched", name, claim, "memory.", **{**given, **TEST, **columns})
+
+
+def attacked_report(*findings: Finding, **columns: Any) -> Report:
+    names = ["base", *dict.fromkeys(finding.checkpoint for finding in findings)]
+    rows = [figure(name, "matched|memory", 0.0, unit="nats") for name in names]
+    return made_report(*names, results=rows, findings=list(findings), **columns)
+
+
+def many_clean(count: int) -> Report:
+    """A leak, and clean checkpoints."""
+    leaking = memory("leak", "memory", -0.5)
+    clean = [
+        memory(f"clean-{k}", "nothing_shown", 0.01, at_most=-0.01 * k)
+        for k in range(1, count)
+    ]
+    return attacked_report(leaking, *clean)
+
+
+def mixed_cells(count: int) -> Report:
+    """Every kind of cell: found, nothing found, void, confounded, not tested."""
+    findings = []
+    for k in range(count):
+        name = f"checkpoint-{k}"
+        if k % 4 == 0:
+            findings.append(memory(name, "memory", -0.5))
+        elif k % 4 == 1:
+            findings.append(memory(name, "memory", -0.5, status="void"))
+        elif k % 4 == 2:
+            findings.append(memory(name, "confounded", -0.5))
+        else:
+            findings.append(memory(name, "nothing_shown", 0.01, at_most=-0.1))
+        findings.append(said("canary", name, "not_tested", "no canaries."))
+        claim = "membership" if k % 3 == 0 else "nothing_shown"
+        findings.append(membership(name, claim))
+
+    guards = [
+        guard(f"check {k}", f"check {k} is in doubt.", passed=None, of="")
+        for k in range(8)
+    ]
+    guards.append(guard("broken_model", "is broken.", of="checkpoint-1"))
+    return attacked_report(*findings, guards=guards)
+
+
+def membership(name: str, claim: Any) -> Finding:
+    given = {"metric": "auc_excess", "unit": "AUC", "null": 0.0, "value": 0.2}
+    return said("mia", name, claim, "membership.", at_most=0.3, **{**given, **TEST})

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_audit.errors import visible
 from spark_audit.report.at_a_glance import Glance
-from spark_audit.report.consequences import Consequence
-from spark_audit.report.matrix import CELL_MARKS, CellKind, Matrix, MatrixCell
+from spark_audit.report.matrix import (
+    CELL_MARKS,
+    CellKind,
+    Matrix,
+    MatrixCell,
+    MatrixRow,
+)
 from spark_audit.report.standings import SHAPES, State, badge
 from spark_audit.sentences import render
 from spark_audit.terminal.console import show_line, stdout
@@ -39,8 +44,8 @@ MAX_LABEL_COLUMNS = 20
 """Columns of a terminal that the names in front of sentences may take."""
 
 
-def show_glance(glance: Glance) -> None:
-    """Print a report at a glance: at most 30 lines for five checkpoints."""
+def show_glance(glance: Glance, *, verbose: bool = False) -> None:
+    """Print a report at a glance: at most 30 lines and 200 words."""
     for line in glance.first_lines:
         show_line(line, style="bold")
     show_line(glance.headline, style="bold")
@@ -48,44 +53,56 @@ def show_glance(glance: Glance) -> None:
     for alarm in glance.alarms:
         show_line(f"{CELL_MARKS['void']} {alarm}", style="bold")
 
-    console = stdout()
-    console.print()
-    if len(glance.matrix.rows) == 1:
-        console.print(_upright(glance.matrix))
-    else:
-        console.print(_across(glance.matrix))
-    legend = [f"{mark} {meaning}" for mark, meaning in glance.matrix.legend]
-    console.print("   ".join(legend), style="dim")
-    console.print()
+    _show_matrix(glance.matrix, verbose=verbose)
 
-    lines = _lines_of_consequences(glance.consequences)
+    lines = [(said.label, said.sentence) for said in glance.consequences]
     if glance.exposed:
         kinds = [f"{exposed.kind} {exposed.effect}" for exposed in glance.exposed]
         text = f"{glance.whose_kinds} {', '.join(kinds)}"
         lines.append((glance.exposed_label, text))
-    for state, step in glance.next_steps.items():
-        lines.append((f"{render('page.next')} {SHAPES[state]}", step))
-    if glance.not_run:
-        lines.append(("", glance.not_run))
+    lines.append((glance.next_label, glance.next_step))
     lines.append((render("glance.gate"), glance.gate))
     lines.append((render("page.checks"), glance.checks))
+    if verbose:
+        lines.append((render("page.sure"), glance.surety))
+        lines.append((render("page.not_tested"), glance.not_tested))
+        lines += glance.more
     _show_labelled(lines)
 
 
-def _across(matrix: Matrix) -> Table:
+def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
+    """Print the matrix and what its marks mean."""
+    console = stdout()
+    console.print()
+    if len(matrix.rows) == 1:
+        console.print(_upright(matrix))
+    else:
+        console.print(_across(matrix, matrix.rows if verbose else matrix.first_rows))
+    if matrix.further_rows and not verbose:
+        show_line(matrix.further_text)
+
+    legend = [f"{mark} {meaning}" for mark, meaning in matrix.legend]
+    console.print("   ".join(legend), style="dim")
+    console.print()
+
+
+def _across(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
     """Return a row for each checkpoint and a column for each attack."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
-    table.add_column(render("matrix.checkpoint"), overflow="fold")
+    table.add_column("", overflow="fold")
     for column in matrix.columns:
         table.add_column(f"{column.attack}\n{column.head}")
 
-    for row in matrix.rows:
-        state = _text(badge(row.state), STATE_STYLES[row.state])
+    state_before = None
+    for row in rows:
+        # Equal states are said once; each row has the sign of its own.
+        word = SHAPES[row.state] if row.state == state_before else badge(row.state)
         cells = [_cell(cell) for cell in row.cells]
-        table.add_row(state, _text(row.name), *cells)
+        table.add_row(_text(word, STATE_STYLES[row.state]), _text(row.name), *cells)
+        state_before = row.state
     return table
 
 
@@ -110,18 +127,6 @@ def _cell(cell: MatrixCell) -> Text:
     if cell.strength == STRONGEST:
         style = f"bold {style}"
     return _text(cell.text, style)
-
-
-def _lines_of_consequences(
-    consequences: tuple[Consequence, ...],
-) -> list[tuple[str, str]]:
-    """Return labels and sentences, and the figures of the first: the worst."""
-    lines = []
-    for position, consequence in enumerate(consequences):
-        lines.append((consequence.label, consequence.sentence))
-        if consequence.figures and position == 0:
-            lines.append(("", consequence.figures))
-    return lines
 
 
 def _show_labelled(lines: list[tuple[str, str]]) -> None:

@@ -26,7 +26,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         if finding.audit == OF_REPORT and not finding.checkpoint:
             show_line(finding.sentence, style="bold")
     if answer is not None:
-        show_glance(answer)
+        show_glance(answer, verbose=verbose)
         if not verbose:
             show_line(sentences.render("terminal.more"))
             return

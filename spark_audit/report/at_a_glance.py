@@ -17,21 +17,27 @@ from spark_audit.names import BASE
 from spark_audit.report import first_screen
 from spark_audit.report.consequences import Consequence, main_consequences
 from spark_audit.report.figures_line import SEPARATOR, sides_of
-from spark_audit.report.matrix import Matrix, effect_text, matrix_of
+from spark_audit.report.matrix import (
+    Matrix,
+    effect_text,
+    few_names,
+    matrix_of,
+    names_or_count,
+)
 from spark_audit.report.standings import (
     RESULTS,
+    SHAPES,
     Standing,
     State,
     key_of,
     relearned,
     standings,
 )
-from spark_audit.results import Report, Row, grouped
-from spark_audit.sentences import knows, render
-from spark_audit.sentences.renderer import listed
+from spark_audit.results import Guard, Report, Row, grouped
+from spark_audit.sentences import capitalised, knows, render
 
-MAX_NAMES = 5
-"""Checkpoints that a line names; of more it says how many."""
+MAX_NAMED_AS_PASSED = 2
+"""Checkpoints that the gate's line names as passed, next to those that it stops."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class Glance:
     headline
         How many checkpoints are in which state.
     basis
-        What it rests on: base, groups, tests.
+        What it rests on: groups, tests, and whether the base was given.
     alarms
         What must be read first: checks that change a conclusion, and questions about
         what was trained on.
@@ -77,17 +83,18 @@ class Glance:
     exposed
         Kinds of identifiers that are most exposed in the worst checkpoint.
     next_steps
-        State -> what to do next.
-    not_run
-        Commands of attacks that the report does not have.
+        State -> what to do next. The first stands at a glance.
     gate
         What ``spark-audit gate`` stops and passes without rules.
     surety
-        How often chance alone would give such results, and how often "at most" holds.
+        How often chance alone would give such a result, or how often "at most" holds.
     not_tested
         Attacks without a result, and what is beyond this tool.
     checks
-        Whether the audit's own checks held.
+        Whether the audit's own checks held, and which did not.
+    more
+        What a glance has no room for, each with its label: the figures of the worst,
+        further steps, commands of attacks that were not run, what the words rest on.
     """
 
     first_lines: tuple[str, ...]
@@ -98,11 +105,26 @@ class Glance:
     consequences: tuple[Consequence, ...]
     exposed: tuple[ExposedKind, ...]
     next_steps: dict[State, str]
-    not_run: str
     gate: str
     surety: str
     not_tested: str
     checks: str
+    more: tuple[tuple[str, str], ...]
+
+    @property
+    def next_state(self) -> State:
+        """Return the worst state, for which the first step is."""
+        return next(iter(self.next_steps))
+
+    @property
+    def next_label(self) -> str:
+        """Return whose the first step is, by the sign of their state."""
+        return label_of_step(self.next_state)
+
+    @property
+    def next_step(self) -> str:
+        """Return the step for the worst state."""
+        return next(iter(self.next_steps.values()))
 
     @property
     def exposed_label(self) -> str:
@@ -122,37 +144,34 @@ def glance_of(report: Report) -> Glance | None:
     if not found:
         return None
 
+    next_steps = dict(_next_steps(found))
+    consequences = tuple(main_consequences(found))
     return Glance(
         first_lines=tuple(supervision_warnings(report.guards)),
         headline=first_screen.headline(report, found),
         basis=_basis(report, found),
         alarms=tuple(_alarms(report, found)),
         matrix=matrix_of(found),
-        consequences=tuple(main_consequences(found)),
+        consequences=consequences,
         exposed=tuple(_exposed_kinds(found)),
-        next_steps=dict(_next_steps(found)),
-        not_run=_not_run(found),
+        next_steps=next_steps,
         gate=_gate(found),
         surety=_surety(found),
         not_tested=_not_tested(found),
         checks=_checks(report),
+        more=tuple(_more(found, consequences, next_steps)),
     )
 
 
-def few_names(names: Sequence[str]) -> str:
-    """Return names in a list, and of many how many more there are."""
-    if len(names) <= MAX_NAMES:
-        return listed(names)
-
-    shown = ", ".join(names[: MAX_NAMES - 1])
-    n_more = len(names) - MAX_NAMES + 1
-    return render("glance.more_names", names=shown, more=n_more)
+def label_of_step(state: State) -> str:
+    """Return whose a step is, by the sign of their state."""
+    return f"{render('page.next')} {SHAPES[state]}"
 
 
 def _basis(report: Report, found: Sequence[Standing]) -> str:
-    """Return base, groups and tests in one line."""
+    """Return groups and tests in one line, and that there is no base."""
     has_base = any(checkpoint.name == BASE for checkpoint in report.checkpoints)
-    parts = [render("glance.base" if has_base else "glance.no_base")]
+    parts = [] if has_base else [render("glance.no_base")]
 
     trained, held_out = _groups(found)
     if trained is not None and held_out is not None:
@@ -230,13 +249,13 @@ def _next_steps(found: Sequence[Standing]) -> Iterator[tuple[State, str]]:
             yield state, _step_of_untested(of_state, found)
             continue
 
-        names = few_names([standing.name for standing in of_state])
+        names = names_or_count([standing.name for standing in of_state])
         yield state, render(f"next.{key_of(state)}", names=names)
 
 
 def _step_of_untested(untested: Sequence[Standing], found: Sequence[Standing]) -> str:
     """Return what lets memory be tested: the advice on the first check that failed."""
-    names = few_names([standing.name for standing in untested])
+    names = names_or_count([standing.name for standing in untested])
     for standing in untested:
         for guard in standing.faults:
             is_done = guard.name == "broken_model" and relearned(found)
@@ -248,30 +267,67 @@ def _step_of_untested(untested: Sequence[Standing], found: Sequence[Standing]) -
     return render("next.confounded" if is_unclear else "next.not_tested", names=names)
 
 
-def _not_run(found: Sequence[Standing]) -> str:
-    """Return the commands of attacks that were not run; empty where all were."""
-    not_run = [tried.audit for tried in found[0].tried if not tried.ran]
-    if not not_run:
-        return ""
-
-    commands = ", ".join(f"spark-audit {audit}" for audit in not_run)
-    return render("glance.not_run", commands=commands)
-
-
 def _gate(found: Sequence[Standing]) -> str:
     """Return what the gate without rules stops, and what it passes."""
-    stopped = few_names([standing.name for standing in found if not standing.ships])
-    passed = few_names([standing.name for standing in found if standing.ships])
+    stopped = [standing.name for standing in found if not standing.ships]
+    passed = [standing.name for standing in found if standing.ships]
     if not stopped:
-        return render("glance.gate_passes", passed=passed)
+        return render("glance.gate_passes", passed=names_or_count(passed))
     if not passed:
-        return render("glance.gate_stops", stopped=stopped)
-    return render("glance.gate_both", stopped=stopped, passed=passed)
+        return render("glance.gate_stops", stopped=names_or_count(stopped))
+
+    if len(passed) > MAX_NAMED_AS_PASSED:
+        others = render("glance.others", count=len(passed))
+    else:
+        others = names_or_count(passed)
+    return render("glance.gate_both", stopped=names_or_count(stopped), passed=others)
+
+
+def _more(
+    found: Sequence[Standing],
+    consequences: Sequence[Consequence],
+    next_steps: dict[State, str],
+) -> Iterator[tuple[str, str]]:
+    """Yield what stands behind a glance, each with its label."""
+    for consequence in consequences:
+        if consequence.figures:
+            yield consequence.label, consequence.figures
+
+    for count, names in _reports_by_chance(found).items():
+        sentence = render("glance.surety_of", names=names_or_count(names), count=count)
+        yield render("page.sure"), sentence
+    if _has_limits(found):
+        yield render("glance.what_limits"), render("glance.surety_at_most")
+
+    for state, step in list(next_steps.items())[1:]:
+        yield label_of_step(state), step
+    not_run = [tried.audit for tried in found[0].tried if not tried.ran]
+    if not_run:
+        commands = ", ".join(f"`spark-audit {audit}`" for audit in not_run)
+        yield render("glance.not_run"), commands
+
+    lacking = _names_by_open_attack(found)
+    if lacking:
+        attacks = []
+        for attack, names in lacking.items():
+            is_of_all = len(names) == len(found)
+            attacks.append(
+                attack if is_of_all else f"{attack} ({names_or_count(names)})"
+            )
+        yield render("glance.without_result"), ", ".join(attacks)
+    yield render("page.not_tested"), render("glance.beyond_tool")
 
 
 def _surety(found: Sequence[Standing]) -> str:
-    """Return what chance alone would give, and in how many reports "at most" holds."""
-    # Of 1,000 reports in which nothing leaks, how many would show as much.
+    """Return what chance alone would give; without a leak how often "at most" holds."""
+    for count, names in _reports_by_chance(found).items():
+        if found[0].name in names:
+            return render("glance.surety", count=count)
+    return render("glance.surety_at_most") if _has_limits(found) else ""
+
+
+def _reports_by_chance(found: Sequence[Standing]) -> dict[int, list[str]]:
+    """Return of 1,000 reports without a leak how many show as much, and as whom."""
     names_by_count: dict[int, list[str]] = {}
     for standing in found:
         if not standing.detections:
@@ -280,13 +336,7 @@ def _surety(found: Sequence[Standing]) -> str:
         if p is not None:
             count = max(1, math.ceil(1000 * p))
             names_by_count.setdefault(count, []).append(standing.name)
-
-    sentences = []
-    for count, names in sorted(names_by_count.items()):
-        sentences.append(render("glance.surety", names=few_names(names), count=count))
-    if _has_limits(found):
-        sentences.append(render("glance.surety_at_most"))
-    return " ".join(sentences)
+    return dict(sorted(names_by_count.items()))
 
 
 def _has_limits(found: Sequence[Standing]) -> bool:
@@ -299,33 +349,46 @@ def _has_limits(found: Sequence[Standing]) -> bool:
 
 
 def _not_tested(found: Sequence[Standing]) -> str:
-    """Return the attacks without a result on some checkpoint, and what is beyond."""
+    """Return the attacks that no checkpoint has a result of, and what is beyond."""
+    attacks = [
+        attack
+        for attack, names in _names_by_open_attack(found).items()
+        if len(names) == len(found)
+    ]
+    beyond = render("glance.beyond")
+    return "; ".join([", ".join(attacks), beyond]) if attacks else capitalised(beyond)
+
+
+def _names_by_open_attack(found: Sequence[Standing]) -> dict[str, list[str]]:
+    """Return the checkpoints without a result, by attack."""
     names_by_attack: dict[str, list[str]] = {}
     for standing in found:
         for tried in standing.tried:
             if tried.outcome not in RESULTS[0]:
                 names_by_attack.setdefault(tried.attack, []).append(standing.name)
-
-    beyond = render("glance.beyond")
-    if not names_by_attack:
-        return beyond
-
-    attacks = []
-    for attack, names in names_by_attack.items():
-        is_of_all = len(names) == len(found)
-        attacks.append(attack if is_of_all else f"{attack} ({few_names(names)})")
-    return f"{render('glance.without_result', attacks=', '.join(attacks))} {beyond}"
+    return names_by_attack
 
 
 def _checks(report: Report) -> str:
-    """Return whether the audit's own checks held, with counts."""
-    results = [guard.passed for guard in report.guards]
-    n_failed = results.count(False)
-    n_warnings = results.count(None)
-    if not results:
-        return render("page.guards_none")
-    if n_failed:
-        return render("glance.checks_failed", failed=n_failed, count=len(results))
-    if n_warnings:
-        return render("glance.checks_warn", warnings=n_warnings, count=len(results))
-    return render("glance.checks_held", count=len(results))
+    """Return whether the audit's own checks held, and which did not."""
+    count = len(report.guards)
+    if not count:
+        return render("glance.checks_none")
+
+    failed = [guard for guard in report.guards if guard.passed is False]
+    if failed:
+        # Which did not hold is an alarm, and stands first.
+        return render("glance.checks_failed", failed=len(failed), count=count)
+    warnings = [guard for guard in report.guards if guard.passed is None]
+    if warnings:
+        names = _titles(warnings)
+        return render(
+            "glance.checks_warn", warnings=len(warnings), count=count, names=names
+        )
+    return render("glance.checks_held", count=count)
+
+
+def _titles(guards: Sequence[Guard]) -> str:
+    """Return the titles of checks, each once, and of many how many more there are."""
+    titles = list(dict.fromkeys(guard.title for guard in guards))
+    return few_names(titles)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_audit.audits.strongest_leaks import strongest_leaks
 from spark_audit.report.figures_line import figures_line
-from spark_audit.report.matrix import effect_size, effect_text
+from spark_audit.report.matrix import effect_size, limit_text, names_or_count
 from spark_audit.report.standings import (
     SHAPES,
     Standing,
@@ -15,12 +15,12 @@ from spark_audit.report.standings import (
     comparison_in_words,
     method_of,
 )
-from spark_audit.results import Finding, grouped
+from spark_audit.results import Finding
 from spark_audit.sentences import capitalised, knows, optional, render
 from spark_audit.sentences.effects import effect_in_words
-from spark_audit.sentences.renderer import likelier, listed
+from spark_audit.sentences.renderer import likelier
 
-MAX_CONSEQUENCES = 3
+MAX_CONSEQUENCES = 1
 """Checkpoints whose consequence stands at a glance; the others have their row."""
 
 
@@ -46,11 +46,14 @@ class Consequence:
     @property
     def label(self) -> str:
         """Return the sign of the state, and who it is said of."""
-        if len(self.names) == 1:
-            return f"{SHAPES[self.state]} {self.names[0]}"
+        return f"{SHAPES[self.state]} {self.whose}"
 
-        count = render("glance.count", count=len(self.names))
-        return f"{SHAPES[self.state]} {count}"
+    @property
+    def whose(self) -> str:
+        """Return who it is said of: a name, or how many they are."""
+        if len(self.names) == 1:
+            return self.names[0]
+        return render("glance.count", count=len(self.names))
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,14 @@ class Limit:
     @property
     def text(self) -> str:
         """Return the limit on the scale of its attack."""
-        return effect_text(self.finding.audit, self.size, self.finding.unit)
+        return limit_text(self.finding.audit, self.size, self.finding.unit)
 
 
 def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
-    """Yield a sentence for each of the worst checkpoints, then one for the clean."""
+    """Yield a sentence for the worst checkpoint, then one for the clean.
+
+    What the others come to stands in their row of the matrix and in their sections.
+    """
     leaking = [standing for standing in standings if standing.detections]
     for standing in leaking[:MAX_CONSEQUENCES]:
         severest = standing.detections[0]
@@ -84,20 +90,12 @@ def main_consequences(standings: Sequence[Standing]) -> Iterator[Consequence]:
             figures=figures_line(severest),
         )
 
-    others = grouped(leaking[MAX_CONSEQUENCES:], lambda standing: standing.state)
-    for state, of_state in others.items():
-        yield Consequence(
-            state=state,
-            names=tuple(standing.name for standing in of_state),
-            sentence=render("glance.see_matrix"),
-        )
-
     clean = [standing for standing in standings if standing.state == "NO LEAK FOUND"]
     if clean:
         yield Consequence(
             state="NO LEAK FOUND",
             names=tuple(standing.name for standing in clean),
-            sentence=nothing_found(clean, _first_bounded_audit(clean), standings),
+            sentence=_nothing_in_short(clean, standings),
         )
 
 
@@ -148,6 +146,19 @@ def consequence_sentence(finding: Finding) -> str:
     return render(key, effect=effect, than=comparison_in_words(finding))
 
 
+def _nothing_in_short(clean: Sequence[Standing], found: Sequence[Standing]) -> str:
+    """Return who could hide a leak as strong as the strongest; else how much it is.
+
+    How much each could hide stands in its row of the matrix.
+    """
+    audit = _first_bounded_audit(clean)
+    limits = _limits(clean, audit)
+    hidden = _hidden(limits, found) if limits else ""
+    if hidden and len(limits) == len(clean):
+        return f"{render('glance.nothing_but')} {hidden}"
+    return nothing_found(clean, audit, found)
+
+
 def nothing_found(
     clean: Sequence[Standing], audit: str, found: Sequence[Standing]
 ) -> str:
@@ -169,7 +180,7 @@ def nothing_found(
     bounded = {limit.checkpoint for limit in limits}
     unbounded = [one.name for one in clean if one.name not in bounded]
     if unbounded:
-        sentences.append(render("glance.not_known", names=listed(unbounded)))
+        sentences.append(render("glance.not_known", names=names_or_count(unbounded)))
 
     hidden = _hidden(limits, found)
     if hidden:
@@ -206,7 +217,7 @@ def _hidden(limits: Sequence[Limit], found: Sequence[Standing]) -> str:
         return ""
 
     leak = strongest.finding
-    leak_text = effect_text(leak.audit, strongest.effect, leak.unit)
+    leak_text = limit_text(leak.audit, strongest.effect, leak.unit)
     names = []
     for limit in limits:
         could_hide = strongest.could_hide(limit.finding)
@@ -214,7 +225,9 @@ def _hidden(limits: Sequence[Limit], found: Sequence[Standing]) -> str:
             names.append(limit.checkpoint)
     if not names:
         return ""
-    return render("glance.could_hide", names=listed(names), leaking=leak.checkpoint)
+
+    hiding = names_or_count(names)
+    return render("glance.could_hide", names=hiding, leaking=leak.checkpoint)
 
 
 def _first_bounded_audit(clean: Sequence[Standing]) -> str:

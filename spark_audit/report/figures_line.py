@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_audit.audits import about
-from spark_audit.report.matrix import effect_size, effect_text
+from spark_audit.report.matrix import effect_size, effect_text, limit_text
 from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
 from spark_audit.sentences.renderer import probability
@@ -38,14 +38,13 @@ def _estimate(finding: Finding) -> str:
         return ""
     audit = finding.audit
     value = effect_size(finding, finding.value)
+    if value is None:
+        return ""
     estimate = effect_text(audit, value, finding.unit)
 
-    if finding.low is not None and finding.high is not None:
-        ends = sorted(
-            size
-            for end in (finding.low, finding.high)
-            if (size := effect_size(finding, end)) is not None
-        )
+    sizes = (effect_size(finding, finding.low), effect_size(finding, finding.high))
+    ends = sorted(size for size in sizes if size is not None)
+    if len(ends) == len(sizes):
         low, high = [effect_text(audit, end, finding.unit) for end in ends]
         estimate += f" [{low}, {high}]"
 
@@ -55,7 +54,7 @@ def _estimate(finding: Finding) -> str:
 
 def _null(finding: Finding) -> str:
     """Return the figure of no effect."""
-    if finding.value is None or not finding.unit:
+    if finding.value is None or finding.null is None or not finding.unit:
         return ""
     null = effect_text(finding.audit, 0.0, finding.unit)
     return render("matrix.figures.null", null=null)
@@ -99,5 +98,5 @@ def _at_most(finding: Finding) -> str:
     size = effect_size(finding, finding.at_most)
     if size is None:
         return ""
-    limit = effect_text(finding.audit, size, finding.unit)
+    limit = limit_text(finding.audit, size, finding.unit)
     return render("matrix.figures.at_most", limit=limit)

@@ -32,6 +32,9 @@ UNITS_SHOWN = ("nats", "bits", "AUC")
 MAX_NAMES_IN_ANSWER = 2
 """Checkpoints in one state that the answer names."""
 
+MAX_STATES_WITH_TESTED = 2
+"""States that each say by how many attacks they were tested; of more once for all."""
+
 
 def answer(found: Sequence[Standing]) -> str:
     """Return the report in one line: how many checkpoints are in which state.
@@ -39,18 +42,38 @@ def answer(found: Sequence[Standing]) -> str:
     It also says how many of the attacks were tested: next to a title that does not say
     that most were not run, readers took a checkpoint for cleared.
     """
+    by_state = grouped(found, lambda one: one.state)
+    is_said_once = len(by_state) > MAX_STATES_WITH_TESTED
     states = [
-        _state_with_count(state, members, is_only=len(found) == 1)
-        for state, members in grouped(found, lambda one: one.state).items()
+        _state_with_count(
+            state, members, is_only=len(found) == 1, says_tested=not is_said_once
+        )
+        for state, members in by_state.items()
     ]
     text = ", ".join(states)
     if len(found) == 1:
         return render("states.answer_of_one", name=found[0].name, state=text)
-    return render("states.answer", count=len(found), states=text)
+
+    text = render("states.answer", count=len(found), states=text)
+    tested = _tested(found) if is_said_once else ""
+    return "; ".join(filter(None, [text, tested]))
+
+
+def _tested(standings: Sequence[Standing]) -> str:
+    """Return by how many attacks checkpoints were tested; empty where by all."""
+    n_attacks = len(standings[0].tried)
+    tested = [one for one in standings if one.state != "NOT TESTED"]
+    counts = sorted({_n_tested(standing) for standing in tested})
+    if not counts or counts[0] == n_attacks:
+        return ""
+
+    ends = dict.fromkeys([counts[0], counts[-1]])
+    text = " to ".join(map(str, ends))
+    return render("states.tested", tested=text, attacks=n_attacks)
 
 
 def _state_with_count(
-    state: State, members: Sequence[Standing], *, is_only: bool
+    state: State, members: Sequence[Standing], *, is_only: bool, says_tested: bool
 ) -> str:
     """Return a state with its checkpoints, and how many attacks they were tested by."""
     text = state_name(state)
@@ -60,12 +83,9 @@ def _state_with_count(
         if len(members) <= MAX_NAMES_IN_ANSWER:
             remarks.append(", ".join(standing.name for standing in members))
 
-    n_attacks = len(members[0].tried)
-    n_tested = sorted({_n_tested(standing) for standing in members})
-    if state != "NOT TESTED" and n_tested[0] < n_attacks:
-        tested = " to ".join(map(str, n_tested))
-        remarks.append(render("states.tested", tested=tested, attacks=n_attacks))
-
+    tested = _tested(members) if says_tested else ""
+    if tested:
+        remarks.append(tested)
     if not remarks:
         return text
     return render("states.with_remark", text=text, remark="; ".join(remarks))

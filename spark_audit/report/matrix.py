@@ -17,6 +17,7 @@ from spark_audit.audits.strongest_leaks import leak_of
 from spark_audit.report.standings import Standing, State, Tried
 from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
+from spark_audit.sentences.renderer import listed
 
 CellKind = Literal["found", "less", "nothing", "void", "not tested"]
 
@@ -30,6 +31,15 @@ CELL_MARKS: dict[CellKind, str] = {
     "not tested": "·",
 }
 """A mark of each kind of cell: they differ without colour."""
+
+MAX_NAMES = 3
+"""Names that a line has; of more it says how many."""
+
+MAX_ROWS = 5
+"""Checkpoints that a glance has room for."""
+
+ROWS_OF_MORE = 4
+"""Rows that a glance shows of more checkpoints; the others are counted."""
 
 STRENGTH_STEPS: dict[str, tuple[float, float]] = {
     "nats": (math.log(1.25), math.log(2.0)),
@@ -70,10 +80,14 @@ class MatrixCell:
         return CELL_MARKS[self.kind]
 
     @property
+    def words(self) -> str:
+        """Return the effect; the word of the kind where there is none."""
+        return self.effect or optional(f"matrix.cell.{self.kind.replace(' ', '_')}")
+
+    @property
     def text(self) -> str:
-        """Return the mark and the effect; the word where there is no effect."""
-        words = self.effect or optional(f"matrix.cell.{self.kind.replace(' ', '_')}")
-        return f"{self.mark} {words}".rstrip()
+        """Return the mark, and the words where there are any."""
+        return f"{self.mark} {self.words}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -107,6 +121,29 @@ class Matrix:
     rows: tuple[MatrixRow, ...]
 
     @property
+    def first_rows(self) -> tuple[MatrixRow, ...]:
+        """Return the rows that stand at a glance: the worst."""
+        return self.rows[: self._n_first]
+
+    @property
+    def further_rows(self) -> tuple[MatrixRow, ...]:
+        """Return the rows that a glance has no room for."""
+        return self.rows[self._n_first :]
+
+    @property
+    def _n_first(self) -> int:
+        """Return how many rows a glance shows."""
+        return MAX_ROWS if len(self.rows) <= MAX_ROWS else ROWS_OF_MORE
+
+    @property
+    def further_text(self) -> str:
+        """Return how many rows a glance leaves out; empty: none."""
+        if not self.further_rows:
+            return ""
+
+        return render("glance.more_rows", count=len(self.further_rows))
+
+    @property
     def legend(self) -> list[tuple[str, str]]:
         """Return the marks that there are, each with what it means."""
         used = {cell.kind for row in self.rows for cell in row.cells}
@@ -115,6 +152,23 @@ class Matrix:
             for kind in CELL_KINDS
             if kind in used
         ]
+
+
+def few_names(names: Sequence[str]) -> str:
+    """Return names in a list, and of many how many more there are."""
+    if len(names) <= MAX_NAMES:
+        return listed(names)
+
+    shown = ", ".join(names[: MAX_NAMES - 1])
+    n_more = len(names) - MAX_NAMES + 1
+    return render("glance.more_names", names=shown, more=n_more)
+
+
+def names_or_count(names: Sequence[str]) -> str:
+    """Return checkpoints in a list, and of many how many they are: a row names each."""
+    if len(names) > MAX_NAMES:
+        return render("glance.count", count=len(names))
+    return listed(names)
 
 
 def matrix_of(standings: Sequence[Standing]) -> Matrix:
@@ -162,7 +216,7 @@ def cell_of(tried: Tried) -> MatrixCell:
         effect = ""
         if tried.bounded is not None:
             size = effect_size(tried.bounded, tried.bounded.at_most)
-            limit = effect_text(tried.audit, size, tried.bounded.unit)
+            limit = limit_text(tried.audit, size, tried.bounded.unit)
             effect = render("matrix.at_most", limit=limit) if limit else ""
         return MatrixCell(audit=tried.audit, kind="nothing", effect=effect)
 
@@ -195,6 +249,14 @@ def effect_text(audit: str, size: float | None, unit: str) -> str:
     if size is None:
         return ""
     return about(audit).effect_in_cell(size, unit)
+
+
+def limit_text(audit: str, size: float | None, unit: str) -> str:
+    """Return how much could still be there, such as ``12%``: an effect without plus.
+
+    Without the sign it is not mistaken for an effect that was found.
+    """
+    return effect_text(audit, size, unit).removeprefix("+")
 
 
 def strength_of(size: float | None, unit: str) -> int:

@@ -1,67 +1,65 @@
 """A report at a glance: one answer for terminal, page, Markdown and notebook."""
 
 import math
+import re
 from typing import Any
 
 import pytest
-from made_reports import figure, guard, made_report, said
+from made_reports import (
+    TEST,
+    attacked_report,
+    figure,
+    guard,
+    made_report,
+    many_clean,
+    memory,
+    mixed_cells,
+    said,
+)
 
 from spark_audit.cli.glance import show_glance
-from spark_audit.report.at_a_glance import few_names, glance_of
+from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.audit_report import AuditReport
 from spark_audit.report.consequences import consequence_sentence
+from spark_audit.report.matrix import few_names
 from spark_audit.report.writers import markdown, pages
 from spark_audit.report.writers.writer import WriterInput
-from spark_audit.results import Finding, Report
+from spark_audit.results import Report
 from spark_audit.sentences import render
 
-TEST = {"p": 0.0001, "family": "primary", "p_adjusted": 0.003}
 MAX_WORDS = 25
 MAX_LINES = 30
+MAX_WORDS_IN_TERMINAL = 200
 
 
-def memory(name: str, claim: Any, value: float, **columns: Any) -> Finding:
-    given = {"metric": "memory", "unit": "nats", "null": 0.0, "value": value}
-    return said("matched", name, claim, "memory.", **{**given, **TEST, **columns})
+def n_words(text: str) -> int:
+    """Return how many words a text has: what has a letter or a digit."""
+    return sum(any(letter.isalnum() for letter in word) for word in text.split())
 
 
-def report(*findings: Finding, **columns: Any) -> Report:
-    names = ["base", *dict.fromkeys(finding.checkpoint for finding in findings)]
-    rows = [figure(name, "matched|memory", 0.0, unit="nats") for name in names]
-    return made_report(*names, results=rows, findings=list(findings), **columns)
-
-
-def many(count: int) -> Report:
-    """A leak, and clean checkpoints."""
-    leaking = memory("leak", "memory", -0.5)
-    clean = [
-        memory(f"clean-{k}", "nothing_shown", 0.01, at_most=-0.01 * k)
-        for k in range(1, count)
-    ]
-    return report(leaking, *clean)
-
-
-def printed(made: Report, capsys) -> str:
+def printed(made: Report, capsys, *, verbose: bool = False) -> str:
     glance = glance_of(made)
     assert glance is not None
-    show_glance(glance)
+    show_glance(glance, verbose=verbose)
     return str(capsys.readouterr().out)
 
 
 def test_all_formats_say_the_same(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "500")
-    made = many(3)
+    made = many_clean(3)
     glance = glance_of(made)
     assert glance is not None
     (page,) = pages.write_page(made, tmp_path, WriterInput())
-    for text in (printed(made, capsys), markdown.render(made), str(page.content)):
+    shown = re.sub(r"<[^>]+>", "", str(page.content))
+    for text in (printed(made, capsys), markdown.render(made), shown):
         assert glance.headline in text
         assert glance.gate in text
         for consequence in glance.consequences:
             assert consequence.sentence in text
         for row in glance.matrix.rows:
             for cell in row.cells:
-                assert cell.text in text
+                assert cell.words in text
+                assert cell.mark in text
 
 
 def test_a_report_without_an_attack_has_no_answer():
@@ -73,36 +71,50 @@ def test_a_report_without_an_attack_has_no_answer():
 
 
 def test_a_notebook_shows_the_answer():
-    html = AuditReport.of(many(3))._repr_html_()
-    glance = AuditReport.of(many(3)).glance
+    html = AuditReport.of(many_clean(3))._repr_html_()
+    glance = AuditReport.of(many_clean(3)).glance
     assert glance is not None
     assert html.count("<tr") == 1 + len(glance.matrix.rows)
     assert glance.headline in html
     assert "#guards" not in html
 
 
-@pytest.mark.parametrize("count", [1, 5])
-def test_few_checkpoints_take_at_most_thirty_lines(count, capsys, monkeypatch):
+@pytest.mark.parametrize("scene", [many_clean, mixed_cells])
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_a_terminal_shows_at_most_thirty_lines_and_200_words(
+    scene, count, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "100")
-    lines = printed(many(count), capsys).splitlines()
-    assert len(lines) <= MAX_LINES
-    assert max(map(len, lines)) <= 100
+    text = printed(scene(count), capsys)
+    assert len(text.splitlines()) <= MAX_LINES
+    assert max(map(len, text.splitlines())) <= 100
+    assert n_words(text) <= MAX_WORDS_IN_TERMINAL
 
 
-def test_of_forty_checkpoints_each_has_its_row_and_no_more(capsys, monkeypatch):
+def test_all_rows_of_many_checkpoints_stand_behind_verbose(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    lines = printed(many(40), capsys).splitlines()
-    assert len(lines) <= MAX_LINES + 35
-    assert sum("clean-17" in line for line in lines) == 1
+    made = many_clean(40)
+    assert "clean-17" not in printed(made, capsys)
+    assert "36 more checkpoints" in printed(made, capsys)
+
+    lines = printed(made, capsys, verbose=True).splitlines()
+    assert sum(" clean-17 " in line for line in lines) == 1
+
+
+def test_of_many_checkpoints_markdown_and_page_have_each_row(tmp_path):
+    made = many_clean(40)
+    (page,) = pages.write_page(made, tmp_path, WriterInput())
+    assert markdown.render(made).count("| ○ NO LEAK FOUND clean-17 |") == 1
+    assert str(page.content).count("</span> clean-17</th>") == 1
 
 
 def test_equal_results_are_said_once_with_how_much_could_be_there():
-    glance = glance_of(many(4))
+    glance = glance_of(many_clean(4))
     assert glance is not None
     leak, clean = glance.consequences
     assert leak.names == ("leak",)
     assert clean.names == ("clean-1", "clean-2", "clean-3")
-    for words in ("+1%", "clean-1", "+3%", "clean-3"):
+    for words in ("1%", "clean-1", "3%", "clean-3"):
         assert words in clean.sentence
 
 
@@ -110,7 +122,7 @@ def test_a_check_that_voids_is_told_before_anything_else(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     void = memory("a", "memory", -1.0, status="void")
     broken = guard("broken_model", "is broken.", of="a")
-    out = printed(report(void, guards=[broken]), capsys)
+    out = printed(attacked_report(void, guards=[broken]), capsys)
     assert out.index(render("failed_check.follows")) < out.index("identifiers")
 
 
@@ -143,7 +155,7 @@ def test_a_sentence_has_at_most_25_words():
 
 def test_of_many_names_some_stand_with_how_many_more_there_are():
     assert few_names(["a", "b"]) == "a and b"
-    assert few_names([f"n{k}" for k in range(9)]) == "n0, n1, n2, n3 and 5 more"
+    assert few_names([f"n{k}" for k in range(9)]) == "n0, n1 and 7 more"
 
 
 def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
@@ -159,7 +171,7 @@ def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
         )
         for kind, value in (("NAME", 0.4), ("EMAIL", 0.2))
     ]
-    made = report(memory("a", "memory", -0.3))
+    made = attacked_report(memory("a", "memory", -0.3))
     made = made.model_copy(update={"results": [*made.results, *rows]})
     glance = glance_of(made)
     assert glance is not None
@@ -181,7 +193,7 @@ def test_what_a_finding_is_held_against_is_said_of_it():
 
 def test_a_finding_of_one_seed_is_said_of_that_seed():
     finding = memory("ours[2]", "memory", -0.5)
-    made = report(finding)
+    made = attacked_report(finding)
     glance = glance_of(made)
     assert glance is not None
     assert glance.consequences[0].names == ("ours[2]",)
@@ -192,11 +204,11 @@ def test_who_could_hide_as_much_as_a_leak_is_named():
     near = memory("near", "nothing_shown", 0.0, at_most=-math.log(1.119))
     far = memory("far", "nothing_shown", 0.0, at_most=-math.log(1.05))
     silent = memory("silent", "nothing_shown", 0.0)
-    glance = glance_of(report(leaking, near, far, silent))
+    glance = glance_of(attacked_report(leaking, near, far, silent))
     assert glance is not None
     sentence = glance.consequences[-1].sentence
-    assert "near could hide about as much as was found in leak." in sentence
-    assert "How much could be in silent is not known." in sentence
+    assert "near could hide as much as leak." in sentence
+    assert "For silent it is not known." in sentence
 
 
 def test_kinds_that_became_less_likely_are_not_called_exposed():
@@ -210,9 +222,9 @@ def test_kinds_that_became_less_likely_are_not_called_exposed():
         null_high=0.0,
         unit="nats",
     )
-    made = report(memory("a", "betrays", 0.3))
+    made = attacked_report(memory("a", "betrays", 0.3))
     made = made.model_copy(update={"results": [*made.results, row]})
     glance = glance_of(made)
     assert glance is not None
     assert glance.exposed_label == "Less likely"
-    assert glance.whose_kinds == "a (exploratory):"
+    assert glance.whose_kinds == "a, exploratory:"

@@ -70,7 +70,7 @@ def test_what_became_less_likely_has_a_mark_of_its_own():
 
 def test_where_nothing_was_found_stands_how_much_could_still_be_there():
     found = cell(memory("a", "nothing_shown", 0.01, at_most=-math.log(1.09)))
-    assert (found.kind, found.text, found.strength) == ("nothing", "○ ≤ +9%", 0)
+    assert (found.kind, found.text, found.strength) == ("nothing", "○ ≤9%", 0)
 
 
 def test_without_a_limit_nothing_is_said_of_what_could_be_there():
@@ -134,7 +134,7 @@ def test_the_figures_of_a_finding_stand_in_one_line_on_its_scale():
 def test_at_most_stands_in_the_line_where_nothing_was_found_alone():
     at_most = -math.log(1.09)
     clean = memory("a", "nothing_shown", 0.0, at_most=at_most)
-    assert figures_line(clean).endswith("at most +9%")
+    assert figures_line(clean).endswith("at most 9%")
     leaking = memory("a", "memory", -1.0, at_most=at_most)
     assert "at most" not in figures_line(leaking)
 

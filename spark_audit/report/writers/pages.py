@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -158,18 +158,25 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
             for name, place in palette(report).items()
         },
         "general_terms": general(report),
-        "contents": ("verdict", "guards", "limits", *sections, "audited", "glossary"),
+        "contents": _contents(report, sections),
         "sections": sections,
         "places": {section["name"]: key for key, section in sections.items()},
     }
     yield File("report.html", made.get_template("page.html").render(shared))
 
 
+def _contents(report: Report, sections: Iterable[str]) -> list[str]:
+    """Return the ids of the page's parts, in their order."""
+    tested = ["tested"] if standings.standings(report) or glance(report) else []
+    return ["verdict", *tested, "guards", "limits", *sections, "audited", "glossary"]
+
+
 def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, Any]]:
     """What the template writes of each audit, of the matching, and of all else."""
     found = standings.standings(report)
     rows = (*report.results, *report.contrasts)
-    audits = list(dict.fromkeys(row.audit for row in rows))
+    of_audits = [f.audit for f in report.findings if f.audit != OF_REPORT]
+    audits = list(dict.fromkeys([*(row.audit for row in rows), *of_audits]))
     grids: dict[str, list[PageTable]] = {
         k: [] for k in (*audits, "manifest", FURTHER_TABLES)
     }
@@ -183,8 +190,10 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         grids[place].append(replace(shown, table=named))
     for one in drawn:
         pictures[one.audit if one.audit in pictures else FURTHER_TABLES].append(one)
-    for name in (name for name in grids if grids[name] or pictures[name]):
+    for name in grids:
         said = by_severity(f for f in report.findings if f.audit == name)
+        if not (grids[name] or pictures[name] or said):
+            continue
         yield {
             "name": name,
             "title": sentences.optional(f"audit.{name}.title") or name,
