@@ -327,10 +327,18 @@ def _finding(
         "members": int(member.sum()),
         "others": int((~member.astype(bool)).sum()),
     }
+    says = f"series.{claim}"
+    if claim == "membership" and facts["adds"]:
+        says = "series.membership_added"
+    bar = "chance" if above.is_bar_chance else "texts"
+    further = ["series.pairs", f"series.beyond_{bar}"]
+    if claim != "confounded":
+        further.append("series.adds" if facts["adds"] else "series.adds_nothing")
     return above.finding(
         row,
         claim,
-        f"series.{claim}",
+        says,
+        further=further,
         facts=facts,
         p=needed,
         power=above.power(),

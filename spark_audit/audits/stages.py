@@ -13,7 +13,7 @@ import pandas as pd
 from spark_audit.audits import identifiers
 from spark_audit.audits.base import Context, Metric, Plan, Tables, guard
 from spark_audit.audits.claims import ALPHA
-from spark_audit.audits.matched.units import unequal
+from spark_audit.audits.matched.units import clear_gap as unequal
 from spark_audit.audits.utility import UNORDERED, OfSeries, tasks_in_order
 from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest
@@ -99,10 +99,11 @@ class Stages(OfSeries):
             if tested := int(early["p"].count()):
                 early_guard = guard(
                     "tasks not yet trained on",
-                    "early_tasks",
+                    "early_apart" if apart else "early_alike",
                     {"figures": tested, "tasks": apart},
                     passed=None if apart else True,
                     checkpoint=name,
+                    further=["early_figures"],
                 )
                 guards.append(early_guard)
             if (gain := gain_of(name, series, apart)) is not None:
@@ -122,7 +123,14 @@ class Stages(OfSeries):
             }
             says = f"stages.series_adds{'' if adds else '_nothing'}"
             claim: Claim = "moved" if adds else "nothing_shown"
-            found = Finding.on(more, claim, says, facts=facts, p_adjusted=p)
+            found = Finding.on(
+                more,
+                claim,
+                says,
+                further=["stages.series_best"],
+                facts=facts,
+                p_adjusted=p,
+            )
             findings.append(found)
         tables = {"stages_states": [*_records(single)]}
         return AuditResult(rows, guards=guards, findings=findings, tables=tables)
@@ -372,14 +380,20 @@ def remembered(own: pd.DataFrame, whole: pd.DataFrame, every: pd.DataFrame) -> F
         reasons = [*filter(None, dict.fromkeys(row.note for row in own["memory"]))]
         return Finding.not_tested(
             "stages",
-            "stages.missing",
+            "stages.missing" if reasons else "stages.missing_alike",
             checkpoint=own["series"].iloc[0],
             reasons=reasons,
         )
     shown = estimable[estimable["state"] == "remembered"]
     if shown.empty:
         row = whole.set_index("stage")["memory"][estimable["stage"].max()]
-        return Finding.on(row, "nothing_shown", "stages.nothing", facts={"memory": row})
+        return Finding.on(
+            row,
+            "nothing_shown",
+            "stages.nothing",
+            further=["stages.after_last"],
+            facts={"memory": row},
+        )
     periods: dict[tuple[str, ...], list[str]] = defaultdict(list)
     forgotten = tested[tested["state"] == "forgotten"]
     for task, at in shown.groupby("task")["stage"]:
@@ -397,11 +411,17 @@ def remembered(own: pd.DataFrame, whole: pd.DataFrame, every: pd.DataFrame) -> F
         "stage": best["stage"],
         "p": best["p"],
         "tests": int(every["p"][every["stage"] >= every["place"]].count()),
+        "remembered_tasks": sorted({*map(str, shown["task"])}),
+        "forgotten_tasks": sorted({*map(str, forgotten["task"])}),
     }
+    further = ["stages.remembered_tasks"]
+    if facts["forgotten_tasks"]:
+        further.append("stages.forgotten_tasks")
     return Finding.on(
         best["memory"],
         "moved",
         "stages.remembered",
+        further=further,
         facts=facts,
         p_adjusted=best["p"],
     )
@@ -427,10 +447,25 @@ def likelier(own: pd.DataFrame, every: pd.DataFrame) -> Finding:
         "tests": int(every["step_p"].count()),
         "tasks": [*again["task"]],
         "stages": [*map(str, again["stage"])],
+        "again": [
+            [task, str(stage)]
+            for task, stage in zip(again["task"], again["stage"], strict=True)
+        ],
     }
     says = "stages.not_again" if again.empty else "stages.again"
     claim: Claim = "nothing_shown" if again.empty else "moved"
-    return Finding.on(best["step"], claim, says, facts=facts, p_adjusted=best["step_p"])
+    further = ["stages.largest_step"]
+    if not again.empty:
+        further.append("stages.again_tasks")
+        further.append("stages.replay")
+    return Finding.on(
+        best["step"],
+        claim,
+        says,
+        further=further,
+        facts=facts,
+        p_adjusted=best["step_p"],
+    )
 
 
 FEWEST_TOLD = 3

@@ -323,9 +323,10 @@ def findings(
             continue
         own = frame[frame["checkpoint"] == name]
         if lost & {name, BASE}:
+            at_base = "" if name in lost else "_at_base"
             yield Finding.not_tested(
                 "twins",
-                "twins.not_resolvable",
+                f"twins.not_resolvable{at_base}",
                 checkpoint=name,
                 status="not_resolvable",
                 reason=TIED,
@@ -336,9 +337,15 @@ def findings(
         if tests:
             yield _verdict(tests, own)
             continue
-        has_trained = (own["side"] == TRAINED).any()
-        says = "twins.no_control" if has_trained else "twins.no_trained"
-        yield Finding.not_tested("twins", says, checkpoint=name)
+        if (own["side"] == TRAINED).any():
+            yield Finding.not_tested(
+                "twins",
+                "twins.no_control",
+                checkpoint=name,
+                further=["twins.needs_control"],
+            )
+        else:
+            yield Finding.not_tested("twins", "twins.no_trained", checkpoint=name)
 
 
 def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -524,27 +531,40 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
     rose = whole.ps.get("rise", 1.0) <= ALPHA
     claim: Claim = "nothing_shown"
     says = "nothing"
+    is_rise = clearest.row.metric == "rise"
+    remarks = ["twins.since_base" if is_rise else "twins.beside_held_out"]
     if detected and best.way > 0:
         claim = says = "memory"
         # Of a rise only this part is no kind that was learned. Of few clusters
         # its interval may hold 0 where the test, by permutations, does not.
         held = "beyond" in best.ps and best.row is not best.apart
         facts["beyond"] = best.apart if held else None
-        facts["beyond_clear"] = bool(best.apart and side_of(best.apart) == best.way)
+        is_clear = bool(best.apart and side_of(best.apart) == best.way)
+        facts["beyond_clear"] = is_clear
+        if held:
+            remarks.append("twins.beyond" if is_clear else "twins.also_beyond")
     elif detected and "beyond" in best.ps:
         claim = says = "betrays"
     elif detected:
         claim, says = "moved", "fell"
     elif rose and "kind" in whole.ps:
         claim = says = "confounded"
+        remarks.append("twins.why_confounded")
     elif rose and "beyond" in whole.ps:
         claim, says = "formats" if (whole.row.value or 0.0) > 0 else "moved", "kind"
+        remarks.append("twins.format_changed")
+    if detected and clearest.row.group != "pooled":
+        says = f"dose_{says}"
+    if not n_never:
+        none = "none_comparable" if facts["left_out"] else "none_held_out"
+        remarks.append(f"twins.{none}")
     power = [replace(each, over=each.over * len(tests)) for each in clearest.power]
     bounds = [replace(each, over=len(tests)) for each in clearest.bounds]
     unit = clearest.row.unit
     # A mean of 0 without an interval may be two that cancel.
     if whole.row.metric == "rise" and not own.loc[trained, "rise"].any():
         says = "still"
+        remarks = remarks[1:]
         unit = "clusters"
         facts["clusters"] = whole.groups[0]
         power = [_hits_power(*whole.groups, over=len(tests))]
@@ -557,6 +577,7 @@ def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
         clearest.row,
         claim,
         f"twins.{says}",
+        further=remarks,
         facts=facts,
         unit=unit,
         power=power,

@@ -23,7 +23,7 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.matched.sensitivity import VARIANTS, other_pairs
 from spark_audit.errors import InputError
 from spark_audit.manifest.content import seal
-from spark_audit.results import AuditResult, number
+from spark_audit.results import AuditResult
 from spark_audit.stats.power import mde
 
 
@@ -75,13 +75,21 @@ def silent(result: AuditResult) -> None:
 
 
 def audit(case: Any, /, *, baseline: str | None = None, **changes: Any) -> AuditResult:
-    return matched(
+    result = matched(
         case.tables(**changes),
         case.manifest,
         baseline=baseline,
         placebo_draws=2,
         rematched=False,
     )
+    # Every sentence has its facts, also where the correction withdrew the claim.
+    for finding in result.findings:
+        assert finding.sentence
+        if finding.detected and finding.family == "primary":
+            withdrawn = finding.model_copy(update={"claim": "nothing_shown"})
+            assert withdrawn.sentence
+    assert all(guard.detail for guard in result.guards)
+    return result
 
 
 def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(make_case):
@@ -112,9 +120,10 @@ def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(make_case):
     assert change.null == 0.0
     assert delta.null == pytest.approx(delta.value - change.value)  # type: ignore[operator]
     assert own.value == pytest.approx(change.value, abs=0.1)
-    (line,) = [line for line in result.verdict if "Delta_sel" in line]
-    said = f"would give {number(own.value)} if all text drifted alike."
-    assert said in line
+    finding = the_one(result.findings, metric="delta_sel")
+    assert finding.says == "matched.delta_sel_up"
+    assert "matched.regression" in finding.further
+    assert finding.facts["regression"] == own
     assert {*claims(result, "ours")} == {"moved", "not_tested"}
 
 
@@ -188,8 +197,8 @@ def test_what_moved_on_trained_rows_alone_is_found(make_case, trained, claim):
     row = figure(result, "ours", "memory")
     assert row.value == pytest.approx(trained, abs=0.25)
     assert (first.value, first.low, first.high) == (row.value, row.low, row.high)
-    way = "REMEMBERS trained" if claim == "memory" else "LESS likely than others"
-    assert way in first.sentence
+    assert first.says == f"matched.{claim}"
+    assert first.sentence
     assert (first.family, first.p is not None and first.p < 0.001) == ("primary", True)
     assert figure(result, "base", "memory").status == "not_estimable"
     assert {*claims(result, "base")} == {"nothing_shown"}
@@ -260,8 +269,11 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(make_case):
     for name in ("apart", "alike"):
         assert found[name].p_adjusted < 0.05
     assert found["apart"].claim == "nothing_shown"
-    drifts = "by 0.300 nats per token, that of the baseline by 0.100 (difference 0.200"
-    assert drifts in found["apart"].sentence
+    assert found["apart"].says == "matched.did_drift_unequal"
+    assert "matched.drift" in found["apart"].further
+    names = ("drift_own", "drift_baseline", "drift")
+    drifts = [found["apart"].facts[name].value for name in names]
+    assert drifts == pytest.approx([0.3, 0.1, 0.2], abs=1e-6)
     assert found["alike"].claim == "suppressed_kind"
     drifts = {c.checkpoint: c for c in result.contrasts if c.metric == "low_change"}
     assert drifts["apart"].value == pytest.approx(0.2, abs=1e-6)
@@ -362,15 +374,18 @@ def test_texts_that_tell_annotated_identifiers_apart_fail_a_guard(
     assert found.passed is passed
     assert ("confounded" in claims(result, "mine")) is (stratum < 0)
     if auc > 0:
-        assert f"AUC {auc:.2f}" in found.detail
+        says = "guard.by_text_apart" if stratum < 0 else "guard.by_text_alike"
+        assert (found.says, found.facts["text_auc"].value) == (says, auc)
+    else:
+        assert found.says == "guard.by_text_few"
 
 
 @pytest.mark.parametrize(
-    ("auc", "reason", "words"),
-    [(0.7, "text", "text alone"), (np.nan, "few", "too few were held out")],
+    ("auc", "reason"),
+    [(0.7, "text"), (np.nan, "few")],
 )
 def test_a_type_that_is_not_compared_is_named_with_its_share_and_reason(
-    auc, reason, words, make_case
+    auc, reason, make_case
 ):
     case = make_case(sources=40, tests=30, seed=44)
     change = moved(case, trained=0, never=0, other=0, spread=0.2)
@@ -389,8 +404,8 @@ def test_a_type_that_is_not_compared_is_named_with_its_share_and_reason(
     (row,) = finding.facts["left_out_types"]
     assert (row.grouping[1], row.of, row.n) == (one_type, reason, trained.sum())
     assert row.value == 1.0
-    assert f"{one_type}, 100.0% of {row.n}" in finding.lead
-    assert words in finding.lead
+    assert "matched.left_out_types" in finding.further
+    assert one_type in finding.lead
     # A type of which all are compared is not named.
     whole = conclude("matched", known, Context())
     assert not any("left_out_types" in f.facts for f in whole.findings)
@@ -505,8 +520,7 @@ def test_nothing_comes_back_without_what_it_is_held_against(make_case, missing):
 
 
 def rematched(case: Any, variant: dict[str, Any]) -> pd.DataFrame:
-    _, pairs = other_pairs(case.manifest, {"own": variant}, draws=0, seed=0)
-    return pairs
+    return other_pairs(case.manifest, {"own": variant}, draws=0, seed=0).pairs
 
 
 def test_the_manifest_s_own_settings_give_its_own_pairs(make_case):

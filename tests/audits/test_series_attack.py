@@ -69,6 +69,7 @@ def evidence(
 
 def concluded(given: Evidence) -> tuple[AuditResult, Finding]:
     result = SeriesAttack().conclude(given, CONTEXT)
+    assert all(finding.sentence for finding in result.findings)
     return result, result.findings[0]
 
 
@@ -115,8 +116,8 @@ def test_nothing_is_claimed_of_what_nobody_learned():
     for seed in range(10):
         _, said = concluded(evidence(seed))
         claims += said.claim == "membership"
-        told = "Share the last" in said.sentence
-        assert told == (said.claim == "membership" and bool(said.facts["adds"]))
+        is_added = said.says == "series.membership_added"
+        assert is_added == (said.claim == "membership" and bool(said.facts["adds"]))
         adds += bool(said.facts["adds"])
     # 10 tests at 5%: more than 3 have a probability of 0.1%.
     assert claims <= 3
@@ -140,7 +141,8 @@ def test_texts_that_differ_are_no_membership():
 def test_why_a_series_cannot_be_tested(given, why):
     result, said = concluded(evidence(0, **given))
     assert said.claim == "not_tested"
-    assert why in said.sentence
+    assert said.says == "series.missing"
+    assert why in said.facts["reason"]
     (row,) = result.rows
     assert row.value is None
     assert why in row.note

@@ -76,7 +76,10 @@ def made(
 
 def told(*frames: pd.DataFrame) -> AuditResult:
     spans = pd.concat(frames, ignore_index=True)
-    return conclude("stages", of_frame(spans, "nll_sum place"), Context())
+    result = conclude("stages", of_frame(spans, "nll_sum place"), Context())
+    assert all(finding.sentence for finding in result.findings)
+    assert all(guard.detail for guard in result.guards)
+    return result
 
 
 def states(result: AuditResult, name: str = "er") -> dict[str, list[str]]:

@@ -25,7 +25,9 @@ DOSES = (1, 2, 4, 16)
 
 
 def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
-    return twins(tables, manifest, **options)
+    result = twins(tables, manifest, **options)
+    assert all(finding.sentence for finding in result.findings)
+    return result
 
 
 @pytest.fixture
@@ -125,8 +127,11 @@ def test_memory_is_claimed_of_what_rose_beyond_both(plant):
     # Most of a rise may be a kind that was learned: what is beyond it is told, too.
     beyond = figure(result, metric="beyond", of="rise")
     assert beyond.value is not None
-    withdrawn = finding.model_copy(update={"claim": "nothing_shown"}).sentence
-    assert "no memory of identifiers found" in withdrawn
+    assert finding.says == "twins.memory"
+    assert {"twins.since_base", "twins.beyond"} <= {*finding.further}
+    withdrawn = finding.model_copy(update={"claim": "nothing_shown"})
+    nothing = finding.model_copy(update={"says": "twins.nothing"})
+    assert withdrawn.text == nothing.text
 
 
 def test_memory_of_the_highest_dose_alone_is_found(plant):
@@ -134,6 +139,7 @@ def test_memory_of_the_highest_dose_alone_is_found(plant):
     result = run(tables(manifest, one=lambda d: 1.0 if d >= 16 else 0.3), manifest)
     (finding,) = result.findings
     assert (finding.claim, finding.group) == ("memory", "dose:16+")
+    assert finding.says == "twins.dose_memory"
 
 
 def test_a_highest_dose_of_few_groups_costs_no_test(plant):
@@ -186,10 +192,13 @@ def test_why_no_group_is_held_out_is_known(plant):
         for manifest in (plant(never=0), plant())
     )
     apart = replace(every, units=every.units.assign(stratum=-1))
-    for given, left_out in ((nobody, 0), (apart, 40)):
-        (told,) = audited.conclude("twins", given, Context()).findings
-        assert (told.facts["never"], told.facts["left_out"]) == (0, left_out)
-        assert told.sentence
+    for known, left_out, why in (
+        (nobody, 0, "twins.none_held_out"),
+        (apart, 40, "twins.none_comparable"),
+    ):
+        (finding,) = audited.conclude("twins", known, Context()).findings
+        assert (finding.facts["never"], finding.facts["left_out"]) == (0, left_out)
+        assert why in finding.further
 
 
 def test_natural_numbers_have_what_they_begin_with_and_no_memory_is_told_of_it(plant):

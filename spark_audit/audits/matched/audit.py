@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,33 +18,33 @@ from spark_audit.audits.base import (
     Plan,
     Tables,
 )
-from spark_audit.audits.identifiers import (
-    Sums,
-    plan_of_identifiers,
-)
-from spark_audit.audits.matched import findings, memory, pairs
-from spark_audit.audits.matched.guards import FEWEST_REPLICATES, _guards
+from spark_audit.audits.identifiers import Sums, plan_of_identifiers
+from spark_audit.audits.matched import pairs
+from spark_audit.audits.matched.did import did_findings
+from spark_audit.audits.matched.findings import findings_by_checkpoint
+from spark_audit.audits.matched.guards import FEWEST_REPLICATES, matching_guards
+from spark_audit.audits.matched.memory import memory_figures
+from spark_audit.audits.matched.returns import returns
 from spark_audit.audits.matched.sensitivity import (
-    PAIRS,
     VARIANTS,
+    OtherPairs,
     other_pairs,
     placebo_table,
     sensitivity_table,
 )
-from spark_audit.audits.matched.units import (
-    ROW,
-    Moved,
-    UnitScores,
-    _filled,
-    _spans,
-    _texts,
+from spark_audit.audits.matched.unit_records import (
+    ROW_COLUMNS,
+    complete,
+    range_units,
+    token_set_units,
 )
+from spark_audit.audits.matched.units import MemoryTest, UnitScores
 from spark_audit.audits.nll import NLL
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed
 from spark_audit.results import AuditResult, grouped
-from spark_audit.results.evidence import Evidence
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
 _change = partial(Metric, unit="nats", panel="changes")
@@ -134,7 +134,10 @@ class Matched(Audit):
 
     @classmethod
     def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
-        """``nll_pii`` is of identifiers with a control, ``nll`` of all."""
+        """Return ``nll`` of all identifiers for ``nll_pii``, of those with a control.
+
+        See :meth:`Audit.whole_of`.
+        """
         return (NLL.name, "nll", "pii") if metric == "nll_pii" else None
 
     def check_names(self, names: Sequence[str]) -> None:
@@ -151,92 +154,175 @@ class Matched(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        """What the matched audit concludes from.
+        """Return the units of the matched audit, and their summed NLL by checkpoint.
 
-        Roles: ``pii`` and ``control`` (the two sides of ``pair``), ``unmatched`` (PII
-        without a control), ``window`` (eligible non-PII text of a span's length, the
-        pool that regression to the mean is estimated on) and ``low`` (the tokens of low
-        sensitivity of an example, one row an example). ``nll_sum`` is the checkpoint's,
-        ``ref_sum`` the reference's, both in nats. ``dose`` is the number of trained
-        rows that the identifier's string stands in, whichever row it is read in, and
-        ``trained`` 1 where that is any; ``supervision`` is what training did with it,
-        where that is known; ``form``, ``cue``, ``stratum`` and ``text_auc`` are those
-        of :class:`~spark_audit.audits.identifiers.Facts`, 0 for any other text.
-        ``alike`` rows hold the eligible tokens of one class (``type``: see
-        :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and the
-        columns of :data:`~spark_audit.audits.matched.units.CLASS_NAMES` how many tokens
-        of each an identifier has. Without a ``split`` are ``rematched`` and
-        ``placebo``, whose sums are those of identifiers minus those of controls: see
+        Roles of units:
+
+        =============  ===============================================================
+        ``pii``        identifier with a control, of the same ``pair``
+        ``control``    its control, with the identifier's facts
+        ``unmatched``  identifier without a control
+        ``window``     eligible non-PII text of an identifier's length: the pool that
+                       regression to the mean is estimated on
+        ``low``        tokens of low sensitivity of a row
+        ``alike``      eligible tokens of one class (``type``) of a row: see
+                       :class:`~spark_audit.manifest.schema.ManifestExample`
+        ``rematched``  pair under another matching (``type``)
+        ``placebo``    all pairs of one draw (``start``)
+        =============  ===============================================================
+
+        The last two lack a ``split``, and their sums are those of identifiers minus
+        those of controls: see
         :func:`~spark_audit.audits.matched.sensitivity.other_pairs`.
+
+        Columns beside the role:
+
+        ``nll_sum``, ``ref_sum``
+            Summed NLL of the checkpoint and of the reference, nats.
+        ``dose``
+            Trained rows that the identifier's string occurs in, whichever row it is
+            read in; ``trained`` is 1 where that is any.
+        ``supervision``
+            What training did with it, where that is known.
+        ``form``, ``cue``, ``stratum``, ``text_auc``
+            Those of :class:`~spark_audit.audits.identifiers.Facts`, 0 for other text.
+        ``digits``, ``capitals``, ``letters``, ``marks``
+            How many tokens of each class the identifier has.
         """
-        scores = {n: passes[Pass()] for n, passes in tables.items() if Pass() in passes}
-        spans = pd.DataFrame(_spans(manifest) if scores else ())
-        if spans.empty:
+        score_tables = {
+            name: passes[Pass()] for name, passes in tables.items() if Pass() in passes
+        }
+        ranges = pd.DataFrame(range_units(manifest) if score_tables else ())
+        if ranges.empty:
             return Evidence()
-        spans = spans.sort_values("pair", kind="stable")  # the others behind all pairs
-        at = spans[["index", "start", "n_tokens"]].to_numpy().T
-        texts = [*_texts(manifest)]
-        sets = [(text["index"], text.pop("tokens")) for text in texts]
-        variants = VARIANTS if self.rematched else {}
-        others, further_pairs = other_pairs(
-            manifest, variants, draws=self.placebo_draws, seed=context.seed
+
+        # Units without a pair stand behind all pairs.
+        ranges = ranges.sort_values("pair", kind="stable")
+        token_sets = [*token_set_units(manifest)]
+        extra_pairs = other_pairs(
+            manifest,
+            VARIANTS if self.rematched else {},
+            draws=self.placebo_draws,
+            seed=context.seed,
         )
-        rows = [(e.id, e.cluster, e.task, e.split) for e in manifest.examples]
-        known = pd.DataFrame(rows, columns=ROW, dtype=object)
-        own = pd.concat([spans, pd.DataFrame(texts)]).join(known, on="index")
-        units = _filled(pd.concat([own, others], ignore_index=True))
+        tokens = _UnitTokens(
+            rows=ranges["index"].to_numpy(),
+            starts=ranges["start"].to_numpy(),
+            lengths=ranges["n_tokens"].to_numpy(),
+            token_sets=[(unit["index"], unit.pop("tokens")) for unit in token_sets],
+            extra_pairs=extra_pairs,
+        )
 
-        def summed(nll: Sums) -> np.ndarray:
-            row, ours, theirs, size = further_pairs[PAIRS[:4]].to_numpy().T
-            apart = nll(row, ours, size) - nll(row, theirs, size)
-            apart = np.bincount(further_pairs["unit"], apart, len(others))
-            return np.concatenate([nll(*at), nll.over(sets), apart])
+        facts_of_rows = pd.DataFrame(
+            [(row.id, row.cluster, row.task, row.split) for row in manifest.examples],
+            columns=ROW_COLUMNS,
+            dtype=object,
+        )
+        units_of_rows = pd.concat([ranges, pd.DataFrame(token_sets)])
+        units_of_rows = units_of_rows.join(facts_of_rows, on="index")
+        units = pd.concat([units_of_rows, extra_pairs.units], ignore_index=True)
+        units = complete(units)
+        units["ref_sum"] = tokens.sums(Sums(manifest))
 
-        units["ref_sum"] = summed(Sums(manifest))
-        sums = ((n, {"nll_sum": summed(Sums(manifest, x))}) for n, x in scores.items())
-        return Evidence.of(units, sums)
+        def measured() -> Measured:
+            """Yield the summed NLL of all units by each checkpoint, nats."""
+            for name, table in score_tables.items():
+                yield name, {"nll_sum": tokens.sums(Sums(manifest, table))}
+
+        return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        nll, baselines = _with_entries(evidence, context.baselines)
-        known = UnitScores(evidence.units, nll, replace(context, baselines=baselines))
-        rows, contrasts = pairs.pair_figures(known)
-        tested: dict[str, dict[str, Moved]] = {}
+        nll, baselines = _with_means_of_seeds(evidence, context.baselines)
+        scores = UnitScores(evidence.units, nll, replace(context, baselines=baselines))
+
+        rows, contrasts = pairs.pair_figures(scores)
+        tests: dict[str, dict[str, MemoryTest]] = {}
         for name in nll:
-            made, tested[name] = memory.memory_rows(known, name)
-            rows += made
-        for pair in baselines.items():
-            contrasts += pairs.contrasts_of(known, *pair)
-        roles, tables = {*evidence.units["role"]}, {}
+            memory = memory_figures(scores, name)
+            rows += memory.rows
+            tests[name] = memory.tests
+        for name, baseline in baselines.items():
+            contrasts += pairs.contrasts_with_baseline(scores, name, baseline)
+
+        tables: dict[str, list[dict[str, Any]]] = {}
+        roles = {*evidence.units["role"]}
         if "rematched" in roles:
             tables["matched_sensitivity"] = [*sensitivity_table(evidence)]
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
-        told = [*findings.findings(known, rows, tested)]
-        for back, after, finding in findings.returned(known, [*told]):
-            contrasts.append(back)
-            rows.append(after)
-            if finding is not None:
-                told.append(finding)
+
+        concluded = [*findings_by_checkpoint(scores, rows, tests)]
+        for returned in returns(scores, [*concluded]):
+            contrasts.append(returned.change)
+            rows.append(returned.after)
+            if returned.finding is not None:
+                concluded.append(returned.finding)
         if contrasts:
-            entries = {*nll}.difference(evidence.checkpoints)
-            null = listed(self.null, [*nll], where="--null")
-            told += findings.contrast_findings(rows, contrasts, entries, null)
-        return AuditResult(rows, contrasts, [*_guards(known)], told, tables)
+            replicated = {*nll}.difference(evidence.checkpoints)
+            ordinary = listed(self.null, [*nll], where="--null")
+            concluded += did_findings(rows, contrasts, replicated, ordinary)
+
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=[*matching_guards(scores)],
+            findings=concluded,
+            tables=tables,
+        )
 
 
-def _with_entries(
+class _UnitTokens(NamedTuple):
+    """The tokens of all units, in the order of the evidence.
+
+    Attributes
+    ----------
+    rows, starts, lengths
+        Shape ``(ranges,)`` each: row, first token and length of units that are ranges.
+    token_sets
+        Row and tokens of each unit that is a set of tokens.
+    extra_pairs
+        Pairs of other matchings, whose units come last.
+    """
+
+    rows: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    token_sets: list[tuple[int, np.ndarray]]
+    extra_pairs: OtherPairs
+
+    def sums(self, nll: Sums) -> np.ndarray:
+        """Return the summed NLL of all units, shape ``(units,)``, nats."""
+        of_ranges = nll(self.rows, self.starts, self.lengths)
+        of_token_sets = nll.over(self.token_sets)
+        of_extra_pairs = self.extra_pairs.sums(nll)
+        return np.concatenate([of_ranges, of_token_sets, of_extra_pairs])
+
+
+class _ScoresByMethod(NamedTuple):
+    """Scores of checkpoints and of methods.
+
+    ``nll`` maps a name to the summed NLL of all units, shape ``(units,)``, nats;
+    ``baselines`` maps a name to the one that it is compared with.
+    """
+
+    nll: dict[str, np.ndarray]
+    baselines: dict[str, str]
+
+
+def _with_means_of_seeds(
     evidence: Evidence, baselines: Mapping[str, str]
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """NLL by checkpoint, and the mean of each method's replicates under its own name.
+) -> _ScoresByMethod:
+    """Return NLL by checkpoint, and of each method with seeds the mean over them.
 
     Delta_sel and DiD are linear in a checkpoint's sums, so their interval over sources
     for the mean of several seeds is that of the averaged sums.
     """
     nll = dict(zip(evidence.checkpoints, evidence.values["nll_sum"], strict=True))
-    baseline_of = dict(baselines)
-    replicates = (name for name in nll if entry_of(name) != name)
-    for entry, names in grouped(replicates, entry_of).items():
-        nll[entry] = np.mean([nll[name] for name in names], axis=0)
-        if (other := baselines.get(names[0])) is not None:
-            baseline_of[entry] = entry_of(other)
-    return nll, baseline_of
+    baseline_by_name = dict(baselines)
+    seeds = [name for name in nll if entry_of(name) != name]
+    for method, names in grouped(seeds, entry_of).items():
+        nll[method] = np.mean([nll[name] for name in names], axis=0)
+        baseline = baselines.get(names[0])
+        if baseline is not None:
+            baseline_by_name[method] = entry_of(baseline)
+    return _ScoresByMethod(nll, baseline_by_name)

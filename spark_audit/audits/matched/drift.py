@@ -1,60 +1,116 @@
-"""How equally hard text moved beside identifiers."""
+"""Changes of equally hard text and of text that looks like identifiers."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.matched.units import (
-    CLASS_NAMES,
-    FEWEST_ALIKE,
-    NO_LOW,
-    NONE_ALIKE,
-)
+from spark_audit.audits.matched.unit_records import CLASS_NAMES
 from spark_audit.stats import bootstrap, intervals
 from spark_audit.stats.estimate import Estimate
 
+NO_LOW = "the drift of low-sensitivity text is not known"
 
-def _beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
-    """Change of matched identifiers minus that of other tokens of their classes.
+NONE_ALIKE = "no other text has tokens of the same classes as these identifiers"
 
-    Nats per token of the identifiers whose classes all have enough other tokens.
-    """
-    pii, alike = (train[train["role"] == role] for role in ("pii", "alike"))
-    held = alike.groupby("type")["cluster"].nunique()
-    letters = [letter for letter in CLASS_NAMES if held.get(letter, 0) >= FEWEST_ALIKE]
-    names = [CLASS_NAMES[letter] for letter in letters]
-    rare = pii[[*CLASS_NAMES.values()]].drop(columns=names)
-    used = pii[(rare == 0).all(axis=1)]
-    if used.empty:
-        return Estimate.missing(NONE_ALIKE)
-    both = pd.concat([used, alike])
-    own = (both["role"] == "pii").to_numpy()[:, None]
-    other = ~own & (both["type"].to_numpy()[:, None] == np.array(letters, object))
-    moved, tokens = change[both.index][:, None], both[["n_tokens"]].to_numpy()
-    columns = (own * moved, own * tokens, both[names], other * moved, other * tokens)
-    sums = bootstrap.cluster_sums(np.hstack(columns), pd.factorize(both["cluster"])[0])
-
-    def statistic(totals: np.ndarray) -> np.ndarray:
-        counts, moved, tokens = np.split(totals[..., 2:], 3, axis=-1)
-        expected = (counts * moved / tokens).sum(axis=-1)
-        return np.asarray((totals[..., 0] - expected) / totals[..., 1])
-
-    found = intervals.estimate_of(sums, statistic, n=int(used["n_tokens"].sum()))
-    if left := len(pii) - len(used):
-        note = f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}"
-        found = found.noting(note)
-    return found
+MIN_CLUSTERS_OF_CLASS = 2
+"""Clusters that must hold other tokens of a class of tokens."""
 
 
 def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
-    """Change of the NLL of some spans, nats per token."""
-    columns = np.stack([change[spans.index], spans["n_tokens"]], axis=1)
+    """Return the change of the NLL of some spans, nats per token.
+
+    Parameters
+    ----------
+    spans
+        Units by their places in the evidence: ``n_tokens``, ``cluster``.
+    change
+        Shape ``(units,)``: change of the NLL of all units, nats.
+    """
+    columns = np.stack([change[spans.index], spans["n_tokens"]], axis=1)  # (spans, 2)
     codes = pd.factorize(spans["cluster"], sort=True)[0]
-    return intervals.ratio_estimate(*bootstrap.cluster_sums(columns, codes).T)
+    nats, tokens = bootstrap.cluster_sums(columns, codes).T  # each (clusters,)
+    return intervals.ratio_estimate(nats, tokens)
 
 
-def _low_drift(train: pd.DataFrame, change: np.ndarray) -> Estimate:
-    """Change of the NLL of low-sensitivity text, if there is any."""
+def low_drift(train: pd.DataFrame, change: np.ndarray) -> Estimate:
+    """Return the change of the NLL of low-sensitivity text, nats per token.
+
+    Parameters
+    ----------
+    train
+        Units of train rows.
+    change
+        Shape ``(units,)``: change of the NLL of all units, nats.
+    """
     low = train[train["role"] == "low"]
-    return Estimate.missing(NO_LOW) if low.empty else pooled_change(low, change)
+    if low.empty:
+        return Estimate.missing(NO_LOW)
+    return pooled_change(low, change)
+
+
+def change_beyond_alike(train: pd.DataFrame, change: np.ndarray) -> Estimate:
+    """Return the change of matched identifiers minus that of text that looks alike.
+
+    Text looks alike by its classes of tokens (digits, capitals, letters, marks). What
+    is expected of an identifier is the mean change of other tokens of its classes, by
+    how many it has of each. Used are identifiers all of whose classes have other tokens
+    in :data:`MIN_CLUSTERS_OF_CLASS` clusters. Nats per token.
+
+    Parameters
+    ----------
+    train
+        Units of train rows.
+    change
+        Shape ``(units,)``: change of the NLL of all units, nats.
+    """
+    identifiers = train[train["role"] == "pii"]
+    alike = train[train["role"] == "alike"]
+
+    # Classes that enough clusters hold other tokens of.
+    n_clusters = alike.groupby("type")["cluster"].nunique()
+    letters = [
+        letter
+        for letter in CLASS_NAMES
+        if n_clusters.get(letter, 0) >= MIN_CLUSTERS_OF_CLASS
+    ]
+    count_columns = [CLASS_NAMES[letter] for letter in letters]
+    rare_columns = [name for name in CLASS_NAMES.values() if name not in count_columns]
+
+    has_common_tokens_only = (identifiers[rare_columns] == 0).all(axis=1)
+    used = identifiers[has_common_tokens_only]
+    if used.empty:
+        return Estimate.missing(NONE_ALIKE)
+
+    # Per unit: nats and tokens of identifiers, their tokens by class, and nats and
+    # tokens of other text by class.
+    units = pd.concat([used, alike])
+    is_identifier = (units["role"] == "pii").to_numpy()[:, None]  # (units, 1)
+    is_of_class = units["type"].to_numpy()[:, None] == np.array(letters, object)
+    is_other = ~is_identifier & is_of_class  # (units, classes)
+    nats = change[units.index][:, None]  # (units, 1)
+    tokens = units[["n_tokens"]].to_numpy()  # (units, 1)
+    columns = np.hstack(
+        [
+            is_identifier * nats,
+            is_identifier * tokens,
+            units[count_columns],
+            is_other * nats,
+            is_other * tokens,
+        ]
+    )  # (units, 2 + 3 * classes)
+    sums = bootstrap.cluster_sums(columns, pd.factorize(units["cluster"])[0])
+
+    def beyond_expected(totals: np.ndarray) -> np.ndarray:
+        """Map totals ``(..., 2 + 3 * classes)`` to nats per token ``(...)``."""
+        counts, class_nats, class_tokens = np.split(totals[..., 2:], 3, axis=-1)
+        expected = (counts * class_nats / class_tokens).sum(axis=-1)
+        return np.asarray((totals[..., 0] - expected) / totals[..., 1])
+
+    n_tokens = int(used["n_tokens"].sum())
+    estimate = intervals.estimate_of(sums, beyond_expected, n=n_tokens)
+    n_left_out = len(identifiers) - len(used)
+    if n_left_out:
+        note = f"{n_left_out} of {len(identifiers)} identifiers left out: {NONE_ALIKE}"
+        estimate = estimate.noting(note)
+    return estimate

@@ -1,4 +1,4 @@
-"""Checks of the matching that stand beside its figures."""
+"""Guards of the matched audit: conditions under which its figures can be read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import guard
-from spark_audit.audits.identifiers import (
-    sides_of,
+from spark_audit.audits.identifiers import sides_of
+from spark_audit.audits.matched.units import (
+    Occurrences,
+    UnitScores,
+    guard_row,
+    row_of,
 )
-from spark_audit.audits.matched.units import UnitScores, _row, row_of
 from spark_audit.names import BASE
 from spark_audit.results import Guard
 from spark_audit.results.findings import Fact
@@ -20,99 +23,226 @@ from spark_audit.stats import balance
 FEWEST_REPLICATES = 100
 
 UNBALANCED = 0.25
-"""Standardised mean difference from which readers are told (Stuart, 2010)."""
+"""Standardised mean difference from which readers are warned (Stuart, 2010)."""
+
+NORMAL_QUANTILE = 1.96
+"""Standard errors that a difference of two means of a normal sample rarely exceeds."""
 
 MIN_IDENTIFIERS_OF_TYPE = 10
 """Identifiers of a type from which its share with a control is judged."""
 
+MIN_SHARE_WITH_CONTROL = 0.5
+"""Share of all identifiers, and of each type, that must have a control."""
+
+MAX_RESIDUAL = 0.05
+"""Largest Delta_sel on the reference that readers are not warned of, nats per token."""
+
+MIN_EFFECTIVE_CLUSTERS = 10
+"""Effective clusters from which readers are not warned."""
+
 BALANCE_GUARD = "balance of annotated identifiers"
 
 
-def _balance(spans: pd.DataFrame) -> Guard:
-    """Whether compared identifiers differ in what can move their likelihood."""
-    sides = sides_of(spans)
-    kept = sides.cells >= 0
-    used, cells, trained = spans[kept], sides.cells[kept], sides.trained[kept]
-    counts = [used["cluster"][side].nunique() for side in (trained, ~trained)]
-    # So many standard deviations are no chance, of so few clusters.
-    least = max(UNBALANCED, 1.96 * np.sqrt(sum(1 / max(n, 1) for n in counts)))
-    nll = used["ref_sum"] / used["n_tokens"]
-    covariates = {"nll": nll, "length": used["n_tokens"], "place": used["start"]}
-    centred = pd.DataFrame(covariates).groupby(cells).transform(lambda x: x - x.mean())
-    apart: dict[str, float] = {}
-    for name, sd in centred.std(ddof=0).items():
-        values = centred[name].to_numpy()
-        if sd > 0:
-            apart[str(name)] = balance.smd(values[trained], values[~trained], sd=sd)
-    worst = [name for name, value in apart.items() if abs(value) > least]
-    facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
-    return guard(BALANCE_GUARD, "balance", facts, passed=not worst)
+def matching_guards(scores: UnitScores) -> Iterator[Guard]:
+    """Yield what can void the figures, from the reference and the base alone.
 
-
-def _guards(known: UnitScores) -> Iterator[Guard]:
-    """What can void the figures, from the reference alone.
-
-    And whether the base still scores as the manifest says it did. Where chance dealt
-    identifiers to the sides, they were equally hard before training by design; of
-    annotated ones that is an assumption, which their text, NLL, length and place can
-    refute.
+    Where chance dealt identifiers to the sides, they were equally hard before training
+    by design. Of annotated ones that is an assumption, which their text, NLL, length
+    and place can refute.
     """
-    units, whole = known.units, known.sides[0]
-    if BASE in known.nll:
-        worst = _row("reproduced", known.worst[BASE], units["cluster"].nunique())
-        is_reproduced = BASE in known.references
-        yield guard(
-            "reference reproduced",
-            "reproduced",
-            {"worst": worst, "reproduced": is_reproduced},
-            passed=is_reproduced,
-            checkpoint=BASE,
-        )
-    yield from _pair_guards(known.train)
-    if whole.before.value is None:
+    if BASE in scores.nll:
+        yield _reproduction_guard(scores)
+    yield from _pair_guards(scores.train)
+
+    pooled = scores.sides[0]
+    if pooled.difference_before.value is None:
         return
-    apart, annotated = bool(whole.reach), whole.spans["form"] == 0
-    before = row_of(whole.before, checkpoint=BASE, metric="before")
-    facts: dict[str, Fact] = {"before": before, "unequal": apart}
-    name = "never-trained identifiers"
-    yield guard(name, "before", facts, passed=None if apart else True)
-    if annotated.any():
-        facts = {**whole.by_text(BASE), "apart": whole.told_apart}
-        passed = (None if "fewest" in facts else False) if whole.told_apart else True
-        yield guard("text of annotated identifiers", "by_text", facts, passed=passed)
-        yield _balance(whole.spans[annotated])
+    yield _difficulty_guard(pooled)
+    is_annotated = pooled.spans["form"] == 0
+    if is_annotated.any():
+        yield _text_guard(pooled)
+        yield _balance_guard(pooled.spans[is_annotated])
+
+
+def _reproduction_guard(scores: UnitScores) -> Guard:
+    """Return whether the base still scores as the manifest says it did."""
+    n_clusters = scores.units["cluster"].nunique()
+    worst = guard_row("reproduced", scores.largest_changes[BASE], n_clusters)
+    is_reproduced = BASE in scores.references
+    return guard(
+        "reference reproduced",
+        "reproduced",
+        {"worst": worst, "reproduced": is_reproduced},
+        passed=is_reproduced,
+        checkpoint=BASE,
+        further=[] if is_reproduced else ["not_reproduced"],
+    )
+
+
+def _difficulty_guard(pooled: Occurrences) -> Guard:
+    """Return a warning where one side was harder before training."""
+    is_unequal = pooled.gap_before > 0
+    before = row_of(pooled.difference_before, checkpoint=BASE, metric="before")
+    return guard(
+        "never-trained identifiers",
+        "before",
+        {"before": before, "unequal": is_unequal},
+        passed=None if is_unequal else True,
+        further=["before_unequal"] if is_unequal else [],
+    )
+
+
+def _text_guard(pooled: Occurrences) -> Guard:
+    """Return whether the text of annotated identifiers distinguishes the sides.
+
+    It passes where the text does not, fails where it does, and warns where too few can
+    be compared.
+    """
+    is_told = pooled.is_told_by_text
+    facts: dict[str, Fact] = {**pooled.text_facts(BASE), "apart": is_told}
+    passed: bool | None = not is_told
+    says = "by_text_apart" if is_told else "by_text_alike"
+    if "fewest" in facts:
+        says = "by_text_few"
+        if is_told:
+            passed = None
+    return guard(
+        "text of annotated identifiers",
+        says,
+        facts,
+        passed=passed,
+        further=["by_text_confounds"] if is_told else [],
+    )
+
+
+def _balance_guard(spans: pd.DataFrame) -> Guard:
+    """Return whether compared identifiers differ in what can move their likelihood.
+
+    Covariates are the NLL on the reference, the length and the place in the row. Their
+    means are compared within strata, in standard deviations.
+
+    Parameters
+    ----------
+    spans
+        Occurrences of annotated identifiers on either side.
+    """
+    sides = sides_of(spans)
+    is_used = sides.cells >= 0  # (occurrences,), bool
+    used = spans[is_used]
+    cells = sides.cells[is_used]  # (used,)
+    is_trained = sides.trained[is_used]  # (used,), bool
+
+    # With few clusters, larger differences arise by chance.
+    n_trained = used["cluster"][is_trained].nunique()
+    n_held_out = used["cluster"][~is_trained].nunique()
+    variance = 1 / max(n_trained, 1) + 1 / max(n_held_out, 1)
+    least = max(UNBALANCED, NORMAL_QUANTILE * np.sqrt(variance))
+
+    covariates = pd.DataFrame(
+        {
+            "nll": used["ref_sum"] / used["n_tokens"],
+            "length": used["n_tokens"],
+            "place": used["start"],
+        }
+    )
+    centred = covariates.groupby(cells).transform(lambda column: column - column.mean())
+    differences: dict[str, float] = {}  # covariate -> standard deviations
+    for name, sd in centred.std(ddof=0).items():
+        values = centred[name].to_numpy()  # (used,)
+        if sd > 0:
+            differences[str(name)] = balance.smd(
+                values[is_trained], values[~is_trained], sd=sd
+            )
+
+    worst = [name for name, value in differences.items() if abs(value) > least]
+    facts: dict[str, Fact] = {**differences, "least": float(least), "worst": worst}
+    further = [f"balance_of_{name}" for name in differences]
+    if worst:
+        further.append("unbalanced_result")
+    return guard(
+        BALANCE_GUARD,
+        "unbalanced" if worst else "balance",
+        facts,
+        passed=not worst,
+        further=further,
+    )
 
 
 def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
-    """Whether enough identifiers have a control, and one that is as hard."""
-    pii, control = train[train["role"] == "pii"], train[train["role"] == "control"]
-    every = train[train["role"].isin(["pii", "unmatched"])]
-    if not (total := len(every)):
+    """Yield whether enough identifiers have a control, and one that is as hard.
+
+    Parameters
+    ----------
+    train
+        Units of train rows.
+    """
+    pii = train[train["role"] == "pii"]
+    control = train[train["role"] == "control"]
+    identifiers = train[train["role"].isin(["pii", "unmatched"])]
+    if identifiers.empty:
         return
-    lost = every["role"].eq("unmatched").groupby(every["type"])
-    types = lost.agg(["sum", "size", "mean"]).sort_values("mean", ascending=False)
-    half = types.loc[types["size"] >= MIN_IDENTIFIERS_OF_TYPE, "mean"] <= 0.5
-    share: dict[str, Fact] = {"matched": len(pii), "identifiers": total}
-    share["without"] = [
-        f"{kind} {missing}/{count}"
-        for kind, missing, count, _ in types[:4].itertuples()
-        if missing
-    ]
-    sound = len(pii) / total >= 0.5 and bool(half.all())
-    yield guard("matched share", "matched_share", share, passed=sound or None)
-    if not len(pii):
+    yield _share_guard(identifiers)
+    if pii.empty:
         return
-    tokens = pii["n_tokens"].to_numpy(float)
-    clusters = pii["cluster"].nunique()
-    gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()
-    residual = gaps.sum() / tokens.sum()
-    worst = float(np.quantile(np.abs(gaps) / tokens, 0.95))
-    quality = {"residual": _row("residual", residual, clusters)}
-    quality["distance"] = _row("distance", worst, clusters)
-    sound = bool(abs(residual) <= 0.05)
-    yield guard("match quality", "match_quality", quality, passed=sound or None)
+
+    n_tokens = pii["n_tokens"].to_numpy(float)  # (pairs,)
+    n_clusters = pii["cluster"].nunique()
+    gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()  # (pairs,), nats
+    residual = gaps.sum() / n_tokens.sum()  # nats per token
+    distance = float(np.quantile(np.abs(gaps) / n_tokens, 0.95))
+    is_good = bool(abs(residual) <= MAX_RESIDUAL)
+    yield guard(
+        "match quality",
+        "match_quality",
+        {
+            "residual": guard_row("residual", residual, n_clusters),
+            "distance": guard_row("distance", distance, n_clusters),
+        },
+        passed=is_good or None,
+    )
+
     effective = balance.effective_clusters(
         pii.groupby("cluster")["n_tokens"].sum().to_numpy()
     )
-    counts = {"clusters": clusters, "effective": effective}
-    yield guard("clusters", "clusters", counts, passed=effective >= 10 or None)
+    yield guard(
+        "clusters",
+        "clusters",
+        {"clusters": n_clusters, "effective": effective},
+        passed=effective >= MIN_EFFECTIVE_CLUSTERS or None,
+    )
+
+
+def _share_guard(identifiers: pd.DataFrame) -> Guard:
+    """Return a warning where few identifiers of trained rows have a control.
+
+    Parameters
+    ----------
+    identifiers
+        Units of train rows, with and without a control: ``role``, ``type``.
+    """
+    is_unmatched = identifiers["role"].eq("unmatched")
+    n_matched = int((~is_unmatched).sum())
+    types = is_unmatched.groupby(identifiers["type"]).agg(["sum", "size", "mean"])
+    types = types.sort_values("mean", ascending=False)  # the least matched types first
+
+    without = [
+        f"{name} {missing}/{count}"
+        for name, missing, count, _ in types[:4].itertuples()
+        if missing
+    ]
+    shares = types.loc[types["size"] >= MIN_IDENTIFIERS_OF_TYPE, "mean"]
+    is_each_matched = bool((shares <= 1 - MIN_SHARE_WITH_CONTROL).all())
+    is_matched = n_matched / len(identifiers) >= MIN_SHARE_WITH_CONTROL
+
+    further = ["matched_share_without"] if without else []
+    return guard(
+        "matched share",
+        "matched_share",
+        {
+            "matched": n_matched,
+            "identifiers": len(identifiers),
+            "without": without,
+        },
+        passed=(is_matched and is_each_matched) or None,
+        further=[*further, "matched_share_used"],
+    )

@@ -1,91 +1,108 @@
-"""What trained identifiers gained beyond held-out ones."""
+"""Rows of the memory contrast: identifiers of trained rows and held-out ones."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from spark_audit.audits.matched.drift import _low_drift
-from spark_audit.audits.matched.units import REFERENCE, Moved, UnitScores, row_of
+from spark_audit.audits.matched.drift import low_drift
+from spark_audit.audits.matched.units import REFERENCE, MemoryTest, UnitScores, row_of
 from spark_audit.results import Row
 from spark_audit.stats import memory_contrast
 from spark_audit.stats.dose_trend import dose_trend
 
 
-def memory_rows(known: UnitScores, name: str) -> tuple[list[Row], dict[str, Moved]]:
+class MemoryFigures(NamedTuple):
+    """Figures and tests of memory of one checkpoint.
+
+    Attributes
+    ----------
+    rows
+        Of metrics ``pii_change``, ``memory``, ``kind``, ``specific``, ``low_change``.
+    tests
+        Group of identifiers -> its test of no memory.
+    """
+
+    rows: list[Row]
+    tests: dict[str, MemoryTest]
+
+
+def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
     """Return the change of identifiers on either side, and their difference, by group.
 
     Sides that were unequally hard on the reference drift unequally where drift depends
     on difficulty; at most, what they differed by is lost. That is the difference's
     ``null_low`` and ``null_high``.
-
-    Returns
-    -------
-    rows
-        Of metrics ``pii_change``, ``memory``, ``kind``, ``specific``, ``low_change``.
-    tests
-        Of no memory, by group.
     """
-    if name in known.references:
+    if name in scores.references:
         missing = memory_contrast.Memory.missing(REFERENCE)
-        tests = {"pooled": Moved(missing, missing)}
+        tests = {"pooled": MemoryTest(missing, missing)}
         trend = missing.difference
         drift = missing.difference
     else:
-        change = known.changes[name]  # (units,), nats
-        tests = _tests_by_group(known, change)
-        every = known.sides[0]
-        trend = dose_trend(change[every.spans.index], every.sides, every.spans["dose"])
-        drift = _low_drift(known.train, change)
+        change = scores.changes[name]  # (units,), nats
+        tests = _tests_by_group(scores, change)
+        pooled = scores.sides[0]
+        trend = dose_trend(
+            change[pooled.spans.index], pooled.sides, pooled.spans["dose"]
+        )
+        drift = low_drift(scores.train, change)
 
     rows: list[Row] = []
     for group, test in tests.items():
         rows += _rows_of_group(name, group, test)
     rows.append(row_of(trend, checkpoint=name, metric="memory", of="trend", null=0.0))
     rows.append(row_of(drift, checkpoint=name, metric="low_change"))
-    return rows, tests
+    return MemoryFigures(rows, tests)
 
 
-def _tests_by_group(known: UnitScores, change: np.ndarray) -> dict[str, Moved]:
+def _tests_by_group(scores: UnitScores, change: np.ndarray) -> dict[str, MemoryTest]:
     """Return the test of no memory of each group of identifiers.
 
     Only the two groups that claims rest on are permuted: all identifiers, and those of
     the highest dose, which comes last.
+
+    Parameters
+    ----------
+    change
+        Shape ``(units,)``: change of the NLL since the reference, nats.
     """
-    claimed = {"pooled", known.sides[-1].group}
+    claimed = {"pooled", scores.sides[-1].group}
     tests = {}
-    for occurrences in known.sides:
-        seed = known.context.seed if occurrences.group in claimed else None
-        tests[occurrences.group] = occurrences.moved(change, seed=seed)
+    for occurrences in scores.sides:
+        seed = scores.context.seed if occurrences.group in claimed else None
+        tests[occurrences.group] = occurrences.test_memory(change, seed=seed)
     return tests
 
 
-def _rows_of_group(name: str, group: str, test: Moved) -> list[Row]:
+def _rows_of_group(name: str, group: str, test: MemoryTest) -> list[Row]:
     """Return the rows of one group: both sides, memory, and both beyond controls."""
-    changes = test.own
-    beyond_controls = test.beyond
+    memory = test.memory
+    beyond_controls = test.beyond_controls
     return [
         row_of(
-            changes.trained,
+            memory.trained,
             checkpoint=name,
             metric="pii_change",
             of="trained",
             group=group,
         ),
         row_of(
-            changes.held_out,
+            memory.held_out,
             checkpoint=name,
             metric="pii_change",
             of="never-trained",
             group=group,
         ),
         row_of(
-            changes.difference,
+            memory.difference,
             checkpoint=name,
             metric="memory",
             group=group,
             null=0.0,
-            null_low=-test.reach,
-            null_high=test.reach,
+            null_low=-test.gap_before,
+            null_high=test.gap_before,
         ),
         row_of(
             beyond_controls.held_out,

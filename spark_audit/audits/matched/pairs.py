@@ -1,26 +1,31 @@
-"""Figures of matched pairs, and of their contrasts."""
+"""Figures of matched pairs, and contrasts of checkpoints with their baselines.
+
+A pair is an identifier and its control. Figures are estimated by group: all pairs of
+train rows, those of each task and type, and those of test rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
-from typing import TypeAlias
+from functools import cache, cached_property
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.matched.drift import _beyond_alike, _low_drift, pooled_change
+from spark_audit.audits.matched.drift import (
+    change_beyond_alike,
+    low_drift,
+    pooled_change,
+)
 from spark_audit.audits.matched.units import REFERENCE, Occurrences, UnitScores, row_of
 from spark_audit.audits.supervision import NOT_READ
-from spark_audit.names import (
-    BASE,
-    entry_of,
-    original_of,
-)
+from spark_audit.names import BASE, entry_of, original_of
 from spark_audit.results import Contrast, Row
 from spark_audit.results.rows import Family
 from spark_audit.stats import bootstrap, intervals, memory_contrast, selectivity
+from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.power import mde, with_mde
 
@@ -31,11 +36,25 @@ OF_REFERENCE = (
     "matching"
 )
 
-Key: TypeAlias = tuple[str, str, str, str]
-"""Checkpoint, baseline (empty: none), metric and variant of a figure."""
+PAIR_COLUMNS = ["role", "n_tokens", "ref_sum", "mean", "cell", "code"]
+"""Columns of :class:`PairGroup`: of many windows all columns would not fit.
 
-Summed: TypeAlias = dict[Key, intervals.Estimand | Estimate]
-"""What figures rest on, or why there are none."""
+``ref_sum`` is the summed NLL on the reference, nats, ``mean`` the same per token;
+``cell`` numbers examples and lengths, ``code`` clusters.
+"""
+
+
+class FigureKey(NamedTuple):
+    """What a figure of pairs is of; ``baseline`` is empty for a figure of one model."""
+
+    checkpoint: str
+    baseline: str
+    metric: str
+    of: str = ""
+
+
+Estimands: TypeAlias = dict[FigureKey, intervals.Estimand | Estimate]
+"""What each figure is estimated from, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +115,20 @@ def contrast_of(
 
 
 @dataclass(frozen=True)
-class PairSums:
-    """One group's pairs and windows, for all checkpoints.
+class PairGroup:
+    """Pairs and windows of one group, for all checkpoints.
 
-    ``pii`` and ``control`` are the sides of the pairs, with their cluster ``code``, and
-    ``pool`` the windows, by their places in the evidence; ``windows`` are the
-    reference's means over spans and pool.
+    Attributes
+    ----------
+    name
+        Name of the group, such as ``pooled`` or ``type:NAME``.
+    pii, control
+        The identifiers of the pairs and their controls, in the same order, by their
+        places in the evidence (:data:`PAIR_COLUMNS`).
+    pool
+        The windows by their places in the evidence: ``n_tokens``.
+    windows
+        Means on the reference over identifiers and windows, nats per token.
     """
 
     name: str
@@ -111,70 +138,71 @@ class PairSums:
     windows: selectivity.Windows
 
     @cached_property
-    def residual(self) -> np.ndarray:
-        """What matching left over: PII sum minus control sum of the reference, nats."""
+    def gap_by_pair(self) -> np.ndarray:
+        """Identifier minus control on the reference, shape ``(pairs,)``, nats."""
         return np.asarray(self.pii["ref_sum"].to_numpy() - self.control["ref_sum"])
 
     @property
-    def left_over(self) -> float:
-        """The same in nats per token: Delta_sel of the reference."""
-        return float(self.residual.sum() / max(self.pii["n_tokens"].sum(), 1))
+    def residual(self) -> float:
+        """Delta_sel of the reference, nats per token: what matching left over."""
+        return float(self.gap_by_pair.sum() / max(self.pii["n_tokens"].sum(), 1))
 
     def mean(self, values: np.ndarray) -> intervals.Estimand:
-        """Mean of the pairs' values per token."""
-        tokens, clusters = self.pii["n_tokens"], self.windows.n_clusters
-        columns = np.stack([values, tokens], axis=1)
-        sums = bootstrap.cluster_sums(columns, self.pii["code"], clusters)
+        """Return the mean per token of values of shape ``(pairs,)``."""
+        tokens = self.pii["n_tokens"]
+        columns = np.stack([values, tokens], axis=1)  # (pairs, 2)
+        sums = bootstrap.cluster_sums(
+            columns, self.pii["code"], self.windows.n_clusters
+        )  # (clusters, 2)
         return intervals.Estimand(sums, intervals.ratio, int(tokens.sum()))
 
     def regression(self, *nll: np.ndarray) -> intervals.Estimand | Estimate:
-        """R1 of a checkpoint's Delta_sel, or of its DiD from a baseline."""
-        at, tokens = self.pool.index, self.pool["n_tokens"].to_numpy()
-        return selectivity.rtm_bias(self.windows, *(sums[at] / tokens for sums in nll))
+        """Return what regression to the mean would give (R1).
+
+        Parameters
+        ----------
+        nll
+            Shape ``(units,)`` each, nats: of a checkpoint for its Delta_sel; of a
+            checkpoint and its baseline for their DiD.
+        """
+        tokens = self.pool["n_tokens"].to_numpy()  # (windows,)
+        means = [sums[self.pool.index] / tokens for sums in nll]  # each (windows,)
+        return selectivity.rtm_bias(self.windows, *means)
 
 
-def _groups(units: pd.DataFrame) -> Iterator[PairSums]:
-    """Train rows pooled, by task and by type, and test rows where there are any.
+def pair_groups(units: pd.DataFrame) -> Iterator[PairGroup]:
+    """Yield train rows pooled, by task and by type, and test rows if there are any.
 
     The windows of a group are those of its spans' cells: examples and lengths.
     Identifiers that training cut off in all of their trained rows are in no group:
-    those that stand in test rows, too, are neither trained nor held out.
+    those that occur in test rows, too, are neither trained nor held out.
+
+    Parameters
+    ----------
+    units
+        Units of rows of the manifest, both splits.
     """
-    units = units[units["role"].isin(["pii", "control", "unmatched", "window"])]
-    units = _without_cut_off(units)
+    is_of_pairs = units["role"].isin(["pii", "control", "unmatched", "window"])
+    units = _without_cut_off(units[is_of_pairs])
     units = units.assign(
         cell=units.groupby(["example", "n_tokens"]).ngroup(),
         mean=units["ref_sum"] / units["n_tokens"],
     )
-    # Of many windows all columns would not fit.
-    kept = ["role", "n_tokens", "ref_sum", "mean", "cell", "code"]
-    for split, whole in (("train", "pooled"), ("test", "split:test")):
-        inside = units[units["split"] == split]
-        codes, clusters = pd.factorize(inside["cluster"], sort=True)
-        inside = inside.assign(code=codes)
-        window = inside["role"] == "window"
-        spans = inside[~window].sort_values("pair", kind="stable")
-        windows = inside.loc[window, kept]
-        parts = [(whole, spans)] if split == "train" or len(spans) else []
-        for column in ("task", "type") if split == "train" else ():
-            for value, own in spans.groupby(column):
-                parts.append((f"{column}:{value}", own))
-        for name, own in parts:
-            pool = windows[windows["cell"].isin(own["cell"])]
-            role, own = own["role"], own[kept]
-            every = own[role != "control"]
-            reference = selectivity.Windows(
-                pool=pool["mean"].to_numpy(),
-                pool_clusters=pool["code"].to_numpy(),
-                spans=every["mean"].to_numpy(),
-                span_tokens=every["n_tokens"].to_numpy(),
-                span_clusters=every["code"].to_numpy(),
-                n_clusters=len(clusters),
-                pool_cells=pool["cell"].to_numpy(),
-                span_cells=every["cell"].to_numpy(),
-            )
-            pii, control = own[role == "pii"], own[role == "control"]
-            yield PairSums(name, pii, control, pool[["n_tokens"]], reference)
+    for split, name_of_all in (("train", "pooled"), ("test", "split:test")):
+        of_split = units[units["split"] == split]
+        codes, clusters = pd.factorize(of_split["cluster"], sort=True)
+        of_split = of_split.assign(code=codes)
+        is_window = of_split["role"] == "window"
+        spans = of_split[~is_window].sort_values("pair", kind="stable")
+        windows = of_split.loc[is_window, PAIR_COLUMNS]
+
+        if split == "train" or len(spans):
+            yield _pair_group(name_of_all, spans, windows, len(clusters))
+        if split == "test":
+            continue
+        for column in ("task", "type"):
+            for value, part in spans.groupby(column):
+                yield _pair_group(f"{column}:{value}", part, windows, len(clusters))
 
 
 def _without_cut_off(units: pd.DataFrame) -> pd.DataFrame:
@@ -186,88 +214,151 @@ def _without_cut_off(units: pd.DataFrame) -> pd.DataFrame:
     return units[~is_cut_off & ~is_their_control]
 
 
-def _summed(known: UnitScores, group: PairSums) -> Summed:
-    """What the figures of a group rest on, those of checkpoints first."""
-    nll, pairs = known.nll, known.context.baselines.items()
-    sums: Summed = {}
-    pii, control = group.pii.index, group.control.index
-    for name, values in nll.items():
-        ours, theirs = values[pii], values[control]
-        change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
-        bias = shifted = change
-        if name not in known.references:
-            change = group.mean(ours - theirs - group.residual)
-            bias = shifted = group.regression(values)
-        if isinstance(bias, intervals.Estimand):
-            # A pair that matching left ``d`` nats apart is expected at ``(1 - beta)
-            # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
-            slope = float(selectivity.slope(bias.sums.sum(axis=0)))
-            shifted = bias.plus(slope * group.left_over)
-        sums[name, "", "nll_pii", ""] = group.mean(ours)
-        sums[name, "", "nll_control", ""] = group.mean(theirs)
-        sums[name, "", "delta_sel", ""] = group.mean(ours - theirs)
-        sums[name, "", "delta_sel", "change"] = change
-        sums[name, "", "rtm_bias", ""] = bias
-        sums[name, "", "rtm_bias", "change"] = shifted
-        if group.name == "pooled":
-            variants = selectivity.reweighted(
-                ours,
-                theirs,
-                n_tokens=group.pii["n_tokens"],
-                clusters=group.pii["code"],
-                n_clusters=group.windows.n_clusters,
-            )
-            for variant, estimand in variants.items():
-                sums[name, "", "delta_sel", variant] = estimand
-    for name, other in pairs:
-        apart = nll[name] - nll[other]
-        sums[name, other, "did", ""] = group.mean(apart[pii] - apart[control])
-        sums[name, other, "rtm_bias", ""] = group.regression(nll[name], nll[other])
-    if len(pii):
-        return sums
-    return {key: NO_PAIRS for key in sums if not key[3]}
+def _pair_group(
+    name: str, spans: pd.DataFrame, windows: pd.DataFrame, n_clusters: int
+) -> PairGroup:
+    """Return one group of identifiers and controls, with the windows of their cells.
 
-
-def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
-    """Return the figures of the matched pairs in every group of train and test rows."""
-    context = known.context
-    weights_of = cache(
-        partial(
-            bootstrap.draw_weights, replicates=context.replicates, seed=context.seed
-        )
+    Parameters
+    ----------
+    spans
+        Identifiers and controls, sorted by pair: :data:`PAIR_COLUMNS` and others.
+    windows
+        Windows of the split: :data:`PAIR_COLUMNS`.
+    n_clusters
+        Clusters of the split.
+    """
+    pool = windows[windows["cell"].isin(spans["cell"])]
+    spans = spans[PAIR_COLUMNS]
+    identifiers = spans[spans["role"] != "control"]
+    reference = selectivity.Windows(
+        pool=pool["mean"].to_numpy(),
+        pool_clusters=pool["code"].to_numpy(),
+        spans=identifiers["mean"].to_numpy(),
+        span_tokens=identifiers["n_tokens"].to_numpy(),
+        span_clusters=identifiers["code"].to_numpy(),
+        n_clusters=n_clusters,
+        pool_cells=pool["cell"].to_numpy(),
+        span_cells=identifiers["cell"].to_numpy(),
+    )
+    return PairGroup(
+        name=name,
+        pii=spans[spans["role"] == "pii"],
+        control=spans[spans["role"] == "control"],
+        pool=pool[["n_tokens"]],
+        windows=reference,
     )
 
-    rows: list[Row] = []
-    contrasts: list[Contrast] = []
-    for group in _groups(known.units):
-        sums = _summed(known, group)
-        replicates = intervals.replicates_of(sums, weights_of(group.windows.n_clusters))
-        estimates = intervals.estimates_of(sums, replicates)
-        tests = _tests(known, group.name, sums, estimates)
 
-        nulls: dict[tuple[str, str], float] = {}
-        if len(group.pii):
-            nulls["delta_sel", ""] = group.left_over
-            nulls["delta_sel", "change"] = 0.0
-            nulls["did", ""] = 0.0
+def _estimands(scores: UnitScores, group: PairGroup) -> Estimands:
+    """Return what the figures of a group are estimated from, checkpoints first."""
+    estimands: Estimands = {}
+    for name in scores.nll:
+        estimands |= _estimands_of_checkpoint(scores, group, name)
+    for name, baseline in scores.context.baselines.items():
+        estimands |= _estimands_of_did(scores, group, name, baseline)
+    if len(group.pii):
+        return estimands
+    return {key: NO_PAIRS for key in estimands if not key.of}
+
+
+def _estimands_of_checkpoint(
+    scores: UnitScores, group: PairGroup, name: str
+) -> Estimands:
+    """Return what NLL, Delta_sel and its expected bias are estimated from."""
+    nll = scores.nll[name]  # (units,), nats
+    pii_nll = nll[group.pii.index]  # (pairs,), nats
+    control_nll = nll[group.control.index]  # (pairs,), nats
+
+    change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
+    bias = change
+    bias_of_change = change
+    if name not in scores.references:
+        change = group.mean(pii_nll - control_nll - group.gap_by_pair)
+        bias = group.regression(nll)
+        bias_of_change = bias
+    if isinstance(bias, intervals.Estimand):
+        # Without an effect, a pair that matching left ``d`` nats apart is expected at
+        # ``(1 - beta) gap + beta d``, so its change at ``(1 - beta) (gap - d)``.
+        slope = float(selectivity.slope(bias.sums.sum(axis=0)))
+        bias_of_change = bias.plus(slope * group.residual)
+
+    estimands: Estimands = {
+        FigureKey(name, "", "nll_pii"): group.mean(pii_nll),
+        FigureKey(name, "", "nll_control"): group.mean(control_nll),
+        FigureKey(name, "", "delta_sel"): group.mean(pii_nll - control_nll),
+        FigureKey(name, "", "delta_sel", "change"): change,
+        FigureKey(name, "", "rtm_bias"): bias,
+        FigureKey(name, "", "rtm_bias", "change"): bias_of_change,
+    }
+    if group.name == "pooled":
+        variants = selectivity.reweighted(
+            pii_nll,
+            control_nll,
+            n_tokens=group.pii["n_tokens"],
+            clusters=group.pii["code"],
+            n_clusters=group.windows.n_clusters,
+        )
+        for variant, estimand in variants.items():
+            estimands[FigureKey(name, "", "delta_sel", variant)] = estimand
+    return estimands
+
+
+def _estimands_of_did(
+    scores: UnitScores, group: PairGroup, name: str, baseline: str
+) -> Estimands:
+    """Return what the DiD from a baseline and its expected bias are estimated from."""
+    nll = scores.nll[name]  # (units,), nats
+    baseline_nll = scores.nll[baseline]  # (units,), nats
+    difference = nll - baseline_nll
+    by_pair = difference[group.pii.index] - difference[group.control.index]  # (pairs,)
+    return {
+        FigureKey(name, baseline, "did"): group.mean(by_pair),
+        FigureKey(name, baseline, "rtm_bias"): group.regression(nll, baseline_nll),
+    }
+
+
+class PairFigures(NamedTuple):
+    """Figures of checkpoints, and of checkpoints compared with their baselines."""
+
+    rows: list[Row]
+    contrasts: list[Contrast]
+
+
+def pair_figures(scores: UnitScores) -> PairFigures:
+    """Return the figures of the matched pairs in every group of train and test rows."""
+    context = scores.context
+
+    @cache
+    def weights_of(n_clusters: int) -> Weights:
+        """Return the resamples of so many clusters, the same for all groups."""
+        return bootstrap.draw_weights(
+            n_clusters, replicates=context.replicates, seed=context.seed
+        )
+
+    figures = PairFigures(rows=[], contrasts=[])
+    for group in pair_groups(scores.units):
+        estimands = _estimands(scores, group)
+        weights = weights_of(group.windows.n_clusters)
+        replicates = intervals.replicates_of(estimands, weights)
+        estimates = intervals.estimates_of(estimands, replicates)
+        tests = _did_tests(scores, group.name, estimands, estimates)
 
         for key, estimate in estimates.items():
-            name, baseline, metric, of = key
-            if metric in ("delta_sel", "did"):
+            if key.metric in ("delta_sel", "did"):
                 estimate = with_mde(estimate)
             estimate = estimate.decided(paper=context.paper)
-            null = nulls.get((metric, of))
 
-            if not baseline:
+            if not key.baseline:
                 row = row_of(
                     estimate,
-                    checkpoint=name,
-                    metric=metric,
-                    of=of,
+                    checkpoint=key.checkpoint,
+                    metric=key.metric,
+                    of=key.of,
                     group=group.name,
-                    null=null,
+                    null=_null(key, group),
                 )
-                rows.append(row)
+                figures.rows.append(row)
                 continue
 
             test = tests.get(key, NOT_TESTED)
@@ -275,50 +366,74 @@ def pair_figures(known: UnitScores) -> tuple[list[Row], list[Contrast]]:
                 estimate = replace(estimate, mde=test.mde)
             contrast = contrast_of(
                 estimate,
-                checkpoint=name,
-                baseline=baseline,
-                metric=metric,
-                of=of,
+                checkpoint=key.checkpoint,
+                baseline=key.baseline,
+                metric=key.metric,
+                of=key.of,
                 group=group.name,
-                null=null,
-                family=_family(group.name, name, baseline),
+                null=_null(key, group),
+                family=_family(group.name, key),
                 p=test.p,
                 p_adjusted=test.p_adjusted,
                 note=test.note,
             )
-            contrasts.append(contrast)
-    return rows, contrasts
+            figures.contrasts.append(contrast)
+    return figures
 
 
-def _family(group: str, name: str, other: str) -> Family:
-    """Of a contrast; single seeds, and what was made of the other, are no tests."""
-    single = group == "pooled" and entry_of(name) == name and original_of(name) != other
-    return "primary" if single else "exploratory"
+def _null(key: FigureKey, group: PairGroup) -> float | None:
+    """Return the value of a figure without an effect, nats per token.
+
+    The level of Delta_sel has that of the reference. ``None``: the figure has none.
+    """
+    if not len(group.pii):
+        return None
+    nulls = {
+        ("delta_sel", ""): group.residual,
+        ("delta_sel", "change"): 0.0,
+        ("did", ""): 0.0,
+    }
+    return nulls.get((key.metric, key.of))
 
 
-def _tests(
-    known: UnitScores, group: str, sums: Summed, estimates: Mapping[Key, Estimate]
-) -> dict[Key, DidTest]:
+def _family(group: str, key: FigureKey) -> Family:
+    """Return whether a contrast is one of the tests that are corrected together.
+
+    Single seeds are not, and neither is a checkpoint that was derived from its
+    baseline.
+    """
+    is_method = entry_of(key.checkpoint) == key.checkpoint
+    is_derived = original_of(key.checkpoint) == key.baseline
+    if group == "pooled" and is_method and not is_derived:
+        return "primary"
+    return "exploratory"
+
+
+def _did_tests(
+    scores: UnitScores,
+    group: str,
+    estimands: Estimands,
+    estimates: Mapping[FigureKey, Estimate],
+) -> dict[FigureKey, DidTest]:
     """Return the tests of a group's DiD.
 
     The pooled DiD of methods are one family, corrected by max-T; smallest effects are
     those that pass its first step among so many tests (by Bonferroni's bound).
     """
-    seed = known.context.seed
-    tests: dict[Key, DidTest] = {}
-    primary_sums: dict[Key, np.ndarray] = {}  # key -> (clusters,), nats
-    for key, summed in sums.items():
-        name, baseline, metric, _ = key
-        if metric != "did" or isinstance(summed, Estimate):
+    seed = scores.context.seed
+    tests: dict[FigureKey, DidTest] = {}
+    primary_sums: dict[FigureKey, np.ndarray] = {}  # key -> (clusters,), nats
+    for key, estimand in estimands.items():
+        if key.metric != "did" or isinstance(estimand, Estimate):
             continue
         if estimates[key].value is None:
             continue
-        sums_by_cluster = summed.sums[:, 0]
+        sums_by_cluster = estimand.sums[:, 0]  # (clusters,), nats
         tests[key] = DidTest(
             p=bootstrap.sign_flip(sums_by_cluster, seed=seed),
-            note=OF_REFERENCE if baseline in known.references else "",
+            note=OF_REFERENCE if key.baseline in scores.references else "",
         )
-        if _family(group, name, baseline) == "primary":
+        if _family(group, key) == "primary":
             primary_sums[key] = sums_by_cluster
     if not primary_sums:
         return tests
@@ -335,22 +450,24 @@ def _tests(
     return tests
 
 
-def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contrast]:
-    """Yield a checkpoint's identifiers and low-sensitivity text against a baseline's.
+def contrasts_with_baseline(
+    scores: UnitScores, name: str, baseline: str
+) -> Iterator[Contrast]:
+    """Yield how identifiers and low-sensitivity text differ from a baseline's.
 
-    Memory is linear in the change since the reference, which both share: what is left
-    of the difference is how far the two are apart.
+    Memory is linear in the change since the reference, which both checkpoints share:
+    the difference of their memories is the memory of their difference.
     """
-    train = known.train
-    difference = known.nll[name] - known.nll[baseline]  # (units,), nats
+    train = scores.train
+    difference = scores.nll[name] - scores.nll[baseline]  # (units,), nats
     yield contrast_of(
-        _low_drift(train, difference),
+        low_drift(train, difference),
         checkpoint=name,
         baseline=baseline,
         metric="low_change",
     )
 
-    for occurrences in known.sides:
+    for occurrences in scores.sides:
         memory = memory_contrast.memory(
             difference[occurrences.spans.index], occurrences.sides
         )
@@ -373,7 +490,7 @@ def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contra
         null=0.0,
     )
     yield contrast_of(
-        _beyond_alike(train, difference),
+        change_beyond_alike(train, difference),
         checkpoint=name,
         baseline=baseline,
         metric="did_alike",
@@ -381,32 +498,40 @@ def contrasts_of(known: UnitScores, name: str, baseline: str) -> Iterator[Contra
     )
 
 
-def _left_out_types(train: pd.DataFrame, whole: Occurrences) -> list[Row]:
+def left_out_types(train: pd.DataFrame, pooled: Occurrences) -> list[Row]:
     """Return the share of each type's trained identifiers that are not compared.
 
     ``of`` is the reason: ``form`` (none of their form and place was held out), ``few``
     (too few were, to test whether their texts differ) or ``text`` (their texts differ).
     A type is listed once for each of its reasons, the larger shares first.
+
+    Parameters
+    ----------
+    train
+        Units of train rows.
+    pooled
+        All identifiers on either side.
     """
     spans = train[train["role"].isin(["pii", "unmatched"])]
-    is_compared = pd.Series(whole.sides.cells >= 0, index=whole.spans.index)
+    is_compared = pd.Series(pooled.sides.cells >= 0, index=pooled.spans.index)
+    is_left_out = ~is_compared.reindex(spans.index, fill_value=False)
+
     reason = pd.Series("form", index=spans.index)
     is_refused = spans["stratum"] < 0
     reason[is_refused] = np.where(spans["text_auc"][is_refused].isna(), "few", "text")
-    is_left_out = ~is_compared.reindex(spans.index, fill_value=False)
 
     rows = []
-    for (kind, why), part in spans[is_left_out].groupby(["type", reason]):
-        every = spans[spans["type"] == kind]
-        shown = Estimate(
-            len(part) / len(every), n=len(every), clusters=part["cluster"].nunique()
+    for (name, why), part in spans[is_left_out].groupby(["type", reason]):
+        n_of_type = int((spans["type"] == name).sum())
+        share = Estimate(
+            len(part) / n_of_type, n=n_of_type, clusters=part["cluster"].nunique()
         )
         row = row_of(
-            shown,
+            share,
             checkpoint=BASE,
             metric="left_out",
             of=str(why),
-            group=f"type:{kind}",
+            group=f"type:{name}",
             unit="",
         )
         rows.append(row)

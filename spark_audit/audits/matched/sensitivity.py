@@ -1,21 +1,19 @@
-"""Placebo pairs, and pairs of other matchings."""
+"""Placebo pairs, and pairs of other matchings: how much depends on the matching."""
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from itertools import product
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.identifiers import (
-    audited_spans,
-)
-from spark_audit.audits.matched import drift
-from spark_audit.manifest.schema import Manifest
+from spark_audit.audits.identifiers import Sums, audited_spans
+from spark_audit.audits.matched.drift import pooled_change
+from spark_audit.manifest.schema import Manifest, ManifestExample, TokenRange
 from spark_audit.provenance import seed_for
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats import matching
@@ -29,112 +27,214 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Sensitivity runs: what differs from the manifest's own settings."""
 
-MATCHINGS, FEWEST_DRAWS = 100_000, 40
-"""Examples are matched at most so often for the placebo (seconds), and the draws that
-a large manifest is left with; the table says how many there were."""
+MAX_MATCHINGS = 100_000
+"""Examples that are matched at most for the placebo: seconds."""
+
+FEWEST_DRAWS = 40
+"""Draws that a large manifest is left with; the table says how many there were."""
 
 MAX_ROWS_FOR_PLACEBO = 25_000
 """With more rows a placebo takes hours, and shows a spread of next to nothing."""
 
-PAIRS = ["example", "pii", "control", "length", "setting"]
-"""Columns of matched pairs: place in ``manifest.examples``, first token of either side,
-their tokens, and number of the variant, or of the placebo draw behind all variants."""
+PAIR_RECORD = ["example", "pii", "control", "length", "setting"]
+"""Columns of pairs: place in ``manifest.examples``, first token of either side, their
+tokens, and number of the variant, or of the placebo draw behind all variants."""
+
+
+@dataclass(frozen=True)
+class OtherPairs:
+    """Pairs of other matchings, and the units of the evidence that they make up.
+
+    Attributes
+    ----------
+    units
+        Units without scores. ``rematched``: one pair under the setting ``type``;
+        ``placebo``: all pairs of the draw ``start``.
+    pairs
+        :data:`PAIR_RECORD`, and ``unit``: the place in ``units``.
+    """
+
+    units: pd.DataFrame
+    pairs: pd.DataFrame
+
+    def sums(self, nll: Sums) -> np.ndarray:
+        """Return NLL of identifiers minus that of controls, ``(units,)``, nats."""
+        example, pii, control, length, _ = self.pairs[PAIR_RECORD].to_numpy().T
+        gaps = nll(example, pii, length) - nll(example, control, length)  # (pairs,)
+        return np.bincount(self.pairs["unit"], gaps, len(self.units))
+
+
+class MatchingTask(NamedTuple):
+    """Spans of one row that are to be matched, and the options of the matching."""
+
+    spans: Sequence[TokenRange]
+    options: Mapping[str, Any]
 
 
 def other_pairs(
     manifest: Manifest, variants: Mapping[str, Any], *, draws: int, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Pairs of train rows under other settings, and placebo pairs.
+) -> OtherPairs:
+    """Return pairs of train rows under other settings, and placebo pairs.
 
     Each placebo draw replaces every matched span by a random eligible window of its
-    length and matches that as the manifest does; of a large manifest are fewer draws,
-    or none. It has no gap in difficulty: it shows spread and matching quality, and is
-    no null for a Delta_sel (see :mod:`spark_audit.stats.selectivity`).
+    length and matches that as the manifest does; a large manifest has fewer draws, or
+    none. It has no gap in difficulty: it shows spread and matching quality, and is no
+    null for a Delta_sel (see :mod:`spark_audit.stats.selectivity`).
 
     Parameters
     ----------
     variants
-        Options of :func:`spark_audit.stats.matching.match_spans` by name; what is not
-        given is the manifest's.
-
-    Returns
-    -------
-    units
-        Of the evidence, without scores. ``rematched``: a pair under the setting
-        ``type``; ``placebo``: all pairs of the draw ``start``.
-    pairs
-        :data:`PAIRS`, and ``unit``, the place of the one that a pair is of.
+        Options of :func:`spark_audit.stats.matching.match_spans` by name; options that
+        a variant lacks are the manifest's.
     """
-    first = manifest.settings
-    own: dict[str, Any] = {"distance": first.distance, "controls": first.controls}
-    own |= {"caliper_u": round(1e6 * first.caliper)}
-    matched = defaultdict[str, set[tuple[int, int]]](set)
-    for known in manifest.pairs:
-        matched[known.example].add((known.pii.token_start, known.pii.token_end))
-    rows = len(matched)
-    count = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
+    matched = defaultdict[str, set[TokenRange]](set)
+    for pair in manifest.pairs:
+        matched[pair.example].add((pair.pii.token_start, pair.pii.token_end))
+    n_draws = min(draws, max(FEWEST_DRAWS, MAX_MATCHINGS // max(len(matched), 1)))
+    has_placebo = len(matched) <= MAX_ROWS_FOR_PLACEBO
+
     # Millions of tuples would take ten times the room.
     records = array("i")
     for i, example, spans in audited_spans(manifest, ["train"]):
         ranges = [tokens for _, tokens in spans]
         paired = [tokens for tokens in ranges if tokens in matched[example.id]]
-        scores = example.unll, example.eligible
-        rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
-        tried = [(ranges, own | more) for more in variants.values()]
-        for _ in range(count if paired and rows <= MAX_ROWS_FOR_PLACEBO else 0):
-            windows = matching.placebo_spans(*scores, paired, rng)
-            tried.append((windows, own | {"controls": "any"}))
-        for setting, (matching_of, options) in enumerate(tried):
-            for pair in matching.match_spans(*scores, matching_of, **options).pairs:
-                start, size = matching_of[pair.span][0], pair.end - pair.start
-                records.extend((i, start, pair.start, size, setting))
-    pairs = pd.DataFrame(np.asarray(records).reshape(-1, len(PAIRS)), columns=PAIRS)
-    # A pair is a unit, and so are all pairs of a draw: of a draw d all are -1 - d, of
-    # the others each is its own place.
-    draw = pairs["setting"] - len(variants)
-    pairs["unit"] = pd.factorize(pairs.index.where(draw < 0, -1 - draw))[0]
-    # Of many pairs all columns of units would not fit.
-    heads = pairs[~pairs["unit"].duplicated()]
-    draw = draw[heads.index]
-    names = np.array([*variants, *[""] * count], object)
+        unll, eligible = example.unll, example.eligible
+        tasks = _matching_tasks(
+            manifest,
+            example,
+            ranges,
+            paired,
+            variants=variants,
+            n_draws=n_draws if paired and has_placebo else 0,
+            seed=seed,
+        )
+        for setting, task in enumerate(tasks):
+            pairs_of_row = matching.match_spans(
+                unll, eligible, task.spans, **task.options
+            ).pairs
+            for pair_of_row in pairs_of_row:
+                pii_start, _ = task.spans[pair_of_row.span]
+                length = pair_of_row.end - pair_of_row.start
+                record = (i, pii_start, pair_of_row.start, length, setting)
+                records.extend(record)
+
+    pairs = pd.DataFrame(
+        np.asarray(records).reshape(-1, len(PAIR_RECORD)), columns=PAIR_RECORD
+    )
+    return _with_units(manifest, pairs, names=[*variants], n_draws=n_draws)
+
+
+def _matching_tasks(
+    manifest: Manifest,
+    example: ManifestExample,
+    ranges: Sequence[TokenRange],
+    paired: Sequence[TokenRange],
+    *,
+    variants: Mapping[str, Any],
+    n_draws: int,
+    seed: int,
+) -> Iterator[MatchingTask]:
+    """Yield one task per variant, then one per placebo draw.
+
+    Parameters
+    ----------
+    ranges, paired
+        Tokens of the identifiers of a row, and of those that have a control.
+    """
+    settings = manifest.settings
+    own_options: dict[str, Any] = {
+        "distance": settings.distance,
+        "controls": settings.controls,
+        "caliper_u": round(1e6 * settings.caliper),
+    }
+    for options in variants.values():
+        yield MatchingTask(ranges, own_options | options)
+
+    rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
+    unll, eligible = example.unll, example.eligible
+    for _ in range(n_draws):
+        windows = matching.placebo_spans(unll, eligible, paired, rng)
+        yield MatchingTask(windows, own_options | {"controls": "any"})
+
+
+def _with_units(
+    manifest: Manifest, pairs: pd.DataFrame, *, names: Sequence[str], n_draws: int
+) -> OtherPairs:
+    """Return pairs with their units: each pair of a variant, and each placebo draw.
+
+    Parameters
+    ----------
+    pairs
+        :data:`PAIR_RECORD`, a row per pair.
+    names
+        Names of the variants.
+    """
+    # Below 0: a pair of a variant, which is a unit by itself.
+    draw = pairs["setting"] - len(names)
+    keys = pairs.index.where(draw < 0, -1 - draw)  # the place, or -1 - draw
+    pairs = pairs.assign(unit=pd.factorize(keys)[0])
+
+    # Of many pairs all columns of units would not fit: the first pair of each stands
+    # for the unit.
+    firsts = pairs[~pairs["unit"].duplicated()]
+    draw = draw[firsts.index]
+    is_variant = draw < 0
+    name_by_setting = np.array([*names, *[""] * n_draws], object)
     clusters = np.array([example.cluster for example in manifest.examples], object)
     units = pd.DataFrame(
         {
-            "role": np.where(draw < 0, "rematched", "placebo"),
-            "type": names[heads["setting"]],
-            "cluster": np.where(draw < 0, clusters[heads["example"]], ""),
+            "role": np.where(is_variant, "rematched", "placebo"),
+            "type": name_by_setting[firsts["setting"]],
+            "cluster": np.where(is_variant, clusters[firsts["example"]], ""),
             "start": draw.clip(lower=0),
-            "n_tokens": np.bincount(pairs["unit"], pairs["length"], len(heads)),
+            "n_tokens": np.bincount(pairs["unit"], pairs["length"], len(firsts)),
         }
     )
-    return units, pairs
+    return OtherPairs(units=units, pairs=pairs)
 
 
 def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
-    """Delta_sel under other matching settings; the manifest's pairs stay primary."""
+    """Yield Delta_sel under other matching settings, by setting and checkpoint.
+
+    The manifest's pairs stay primary.
+    """
     units = evidence.units[evidence.units["role"] == "rematched"]
-    reference = evidence.units["ref_sum"].to_numpy()
-    for variant, name in product(VARIANTS, evidence.checkpoints):
-        pairs, apart = units[units["type"] == variant], evidence.row(name, "nll_sum")
-        record = {"variant": variant, "checkpoint": name, "pairs": len(pairs)}
-        raw = drift.pooled_change(pairs, apart)
-        record |= {"clusters": raw.clusters, "delta_sel": raw.value}
-        record |= {"low": raw.low, "high": raw.high}
-        change = drift.pooled_change(pairs, apart - reference)
-        record |= {"change": change.value, "change_low": change.low}
-        yield record | {"change_high": change.high, "note": raw.note}
+    reference = evidence.units["ref_sum"].to_numpy()  # (units,), nats
+    for variant in VARIANTS:
+        pairs = units[units["type"] == variant]
+        for name in evidence.checkpoints:
+            gaps = evidence.row(name, "nll_sum")  # (units,), nats
+            delta_sel = pooled_change(pairs, gaps)
+            change = pooled_change(pairs, gaps - reference)
+            yield {
+                "variant": variant,
+                "checkpoint": name,
+                "pairs": len(pairs),
+                "clusters": delta_sel.clusters,
+                "delta_sel": delta_sel.value,
+                "low": delta_sel.low,
+                "high": delta_sel.high,
+                "change": change.value,
+                "change_low": change.low,
+                "change_high": change.high,
+                "note": delta_sel.note,
+            }
 
 
 def placebo_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
-    """Delta_sel of random non-PII windows, minus that on the reference, by checkpoint.
+    """Yield Delta_sel of random non-PII windows, minus that on the reference.
 
     It centres on 0 whatever regression to the mean does: it shows the spread that
-    matching leaves, and is no null. Nats per token.
+    matching leaves, and is no null. One record per checkpoint, nats per token.
     """
-    drawn = evidence.units[evidence.units["role"] == "placebo"]
+    draws = evidence.units[evidence.units["role"] == "placebo"]
     for name in evidence.checkpoints:
-        change = evidence.row(name, "nll_sum")[drawn.index] - drawn["ref_sum"]
-        values = change / drawn["n_tokens"]
+        gaps = evidence.row(name, "nll_sum")[draws.index]  # (draws,), nats
+        values = (gaps - draws["ref_sum"]) / draws["n_tokens"]  # (draws,)
         sd = float(values.std()) if len(values) > 1 else None
-        figures = {"draws": len(values), "mean": float(values.mean()), "sd": sd}
-        yield {"checkpoint": name, **figures}
+        yield {
+            "checkpoint": name,
+            "draws": len(values),
+            "mean": float(values.mean()),
+            "sd": sd,
+        }

@@ -1,0 +1,215 @@
+"""DiD: identifiers of a checkpoint compared with those of its baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from spark_audit.audits.matched.verdict import (
+    Verdict,
+    direction_of,
+    matched_finding,
+    not_estimable,
+)
+from spark_audit.names import ROUNDINGS, CheckpointName, original_of
+from spark_audit.results import Contrast, Finding, Row
+from spark_audit.results.findings import Fact
+from spark_audit.stats import selectivity
+
+QUANTILE_OF_ORDINARY_RUNS = 0.975
+"""Upper quantile of Student's t of a two-sided prediction interval of 95%."""
+
+
+@dataclass(frozen=True)
+class DidComparison:
+    """Identifiers of a checkpoint compared with those of its baseline.
+
+    All figures are nats per token: above 0, the text is less likely than under the
+    baseline.
+
+    Attributes
+    ----------
+    did
+        Change of identifiers minus that of equally hard text.
+    drift
+        Change of low-sensitivity text; ``None``: not known.
+    own
+        Change of the identifiers by themselves.
+    beyond_alike
+        Change of the identifiers minus that of text that looks like them.
+    """
+
+    did: Contrast
+    drift: Contrast | None
+    own: Contrast
+    beyond_alike: Contrast
+
+
+def did_findings(
+    rows: Sequence[Row],
+    contrasts: Sequence[Contrast],
+    replicated: Collection[str],
+    ordinary: Collection[str],
+) -> Iterator[Finding]:
+    """Yield how identifiers changed relative to the baseline, and how other text did.
+
+    There is one finding for each method, and one for each rounding of a baseline.
+
+    Parameters
+    ----------
+    replicated
+        Methods that have replicates.
+    ordinary
+        Checkpoints of ordinary training, without any protection.
+    """
+    drift_by_checkpoint = {
+        row.checkpoint: row for row in rows if row.metric == "low_change"
+    }
+    pooled_contrasts = {
+        (contrast.checkpoint, contrast.baseline, contrast.metric): contrast
+        for contrast in contrasts
+        if contrast.group == "pooled"
+    }
+    for (name, baseline, metric), did in pooled_contrasts.items():
+        is_rounded = CheckpointName.parse(name).derived in ROUNDINGS
+        is_rounding_of_baseline = is_rounded and original_of(name) == baseline
+        is_reported = did.family == "primary" or is_rounding_of_baseline
+        if metric != "did" or not is_reported:
+            continue
+
+        is_replicated = name in replicated
+        facts: dict[str, Fact] = {
+            "did": did,
+            "baseline": baseline,
+            "seeds": is_replicated,
+        }
+        if did.value is None:
+            yield not_estimable(did, "did_missing", facts)
+            continue
+
+        drift: Contrast | None = pooled_contrasts[name, baseline, "low_change"]
+        if drift is not None and drift.value is None:
+            drift = None
+        comparison = DidComparison(
+            did=did,
+            drift=drift,
+            own=pooled_contrasts[name, baseline, "nll_pii"],
+            beyond_alike=pooled_contrasts[name, baseline, "did_alike"],
+        )
+        facts["p"] = did.best_p
+        facts["adjusted"] = did.p_adjusted is not None
+        facts["drift"] = drift
+        facts["drift_own"] = drift_by_checkpoint.get(name)
+        facts["drift_baseline"] = drift_by_checkpoint.get(baseline)
+        facts["own"] = comparison.own
+        facts["alike"] = comparison.beyond_alike
+
+        did_of_ordinary: list[float] = []  # nats per token
+        if name not in ordinary:
+            for run in ordinary:
+                contrast = pooled_contrasts.get((run, baseline, "did"))
+                if contrast is not None and contrast.value is not None:
+                    did_of_ordinary.append(contrast.value)
+
+        verdict = _did_verdict(comparison, did_of_ordinary)
+        if is_replicated:
+            verdict = Verdict(verdict.claim, "did_of_seeds", ("seeds",))
+        remarks = (*verdict.remarks, *_drift_remarks(verdict, drift))
+        yield matched_finding(did, verdict._replace(remarks=remarks), facts)
+
+
+def _drift_remarks(verdict: Verdict, drift: Contrast | None) -> tuple[str, ...]:
+    """Return the remark on the drift of other text, unless the sentence has it."""
+    if drift is not None:
+        return ("drift",)
+    if verdict.says == "did_drift_unknown":
+        return ()
+    return ("drift_unknown",)
+
+
+def _did_verdict(
+    comparison: DidComparison, did_of_ordinary: Sequence[float]
+) -> Verdict:
+    """Return what a DiD claims; the first match wins.
+
+    =========================  =======================================================
+    sentence                   condition
+    =========================  =======================================================
+    did_still                  the corrected p shows no difference
+    did_ordinary               there are ordinary runs, and the DiD may be one of them
+    did_drift_unknown          there are none, and the drift of other text is unknown
+    did_drift_unequal          there are none, and unequal drift can cause the DiD
+    did_likelier               the DiD is clearly below 0
+    did_less_likely_not_own    clear relative to text that looks alike, not by itself
+    did_less_likely_only       clear neither by itself nor relative to such text
+    did_less_likely_not_alike  not clear relative to such text, or no clear DiD
+    did_suppressed             clear by itself and relative to both texts
+    =========================  =======================================================
+
+    Only the last one claims that identifiers are suppressed as a kind; the four before
+    it claim that they moved, the first four claim nothing.
+
+    Parameters
+    ----------
+    did_of_ordinary
+        DiD of ordinary runs against the same baseline, nats per token.
+    """
+    did = comparison.did
+    drift = comparison.drift
+    if did.best_p is None or did.best_p >= 1 - did.level:
+        return Verdict("nothing_shown", "did_still")
+    if did_of_ordinary:
+        if _is_like_ordinary(did, did_of_ordinary):
+            return Verdict("nothing_shown", "did_ordinary")
+    elif drift is None or drift.value is None:
+        return Verdict("nothing_shown", "did_drift_unknown")
+    elif selectivity.unlike_drift(did.value or 0.0, drift.value, drift.low, drift.high):
+        if comparison.beyond_alike.value is None:
+            return Verdict("nothing_shown", "did_drift_unequal")
+        return Verdict("nothing_shown", "did_drift_unequal", ("alike",))
+
+    direction = direction_of(did)
+    is_less_likely_by_itself = direction_of(comparison.own) > 0
+    is_less_likely_than_alike = direction_of(comparison.beyond_alike) > 0
+    if direction < 0:
+        return Verdict("moved", "did_likelier")
+    if not is_less_likely_by_itself and is_less_likely_than_alike:
+        return Verdict("moved", "did_less_likely_not_own")
+    if not is_less_likely_by_itself:
+        return Verdict("moved", "did_less_likely_only")
+    if not is_less_likely_than_alike or direction == 0:
+        return Verdict("moved", "did_less_likely_not_alike")
+    remarks = ("own_than_baseline", "alike")
+    return Verdict("suppressed_kind", "did_suppressed", remarks)
+
+
+def _is_like_ordinary(did: Contrast, did_of_ordinary: Sequence[float]) -> bool:
+    """Return whether a DiD may be that of one more ordinary run.
+
+    Its interval must lie outside of what ordinary runs reach. That is the largest of
+    their values, or the prediction interval of one more run by Student's t; of a single
+    run, twice its value.
+
+    Parameters
+    ----------
+    did_of_ordinary
+        DiD of ordinary runs against the same baseline, nats per token.
+    """
+    values = np.asarray(did_of_ordinary, dtype=np.float64)  # (runs,), nats per token
+    n_runs = len(values)
+    largest = float(np.abs(values).max())
+    if n_runs == 1:
+        reach = 2.0 * largest
+    else:
+        # Prediction interval of a further value: mean +- t * s * sqrt(1 + 1 / n).
+        spread = float(values.std(ddof=1)) * math.sqrt(1 + 1 / n_runs)
+        t = float(scipy.special.stdtrit(n_runs - 1, QUANTILE_OF_ORDINARY_RUNS))
+        reach = max(largest, abs(float(values.mean())) + t * spread)
+
+    ends = [end for end in (did.value, did.low, did.high) if end is not None]
+    is_outside = min(ends) > reach or max(ends) < -reach
+    return not is_outside

@@ -1,0 +1,145 @@
+"""Returns: memory that a short training on other rows brings back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spark_audit.audits.identifiers import memory_claim
+from spark_audit.audits.matched.pairs import contrast_of
+from spark_audit.audits.matched.units import MemoryTest, UnitScores, row_of
+from spark_audit.audits.matched.verdict import Verdict, matched_finding, not_estimable
+from spark_audit.names import BASE, RELEARN, RELEARNED_BASE, CheckpointName, original_of
+from spark_audit.results import Contrast, Finding, Row
+from spark_audit.results.findings import Fact
+
+
+@dataclass(frozen=True)
+class Return:
+    """What a short training on other rows brought back to one checkpoint.
+
+    Attributes
+    ----------
+    change
+        Memory after that training minus memory before it, nats per token: below 0,
+        trained identifiers became likelier again and held-out ones did not.
+    after
+        Memory after that training, nats per token.
+    finding
+        What is concluded; ``None`` where the sides are confounded.
+    """
+
+    change: Contrast
+    after: Row
+    finding: Finding | None
+
+
+def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]:
+    """Yield what came back to the original of each relearned checkpoint.
+
+    What came back to the base is subtracted: nothing is yielded unless the original,
+    the base and the relearned base are among the checkpoints.
+
+    Drift by the rows of that short training moves trained identifiers and others of
+    their kind alike; what it moves unequally, it does to the base too. Two tests must
+    hold: memory after that training, and that it is more than before, both beyond what
+    the same training does to the base. The larger p counts.
+
+    Parameters
+    ----------
+    findings
+        All other findings: where memory is shown before that training, nothing is
+        claimed of a return.
+    """
+    nll = scores.nll
+    pooled = scores.sides[0]
+    seed = scores.context.seed
+    remembers_before = {f.checkpoint for f in findings if f.alone == "memory"}
+    confounded = {f.checkpoint for f in findings if f.claim == "confounded"}
+
+    for name in nll:
+        original = original_of(name)
+        is_relearned = CheckpointName.parse(name).derived == RELEARN
+        if not is_relearned or name == RELEARNED_BASE:
+            continue
+        if not {BASE, RELEARNED_BASE, original} <= nll.keys():
+            continue
+
+        change_after = nll[name] - nll[RELEARNED_BASE]  # (units,), nats
+        change_before = nll[original] - nll[BASE]  # (units,), nats
+        test_of_return = pooled.test_memory(change_after - change_before, seed=seed)
+        test_after = pooled.test_memory(change_after, seed=seed)
+
+        change = contrast_of(
+            test_of_return.memory.difference,
+            checkpoint=name,
+            baseline=original,
+            metric="returned",
+            null=0.0,
+            p=test_of_return.p,
+        )
+        after = row_of(
+            test_after.memory.difference,
+            checkpoint=name,
+            metric="returned",
+            of="after",
+            null=0.0,
+        )
+        finding = None
+        if name not in confounded or _has_no_test(change, test_of_return, test_after):
+            finding = _return_finding(
+                change,
+                after,
+                test_of_return=test_of_return,
+                test_after=test_after,
+                original=original,
+                is_remembered_before=original in remembers_before,
+            )
+        yield Return(change=change, after=after, finding=finding)
+
+
+def _has_no_test(
+    change: Contrast, test_of_return: MemoryTest, test_after: MemoryTest
+) -> bool:
+    """Return whether a return cannot be estimated or tested."""
+    return change.value is None or test_of_return.p is None or test_after.p is None
+
+
+def _return_finding(
+    change: Contrast,
+    after: Row,
+    *,
+    test_of_return: MemoryTest,
+    test_after: MemoryTest,
+    original: str,
+    is_remembered_before: bool,
+) -> Finding:
+    """Return what is concluded about one return; see :func:`returns`."""
+    facts: dict[str, Fact] = {
+        "returned": change,
+        "after": after,
+        "original": original,
+    }
+    if change.value is None or test_of_return.p is None or test_after.p is None:
+        return not_estimable(change, "return_missing", facts)
+
+    remarks = ("return_after", "return_change")
+    if is_remembered_before:
+        return matched_finding(
+            change, Verdict("nothing_shown", "return_known", remarks), facts
+        )
+
+    is_memory = memory_claim(change) == memory_claim(after) == "memory"
+    if is_memory:
+        verdict = Verdict("memory", "returned", remarks)
+    else:
+        verdict = Verdict("nothing_shown", "not_returned", remarks)
+    return matched_finding(
+        change,
+        verdict,
+        facts,
+        is_declared=True,
+        p=max(test_of_return.p, test_after.p),
+        power=[*test_of_return.power, *test_after.power],
+        bounds=test_of_return.bounds,
+    )

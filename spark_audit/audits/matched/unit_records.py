@@ -1,0 +1,167 @@
+"""Units of the matched audit, from a manifest: what is measured, without scores.
+
+A unit is a range of tokens, or a set of tokens, of one row of the manifest. Its role
+says what it is for: see :meth:`~spark_audit.audits.matched.audit.Matched.evidence`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.identifiers import audited_spans, identifier_facts
+from spark_audit.audits.supervision import COLUMN, trained_identifiers
+from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.stats import matching
+
+ROW_COLUMNS = ["example", "cluster", "task", "split"]
+"""Columns on the row of a unit: its id, cluster of sources, task and split."""
+
+CLASS_NAMES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
+"""Classes of tokens, and the columns that count an identifier's tokens of each."""
+
+WHOLE_COLUMNS = ("start", "n_tokens", "trained", "dose", "form", "cue", "stratum")
+"""Columns of whole numbers, in this order; units without one have 0."""
+
+IdentifierPlace: TypeAlias = tuple[str, int, int, int, int]
+"""Id of the row, first and last character, first and last token; ends exclusive."""
+
+
+class Control(NamedTuple):
+    """The control of an identifier: the number of the pair, and its first token."""
+
+    pair: int
+    start: int
+
+
+def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yield the units that are ranges of tokens, row by row.
+
+    Of each row first its identifiers, each followed by its control, then its windows.
+
+    Raises
+    ------
+    InputError
+        If a pair of the manifest is of no identifier that is annotated.
+    """
+    trained_on = trained_identifiers(manifest)
+    facts = identifier_facts(manifest, trained_on)
+    controls = _controls(manifest)
+
+    for i, example, spans in audited_spans(manifest):
+        for span, (start, end) in spans:
+            place = (example.id, span.start, span.end, start, end)
+            control = controls.pop(place, None)
+            facts_of_span = facts[example.id, span.start, span.end]
+            unit: dict[str, Any] = {
+                "index": i,
+                "type": span.type,
+                "n_tokens": end - start,
+                "pair": None if control is None else control.pair,
+                **_tokens_by_class(example, start, end),
+                "trained": int(facts_of_span.dose > 0),
+                **vars(facts_of_span),
+            }
+            if trained_on.is_known:
+                unit[COLUMN] = trained_on.supervision_of(example, span)
+
+            role = "unmatched" if control is None else "pii"
+            yield {**unit, "role": role, "start": start}
+            if control is not None:
+                yield {**unit, "role": "control", "start": control.start}
+
+        sizes = {end - start for _, (start, end) in spans}
+        for size in sorted(sizes):
+            yield from _window_units(i, example, size)
+
+    if controls:
+        what = f"{len(controls)} of its pairs are of no annotated identifier"
+        raise InputError(what, where=manifest.name, fix="build the manifest again")
+
+
+def _controls(manifest: Manifest) -> dict[IdentifierPlace, Control]:
+    """Return the control of each matched identifier."""
+    controls = dict[IdentifierPlace, Control]()
+    for number, pair in enumerate(manifest.pairs):
+        pii = pair.pii
+        # Several spans may share a token: characters tell them apart.
+        place = (
+            pair.example,
+            pii.char_start,
+            pii.char_end,
+            pii.token_start,
+            pii.token_end,
+        )
+        controls[place] = Control(pair=number, start=pair.control.token_start)
+    return controls
+
+
+def _tokens_by_class(
+    example: ManifestExample, start: int, end: int
+) -> Mapping[str, int]:
+    """Return how many tokens of each class a range of tokens has."""
+    counts = Counter(example.classes[start:end])
+    return {column: counts[letter] for letter, column in CLASS_NAMES.items()}
+
+
+def _window_units(
+    i: int, example: ManifestExample, size: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the windows of a row that have so many tokens and share none."""
+    starts = matching.non_overlapping_windows(example.eligible, size)
+    for start in starts.tolist():
+        yield {"index": i, "role": "window", "n_tokens": size, "start": start}
+
+
+def token_set_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yield the units that are sets of tokens: ``low`` and ``alike``.
+
+    Each has its ``tokens``, places in the row.
+    """
+    for i, example, _ in audited_spans(manifest):
+        classes = np.array(list(example.classes))  # (tokens,), letters
+        tokens_by_role = {("low", ""): np.array(example.low, np.int32)}
+        for letter in CLASS_NAMES:
+            is_of_class = example.eligible & (classes == letter)
+            tokens = np.flatnonzero(is_of_class).astype(np.int32)
+            tokens_by_role["alike", letter] = tokens
+
+        for (role, letter), tokens in tokens_by_role.items():
+            if len(tokens):
+                yield {
+                    "index": i,
+                    "role": role,
+                    "type": letter,
+                    "tokens": tokens,
+                    "n_tokens": len(tokens),
+                }
+
+
+def complete(units: pd.DataFrame) -> pd.DataFrame:
+    """Return units with all columns of the evidence but scores.
+
+    Columns are those of a row (:data:`ROW_COLUMNS`), ``role``, ``type`` and, where it
+    is known, the supervision; ``pair``, -1 for none; whole numbers
+    (:data:`WHOLE_COLUMNS`, :data:`CLASS_NAMES`) and ``text_auc``. What a unit lacks is
+    0 or empty, and NaN in ``text_auc``.
+    """
+    empty_by_column: dict[str, Any] = dict.fromkeys((*ROW_COLUMNS, "role", "type"), "")
+    if COLUMN in units:
+        empty_by_column[COLUMN] = ""
+    text_columns = [*empty_by_column]
+
+    zeros = dict.fromkeys((*WHOLE_COLUMNS, *CLASS_NAMES.values()), 0)
+    empty_by_column |= {"pair": -1, **zeros}
+    whole_columns = ["pair", *zeros]
+
+    units = units.reindex(columns=[*text_columns, *whole_columns, "text_auc"])
+    units = units.astype(dict.fromkeys(text_columns, object))
+    units = units.fillna(empty_by_column)
+    return units.astype(
+        {**dict.fromkeys(whole_columns, np.int64), "text_auc": np.float64}
+    )

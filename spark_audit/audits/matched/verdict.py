@@ -1,0 +1,76 @@
+"""Findings of the matched audit on a row: a claim, and the sentences that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_audit.results import Claim, Finding, Row
+from spark_audit.results.findings import Fact
+from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
+
+
+class Verdict(NamedTuple):
+    """What some figures claim, and the sentences that say so.
+
+    Attributes
+    ----------
+    claim
+        The claim by itself, before the correction over the report.
+    says
+        Key of the sentence, without ``matched.``.
+    remarks
+        Keys of the sentences that follow, in their order, without ``matched.``.
+    """
+
+    claim: Claim
+    says: str
+    remarks: tuple[str, ...] = ()
+
+
+def matched_finding(
+    row: Row,
+    verdict: Verdict,
+    facts: Mapping[str, Fact],
+    *,
+    is_declared: bool = False,
+    p: float | None = None,
+    power: Sequence[Power] = (),
+    bounds: Sequence[Bound] = (),
+) -> Finding:
+    """Return a finding of this audit on a row.
+
+    ``is_declared`` is whether it is one of the tests that were declared beforehand.
+    """
+    return Finding.on(
+        row,
+        verdict.claim,
+        f"matched.{verdict.says}",
+        further=[f"matched.{key}" for key in verdict.remarks],
+        facts=facts,
+        family="primary" if is_declared else "exploratory",
+        p=p,
+        power=list(power),
+        bounds=list(bounds),
+    )
+
+
+def not_estimable(
+    row: Row, says: str, facts: Mapping[str, Fact], *, remarks: Sequence[str] = ()
+) -> Finding:
+    """Return that nothing can be concluded, for the row's reason."""
+    verdict = Verdict("not_tested", says, tuple(remarks))
+    return matched_finding(row, verdict, {**facts, "reason": row.note})
+
+
+def direction_of(change: Row | Estimate) -> int:
+    """Return 1 or -1 for a change clearly above or below 0, else 0.
+
+    Without an interval, where all clusters agree, the sign of the value counts.
+    """
+    direction = side_of(change)
+    if direction is None:
+        return int(np.sign(change.value or 0.0))
+    return direction
