@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 from audited import matched
 
-from spark_audit.audits.identifiers import Sums, mask, memory_claim, strata, told_apart
+from spark_audit.audits.identifier_texts import TextTest, compare_texts, mask, strata
+from spark_audit.audits.identifiers import memory_claim
 from spark_audit.audits.mia.texts import dealt
+from spark_audit.audits.token_sums import Sums
 from spark_audit.errors import InputError
 from spark_audit.results import Row
 from spark_audit.scoring.table import Pass, TokenTable
@@ -141,11 +143,11 @@ def test_folds_are_no_fixed_ones_of_a_size(monkeypatch):
         orders.append(tuple(order))
         return dealt(sides, member, order)
 
-    monkeypatch.setattr("spark_audit.audits.identifiers.dealt", spied)
+    monkeypatch.setattr("spark_audit.audits.identifier_texts.dealt", spied)
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
         both = [made(rng, 1, 12), made(rng, 0, 12)]
-        told_apart(pd.concat(both, ignore_index=True).assign(stratum=1))
+        compare_texts(pd.concat(both, ignore_index=True).assign(stratum=1))
     assert len(orders) == len(set(orders)) == 2
 
 
@@ -166,12 +168,12 @@ def test_folds_are_no_fixed_ones_of_a_size(monkeypatch):
 def test_many_types_drop_out_no_more_often_than_one(monkeypatch, p_by_type, left_out):
     deals = []
 
-    def tested(spans: pd.DataFrame, *, permutations: int = 199) -> tuple[float, float]:
+    def tested(spans: pd.DataFrame, *, permutations: int = 199) -> TextTest:
         types = spans["type"].unique()
         deals.append(permutations)
-        return 0.6, p_by_type[types[0]] if len(types) == 1 else 0.5
+        return TextTest(0.6, p_by_type[types[0]] if len(types) == 1 else 0.5)
 
-    monkeypatch.setattr("spark_audit.audits.identifiers.told_apart", tested)
+    monkeypatch.setattr("spark_audit.audits.identifier_texts.compare_texts", tested)
     # Other strings each time: what was tested last is remembered.
     rng = np.random.default_rng([ord(char) for char in str(p_by_type)])
     spans = found(*(part for kind in p_by_type for part in alike(rng, type=kind)))

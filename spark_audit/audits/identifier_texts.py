@@ -1,0 +1,351 @@
+"""Strata of annotated identifiers, and whether their texts distinguish the sides.
+
+Trained and held-out identifiers can be compared only where chance could have dealt them
+to the sides. Nobody dealt annotated ones, so a classifier that reads their text alone
+must not distinguish the sides: a language model reads that text, too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from spark_audit.audits.mia.best_guess import characters
+from spark_audit.audits.mia.texts import (
+    FOLDS,
+    dealt,
+    enough,
+    permuted,
+    remembered,
+    subsample,
+    word_features,
+)
+from spark_audit.provenance import seed_for
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.clustered_roc import Design
+
+MIN_CLUSTERS_OF_STRATUM = 2
+"""Held-out clusters that a stratum needs."""
+MIN_CLUSTERS_FOR_CLASSIFIER = 10
+"""Clusters that each side needs. With fewer, the classifier misses what a checkpoint
+knows: that 30 trained dates are of 2010 to 2016 and held-out ones of later years, it
+finds in 38% of draws with 5 held-out clusters, in 80% with 6, in all with 8 or 10."""
+ROUNDING = 1e-12
+"""By which a share of deals may exceed a level that it is equal to."""
+CONTEXT_CHARACTERS = 30
+"""Characters of the prefix that the classifier reads."""
+LONG_PREFIX = 1000
+"""Characters of a prefix whose logarithm is the unit of the feature of its length."""
+PERMUTATIONS = 199
+"""Deals of the sides that are drawn at least."""
+LEVEL = 0.05
+"""Share of data of which chance alone dealt the sides that a part drops out of."""
+RIDGE = 1.0
+"""Penalty of the ridge regression."""
+FREE_MAIL = frozenset(
+    "aol gmail gmx googlemail hotmail icloud live mail me msn outlook proton "
+    "protonmail web yahoo yandex".split()
+)
+_RUN_OF_FORM = re.compile(r"[^\W_]+|\s+|.", re.DOTALL)
+
+
+class TextTest(NamedTuple):
+    """How well text alone distinguishes trained from held-out identifiers.
+
+    Attributes
+    ----------
+    auc
+        Out of fold, within strata; NaN: not tested.
+    p
+        One-sided p that it does not; NaN: not tested.
+    """
+
+    auc: float
+    p: float
+
+
+NO_TEXT_TEST = TextTest(np.nan, np.nan)
+
+
+def mask(string: str, kind: str) -> str:
+    """Return the form of an identifier: digits as ``9``, words as ``a``, ``A``, ``AA``.
+
+    Where there are no letters, runs of three and more digits keep their length, such as
+    those of a phone number; in dates, names and addresses lengths vary at random. A
+    word with letters and digits is ``x``, and so is every password. Of a mail address
+    the top-level domain is kept, or that it is of a free provider.
+
+    Examples
+    --------
+    >>> mask("Anna Smith", "NAME")
+    'A A'
+    >>> mask("212-555-0142", "PHONE")
+    '999-999-9999'
+    >>> mask("a.smith@corp.com", "EMAIL")
+    'a.@com'
+    """
+    if kind == "PASSWORD":
+        return "x"
+
+    local, _, domain = string.rpartition("@")
+    if local and "." in domain:
+        names = domain.lower().split(".")
+        ending = "free" if names[-2] in FREE_MAIL else names[-1]
+        marks = "".join(char for char in dict.fromkeys(local) if not char.isalnum())
+        return f"a{marks}@{ending}"
+
+    has_letters = any(char.isalpha() for char in string)
+    runs = _RUN_OF_FORM.findall(string.strip())
+    form = "".join(_form_of_run(run, keeps_length=not has_letters) for run in runs)
+    # Of three and more words that look alike the number does not matter.
+    return re.sub(r"\b(\w+)( \1){2,}\b", r"\1 \1", form)
+
+
+def _form_of_run(run: str, *, keeps_length: bool) -> str:
+    """Return the form of a run of letters and digits, of white space, or of a mark."""
+    if run.isspace():
+        return " "
+    if run.isdigit():
+        return "9" * len(run) if keeps_length and len(run) > 2 else "9"
+    if not run.isalpha():
+        return "x" if run.isalnum() else run
+    if run.isupper() and len(run) > 1:
+        return "AA"
+    return "A" if run[0].isupper() else "a"
+
+
+@remembered
+def strata(spans: pd.DataFrame) -> pd.DataFrame:
+    """Return comparable occurrences of annotated identifiers, and how texts differ.
+
+    Each type is tested by itself where both sides have
+    :data:`MIN_CLUSTERS_FOR_CLASSIFIER` clusters, the others together, and then all that
+    were not distinguished. What cannot be tested is no control either. With several
+    types, half of :data:`LEVEL` is for all of these tests together (Holm), so that many
+    types drop out no more often than one, and half for the identifiers that are left.
+
+    Parameters
+    ----------
+    spans
+        A row per occurrence: ``type``, ``string``, ``part`` (prompt or response),
+        ``later`` (whether an identifier stands in front of it in its row), ``context``
+        (text in front), ``cluster``, and ``side``: 1 trained, 0 held out, -1 neither.
+
+    Returns
+    -------
+    Same index: ``stratum``, from 1; negative where text alone distinguishes the sides
+    or that cannot be tested. ``text_auc``: out of fold, within strata; NaN: not tested.
+    """
+    # Strata: type, form, part of the row, and whether another identifier precedes.
+    forms = [
+        mask(string, kind)
+        for string, kind in zip(spans["string"], spans["type"], strict=True)
+    ]
+    keys = spans[["type", "part", "later"]].assign(mask=forms)
+    numbers = keys.groupby([*keys], sort=False).ngroup() + 1
+    result = pd.DataFrame({"stratum": numbers, "text_auc": np.nan}, index=spans.index)
+
+    # Occurrences on a side that have some of the other side in their stratum.
+    used = spans[spans["side"] >= 0].assign(stratum=result["stratum"])
+    used = used[counterparts(used)]
+
+    # Large types are tested alone, the others together.
+    by_type_and_side = used.groupby(["type", "side"])["cluster"].nunique()
+    n_clusters = by_type_and_side.unstack(fill_value=0)  # types in rows, sides beside
+    is_large = (n_clusters >= MIN_CLUSTERS_FOR_CLASSIFIER).all(axis=1)
+    large_types = n_clusters.index[is_large]
+    tested_with = used["type"].where(used["type"].isin(large_types), "")
+    groups = [group for _, group in used.groupby(tested_with)]
+
+    level = LEVEL if len(groups) == 1 else LEVEL / 2
+    # So many deals that the smallest p can pass the strictest level.
+    permutations = max(PERMUTATIONS, math.ceil(len(groups) / level) - 1)
+    tests = [compare_texts(group, permutations=permutations) for group in groups]
+    adjusted = iter(holm([test.p for test in tests if not np.isnan(test.p)]))
+
+    is_refused = pd.Series(False, index=used.index)
+    for group, test in zip(groups, tests, strict=True):
+        result.loc[group.index, "text_auc"] = test.auc
+        if np.isnan(test.p):
+            is_refused[group.index] = True
+        else:
+            is_refused[group.index] = next(adjusted) <= level + ROUNDING
+
+    # What single types do not show, all of them together may.
+    rest = used[~is_refused]
+    if tested_with[rest.index].nunique() > 1:
+        test = compare_texts(rest)
+        if np.isnan(test.p) or test.p <= level + ROUNDING:
+            result.loc[rest.index, "text_auc"] = test.auc
+            is_refused[rest.index] = True
+
+    result.loc[is_refused.index[is_refused], "stratum"] *= -1
+    return result
+
+
+def counterparts(spans: pd.DataFrame) -> np.ndarray:
+    """Return which occurrences have some of the other side in their stratum.
+
+    A stratum needs a trained occurrence and :data:`MIN_CLUSTERS_OF_STRATUM` held-out
+    clusters.
+
+    Parameters
+    ----------
+    spans
+        ``side`` (1 trained, 0 held out), ``cluster``, ``stratum``: a row per
+        occurrence.
+
+    Returns
+    -------
+    Shape ``(s,)`` bool.
+    """
+    held_out = spans[spans["side"] == 0]
+    n_held_out = held_out.groupby("stratum")["cluster"].nunique()
+    with_held_out = set(n_held_out.index[n_held_out >= MIN_CLUSTERS_OF_STRATUM])
+    with_trained = set(spans["stratum"][spans["side"] == 1])
+    return np.asarray(spans["stratum"].isin(with_held_out & with_trained))
+
+
+def compare_texts(spans: pd.DataFrame, *, permutations: int = PERMUTATIONS) -> TextTest:
+    """Return how well text distinguishes trained from held-out identifiers.
+
+    The best of three classifiers (ridge regression), by the features of the membership
+    audit's: characters of each identifier; words and characters of
+    :data:`CONTEXT_CHARACTERS` characters in front of it, and how long its prefix is; or
+    both. What stands behind an identifier cannot change its likelihood in a causal
+    model. Folds keep clusters whole, identifiers are compared within strata, and whole
+    clusters swap sides for the p value, with all fits made anew. Not tested where a
+    side has too few clusters.
+
+    Parameters
+    ----------
+    spans
+        A row per occurrence on either side: ``string``, ``context``, ``cluster``,
+        ``stratum``, ``side``.
+    """
+    clusters = pd.factorize(spans["cluster"])[0]  # (occurrences,)
+    strata_codes = pd.factorize(spans["stratum"])[0]  # (occurrences,)
+    all_sides = Design((spans["side"] == 1).to_numpy(), clusters, strata_codes)
+
+    # By the text: with one seed for all, folds that happen to split trained from
+    # held-out rows unevenly would do so for every data set of that size.
+    rng = np.random.default_rng(seed_for(0, *spans["string"]))
+    drawn = subsample(all_sides, rng)  # (n,), places
+    sides = all_sides.take(drawn)
+    spans = spans.iloc[drawn]
+    if not enough(sides, MIN_CLUSTERS_FOR_CLASSIFIER):
+        return NO_TEXT_TEST
+
+    # Whole clusters swap sides, whatever the strata of their identifiers.
+    one_stratum = np.zeros(len(drawn), np.int64)
+    pool = Design(sides.member, sides.cluster, one_stratum)
+    deals = [permuted(pool, rng) for _ in range(permutations)]
+    members = np.stack([sides.member, *deals], axis=1)  # (n, 1 + permutations), bool
+    # The folds know no side, so that further deals are no worse off.
+    order = rng.permutation(len(np.unique(sides.cluster)))
+    fold = dealt(pool, one_stratum, order)  # (n,)
+
+    areas_by_classifier = []
+    for kernel in _kernels(spans):
+        scores = _out_of_fold(kernel, members, sides.task, fold)
+        areas_by_classifier.append(_areas(scores, members, sides.task))
+    # The best of each deal too: the choice is no advantage of the sides as they are.
+    areas = np.max(areas_by_classifier, axis=0)  # (1 + permutations,)
+    n_as_good = (areas >= areas[0] - ROUNDING).mean()
+    return TextTest(auc=float(areas[0]), p=float(n_as_good))
+
+
+def _kernels(spans: pd.DataFrame) -> list[np.ndarray]:
+    """Return inner products of features: of identifiers, of contexts, and of both.
+
+    Parameters
+    ----------
+    spans
+        A row per occurrence: ``string``, ``context``.
+
+    Returns
+    -------
+    Shape ``(n, n)`` each.
+    """
+    same = np.zeros(len(spans), np.int64)
+    prefixes = spans["context"].str[-CONTEXT_CHARACTERS:].to_list()
+    prefix_lengths = spans["context"].str.len().to_numpy()[:, None]  # (n, 1)
+
+    of_identifier = [characters(spans["string"].to_list(), (1, 4))]
+    of_context = [
+        characters(prefixes),
+        word_features(prefixes, same, same),
+        np.log1p(prefix_lengths) / np.log(LONG_PREFIX),
+    ]
+    kernels = []
+    for blocks in (of_identifier, of_context, [*of_identifier, *of_context]):
+        features = scipy.sparse.hstack(blocks).tocsr()  # (n, features)
+        kernels.append((features @ features.T).toarray())
+    return kernels
+
+
+def _out_of_fold(
+    kernel: np.ndarray, members: np.ndarray, stratum: np.ndarray, fold: np.ndarray
+) -> np.ndarray:
+    """Return scores of kernel ridge regression for each deal of sides.
+
+    Parameters
+    ----------
+    kernel
+        Shape ``(n, n)``.
+    members
+        Shape ``(n, deals)``, bool: who is trained in each deal.
+    stratum, fold
+        Shape ``(n,)``: codes.
+
+    Returns
+    -------
+    Shape ``(n, deals)``; each row is scored by a fit without its fold.
+    """
+    # The target is centred by stratum: identifiers are compared within strata.
+    sizes = np.bincount(stratum)[stratum, None]  # (n, 1)
+    n_members = [np.bincount(stratum, deal)[stratum] for deal in members.T]
+    target = members - np.stack(n_members, axis=1) / sizes  # (n, deals)
+
+    scores = np.zeros(members.shape)
+    for k in range(FOLDS):
+        is_test = fold == k
+        is_train = ~is_test
+        train_kernel = kernel[np.ix_(is_train, is_train)]
+        penalised = train_kernel + RIDGE * np.eye(int(is_train.sum()))
+        weights = np.linalg.solve(penalised, target[is_train])  # (train, deals)
+        scores[is_test] = kernel[np.ix_(is_test, is_train)] @ weights
+    return scores
+
+
+def _areas(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.ndarray:
+    """Return the AUC of each deal: mean over strata, weighed by pairs of both sides.
+
+    Parameters
+    ----------
+    scores, members
+        Shape ``(n, deals)``.
+    stratum
+        Shape ``(n,)``: codes.
+
+    Returns
+    -------
+    Shape ``(deals,)``.
+    """
+    n_deals = members.shape[1]
+    wins = np.zeros(n_deals)
+    pairs = np.zeros(n_deals)
+    for code in np.unique(stratum):
+        is_inside = stratum == code
+        is_member = members[is_inside]  # (stratum, deals), bool
+        n_members = is_member.sum(axis=0)  # (deals,)
+        ranks = scipy.stats.rankdata(scores[is_inside], axis=0)
+        # Mann and Whitney (1947): the rank sum less its smallest value.
+        wins += (ranks * is_member).sum(axis=0) - n_members * (n_members + 1) / 2
+        pairs += n_members * (len(is_member) - n_members)
+    return np.asarray(wins / np.maximum(pairs, 1))
