@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, TypeVar
 
@@ -48,7 +48,7 @@ HOSTS = ("example.com", "example.net", "example.org")
 
 
 def pick(rng: np.random.Generator, choices: Sequence[T], n: int) -> list[T]:
-    """``n`` of the choices, drawn uniformly; an only one takes no random number."""
+    """Return ``n`` of the choices, drawn uniformly; an only one takes no number."""
     if len(choices) == 1:
         return [choices[0]] * n
     return [choices[i] for i in rng.integers(len(choices), size=n)]
@@ -67,60 +67,79 @@ _FORMS: Mapping[str, str] = {
 
 @lru_cache(maxsize=1)
 def _parts() -> dict[str, tuple[Sequence[object], ...]]:
-    """What the parts of each type are, in the order that they are drawn in.
+    """Return the choices of each part of a type, in the order of drawing.
 
     Of Faker's English names each is there once: they are drawn uniformly, unweighted.
     """
     from faker.providers.person.en_US import Provider
 
-    first, last = (
-        sorted({name for name in names if name.isascii() and name.isalpha()})
-        for names in (Provider.first_names, Provider.last_names)
-    )
-    lower = ([name.lower() for name in names] for names in (first, last))
-    kinds = ("Street", "Avenue", "Road", "Lane", "Drive")
-    states = ("CA", "FL", "IL", "NY", "OH", "PA", "TX", "WA")
-    area, exchange, marks = range(2, 9), range(200, 1000), (("", "-"), ("(", ") "))
-    four, house, code = range(10_000), range(1, 10_000), range(1, 99_999)
+    first_names = _plain_names(Provider.first_names)
+    last_names = _plain_names(Provider.last_names)
     return {
-        "NAME": (first, last),
-        "EMAIL": (HOSTS, *lower, range(100)),
-        "PHONE": (area, range(10), exchange, marks, four),
+        "NAME": (first_names, last_names),
+        "EMAIL": (
+            HOSTS,
+            [name.lower() for name in first_names],
+            [name.lower() for name in last_names],
+            range(100),
+        ),
+        "PHONE": (
+            range(2, 9),  # an area code's first digit, and its last
+            range(10),
+            range(200, 1000),  # exchange
+            (("", "-"), ("(", ") ")),  # marks around the area code
+            range(10_000),  # the last four digits
+        ),
         # Areas from 900 on are never social security numbers; tax numbers, which do
         # begin so, have a group from 50 on.
         "SSN": (range(900, 1000), range(1, 50), range(1, 10_000)),
         "CREDIT_CARD": (range(10**9),),
-        "ADDRESS": (house, code, kinds, states, last, last),
+        "ADDRESS": (
+            range(1, 10_000),  # house
+            range(1, 99_999),  # postal code
+            ("Street", "Avenue", "Road", "Lane", "Drive"),
+            ("CA", "FL", "IL", "NY", "OH", "PA", "TX", "WA"),
+            last_names,  # of the street
+            last_names,  # of the town
+        ),
     }
 
 
+def _plain_names(names: Iterable[str]) -> list[str]:
+    """Return the names in ASCII letters, each once, in order."""
+    return sorted({name for name in names if name.isascii() and name.isalpha()})
+
+
 def draw(type: str, rng: np.random.Generator, n: int) -> list[str]:
-    """``n`` synthetic identifiers of a type (not ID and OTHER)."""
+    """Return ``n`` synthetic identifiers of a type (not ID and OTHER)."""
     if type == "PASSWORD":
-        rows = np.reshape(pick(rng, _PASSWORD_LETTERS, n * PASSWORD_LENGTH), (n, -1))
+        letters = pick(rng, _PASSWORD_LETTERS, n * PASSWORD_LENGTH)
+        rows = np.reshape(letters, (n, -1))  # (n, letters of a password)
         return ["".join(row) for row in rows]
-    columns = [pick(rng, part, n) for part in _parts()[type]]
+
+    columns = [pick(rng, choices, n) for choices in _parts()[type]]
     drawn = [_FORMS[type].format(*row) for row in zip(*columns, strict=True)]
     if type == "CREDIT_CARD":
-        drawn = [" ".join(re.findall("....", checked(body))) for body in drawn]
+        return [" ".join(re.findall("....", checked(body))) for body in drawn]
     return drawn
 
 
 def checked(body: str) -> str:
-    """A card's number: all before its check digit, and that behind it."""
+    """Return a card's number: all before its check digit, and that behind it."""
     from faker.utils.checksums import calculate_luhn
 
-    return body + str(calculate_luhn(int(re.sub(r"\D", "", body))))
+    digits = re.sub(r"\D", "", body)
+    return body + str(calculate_luhn(int(digits)))
 
 
 def draw_parts(seed: int) -> dict[Part, str]:
-    """A canary's name, password and social security number from ``Canary.seed``."""
+    """Return a canary's name, password and SSN from ``Canary.seed``."""
     rng = np.random.default_rng(seed)
     return {part: draw(type, rng, 1)[0] for part, type in CANARY_PARTS.items()}
 
 
 def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span]]:
-    """A canary's sentence, and the spans of its parts in it, in order.
+    """Return a canary's sentence, and the spans of its parts in it, in order.
 
     Raises
     ------
@@ -128,47 +147,65 @@ def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span
         If there is no such format.
     """
     one_of(format, "field 'canary.format'", CANARY_FORMATS)
-    text, spans = "", dict[Part, Span]()
+    text = ""
+    spans = dict[Part, Span]()
     for fixed, name, _, _ in string.Formatter().parse(CANARY_FORMATS[format]):
         text += fixed
-        part = next((part for part in CANARY_PARTS if part == name), None)
-        if part is not None:
-            end = len(text) + len(parts[part])
-            spans[part] = Span(len(text), end, CANARY_PARTS[part], "injected", part)
-            text += parts[part]
+        for part, type in CANARY_PARTS.items():
+            if part == name:
+                end = len(text) + len(parts[part])
+                spans[part] = Span(len(text), end, type, "injected", part)
+                text += parts[part]
     return text, spans
 
 
 def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
-    """Characters of a row's canary: ``full``, ``name``, ``password`` and ``ssn``.
+    """Return the characters of a row's canary, whole (``full``) and of each part.
 
     Raises
     ------
     InputError
         If the row holds no canary, or not the one that its annotation tells of.
     """
-    found = {s.part: (s.start, s.end) for s in example.spans if s.part is not None}
-    if example.canary is None or set(found) != set(CANARY_PARTS):
+    part_ranges = {
+        span.part: (span.start, span.end)
+        for span in example.spans
+        if span.part is not None
+    }
+    if example.canary is None or set(part_ranges) != set(CANARY_PARTS):
         raise InputError("holds no whole canary", where=f"example {example.id!r}")
-    parts = {part: example.text[slice(*place)] for part, place in found.items()}
+
+    parts = {
+        part: example.text[start:end] for part, (start, end) in part_ranges.items()
+    }
     text, spans = render(example.canary.format, parts)
-    start = min(found.values())[0] - min(span.start for span in spans.values())
+    first_part_in_row = min(start for start, _ in part_ranges.values())
+    first_part_in_text = min(span.start for span in spans.values())
+    start = first_part_in_row - first_part_in_text
     if start < 0 or example.text[start : start + len(text)] != text:
         raise InputError(
             f"its canary is not in the frame {example.canary.format!r}",
             where=f"example {example.id!r}",
             fix="inject again",
         )
+
     ranges: dict[str, tuple[int, int]] = {"full": (start, start + len(text))}
-    return ranges | {part: found[part] for part in CANARY_PARTS}
+    for part in CANARY_PARTS:
+        ranges[part] = part_ranges[part]
+    return ranges
 
 
 def redrawn(
     format: str, part: Ranked, rng: np.random.Generator, size: int
 ) -> list[str]:
-    """Strings that a part could as well be, drawn as the true one was."""
+    """Return strings that a part could as well be, drawn as the true one was."""
     if part != "full":
         return draw(CANARY_PARTS[part], rng, size)
-    rows = zip(*(draw(type, rng, size) for type in CANARY_PARTS.values()), strict=True)
-    found = (dict(zip(CANARY_PARTS, row, strict=True)) for row in rows)
-    return [CANARY_FORMATS[format].format_map(parts) for parts in found]
+
+    names, passwords, numbers = [
+        draw(type, rng, size) for type in CANARY_PARTS.values()
+    ]
+    return [
+        CANARY_FORMATS[format].format(name=name, password=password, ssn=number)
+        for name, password, number in zip(names, passwords, numbers, strict=True)
+    ]

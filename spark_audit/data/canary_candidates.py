@@ -36,7 +36,7 @@ def candidates(
     seed: int,
     n: int = 512,
 ) -> dict[str, Any]:
-    """Strings that a canary's part could as well have been, the true one among them.
+    """Return strings that a canary's part could as well have been, and itself.
 
     They are drawn uniformly from the true one's generator and kept when they are new,
     have its number of tokens alone, and in every context give as many tokens and leave
@@ -70,59 +70,80 @@ def candidates(
         ``candidates``, the ``true_index`` among them, and the ``reason`` if there are
         none.
     """
-    true = render(format, parts)[0] if part == "full" else parts[part]
-    rng, length = np.random.default_rng(seed), len(encode([true])[0])
-    fits = [_fit(context, encode) for context in contexts]
-    strings, seen = list[str](), {true}
+    true_text = render(format, parts)[0] if part == "full" else parts[part]
+    rng = np.random.default_rng(seed)
+    n_tokens = len(encode([true_text])[0])
+    filters = [_filter_of(context, encode) for context in contexts]
+    strings = list[str]()
+    seen = {true_text}
 
-    draws = 0
-    while len(strings) < n - 1 and draws < MAX_DRAWS:
-        size = min(4 * n, MAX_DRAWS - draws)
+    n_drawn = 0
+    while len(strings) < n - 1 and n_drawn < MAX_DRAWS:
+        size = min(4 * n, MAX_DRAWS - n_drawn)
         drawn = dict.fromkeys(redrawn(format, part, rng, size))
         new = [text for text in drawn if text not in seen]
         seen.update(new)
+
         # In small lots: in place a text is long, and most of them are not needed.
-        for at in range(0, len(new), n // 2):
-            lot = new[at : at + n // 2]
-            tokens = zip(lot, encode(lot), strict=True)
-            lot = [text for text, ids in tokens if len(ids) == length]
-            for fit in fits:
-                lot = fit(lot)
+        for first in range(0, len(new), n // 2):
+            lot = new[first : first + n // 2]
+            ids_of_lot = encode(lot)
+            lot = [
+                text
+                for text, ids in zip(lot, ids_of_lot, strict=True)
+                if len(ids) == n_tokens
+            ]
+            for keep_fitting in filters:
+                lot = keep_fitting(lot)
             strings.extend(lot)
             if len(strings) >= n - 1:
                 break
-        draws += size
-        wanted = draws * (n - 1) / MAX_DRAWS
-        if wanted - len(strings) > GIVE_UP_DEVIATIONS * (1 + math.sqrt(wanted)):
+
+        n_drawn += size
+        # If all draws would just be enough, so many should be there by now.
+        expected = n_drawn * (n - 1) / MAX_DRAWS
+        if expected - len(strings) > GIVE_UP_DEVIATIONS * (1 + math.sqrt(expected)):
             break
+
     if len(strings) < n - 1:
-        reason = f"{draws} draws gave {len(strings) + 1} of {n} candidates"
-        return NO_CANDIDATES | {"reason": f"{reason} of {length} tokens"}
-    index = int(rng.integers(n))
-    strings[index:] = [true, *strings[index : n - 1]]
-    return {"candidates": strings, "true_index": index, "reason": None}
+        reason = f"{n_drawn} draws gave {len(strings) + 1} of {n} candidates"
+        return NO_CANDIDATES | {"reason": f"{reason} of {n_tokens} tokens"}
+
+    true_index = int(rng.integers(n))
+    strings[true_index:] = [true_text, *strings[true_index : n - 1]]
+    return {"candidates": strings, "true_index": true_index, "reason": None}
 
 
-def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
-    """A filter: strings that change nothing in the context but their own tokens.
+def _filter_of(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
+    """Return a filter: strings that change only their own tokens in the context.
 
     Where a string's tokens begin and end is told by what the text shares with the
     tokenisation of what stands before and behind it: a blank before the string that one
     string takes into its first token and another does not is a change.
     """
-    whole, start, end = context
-    before, after = whole[:start], whole[end:]
-    head, tail = (encode([text])[0] for text in (before, after))
+    text, start, end = context
+    before = text[:start]
+    after = text[end:]
+    (before_ids,) = encode([before])
+    (after_ids,) = encode([after])
 
     def shape(ids: list[int]) -> tuple[int, int, int]:
-        ends = commonprefix([ids[::-1], tail[::-1]])
-        return len(ids), len(commonprefix([ids, head])), len(ends)
+        """Return the number of tokens, and of those shared with either side."""
+        n_shared_before = len(commonprefix([ids, before_ids]))
+        n_shared_after = len(commonprefix([ids[::-1], after_ids[::-1]]))
+        return len(ids), n_shared_before, n_shared_after
 
-    true = shape(encode([whole])[0])
+    true_shape = shape(encode([text])[0])
 
-    def keep(strings: list[str]) -> list[str]:
-        rows = encode([before + text + after for text in strings]) if strings else []
-        pairs = zip(strings, rows, strict=True)
-        return [text for text, ids in pairs if shape(ids) == true]
+    def keep_fitting(strings: list[str]) -> list[str]:
+        if not strings:
+            return []
 
-    return keep
+        rows = encode([before + string + after for string in strings])
+        return [
+            string
+            for string, ids in zip(strings, rows, strict=True)
+            if shape(ids) == true_shape
+        ]
+
+    return keep_fitting

@@ -114,53 +114,74 @@ def inject(
     InputError
         If a number is out of range, or the rows hold injected identifiers already.
     """
-    _check(examples, rate, canaries, doses)
+    _check_options(rate, canaries, doses)
+    _check_rows(examples)
+
     plan = _Plan(examples, seed)
     notes = _assign(plan, canaries, doses)
-    done: dict[str, Example] = {}
-    used: set[str] = set()
+    used: set[str] = set()  # strings of one row that no other may get
+    injected = _with_canaries(plan, used)
+
+    rows_by_group: dict[Group, tuple[int, int, int]] = {}
+    for group in sorted(plan.sizes):
+        task, split = group
+        n_canary_rows = sum(plan.group(name) == group for name in injected)
+        n_wanted = math.floor(rate * (plan.sizes[group] - n_canary_rows) + 0.5)
+        names = plan.free[group][:n_wanted]
+        if len(names) < n_wanted:
+            notes.append(
+                f"{len(names)} of {n_wanted} {split} rows of {task} got an identifier: "
+                "the others have no place for one"
+            )
+
+        # Types in turn, so that splits differ by one row of a type at most.
+        first_turn = seed_for(seed, "type", *group)
+        for turn, name in enumerate(names, start=first_turn):
+            type = list(FRAMES)[turn % len(FRAMES)]
+            injected[name] = _with_identifier(plan, name, type, used)
+        rows_by_group[group] = (plan.sizes[group], len(names), n_canary_rows)
+
+    canaries_by_dose = Counter(canary.dose for canary in plan.canaries)
+    n_held_out = canaries_by_dose.pop(0, 0)
+    report = InjectionReport(
+        planted=dict(sorted(canaries_by_dose.items())),
+        held_out=n_held_out,
+        rows=rows_by_group,
+        notes=tuple(notes),
+    )
+    return [injected.get(example.id, example) for example in examples], report
+
+
+def _with_canaries(plan: _Plan, used: set[str]) -> dict[str, Example]:
+    """Return the rows that hold a canary, by id; add their strings to ``used``."""
+    rows: dict[str, Example] = {}
     for canary, names in plan.canaries.items():
-        drawn = replace(canary, seed=seed_for(seed, plan.drawn_as(canary), 0))
+        canary_seed = seed_for(plan.seed, plan.drawn_as(canary), 0)
+        drawn = replace(canary, seed=canary_seed)
         parts = draw_parts(drawn.seed)
         text, spans = render(drawn.format, parts)
         used |= {text, *parts.values()}
         for name in names:
             row = _inserted(plan, name, text, [*spans.values()])
-            done[name] = replace(row, canary=drawn)
-    counts = {}
-    for group in sorted(plan.sizes):
-        held = sum(plan.group(name) == group for name in done)
-        wanted = math.floor(rate * (plan.sizes[group] - held) + 0.5)
-        names = plan.free[group][:wanted]
-        if len(names) < wanted:
-            what = f"{len(names)} of {wanted} {group[1]} rows of {group[0]}"
-            notes.append(f"{what} got an identifier: the others have no place for one")
-        # Types in turn, so that splits differ by one row of a type at most.
-        first = seed_for(seed, "type", *group)
-        for turn, name in enumerate(names, start=first):
-            type = list(FRAMES)[turn % len(FRAMES)]
-            done[name] = _with_identifier(plan, name, type, used)
-        counts[group] = (plan.sizes[group], len(names), held)
-    planted = dict(sorted(Counter(canary.dose for canary in plan.canaries).items()))
-    report = InjectionReport(
-        held_out=planted.pop(0, 0), planted=planted, rows=counts, notes=tuple(notes)
-    )
-    return [done.get(example.id, example) for example in examples], report
+            rows[name] = replace(row, canary=drawn)
+    return rows
 
 
-def _check(
-    examples: Sequence[Example], rate: float, canaries: int, doses: Sequence[int] | None
-) -> None:
-    for option, value, fits, what in (
-        ("rate", rate, 0 <= rate <= 1, "is not between 0 and 1"),
-        ("canaries", canaries, canaries >= 0, "is negative"),
-        ("doses", doses, doses is None or min(doses, default=0) > 0, "are below 1"),
-    ):
-        if not fits:
-            raise InputError(f"{value} {what}", where=f"option --{option}")
+def _check_options(rate: float, canaries: int, doses: Sequence[int] | None) -> None:
+    """Refuse a number that is out of range."""
+    if not 0 <= rate <= 1:
+        raise InputError(f"{rate} is not between 0 and 1", where="option --rate")
+    if canaries < 0:
+        raise InputError(f"{canaries} is negative", where="option --canaries")
+    if doses is not None and min(doses, default=0) <= 0:
+        raise InputError(f"{doses} are below 1", where="option --doses")
+
+
+def _check_rows(examples: Sequence[Example]) -> None:
+    """Refuse rows that hold injected text already, or that can get none."""
     for example in examples:
-        injected = any(span.origin == "injected" for span in example.spans)
-        if example.canary or example.frames or injected:
+        has_injected_span = any(span.origin == "injected" for span in example.spans)
+        if example.canary or example.frames or has_injected_span:
             raise InputError(
                 "holds injected identifiers already",
                 where=f"example {example.id!r}",
@@ -179,7 +200,8 @@ class _Plan:
     """Rows by id, their places, and by task and split those that are still free."""
 
     def __init__(self, examples: Sequence[Example], seed: int) -> None:
-        self.seed, self.rows = seed, {example.id: example for example in examples}
+        self.seed = seed
+        self.rows = {example.id: example for example in examples}
         templates = task_templates(examples)
         self.places = {
             name: _places(example, template_ranges(example, templates))
@@ -197,10 +219,11 @@ class _Plan:
         self.canaries: dict[Canary, list[str]] = {}
 
     def group(self, name: str) -> Group:
+        """Return task and split of a row."""
         return self.rows[name].task, self.rows[name].split
 
     def take(self, tasks: list[str], split: Split) -> list[str]:
-        """One free row of each task named, or none if there is no room for all."""
+        """Take one free row of each task named; none if there is no room for all."""
         needed = Counter((task, split) for task in tasks)
         if any(self.room[group] < count for group, count in needed.items()):
             return []
@@ -209,7 +232,7 @@ class _Plan:
         return [self.free[task, split].pop() for task in tasks]
 
     def drawn_as(self, canary: Canary) -> str:
-        """Which of a pair's two draws the canary is: its own, or by a coin the other's.
+        """Return which of a pair's two draws it is: its own, or by a coin the other's.
 
         Nothing but the strings depends on the coin.
         """
@@ -219,42 +242,71 @@ class _Plan:
 
 
 def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str]:
-    """Give canaries their rows; returns what there was no room for."""
-    train = sorted(task for task, split in plan.sizes if split == "train")
-    test = sorted(task for task, split in plan.sizes if split == "test")
-    doses = list(doses or [len(train)])
-    formats = list(CANARY_FORMATS)
-    wanted = [doses[i % len(doses)] for i in range(canaries if train else 0)]
-    planted, turn = dict[int, list[str]](), 0
-    for i, dose in enumerate(wanted):
-        tasks = [train[(turn + j) % len(train)] for j in range(dose)]
-        if names := plan.take(tasks, "train"):
+    """Give canaries their rows; return notes on what there was no room for."""
+    train_tasks = sorted(task for task, split in plan.sizes if split == "train")
+    test_tasks = sorted(task for task, split in plan.sizes if split == "test")
+
+    # The doses are given in turn, and the tasks go on from canary to canary.
+    dose_turns = list(doses or [len(train_tasks)])
+    n_canaries = canaries if train_tasks else 0
+    dose_of = [dose_turns[i % len(dose_turns)] for i in range(n_canaries)]
+    planted = dict[int, list[str]]()
+    turn = 0
+    for i, dose in enumerate(dose_of):
+        tasks = [train_tasks[(turn + j) % len(train_tasks)] for j in range(dose)]
+        names = plan.take(tasks, "train")
+        if names:
             planted[i] = names
             turn += dose
-    held_out = {i: ids for i in planted if (ids := plan.take(test, "test"))}
-    for out, rows in ((False, planted), (True, held_out)):
-        for i, names in rows.items():
-            canary = Canary(
-                id=f"{'h' if out else 'c'}{i:03d}",
-                format=formats[i % len(formats)],
-                dose=0 if out else wanted[i],
-                held_out=out,
-                seed=0,
-                pair=f"p{i:03d}" if i in held_out else None,
-            )
-            plan.canaries[canary] = names
-    return [
-        f"{found} of {asked} canaries {what}: at most a third of a task's {split} rows "
-        "may hold one"
-        for what, split, found, asked in (
-            ("planted", "train", len(planted), canaries),
-            ("held out", "test", len(held_out), len(planted)),
+
+    held_out = dict[int, list[str]]()
+    for i in planted:
+        names = plan.take(test_tasks, "test")
+        if names:
+            held_out[i] = names
+
+    for i, names in planted.items():
+        pair = _pair_name(i) if i in held_out else None
+        canary = _canary(i, dose=dose_of[i], is_held_out=False, pair=pair)
+        plan.canaries[canary] = names
+    for i, names in held_out.items():
+        canary = _canary(i, dose=0, is_held_out=True, pair=_pair_name(i))
+        plan.canaries[canary] = names
+
+    notes = []
+    if len(planted) < canaries:
+        notes.append(
+            f"{len(planted)} of {canaries} canaries planted: at most a third of a "
+            "task's train rows may hold one"
         )
-        if found < asked
-    ]
+    if len(held_out) < len(planted):
+        notes.append(
+            f"{len(held_out)} of {len(planted)} canaries held out: at most a third of "
+            "a task's test rows may hold one"
+        )
+    return notes
+
+
+def _pair_name(number: int) -> str:
+    return f"p{number:03d}"
+
+
+def _canary(number: int, *, dose: int, is_held_out: bool, pair: str | None) -> Canary:
+    """Return a canary whose strings are not drawn yet; frames are given in turn."""
+    formats = list(CANARY_FORMATS)
+    prefix = "h" if is_held_out else "c"
+    return Canary(
+        id=f"{prefix}{number:03d}",
+        format=formats[number % len(formats)],
+        dose=dose,
+        held_out=is_held_out,
+        seed=0,
+        pair=pair,
+    )
 
 
 def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Example:
+    """Return the row with an identifier of a type, whose string no other row has."""
     rng = np.random.default_rng(seed_for(plan.seed, "identifier", name))
     head, tail = FRAMES[type][int(rng.integers(len(FRAMES[type])))].split("{}")
     # The same string in a train and in a test row would be no secret of either.
@@ -266,47 +318,72 @@ def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Examp
 
 
 def _places(example: Example, fixed: Ranges) -> list[int]:
-    """Where a sentence may be put into the prompt: between sentences, near its end."""
-    prompt, found = example.prompt, set[int]()
+    """Return where a sentence may be put: between sentences, near the prompt's end."""
+    prompt = example.prompt
+    borders = set[int]()
     for start, end in parts_outside(fixed, len(prompt)):
-        if segment := prompt[start:end].rstrip():
-            ends = (m.end() for m in _SENTENCE_END.finditer(segment))
-            first = len(segment) - len(segment.lstrip())
-            found.update(start + at for at in (first, *ends, len(segment)))
-    outside = sorted(
+        segment = prompt[start:end].rstrip()
+        if not segment:
+            continue
+
+        first_word = len(segment) - len(segment.lstrip())
+        borders.add(start + first_word)
+        borders.add(start + len(segment))
+        for sentence_end in _SENTENCE_END.finditer(segment):
+            borders.add(start + sentence_end.end())
+
+    outside_spans = sorted(
         place
-        for place in found
+        for place in borders
         if not any(span.start < place < span.end for span in example.spans)
     )
-    near = [place for place in outside if place >= len(prompt) - IDENTIFIER_REACH]
-    return near or outside[-1:]
+    earliest = len(prompt) - IDENTIFIER_REACH
+    near_end = [place for place in outside_spans if place >= earliest]
+    return near_end or outside_spans[-1:]
 
 
 def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Example:
-    """The row with a sentence of its own at a place drawn for the row."""
+    """Return the row with a sentence of its own at a place drawn for the row.
+
+    Parameters
+    ----------
+    spans
+        In characters of the sentence.
+    """
     rng = np.random.default_rng(seed_for(plan.seed, "place", name))
     places = plan.places[name]
-    place, example = places[int(rng.integers(len(places)))], plan.rows[name]
-    before, after = example.prompt[:place], example.prompt[place:]
+    place = places[int(rng.integers(len(places)))]
+
+    example = plan.rows[name]
+    before = example.prompt[:place]
+    after = example.prompt[place:]
     left = " " if before and not before[-1].isspace() else ""
     behind = after + example.response
     right = " " if behind and not behind[0].isspace() else ""
     added = left + sentence + right
 
     def shift(start: int) -> int:
-        return len(added) * (start >= place)
+        """Return by how much text that began at a place moves."""
+        return len(added) if start >= place else 0
 
-    old = (span.moved(shift(span.start)) for span in example.spans)
-    first = place + len(left)
-    new = (span.moved(first) for span in spans)
-    fixed, training = example.template, example.training_input
+    old_spans = [span.moved(shift(span.start)) for span in example.spans]
+    sentence_start = place + len(left)
+    new_spans = [span.moved(sentence_start) for span in spans]
+
+    template = example.template
+    if template:
+        template = tuple(
+            (start + shift(start), end + shift(start)) for start, end in template
+        )
+    training = example.training_input
     if training is not None:
         training = with_insertion(training, place, len(added))
+
     return replace(
         example,
         training_input=training,
         prompt=before + added + after,
-        spans=(*old, *new),
-        template=fixed and tuple((a + shift(a), b + shift(a)) for a, b in fixed),
-        frames=((first, first + len(sentence)),),
+        spans=(*old_spans, *new_spans),
+        template=template,
+        frames=((sentence_start, sentence_start + len(sentence)),),
     )
