@@ -44,6 +44,13 @@ _FILE_NAME_BYTES = 255
 _SHARD = re.compile(r"\d{4,5}(?:-of-\d{5}|_\d+)\.")
 _NOT_TRANSFORMERS = "tok_embeddings.weight"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+WEIGHTS_OF_OTHER_FRAMEWORKS = (
+    ("flax_model.msgpack", "Flax", "from_pretrained(FOLDER, from_flax=True)"),
+    ("tf_model.h5", "TensorFlow", "from_pretrained(FOLDER, from_tf=True)"),
+    ("model.onnx", "ONNX", ""),
+    ("openvino_model.xml", "OpenVINO", ""),
+)
+"""Files, the framework that reads them, and the call of transformers 4 that did."""
 
 
 def weights_of(folder: Path, names: Sequence[str] = FULL_WEIGHT_FILES) -> Path | None:
@@ -69,6 +76,7 @@ def files_of(
     path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         shards.refuse_shards(folder)
+        _refuse_other_frameworks(folder)
         suffixes = (*untrusted.WEIGHT_SUFFIXES, ".gguf")
         own = sorted(file.name for file in untrusted.weights_in(folder, suffixes))
         fix = "copy the weights there, put shards of a distributed run together, or "
@@ -85,6 +93,23 @@ def files_of(
     if not path.name.endswith(".index.json"):
         return (path,)
     return _shards(path)
+
+
+def _refuse_other_frameworks(folder: Path) -> None:
+    """Refuse weights that only another framework than PyTorch reads.
+
+    Raises
+    ------
+    CheckpointError
+        With the framework, and how its weights are converted.
+    """
+    for name, framework, call in WEIGHTS_OF_OTHER_FRAMEWORKS:
+        if not (folder / name).exists():
+            continue
+        fix = "give the model that it was exported from"
+        if call:
+            fix = f"convert it with transformers 4: {call}.save_pretrained(OUT)"
+        raise CheckpointError(f"holds weights of {framework} ({name})", fix=fix)
 
 
 def _shards(index: Path) -> tuple[Path, ...]:

@@ -69,12 +69,41 @@ def test_what_mlx_leaves_open_is_refused(tiny_base, make_adapter, copied, tmp_pa
         ({"fine_tune_type": "full"}, "mlx_lm.fuse --model BASE"),
         ({"lora_parameters": {"rank": 4}}, "lora_parameters has no scale"),
         ({"lora_parameters": {"scale": 2.0, "alpha": 16}}, "scale and alpha"),
+        ({"lora_parameters": {"scale": 2.0, "rank": 8}}, "says rank 8"),
+        (
+            {"lora_parameters": {"scale": 2.0, "keys": ["self_attn.q_proj"]}},
+            "v_proj, which adapter_config.json does not name in keys",
+        ),
     ]
     for number, (changes, message) in enumerate(cases):
         folder = copied(good, str(number))
         change(folder / "adapter_config.json", **changes)
         refused(folder, message, base=tiny_base)
     refused(good, "give --base")
+    keys = ["self_attn.q_proj", "self_attn.v_proj"]
+    named = copied(good, "named")
+    settings = {"scale": 2.0, "rank": 4, "keys": keys}
+    change(named / "adapter_config.json", lora_parameters=settings)
+    assert torch.equal(
+        said(opened(named, base=tiny_base)), said(opened(good, base=tiny_base))
+    )
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_a_file_of_mlx_or_torchtune_without_its_settings_is_named(
+    as_folder, tiny_base, make_adapter, tmp_path
+):
+    folder = as_mlx(tmp_path / "mlx", make_adapter(tmp_path / "a"))
+    (folder / "adapter_config.json").unlink()
+    source = folder if as_folder else folder / MLX
+    refused(source, "adapter_config.json that MLX wrote", base=tiny_base)
+
+    other = tmp_path / "torchtune"
+    other.mkdir()
+    state = {"layers.0.attn.q_proj.lora_a.weight": torch.ones(4, 32)}
+    torch.save(state, other / "adapter_0.pt")
+    source = other if as_folder else other / "adapter_0.pt"
+    refused(source, "that torchtune writes for PEFT", base=tiny_base)
 
 
 @pytest.mark.parametrize("lora", [{}, {"modules_to_save": ["lm_head"]}], ids=str)

@@ -376,3 +376,25 @@ def test_a_gguf_file_beside_its_configuration(
     assert torch.allclose(said(opened(tmp_path)), said(opened(tiny_base)), atol=1e-5)
     shutil.copy(tmp_path / "model.gguf", tmp_path / "model-Q8_0.gguf")
     refused(tmp_path, "give a weights file itself (model-Q8_0.gguf)")
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "remedy"),
+    [
+        ("flax_model.msgpack", "Flax", "from_flax=True"),
+        ("tf_model.h5", "TensorFlow", "from_tf=True"),
+        ("model.onnx", "ONNX", "exported from"),
+        ("openvino_model.xml", "OpenVINO", "exported from"),
+    ],
+)
+def test_weights_of_other_frameworks_are_named(
+    name, framework, remedy, trained, tmp_path
+):
+    trained.config.save_pretrained(tmp_path)
+    (tmp_path / name).write_bytes(b"x")
+    refused(tmp_path, f"holds weights of {framework}")
+    refused(tmp_path, remedy)
+    # Beside PyTorch's they are left alone.
+    folder = save_model(trained, tmp_path / "both")
+    (folder / name).write_bytes(b"x")
+    assert torch.equal(said(opened(folder)), said(trained))

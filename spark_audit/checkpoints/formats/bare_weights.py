@@ -31,6 +31,8 @@ _ANYWHERE = re.compile(
 _LORA_A_NAME = re.compile(r"(.+)\.lora(new)?_(?:embedding_)?A(?:\.weight)?")
 _LAYER = re.compile(r"^.*?\.\d+\.")
 _ALONE = "save the one to audit alone"
+_MLX_NAME = re.compile(r".+\.lora_[ab]")
+_TORCHTUNE_NAME = re.compile(r".+\.lora_[ab]\.weight")
 _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
 
 
@@ -140,6 +142,7 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
             what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other[1]})"
             fix = "give the adapter's folder with its adapter_config.json"
             raise CheckpointError(what, fix=fix)
+        _refuse_lora_of_other_tools(name)
         target, part = full, LORA.fullmatch(name)
         module = SAVED_MODULE.fullmatch(name)
         name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
@@ -166,6 +169,30 @@ def _read(files: Sequence[Path]) -> tuple[State, State, list[str]]:
     if not state.keys() <= known_names:
         notes.append("wrappers' names stripped from the tensors' names")
     return full, lora, notes
+
+
+def _refuse_lora_of_other_tools(name: str) -> None:
+    """Refuse a tensor of LoRA that PEFT did not name.
+
+    Raises
+    ------
+    CheckpointError
+        With the tool that wrote it, and what to give instead.
+    """
+    if _MLX_NAME.fullmatch(name):
+        what = f"holds LoRA of MLX ({shown(name)}) without its scale"
+        fix = (
+            "name the file adapters.safetensors, in a folder with the "
+            "adapter_config.json that MLX wrote, and give the folder"
+        )
+        raise CheckpointError(what, fix=fix)
+    if _TORCHTUNE_NAME.fullmatch(name):
+        what = f"holds LoRA in torchtune's names ({shown(name)})"
+        fix = (
+            "give the folder with adapter_model and adapter_config.json that torchtune "
+            "writes for PEFT, or its merged weights"
+        )
+        raise CheckpointError(what, fix=fix)
 
 
 def _states_in(held: Mapping[object, object]) -> list[str]:

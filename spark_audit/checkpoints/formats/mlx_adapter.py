@@ -20,6 +20,7 @@ from spark_audit.errors import CheckpointError, shown
 
 MLX_ADAPTER_FILE = "adapters.safetensors"
 _MLX_TENSOR = re.compile(r"(?P<module>.+)\.(?P<part>lora_a|lora_b|m)")
+_LAYER_FRONT = re.compile(r"^.*?\.\d+\.")
 _NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 _FUSE = (
     "fuse it: mlx_lm.fuse --model BASE --adapter-path FOLDER --save-path OUT "
@@ -64,6 +65,7 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         )
     (rank,) = ranks
     modules = {key.removeprefix(PEFT_PREFIX).rpartition(".lora_")[0] for key in state}
+    _check_settings_fit(settings, rank, modules)
     config: dict[str, object] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -82,6 +84,37 @@ def mlx_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         adapter=True,
         notes=(note,),
     )
+
+
+def _check_settings_fit(
+    settings: dict[str, object], rank: int, modules: set[str]
+) -> None:
+    """Refuse settings of another training than that of the tensors.
+
+    Their scale would be another one, too.
+
+    Raises
+    ------
+    CheckpointError
+        If the rank is another one, or a layer has tensors that ``keys`` does not name.
+    """
+    parameters = settings.get("lora_parameters")
+    parameters = parameters if isinstance(parameters, dict) else {}
+    fix = "give the file that MLX saved with these weights"
+    stated_rank = parameters.get("rank", rank)
+    if stated_rank != rank:
+        what = f"adapter_config.json says rank {shown(str(stated_rank))}, "
+        raise CheckpointError(f"{what}lora_a has rank {rank}", fix=fix)
+    keys = parameters.get("keys")
+    if not isinstance(keys, list):
+        return
+    for module in sorted(modules):
+        name_in_layer = _LAYER_FRONT.sub("", module)
+        if name_in_layer not in keys:
+            what = f"{MLX_ADAPTER_FILE} has LoRA of {shown(module)}, "
+            raise CheckpointError(
+                f"{what}which adapter_config.json does not name in keys", fix=fix
+            )
 
 
 def _scale(settings: dict[str, object]) -> float:
