@@ -21,7 +21,7 @@ import scipy
 from known_truth_table import limits
 
 from spark_audit.audits.extract.rates import limits_p, minus
-from spark_audit.audits.twins import FINEST
+from spark_audit.audits.twins.rank_tests import FINEST
 from spark_audit.stats.at_most import at_most, exposure_at_most, rate_side, t_bound
 from spark_audit.stats.bootstrap import sign_flips
 from spark_audit.stats.canary_ranks import exposure_bits, exposure_mde, null_mean

@@ -18,6 +18,6 @@ from .nll import NLL as NLL
 from .noise import Noise as Noise
 from .rank import Rank as Rank
 from .series import SeriesAttack as SeriesAttack
-from .stages import Stages as Stages
-from .twins import Twins as Twins
+from .stages.audit import Stages as Stages
+from .twins.audit import Twins as Twins
 from .utility import Utility as Utility

@@ -11,7 +11,8 @@ from scipy import stats
 
 from spark_audit.audits import find
 from spark_audit.audits.base import Context
-from spark_audit.audits.stages import Stages, judged
+from spark_audit.audits.stages.memory_cells import TaskCell, stage_row
+from spark_audit.audits.stages.states import states_of_tasks
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Row
 from spark_audit.stats.estimate import Estimate
@@ -184,21 +185,31 @@ def test_stages_that_nobody_ordered_have_no_own_and_nothing_comes_again():
 
 
 def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten():
-    def cell_of(task: str, stage: int, value: float, since: float) -> dict[str, object]:
+    def cell_of(task: str, stage: int, value: float, rise_p: float) -> TaskCell:
         side = Estimate(value, value - 0.2, value + 0.2, se=0.1)
-        rows = {"memory": side, "step": Estimate.missing("-")}
-        told = {k: Stages.row(one, "er", k, str(stage)) for k, one in rows.items()}
-        where = {"series": "er", "task": task, "stage": stage, "place": 1}
-        p = Memory(side, side, side, 30.0).t_p()
-        found = {"value": value, "p": p, "since": since}
-        return {**where, **told, **found, "step_p": None, "fell": None, "moved": None}
+        untested = Estimate.missing("-")
+        return TaskCell(
+            series="er",
+            task=task,
+            stage=stage,
+            place=1,
+            memory=stage_row(side, "memory", "er", of=str(stage), band=0.0),
+            step=stage_row(untested, "step", "er", of=str(stage), band=0.0),
+            memory_p=Memory(side, side, side, 30.0).t_p(),
+            step_p=None,
+            rise_p=rise_p,
+            trained_step_high=None,
+        )
 
     cells = [
-        cell_of(task, stage, value, since)
-        for task, since in (("clear", 0.001), ("open", 0.2))
+        cell_of(task, stage, value, rise_p)
+        for task, rise_p in (("clear", 0.001), ("open", 0.2))
         for stage, value in ((1, -1.0), (2, -0.1))
     ]
-    states = judged(cells).set_index(["task", "stage"])["state"]
+    states = {
+        (state.cell.task, state.cell.stage): state.state
+        for state in states_of_tasks(cells)
+    }
     assert states["clear", 1] == states["open", 1] == "remembered"
     assert (states["clear", 2], states["open", 2]) == ("forgotten", "not shown")
 

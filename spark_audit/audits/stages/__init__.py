@@ -1,0 +1,1 @@
+"""Stages: what each stage of a series remembers, gains and forgets."""

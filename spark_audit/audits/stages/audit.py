@@ -1,0 +1,234 @@
+"""The audit of stages: memory by task after each stage of a series."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from spark_audit.audits.base import Context, Metric, Plan, Tables, guard
+from spark_audit.audits.identifiers import (
+    audited_spans,
+    identifier_facts,
+    plan_of_identifiers,
+)
+from spark_audit.audits.stages.findings import (
+    again_finding,
+    gain_findings,
+    remembered_finding,
+)
+from spark_audit.audits.stages.memory_cells import (
+    SeriesGain,
+    TaskCell,
+    cells_of_series,
+    gain_of_series,
+    series_scores,
+)
+from spark_audit.audits.stages.states import TaskState, states_of_tasks
+from spark_audit.audits.token_sums import Sums
+from spark_audit.audits.utility import OfSeries, tasks_in_order
+from spark_audit.data.occurrences import finder, folded, string_of
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import ANY_NAME
+from spark_audit.results import AuditResult, Finding, Guard
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass
+
+MIN_CLUSTERS_TO_SHOW_P = 3
+"""Clusters of a figure whose p the table of states shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages(OfSeries):
+    """Memory by stage and task of a series: learned, kept or forgotten.
+
+    The evidence is one row per stage and identifier. ``place`` is the stage that
+    trained on its task; 0 if the order of tasks is not known, because none was given or
+    it is not as long as the series. ``elsewhere`` counts the other tasks whose trained
+    rows contain the same string.
+    """
+
+    name = "stages"
+    metrics = (
+        Metric("memory", "nats", learned=-1, variants=(ANY_NAME,)),
+        Metric("step", "nats", variants=(ANY_NAME,)),
+        Metric("memory_by_series", "nats", learned=-1),
+        Metric("memory_by_last", "nats", learned=-1),
+        Metric("memory_gain", "nats"),
+    )
+    # A report without a series has nothing of it, and says nothing.
+    nothing = ""
+    unscored = ""
+    alone = "no series of several stages was given"
+    over = "over the tasks trained on so far"
+    memory = True
+    example = (
+        "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base --order t1,t2"
+    )
+    claims = False
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        tasks_in_order(manifest, self.order)
+        return plan_of_identifiers(manifest)
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Evidence:
+        places = self.places(tables, manifest)
+        if not places:
+            return Evidence()
+        spans = _spans(manifest)
+        examples = spans["index"].to_numpy()  # (spans,), places in the manifest
+        starts = spans["start"].to_numpy()
+        lengths = spans["n_tokens"].to_numpy()
+        units = spans.drop(columns="index")
+        units["ref_sum"] = Sums(manifest)(examples, starts, lengths)
+
+        def measured() -> Measured:
+            """Yield the summed NLL by each stage, and the stage of each task."""
+            for name, place_by_task in places.items():
+                sums = Sums(manifest, tables[name][Pass()])
+                place = units["task"].map(place_by_task).fillna(0)
+                nll = sums(examples, starts, lengths)
+                yield name, {"nll_sum": nll, "place": place}
+
+        return Evidence.of(units, measured())
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        """Return rows, findings and guards of every series, and states by task."""
+        all_series = series_scores(evidence)
+        cells: list[TaskCell] = []
+        for series in all_series.values():
+            cells += cells_of_series(series)
+        states = states_of_tasks([cell for cell in cells if cell.task])
+
+        rows = [cell.memory for cell in cells]
+        # Nothing stands before the first stage but the reference.
+        rows += [state.cell.step for state in states if state.cell.stage > 1]
+
+        findings = list[Finding]()
+        guards = list[Guard]()
+        gains: dict[str, SeriesGain] = {}
+        for name, series in all_series.items():
+            of_series = [state for state in states if state.cell.series == name]
+            all_tasks = [
+                cell for cell in cells if cell.series == name and not cell.task
+            ]
+            findings.append(remembered_finding(of_series, all_tasks, states))
+            findings.append(again_finding(of_series, states))
+
+            differing = _tasks_that_differed(of_series)
+            guards += _early_guards(name, of_series, differing)
+            gain = gain_of_series(series, without=differing)
+            if gain is not None:
+                gains[name] = gain
+                rows += [gain.best, gain.last, gain.gain]
+
+        findings += gain_findings(gains)
+        return AuditResult(
+            rows=rows,
+            guards=guards,
+            findings=findings,
+            tables={"stages_states": [*_state_records(states)]},
+        )
+
+
+def _spans(manifest: Manifest) -> pd.DataFrame:
+    """Return every audited identifier, without scores.
+
+    Columns: those of :class:`~spark_audit.audits.identifiers.Facts`, and ``index``
+    (place of the row in the manifest), ``example``, ``cluster``, ``task``, ``split``,
+    ``type``, ``start``, ``n_tokens``, ``elsewhere``.
+    """
+    facts = identifier_facts(manifest)
+    tasks_by_string = _tasks_by_string(manifest)
+
+    records = []
+    for number, example, spans in audited_spans(manifest):
+        for span, (start, end) in spans:
+            tasks = tasks_by_string[string_of(example, span)]
+            record = {
+                "index": number,
+                "example": example.id,
+                "cluster": example.cluster,
+                "task": example.task,
+                "split": example.split,
+                "type": span.type,
+                "start": start,
+                "n_tokens": end - start,
+                **vars(facts[example.id, span.start, span.end]),
+                "elsewhere": len(tasks - {example.task}),
+            }
+            records.append(record)
+    return pd.DataFrame.from_records(records)
+
+
+def _tasks_by_string(manifest: Manifest) -> dict[str, set[str]]:
+    """Map each identifier to the tasks whose trained rows hold it, annotated or not."""
+    annotated = [
+        {string_of(row, span) for span in row.spans} for row in manifest.examples
+    ]
+    find = finder(set[str]().union(*annotated))
+    tasks: dict[str, set[str]] = defaultdict(set)
+    for row, strings in zip(manifest.examples, annotated, strict=True):
+        if row.split != "train":
+            continue
+        for string in strings | find(folded(row.text)):
+            tasks[string].add(row.task)
+    return tasks
+
+
+def _tasks_that_differed(states: Sequence[TaskState]) -> list[str]:
+    """Return the tasks whose sides differed before they were trained on."""
+    tasks = {
+        state.cell.task
+        for state in states
+        if state.cell.is_before_training and state.is_significant
+    }
+    return sorted(tasks)
+
+
+def _early_guards(
+    name: str, states: Sequence[TaskState], differing: Collection[str]
+) -> Iterator[Guard]:
+    """Yield a warning where sides differed before their tasks were trained on.
+
+    There is none where no task was tested before its training.
+    """
+    tested = [
+        state
+        for state in states
+        if state.cell.is_before_training and state.memory_p is not None
+    ]
+    if not tested:
+        return
+    yield guard(
+        "tasks not yet trained on",
+        "early_apart" if differing else "early_alike",
+        {"figures": len(tested), "tasks": [*differing]},
+        passed=None if differing else True,
+        checkpoint=name,
+        further=["early_figures"],
+    )
+
+
+def _state_records(states: Sequence[TaskState]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the table of states: all but the figures, which are rows."""
+    for state in sorted(states, key=lambda state: state.cell.stage):
+        cell = state.cell
+        n_clusters = cell.memory.clusters
+        shows_p = n_clusters >= MIN_CLUSTERS_TO_SHOW_P
+        yield {
+            "checkpoint": cell.series,
+            "task": cell.task,
+            "stage": cell.stage,
+            "trained_at": cell.place or None,
+            "state": state.state,
+            "p_adjusted": state.memory_p if shows_p else None,
+            "likelier_again": state.is_likelier_again,
+            "step_p_adjusted": state.step_p if shows_p else None,
+            "clusters": n_clusters,
+        }

@@ -1,0 +1,208 @@
+"""Findings of the audit of stages: what is remembered, likelier again, and gained.
+
+All are exploratory: that a checkpoint leaks is decided by the primary tests.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from spark_audit.audits.claims import ALPHA
+from spark_audit.audits.identifiers import memory_claim
+from spark_audit.audits.stages.memory_cells import SeriesGain, TaskCell
+from spark_audit.audits.stages.states import TaskState
+from spark_audit.audits.utility import UNORDERED
+from spark_audit.results import Claim, Finding
+from spark_audit.results.findings import Fact
+from spark_audit.stats.bootstrap import holm_by_key
+
+NO_FOLLOWED_TASK = "no task can be followed beyond its stage"
+
+
+def remembered_finding(
+    states: Sequence[TaskState],
+    all_tasks: Sequence[TaskCell],
+    states_of_report: Sequence[TaskState],
+) -> Finding:
+    """Return what is remembered of a series.
+
+    The finding is on the latest stage at which a task is remembered, and of its tasks
+    on the one that is remembered most.
+
+    Parameters
+    ----------
+    states
+        Single tasks of the series.
+    all_tasks
+        All tasks of the series that were trained on so far, by stage.
+    states_of_report
+        Single tasks of all series: p is corrected over them.
+    """
+    estimable = [
+        state
+        for state in states
+        if state.state not in ("not yet trained", "not estimable")
+    ]
+    if not estimable:
+        notes = dict.fromkeys(state.cell.memory.note for state in states)
+        reasons = [note for note in notes if note]
+        return Finding.not_tested(
+            "stages",
+            "stages.missing" if reasons else "stages.missing_alike",
+            checkpoint=states[0].cell.series,
+            reasons=reasons,
+        )
+
+    remembered = [state for state in estimable if state.state == "remembered"]
+    if not remembered:
+        last_stage = max(state.cell.stage for state in estimable)
+        (pooled,) = (cell.memory for cell in all_tasks if cell.stage == last_stage)
+        return Finding.on(
+            pooled,
+            "nothing_shown",
+            "stages.nothing",
+            further=["stages.after_last"],
+            facts={"memory": pooled},
+        )
+
+    # The latest stage is what is left now.
+    latest = max(state.cell.stage for state in remembered)
+    of_latest = [state for state in remembered if state.cell.stage == latest]
+    best = min(of_latest, key=lambda state: state.cell.memory.value or 0.0)
+
+    forgotten = {state.cell.task for state in states if state.state == "forgotten"}
+    tasks_by_period = _tasks_by_period(states)
+    n_tests = sum(
+        not state.cell.is_before_training and state.memory_p is not None
+        for state in states_of_report
+    )
+    facts: dict[str, Fact] = {
+        "tasks": [*tasks_by_period.values()],
+        "periods": [list(period) for period in tasks_by_period],
+        "memory": best.cell.memory,
+        "task": best.cell.task,
+        "stage": best.cell.stage,
+        "p": best.memory_p,
+        "tests": n_tests,
+        "remembered_tasks": sorted({state.cell.task for state in remembered}),
+        "forgotten_tasks": sorted(forgotten),
+    }
+    further = ["stages.remembered_tasks"]
+    if forgotten:
+        further.append("stages.forgotten_tasks")
+    return Finding.on(
+        best.cell.memory,
+        "moved",
+        "stages.remembered",
+        further=further,
+        facts=facts,
+        p_adjusted=best.memory_p,
+    )
+
+
+def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[str]]:
+    """Map each period of remembering to its tasks, in the order of their names.
+
+    A period has the stage from which on its tasks are forgotten (empty: they are not),
+    then the stages at which they are remembered.
+    """
+    remembered_stages: dict[str, list[int]] = defaultdict(list)
+    forgotten_stages: dict[str, list[int]] = defaultdict(list)
+    for state in states:
+        if state.state == "remembered":
+            remembered_stages[state.cell.task].append(state.cell.stage)
+        if state.state == "forgotten":
+            forgotten_stages[state.cell.task].append(state.cell.stage)
+
+    tasks_by_period: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for task, stages in sorted(remembered_stages.items()):
+        last = max(stages)
+        later = [stage for stage in forgotten_stages[task] if stage > last]
+        forgotten_from = str(later[0]) if later else ""
+        period = (forgotten_from, *(str(stage) for stage in stages))
+        tasks_by_period[period].append(task)
+    return tasks_by_period
+
+
+def again_finding(
+    states: Sequence[TaskState], states_of_report: Sequence[TaskState]
+) -> Finding:
+    """Return whether a later stage made identifiers of an earlier task likelier again.
+
+    Parameters
+    ----------
+    states
+        Single tasks of the series.
+    states_of_report
+        Single tasks of all series: p is corrected over them.
+    """
+    followed = [state for state in states if state.step_p is not None]
+    if not followed:
+        is_ordered = any(state.cell.place for state in states)
+        return Finding.not_tested(
+            "stages",
+            "stages.no_steps",
+            checkpoint=states[0].cell.series,
+            reason=NO_FOLLOWED_TASK if is_ordered else UNORDERED,
+        )
+
+    again = [state for state in followed if state.is_likelier_again]
+    best = min(again or followed, key=lambda state: state.cell.step.value or 0.0)
+    n_tests = sum(state.step_p is not None for state in states_of_report)
+    facts: dict[str, Fact] = {
+        "step": best.cell.step,
+        "task": best.cell.task,
+        "stage": best.cell.stage,
+        "p": best.step_p,
+        "tests": n_tests,
+        "tasks": [state.cell.task for state in again],
+        "stages": [str(state.cell.stage) for state in again],
+        "again": [[state.cell.task, str(state.cell.stage)] for state in again],
+    }
+    claim: Claim = "nothing_shown"
+    says = "stages.not_again"
+    further = ["stages.largest_step"]
+    if again:
+        claim = "moved"
+        says = "stages.again"
+        further += ["stages.again_tasks", "stages.replay"]
+    return Finding.on(
+        best.cell.step,
+        claim,
+        says,
+        further=further,
+        facts=facts,
+        p_adjusted=best.step_p,
+    )
+
+
+def gain_findings(gains: Mapping[str, SeriesGain]) -> list[Finding]:
+    """Return whether all stages together show more than the last one, by series.
+
+    p is corrected over the series. A series adds to its last stage only where it shows
+    memory itself.
+    """
+    adjusted = holm_by_key({name: gain.p for name, gain in gains.items()})
+    findings = []
+    for name, p in adjusted.items():
+        gain = gains[name]
+        is_memory = memory_claim(gain.best) == "memory"
+        is_gain = p < ALPHA and (gain.gain.value or 0.0) < 0 and is_memory
+        facts: dict[str, Fact] = {
+            "series": gain.best,
+            "last": gain.last,
+            "gain": gain.gain,
+            "p": p,
+            "tests": len(adjusted),
+        }
+        finding = Finding.on(
+            gain.gain,
+            "moved" if is_gain else "nothing_shown",
+            "stages.series_adds" if is_gain else "stages.series_adds_nothing",
+            further=["stages.series_best"],
+            facts=facts,
+            p_adjusted=p,
+        )
+        findings.append(finding)
+    return findings

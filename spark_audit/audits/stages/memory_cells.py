@@ -1,0 +1,347 @@
+"""Memory by task and stage: figures of a series, before anything is concluded.
+
+All changes are of summed NLL per token, nats: below 0, trained identifiers became
+likelier than held-out ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.identifiers import sides_of
+from spark_audit.audits.matched.units import clear_gap
+from spark_audit.names import CheckpointName
+from spark_audit.results import Row
+from spark_audit.results.evidence import Evidence
+from spark_audit.results.rows import grouped
+from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.memory_contrast import Memory, Sides, memory
+
+NONE_ALONE = "its rows contain no identifier that occurs in this task only"
+
+NO_PREVIOUS_STAGE = "the previous stage was not scored"
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesScores:
+    """Identifiers of one series, and their NLL by stage.
+
+    Attributes
+    ----------
+    name
+        The method; of its seeds NLL is the mean.
+    spans
+        Units of the evidence (:class:`~spark_audit.audits.stages.audit.Stages`), with
+        the stage that trained on the span's task as ``place``; 0: not known.
+    nll
+        Stage -> summed NLL, shape ``(spans,)``, nats; stages in their order.
+    """
+
+    name: str
+    spans: pd.DataFrame
+    nll: Mapping[int, np.ndarray]
+
+
+def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
+    """Return the series by name, with the stages that all of their seeds reached."""
+    names = [CheckpointName.parse(name) for name in evidence.checkpoints]
+    sums = evidence.values["nll_sum"]  # (checkpoints, spans), nats
+    places = evidence.values["place"]  # (checkpoints, spans)
+
+    series = dict[str, SeriesScores]()
+    by_method = grouped(range(len(names)), lambda number: names[number].method)
+    for method, numbers in by_method.items():
+        by_stage = grouped(numbers, lambda number: names[number].stage or 1)
+        n_seeds = max(len(of_stage) for of_stage in by_stage.values())
+        complete = sorted(
+            stage for stage, of_stage in by_stage.items() if len(of_stage) == n_seeds
+        )
+        first_checkpoint = by_stage[complete[0]][0]
+        place = places[first_checkpoint].astype(int)  # (spans,)
+        series[method] = SeriesScores(
+            name=method,
+            spans=evidence.units.assign(place=place),
+            nll={stage: np.mean(sums[by_stage[stage]], axis=0) for stage in complete},
+        )
+    return series
+
+
+@dataclass(frozen=True, eq=False)
+class TaskCell:
+    """Memory of one task after one stage.
+
+    Attributes
+    ----------
+    task
+        Empty: all tasks that were trained on so far.
+    place
+        The stage that trained on the task; 0: not known.
+    memory, step
+        Memory, and its change by the stage. Their bands (``null_low``, ``null_high``)
+        are what the sides differed by before: less is no evidence.
+    memory_p, step_p
+        Two-sided p of no memory, and of no change by the stage; ``None``: not tested.
+    rise_p
+        p of no rise since the stage at which the task was remembered most, over all
+        stages that could have been that.
+    trained_step_high
+        Upper limit of the change of trained identifiers by the stage.
+    """
+
+    series: str
+    task: str
+    stage: int
+    place: int
+    memory: Row
+    step: Row
+    memory_p: float | None
+    step_p: float | None
+    rise_p: float
+    trained_step_high: float | None
+
+    @property
+    def is_before_training(self) -> bool:
+        """Whether the task was not trained on yet."""
+        return self.stage < self.place
+
+    @property
+    def is_after_training(self) -> bool:
+        """Whether a later stage than that of the task trained last."""
+        return 0 < self.place < self.stage
+
+
+class SidesContrast(NamedTuple):
+    """Change of trained minus held-out identifiers, and how they differed before.
+
+    ``gap`` is the size of a clear difference before the change, nats per token; else 0.
+    """
+
+    memory: Memory
+    gap: float
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided p of no change beyond the gap; ``None``: not tested."""
+        return self.memory.t_p(null=self.gap)
+
+
+def _contrast(sides: Sides, nll: np.ndarray, before: np.ndarray) -> SidesContrast:
+    """Return the change of trained minus held-out identifiers.
+
+    Parameters
+    ----------
+    nll, before
+        Shape ``(spans,)``: summed NLL, and the one that it is compared with, nats.
+    """
+    if not len(nll):
+        return SidesContrast(Memory.missing(NONE_ALONE), 0.0)
+    gap = clear_gap(memory(before, sides).difference)
+    return SidesContrast(memory(nll - before, sides), gap)
+
+
+def _is_usable(spans: pd.DataFrame) -> np.ndarray:
+    """Return which identifiers can be compared, shape ``(spans,)``, bool.
+
+    Usable are trained ones of one task alone and held-out ones, unless text alone
+    distinguishes the sides: then one is no control for the other.
+
+    Parameters
+    ----------
+    spans
+        A row per occurrence: ``split``, ``dose``, ``elsewhere``, ``stratum``.
+    """
+    is_trained = (spans["split"] == "train") & (spans["elsewhere"] == 0)
+    is_held_out = (spans["split"] == "test") & (spans["dose"] == 0)
+    is_comparable = spans["stratum"] >= 0
+    return np.asarray((is_trained | is_held_out) & is_comparable)
+
+
+def cells_of_series(series: SeriesScores) -> Iterator[TaskCell]:
+    """Yield every task after every stage, then all tasks trained on so far."""
+    tasks = sorted({*series.spans["task"]})
+    for task in [*tasks, ""]:
+        yield from _cells_of_task(series, task)
+
+
+def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
+    """Yield one task after each stage; without a name all that were trained on."""
+    spans = series.spans
+    is_usable = _is_usable(spans)  # (spans,), bool
+    tasks = spans["task"].to_numpy()  # (spans,)
+    places = spans["place"].to_numpy()  # (spans,)
+    reference = spans["ref_sum"].to_numpy()  # (spans,), nats
+    place = int(places[tasks == task][0]) if task else 0
+
+    memory_since_training: dict[int, float] = {}  # stage -> nats per token
+    gap_by_memory = 0.0  # nats per token, after the previous stage
+    for stage, nll in series.nll.items():
+        is_of_task = tasks == task if task else places <= stage
+        used = is_usable & is_of_task
+        sides = sides_of(spans[used])
+        since_reference = _contrast(sides, nll[used], reference[used])
+
+        step = SidesContrast(Memory.missing(NO_PREVIOUS_STAGE), 0.0)
+        if task and stage - 1 in series.nll:
+            step = _contrast(sides, nll[used], series.nll[stage - 1][used])
+            # Memory is known better than the level of NLL, as luck is paired away: what
+            # is remembered already may be all that the sides differ by.
+            step = step._replace(gap=max(step.gap, gap_by_memory))
+        gap_by_memory = clear_gap(since_reference.memory.difference)
+
+        value = since_reference.memory.difference.value
+        rise_p = 1.0
+        if memory_since_training and value is not None:
+            rise_p = _rise_p(series, used, sides, nll, memory_since_training)
+        if task and value is not None and stage >= place:
+            memory_since_training[stage] = value
+
+        group = f"task:{task}" if task else "pooled"
+        yield TaskCell(
+            series=series.name,
+            task=task,
+            stage=stage,
+            place=place,
+            memory=stage_row(
+                since_reference.memory.difference,
+                "memory",
+                series.name,
+                of=str(stage),
+                group=group,
+                band=since_reference.gap,
+            ),
+            step=stage_row(
+                step.memory.difference,
+                "step",
+                series.name,
+                of=str(stage),
+                group=group,
+                band=step.gap,
+            ),
+            memory_p=since_reference.p,
+            step_p=step.p,
+            rise_p=rise_p,
+            trained_step_high=step.memory.trained.high,
+        )
+
+
+def _rise_p(
+    series: SeriesScores,
+    used: np.ndarray,
+    sides: Sides,
+    nll: np.ndarray,
+    memory_since_training: Mapping[int, float],
+) -> float:
+    """Return the p of no rise since the stage at which a task was remembered most.
+
+    Parameters
+    ----------
+    used
+        Shape ``(spans,)``, bool: the identifiers of the task.
+    nll
+        Shape ``(spans,)``: summed NLL after the stage, nats.
+    memory_since_training
+        Earlier stage -> memory of the task, nats per token.
+    """
+    peak = min(memory_since_training, key=lambda stage: memory_since_training[stage])
+    rise = memory((nll - series.nll[peak])[used], sides)
+    p = rise.t_p()
+    if p is None or (rise.difference.value or 0.0) <= 0:
+        return 1.0
+    # The lowest of several is low by luck too: each of them could have been it.
+    return min(1.0, len(memory_since_training) * p)
+
+
+def stage_row(
+    estimate: Estimate,
+    metric: str,
+    name: str,
+    *,
+    of: str = "",
+    group: str = "pooled",
+    band: float | None = None,
+) -> Row:
+    """Return a figure in nats per token.
+
+    Parameters
+    ----------
+    band
+        By how much its sides differed before; ``None``: it has no band.
+    """
+    return Row.of_estimate(
+        estimate,
+        audit="stages",
+        checkpoint=name,
+        metric=metric,
+        of=of,
+        group=group,
+        unit="nats",
+        null=0.0,
+        null_low=None if band is None else -band,
+        null_high=band,
+    )
+
+
+class SeriesGain(NamedTuple):
+    """What all stages of a series show beyond its last one.
+
+    Attributes
+    ----------
+    best, last
+        Memory at the best stage of each identifier, and at the last stage.
+    gain
+        Their difference: below 0 where all stages show more.
+    p
+        Two-sided p of no gain; ``None``: not tested.
+    """
+
+    best: Row
+    last: Row
+    gain: Row
+    p: float | None
+
+
+def gain_of_series(
+    series: SeriesScores, *, without: Collection[str]
+) -> SeriesGain | None:
+    """Return what all stages at once show beyond the last one, over all tasks.
+
+    Who has every stage sees an identifier at the stage that knew it best since its own
+    task; held-out identifiers of the task take the best of the same stages. ``None`` if
+    no task has a place, or of a single stage.
+
+    Parameters
+    ----------
+    without
+        Tasks whose sides differed before they were trained on.
+    """
+    spans = series.spans
+    is_of_trained_task = (spans["place"] > 0) & ~spans["task"].isin([*without])
+    used = _is_usable(spans) & is_of_trained_task.to_numpy()  # (spans,), bool
+    spans = spans[used]
+    if len(series.nll) < 2 or spans.empty:
+        return None
+
+    # More stages have seen the tasks that came first: each task is its own stratum.
+    strata = spans.groupby(["task", "stratum"]).ngroup()
+    sides = sides_of(spans.assign(stratum=strata))
+    before = spans["ref_sum"].to_numpy()  # (used,), nats
+    nll = np.stack([of_stage[used] for of_stage in series.nll.values()])
+    stages = np.array([*series.nll])[:, None]  # (stages, 1)
+    is_since_training = stages >= spans["place"].to_numpy()  # (stages, used)
+    best_nll = np.where(is_since_training, nll, np.inf).min(axis=0)  # (used,), nats
+
+    last = _contrast(sides, nll[-1], before)
+    best = _contrast(sides, best_nll, before)
+    gain = _contrast(sides, best_nll, nll[-1])
+    name = series.name
+    return SeriesGain(
+        best=stage_row(best.memory.difference, "memory_by_series", name, band=last.gap),
+        last=stage_row(last.memory.difference, "memory_by_last", name, band=last.gap),
+        gain=stage_row(gain.memory.difference, "memory_gain", name),
+        p=gain.memory.t_p(),
+    )

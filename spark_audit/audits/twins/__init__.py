@@ -1,0 +1,1 @@
+"""Twins: identifiers ranked among made-up strings of their kind."""

@@ -1,0 +1,235 @@
+"""The audit of twins: rank identifiers among fresh strings of their kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
+from spark_audit.audits.identifiers import identifier_facts
+from spark_audit.audits.supervision import COLUMN, Trained, trained_identifiers
+from spark_audit.audits.twins.figures import rank_figures, ranked
+from spark_audit.audits.twins.findings import rank_findings
+from spark_audit.manifest.encodings import key_of
+from spark_audit.manifest.schema import Manifest, ManifestTwins
+from spark_audit.names import NEVER, TRAINED
+from spark_audit.results import AuditResult, Finding, Guard, Hits
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.canary_ranks import candidate_rank
+from spark_audit.stats.duplicates import connected_components
+
+CANDIDATES = Pass("candidates")
+
+UNIT_COLUMNS = (
+    *("twins_id", "type", "cluster", "dose"),
+    *("contexts", "n_candidates", "injected", "stratum"),
+)
+"""Columns of the evidence but for ranks; the supervision follows where it is known."""
+
+_of_sides = partial(Metric, learned=1, variants=(TRAINED, NEVER), missing=(TRAINED,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins(Audit):
+    """Identifiers ranked among made-up strings of their kind (twins).
+
+    The evidence is one row per checkpoint and identifier, with its ``rank`` by NLL,
+    averaged over contexts. ``ties`` counts twins with exactly the same NLL, which
+    ``rank`` places behind. An identifier of ``dose`` 0 occurs in no trained row.
+    Identifiers that share a cluster of rows share their ``cluster``. ``injected`` ones
+    were drawn in the same way as their twins. For ``stratum`` see
+    :class:`~spark_audit.audits.identifiers.Facts`.
+    """
+
+    name = "twins"
+    metrics = (
+        _of_sides(
+            "rise",
+            "bits",
+            null=0.0,
+            alone=True,  # against a baseline it is the difference of exposures
+            panel="rises",
+            counted=(TRAINED,),
+            glance=(TRAINED,),
+            headline=(TRAINED,),
+        ),
+        Metric(
+            "beyond",
+            "bits",
+            partner="rise",
+            learned=1,
+            null=0.0,
+            variants=("rise", "exposure"),
+            panel="rises",
+        ),
+        _of_sides("exposure_mean", "bits", bounds=(0.0, math.inf)),
+        _of_sides("top1_rate", rate=True),
+    )
+    unscored = "the twins of identifiers were not scored"
+    over = "exposure among twins"
+    wide = True
+    counts = "identifiers"
+    covers = ("rise", "n")
+    sides = ("trained", "never")
+    attacks_identifiers = True
+    strongest_claim = "memory"
+    memory = True
+    unit = "bits"
+
+    @classmethod
+    def compared_with(cls, finding: Finding) -> str:
+        """Return ``base`` for a change since the base, else ``held_out``."""
+        return "base" if finding.metric == "rise" else "held_out"
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Return the plan: every identifier among its twins, in all its contexts."""
+        keys: list[str] = []
+        for twins in manifest.twins:
+            keys += _keys(twins)
+        return {CANDIDATES: sorted(keys)} if keys else {}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Evidence:
+        def measured() -> Measured:
+            """Yield the ranks by each checkpoint that scored all twins."""
+            for name, table in scored(tables, CANDIDATES):
+                ranks = _ranks(table, manifest.twins)
+                if ranks is not None:
+                    yield name, {"rank": ranks.rank, "ties": ranks.ties}
+
+        facts = {"lost": manifest.counts.get("twins_lost", 0)}
+        return Evidence.of(_units(manifest), measured(), facts)
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        frame = ranked(evidence.frame())
+        rows, contrasts = rank_figures(frame, context, Twins)
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=[*_guards(evidence)],
+            findings=[*rank_findings(frame, rows, seed=context.seed)],
+        )
+
+    def why_nothing(self, manifest: Manifest) -> str:
+        if "twins" in manifest.counts:
+            return "no identifier of the manifest has twins"
+        return "the manifest was built without twins: build it again"
+
+
+def _keys(twins: ManifestTwins) -> list[str]:
+    """Return the keys of an identifier and its twins, one per context."""
+    return [key_of("twins", twins.id, context.example) for context in twins.contexts]
+
+
+def _units(manifest: Manifest) -> pd.DataFrame:
+    """Return the identifiers that have twins, without their ranks.
+
+    Columns are :data:`UNIT_COLUMNS`, and the supervision where it is known.
+    """
+    trained_on = trained_identifiers(manifest)
+    facts = identifier_facts(manifest, trained_on)
+
+    records = []
+    clusters = []
+    for twins in manifest.twins:
+        rows = [manifest.by_id[context.example] for context in twins.contexts]
+        clusters.append([row.cluster for row in rows])
+        # The stratum of an identifier is that in the first of its contexts.
+        first = twins.contexts[0]
+        stratum = facts[first.example, first.char_start, first.char_end].stratum
+        # Whether all of its type in its rows were drawn as twins are.
+        origins = {
+            span.origin for row in rows for span in row.spans if span.type == twins.type
+        }
+        record = {
+            "twins_id": twins.id,
+            "type": twins.type,
+            "dose": twins.dose,
+            "contexts": len(twins.contexts),
+            "n_candidates": len(twins.candidates),
+            "injected": origins == {"injected"},
+            "stratum": stratum,
+        }
+        if trained_on.is_known:
+            record[COLUMN] = _supervision(trained_on, manifest, twins)
+        records.append(record)
+
+    columns = [*UNIT_COLUMNS]
+    if trained_on.is_known:
+        columns.append(COLUMN)
+    units = pd.DataFrame(records, columns=columns)
+    return units.assign(cluster=_joined_clusters(clusters))
+
+
+def _supervision(trained_on: Trained, manifest: Manifest, twins: ManifestTwins) -> str:
+    """Return what training did with an identifier; empty for a held-out one."""
+    if not twins.dose:
+        return ""
+    context = twins.contexts[0]
+    row = manifest.by_id[context.example]
+    (span, *_) = (
+        span
+        for span in row.spans
+        if (span.start, span.end) == (context.char_start, context.char_end)
+    )
+    return trained_on.supervision_of(row, span)
+
+
+class Ranks(NamedTuple):
+    """Ranks of all identifiers by one checkpoint, shape ``(units,)`` each."""
+
+    rank: np.ndarray
+    ties: np.ndarray
+
+
+def _ranks(table: TokenTable, all_twins: Sequence[ManifestTwins]) -> Ranks | None:
+    """Return the rank of each identifier by mean NLL; None: not all were scored."""
+    keys_by_identifier = [_keys(twins) for twins in all_twins]
+    for keys in keys_by_identifier:
+        if not all(key in table for key in keys):
+            return None
+
+    nll = table.columns["nll_mean"]
+    ranks = []
+    for twins, keys in zip(all_twins, keys_by_identifier, strict=True):
+        # Mean over contexts; in each all strings have as many tokens.
+        by_context = [nll[table.rows(key)] for key in keys]
+        means = np.mean(by_context, axis=0, dtype=np.float64)  # (candidates,)
+        ranks.append(candidate_rank(means, twins.true_index))
+    rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T
+    return Ranks(rank=rank, ties=ties)
+
+
+def _joined_clusters(clusters: Sequence[Sequence[str]]) -> list[str]:
+    """Return one cluster for each identifier; those that share any share it.
+
+    Parameters
+    ----------
+    clusters
+        The clusters of the rows of each identifier: its contexts may lie in several.
+    """
+    names = sorted({name for of_identifier in clusters for name in of_identifier})
+    code = {name: i for i, name in enumerate(names)}
+    edges = []
+    for of_identifier in clusters:
+        for first, second in combinations(of_identifier, 2):
+            edges.append((code[first], code[second]))
+    components = connected_components(len(names), edges)  # (names,)
+    return [names[int(components[code[first]])] for first, *_ in clusters]
+
+
+def _guards(evidence: Evidence) -> Iterator[Guard]:
+    """Yield a warning where identifiers have no twins."""
+    n_lost = evidence.facts["lost"]
+    if n_lost:
+        lost = Hits(count=n_lost, of=n_lost + len(evidence.units))
+        yield guard("identifiers have twins", "have_twins", {"lost": lost})

@@ -1,0 +1,235 @@
+"""Figures of twins: exposures, rises since the base, and rises beyond held-out ones.
+
+The frame of all functions has a row per checkpoint and identifier: the columns of the
+evidence (:class:`~spark_audit.audits.twins.audit.Twins`) and those of :func:`ranked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.base import Audit, Context
+from spark_audit.audits.canary.ranks import TIED, resolved
+from spark_audit.audits.ratio_rows import (
+    beside_base,
+    cells_of_frame,
+    marked,
+    ratio_figures,
+)
+from spark_audit.audits.supervision import by_supervision
+from spark_audit.data.occurrences import DOSES, dose_group
+from spark_audit.names import BASE, NEVER, TRAINED
+from spark_audit.results import Contrast, Row
+from spark_audit.stats import memory_contrast
+from spark_audit.stats.canary_ranks import exposure_bits, top_k_credit
+
+NO_BASE = (
+    "the base model was not scored: give --base, because a rise is since the base model"
+)
+
+NO_TRAINED = "no identifier of trained rows has twins"
+
+MIN_CONTROLS = 5
+"""Held-out clusters that a comparison needs; fewer show nothing."""
+
+
+def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
+    """Return the evidence with exposures, and rises where the base was scored.
+
+    Added are ``side`` (trained or never-trained), ``exposure`` (bits), ``top1`` (credit
+    for the first rank, 0 to 1) and ``rise``, the exposure minus that by the base, bits;
+    NaN for the base itself.
+
+    Parameters
+    ----------
+    evidence
+        A row per checkpoint and identifier: ``twins_id``, ``rank``, ``ties``, ``dose``,
+        ``n_candidates``.
+    """
+    evidence = evidence.astype({"rank": np.int64, "ties": np.int64})
+    rank = evidence["rank"].to_numpy()  # (identifiers of all checkpoints,)
+    ties = evidence["ties"].to_numpy()
+    n_candidates = evidence["n_candidates"].to_numpy()
+    frame = evidence.assign(
+        side=np.where(evidence["dose"] > 0, TRAINED, NEVER),
+        exposure=exposure_bits(rank, n_candidates, ties=ties),
+        top1=top_k_credit(rank, k=1, ties=ties),
+    )
+
+    is_base = frame["checkpoint"] == BASE
+    if not is_base.any():
+        return frame
+    exposure_at_base = frame[is_base].set_index("twins_id")["exposure"]
+    rise = frame["exposure"] - exposure_at_base.loc[frame["twins_id"]].to_numpy()
+    return frame.assign(rise=rise.where(~is_base))
+
+
+class RankFigures(NamedTuple):
+    """Figures of checkpoints, and of checkpoints compared with their baselines."""
+
+    rows: list[Row]
+    contrasts: list[Contrast]
+
+
+def rank_figures(
+    frame: pd.DataFrame, context: Context, audit: type[Audit]
+) -> RankFigures:
+    """Return all rows and contrasts; those of a collapsed model are marked.
+
+    Parameters
+    ----------
+    frame
+        As of :func:`ranked`.
+    audit
+        The class of this audit.
+    """
+    columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
+    if "rise" in frame:
+        columns["rise"] = "rise"
+    # Trained identifiers come first.
+    cells = frame.assign(of=frame["side"])
+    cells = cells.sort_values("of", ascending=False, kind="stable")
+    trained = cells[cells["side"] == TRAINED]
+
+    groups = [("pooled", cells)]
+    for name, part in trained.groupby("type"):
+        groups.append((f"type:{name}", part))
+    groups += [*by_dose(trained), *by_supervision(trained)]
+    rows, contrasts = ratio_figures(
+        (cells_of_frame(group, part, columns) for group, part in groups),
+        context,
+        audit,
+        exposure_mean=(0.0, max_exposure(frame)),
+    )
+    # The base has no rise: of exposures alone its figure is the null.
+    rows = beside_base(rows)
+
+    names = list(dict.fromkeys(frame["checkpoint"]))
+    if trained.empty:
+        rows += audit.missing(names, NO_TRAINED)
+    elif "rise" not in frame:
+        rows += audit.missing(names, NO_BASE, metrics=[audit.metric("rise")])
+    for name in names:
+        if name != BASE:
+            of_checkpoint = frame[frame["checkpoint"] == name]
+            rows += _rows_beyond(of_checkpoint, name, audit)
+
+    order = {metric.name: i for i, metric in enumerate(audit.metrics)}
+    rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
+    is_tied = _tie_note(collapsed(frame))
+    return RankFigures(
+        rows=marked(rows, "not_resolvable", is_tied),
+        contrasts=marked(contrasts, "not_resolvable", is_tied),
+    )
+
+
+def _rows_beyond(frame: pd.DataFrame, name: str, audit: type[Audit]) -> Iterator[Row]:
+    """Yield by how many bits trained identifiers exceed held-out ones, by group.
+
+    Parameters
+    ----------
+    frame
+        Identifiers of one checkpoint, as of :func:`ranked`.
+    """
+    trained = frame[frame["side"] == TRAINED]
+    held_out = comparable_held_out(frame)
+    groups = [("pooled", trained), *by_dose(trained), *by_supervision(trained)]
+    for group, part in groups:
+        compared = compared_sides(part, held_out)
+        if compared is None:
+            continue
+        memory = memory_contrast.memory(compared.values, compared.sides)
+        # Of few clusters on either side nothing may be published.
+        n_clusters = min(part["cluster"].nunique(), held_out["cluster"].nunique())
+        yield audit.row(
+            replace(memory.difference, clusters=n_clusters),
+            name,
+            "beyond",
+            compared_column(part),
+            group=group,
+        )
+
+
+def _tie_note(collapsed_names: set[str]) -> Callable[[Row], str | None]:
+    """Return a function that gives the reason why a row cannot be resolved."""
+
+    def note(row: Row) -> str | None:
+        names = {row.checkpoint, getattr(row, "baseline", row.checkpoint)}
+        if row.metric in ("rise", "beyond"):
+            names.add(BASE)
+        return TIED if names & collapsed_names else None
+
+    return note
+
+
+def by_dose(trained: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield trained identifiers by group of doses, the lowest first.
+
+    ``trained`` has a row per identifier: ``dose``.
+    """
+    groups = trained["dose"].map(dose_group)
+    for dose in DOSES:
+        name = dose_group(dose)
+        if (groups == name).any():
+            yield f"dose:{name}", trained[groups == name]
+
+
+class ComparedSides(NamedTuple):
+    """Values of identifiers, shape ``(n,)``, bits, and the sides that they are on."""
+
+    values: np.ndarray
+    sides: memory_contrast.Sides
+
+
+def compared_sides(
+    trained: pd.DataFrame, held_out: pd.DataFrame
+) -> ComparedSides | None:
+    """Return rises of trained and held-out identifiers, exposures without a base.
+
+    Strata are type and form. ``None``: too few clusters were held out.
+
+    Parameters
+    ----------
+    trained, held_out
+        Identifiers of one checkpoint, as of :func:`ranked`.
+    """
+    if held_out["cluster"].nunique() < MIN_CONTROLS or trained.empty:
+        return None
+    frame = pd.concat([trained, held_out])
+    strata = frame.groupby(["type", frame["stratum"].abs()]).ngroup()
+    sides = memory_contrast.Sides.of(
+        frame["side"] == TRAINED, frame["cluster"], [strata]
+    )
+    return ComparedSides(frame[compared_column(frame)].to_numpy(), sides)
+
+
+def comparable_held_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return held-out identifiers that text does not distinguish from trained ones.
+
+    ``frame`` has a row per identifier: ``side``, ``stratum``.
+    """
+    return frame[(frame["side"] == NEVER) & (frame["stratum"] >= 0)]
+
+
+def compared_column(frame: pd.DataFrame) -> str:
+    """Return the column by which the two sides are compared, in bits."""
+    return "rise" if "rise" in frame else "exposure"
+
+
+def max_exposure(frame: pd.DataFrame) -> float:
+    """Return the exposure of the first rank among ``n_candidates``, bits."""
+    return float(np.log2(frame["n_candidates"].max()))
+
+
+def collapsed(frame: pd.DataFrame) -> set[str]:
+    """Return the checkpoints none of whose identifiers is resolved among its twins.
+
+    ``frame`` has a row per checkpoint and identifier: ``ties``, ``n_candidates``.
+    """
+    is_resolved = resolved(frame).groupby(frame["checkpoint"]).any()
+    return set(is_resolved.index[~is_resolved])

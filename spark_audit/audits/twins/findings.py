@@ -1,0 +1,216 @@
+"""Findings of the audit of twins: what ranks among made-up strings claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pandas as pd
+
+from spark_audit.audits.canary.ranks import TIED
+from spark_audit.audits.claims import ALPHA
+from spark_audit.audits.twins.figures import collapsed
+from spark_audit.audits.twins.rank_tests import RankTest, hits_power, rank_tests
+from spark_audit.names import BASE, TRAINED
+from spark_audit.results import Claim, Finding, Row
+from spark_audit.results.findings import Fact
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.estimate import Bound, side_of
+
+
+class RankVerdict(NamedTuple):
+    """What the ranks of a checkpoint claim: a claim, a sentence, and its remarks.
+
+    Keys lack ``twins.`` in front.
+    """
+
+    claim: Claim
+    says: str
+    remarks: tuple[str, ...] = ()
+
+
+def rank_findings(
+    frame: pd.DataFrame, rows: Sequence[Row], *, seed: int
+) -> Iterator[Finding]:
+    """Yield one finding per checkpoint; the base has none.
+
+    Parameters
+    ----------
+    frame
+        As of :func:`~spark_audit.audits.twins.figures.ranked`.
+    rows
+        Figures of all checkpoints.
+    """
+    collapsed_names = collapsed(frame)
+    for name in dict.fromkeys(frame["checkpoint"]):
+        if name == BASE:
+            continue
+        of_checkpoint = frame[frame["checkpoint"] == name]
+        if collapsed_names & {name, BASE}:
+            yield _not_resolvable(name, is_at_base=name not in collapsed_names)
+            continue
+
+        own_rows = [row for row in rows if row.checkpoint == name]
+        tests = list(rank_tests(of_checkpoint, own_rows, seed))
+        if tests:
+            yield _finding(tests, of_checkpoint)
+        elif (of_checkpoint["side"] == TRAINED).any():
+            yield Finding.not_tested(
+                "twins",
+                "twins.no_control",
+                checkpoint=name,
+                further=["twins.needs_control"],
+            )
+        else:
+            yield Finding.not_tested("twins", "twins.no_trained", checkpoint=name)
+
+
+def _not_resolvable(name: str, *, is_at_base: bool) -> Finding:
+    """Return that ranks are ties, of the checkpoint or of the base model."""
+    suffix = "_at_base" if is_at_base else ""
+    return Finding.not_tested(
+        "twins",
+        f"twins.not_resolvable{suffix}",
+        checkpoint=name,
+        status="not_resolvable",
+        reason=TIED,
+        on_base=is_at_base,
+    )
+
+
+def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
+    """Return what the tests of one checkpoint claim, corrected over them by Holm.
+
+    Parameters
+    ----------
+    tests
+        Of all trained identifiers, and of the highest dose.
+    frame
+        Identifiers of the checkpoint, as of
+        :func:`~spark_audit.audits.twins.figures.ranked`.
+    """
+    ps = holm([test.p for test in tests]).tolist()
+    p = min(ps)
+    pooled = tests[0]
+    best = tests[ps.index(p)]
+    is_detected = (
+        p <= ALPHA and best.direction != 0 and side_of(best.row) == best.direction
+    )
+    # The finding is on the group that is detected, and else on all identifiers.
+    shown = best if is_detected else pooled
+
+    is_trained = frame["side"] == TRAINED
+    n_left_out = frame[~is_trained & (frame["stratum"] < 0)]["cluster"].nunique()
+    facts: dict[str, Fact] = {
+        "ahead": shown.row,
+        "ahead_all": pooled.row,
+        "trained": shown.n_trained,
+        "never": shown.n_held_out,
+        "left_out": n_left_out,
+    }
+    if is_detected:
+        verdict = _detected_verdict(best)
+    else:
+        verdict = _undetected_verdict(pooled)
+    if verdict.claim == "memory":
+        facts |= _facts_beyond(best)
+
+    remarks = [_relation(shown.row), *verdict.remarks]
+    if not shown.n_held_out:
+        remarks.append("none_comparable" if n_left_out else "none_held_out")
+    unit = shown.row.unit
+    power = [replace(test, over=test.over * len(tests)) for test in shown.power]
+    bounds = [replace(bound, over=len(tests)) for bound in shown.bounds]
+    says = verdict.says
+
+    # A mean of 0 without an interval may be two that cancel.
+    if pooled.row.metric == "rise" and not frame.loc[is_trained, "rise"].any():
+        n_clusters = pooled.n_trained
+        says = "still"
+        remarks = remarks[1:]
+        unit = "clusters"
+        facts["clusters"] = n_clusters
+        power = [hits_power(n_clusters, pooled.n_held_out, over=len(tests))]
+        none_moved = Bound(
+            test="hits", value=0.0, n=n_clusters, most=n_clusters, over=len(tests)
+        )
+        bounds = [none_moved]
+
+    return Finding.on(
+        shown.row,
+        verdict.claim,
+        f"twins.{says}",
+        further=[f"twins.{key}" for key in remarks],
+        facts=facts,
+        unit=unit,
+        power=power,
+        bounds=bounds,
+        p=p,
+    )
+
+
+def _detected_verdict(test: RankTest) -> RankVerdict:
+    """Return what a clear change of ranks claims; the first match wins.
+
+    ==========  ======================================================
+    sentence    condition
+    ==========  ======================================================
+    memory      the identifiers rose
+    betrays     they fell, also relative to held-out ones
+    fell        they fell, and there are no held-out ones (claim moved)
+    ==========  ======================================================
+
+    The sentence of a dose has ``dose_`` in front.
+    """
+    prefix = "" if test.row.group == "pooled" else "dose_"
+    if test.direction > 0:
+        facts = _facts_beyond(test)
+        if facts["beyond"] is None:
+            return RankVerdict("memory", f"{prefix}memory")
+        remark = "beyond" if facts["beyond_clear"] else "also_beyond"
+        return RankVerdict("memory", f"{prefix}memory", (remark,))
+    if "beyond" in test.ps:
+        return RankVerdict("betrays", f"{prefix}betrays")
+    return RankVerdict("moved", f"{prefix}fell")
+
+
+def _undetected_verdict(pooled: RankTest) -> RankVerdict:
+    """Return what ranks without a detection claim; the first match wins.
+
+    ==========  =================================================================
+    sentence    condition
+    ==========  =================================================================
+    confounded  ranks changed, and a learned format cannot be excluded
+    kind        ranks changed, not beyond held-out ones (claim formats, or moved
+                if they fell)
+    nothing     ranks did not change
+    ==========  =================================================================
+    """
+    is_changed = pooled.ps.get("rise", 1.0) <= ALPHA
+    if is_changed and "kind" in pooled.ps:
+        return RankVerdict("confounded", "confounded", ("why_confounded",))
+    if is_changed and "beyond" in pooled.ps:
+        claim: Claim = "formats" if (pooled.row.value or 0.0) > 0 else "moved"
+        return RankVerdict(claim, "kind", ("format_changed",))
+    return RankVerdict("nothing_shown", "nothing")
+
+
+def _facts_beyond(test: RankTest) -> Mapping[str, Fact]:
+    """Return the rise beyond held-out identifiers, and whether its interval is clear.
+
+    Of a rise only this part is no learned kind. Of few clusters its interval may hold 0
+    where the test, by permutations, does not.
+    """
+    beyond = test.beyond_row
+    has_further_row = "beyond" in test.ps and test.row is not beyond
+    is_clear = beyond is not None and side_of(beyond) == test.direction
+    return {
+        "beyond": beyond if has_further_row else None,
+        "beyond_clear": is_clear,
+    }
+
+
+def _relation(row: Row) -> str:
+    """Return the key of the remark on what a figure is relative to."""
+    return "since_base" if row.metric == "rise" else "beside_held_out"
