@@ -36,12 +36,15 @@ class Consequence:
         At most 25 words.
     figures
         The line of figures; empty where the sentence is of several checkpoints.
+    remarks
+        Sentences that follow, each whole.
     """
 
     state: State
     names: tuple[str, ...]
     sentence: str
     figures: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -111,6 +114,7 @@ def consequences_of_audit(
                 names=(finding.checkpoint,),
                 sentence=consequence_sentence(finding),
                 figures=figures_line(finding),
+                remarks=tuple(finding.remarks),
             )
 
     clean = []

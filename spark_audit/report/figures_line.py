@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from spark_audit.audits import about
+from spark_audit.report.cells import limited
 from spark_audit.report.matrix import effect_size, effect_text, limit_text
 from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
-from spark_audit.sentences.renderer import probability
+from spark_audit.sentences.renderer import probability, unit_name
 
 SEPARATOR = " · "
 
@@ -30,6 +31,17 @@ def figures_line(finding: Finding) -> str:
         _at_most(finding),
     ]
     return SEPARATOR.join(filter(None, parts))
+
+
+def plain_figures(finding: Finding) -> str:
+    """Return the figure of an exploratory finding with its interval, as tables do.
+
+    It is on its own scale: it need not be an effect of a leak.
+    """
+    if finding.value is None:
+        return ""
+    estimate = limited(finding.value, finding.low, finding.high)
+    return f"{estimate} {unit_name(finding.unit)}".rstrip()
 
 
 def _estimate(finding: Finding) -> str:

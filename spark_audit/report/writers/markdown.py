@@ -13,6 +13,11 @@ from spark_audit.errors import visible
 from spark_audit.names import BASE
 from spark_audit.report.at_a_glance import Glance
 from spark_audit.report.cells import Cell, ReportTable, TableLine
+from spark_audit.report.finding_groups import (
+    FindingGroup,
+    groups_of_tests,
+    table_of_the_rest,
+)
 from spark_audit.report.glance import main_rows
 from spark_audit.report.standings import (
     SHAPES,
@@ -23,7 +28,7 @@ from spark_audit.report.standings import (
 from spark_audit.report.tables import further_tables, general, tables
 from spark_audit.report.writers.pages import environment, facts
 from spark_audit.report.writers.writer import File, WriterInput
-from spark_audit.results import Report
+from spark_audit.results import OF_REPORT, Report, by_severity, grouped
 
 LONGEST = 65_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
@@ -45,6 +50,7 @@ def render(report: Report) -> str:
     }
     shared |= {
         "matrix": _matrix(shared["answer"]),
+        "results": list(_results(report)),
         "guards": [
             (one.title, one.checkpoint or "-", states[one.passed], one.detail)
             for one in sorted(report.guards, key=lambda one: one.passed is True)
@@ -64,6 +70,16 @@ def render(report: Report) -> str:
         if len(text) <= LONGEST:
             break
     return text
+
+
+def _results(
+    report: Report,
+) -> Iterator[tuple[str, list[FindingGroup], ReportTable | None]]:
+    """Yield each audit's title, what its tests came to, and what is exploratory."""
+    findings = by_severity(one for one in report.findings if one.audit != OF_REPORT)
+    for audit, of_audit in grouped(findings, lambda one: one.audit).items():
+        title = sentences.optional(f"audit.{audit}.title") or audit
+        yield title, groups_of_tests(of_audit), table_of_the_rest(of_audit, audit)
 
 
 LIMITS = ("low", "high", "null", "null_low", "null_high", "level", "baseline")
@@ -117,6 +133,7 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
 def _rendered(name: str, facts: Mapping[str, Any]) -> str:
     made = environment(plain=_plain, cell=_cell, stands=_stands)
     made.globals |= {"code": _code, "grid": _grid, "table": table}
+    made.globals |= {"group_lines": _group_lines}
     return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
 
 
@@ -141,6 +158,17 @@ def _matrix(answer: Glance | None) -> ReportTable | None:
         cells = [Cell(cell.text) for cell in row.cells]
         lines.append(TableLine((who, *cells), row.name))
     return ReportTable(title="", header=header, rows=tuple(lines))
+
+
+def _group_lines(group: FindingGroup) -> list[str]:
+    """Return the figures and remarks of each finding; of several with its subject."""
+    lines = []
+    for member in group.members:
+        text = " ".join([member.figures, *member.remarks]).strip()
+        if text and len(group.members) > 1:
+            text = f"{member.subject}: {text}"
+        lines.append(text)
+    return [line for line in lines if line]
 
 
 def _stands(one: Standing) -> str:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from spark_audit.report.cells import ReportTable, TableLine
 from spark_audit.results import Contrast, Report, Row
+from spark_audit.sentences import render
 
-MAX_LINES = 30
+MAX_LINES = 24
 """Lines of a table that the page shows whole; of a longer one it shows as many."""
 
 
@@ -34,6 +35,14 @@ class PageTable:
     def is_cut(self) -> bool:
         """Return whether lines are left out."""
         return len(self.table.rows) < self.n_lines
+
+    @property
+    def note(self) -> str:
+        """Return how many lines are shown; where none is, how many the file has."""
+        n_shown = len(self.table.rows)
+        if n_shown:
+            return render("page.cut", shown=n_shown, count=self.n_lines)
+        return render("page.cut_all", count=self.n_lines)
 
 
 def page_table(table: ReportTable, report: Report) -> PageTable:

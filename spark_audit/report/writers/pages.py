@@ -33,6 +33,7 @@ from spark_audit.report.consequences import consequences_of_audit
 from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.figures.figure_files import inline_svg
 from spark_audit.report.figures.styling import DARK, LIGHT, palette
+from spark_audit.report.finding_groups import groups_of_tests, table_of_the_rest
 from spark_audit.report.first_screen import uncovered
 from spark_audit.report.glance import glance
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
@@ -199,7 +200,8 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
             "title": sentences.optional(f"audit.{name}.title") or name,
             "question": sentences.optional(f"audit.{name}.question"),
             "consequences": list(consequences_of_audit(found, said, name)),
-            "findings": said,
+            "tests": groups_of_tests(said),
+            "rest": table_of_the_rest(said, name),
             "pictures": pictures[name],
             "grids": grids[name],
             "definitions": sentences.terms(f"definition.{name}"),
