@@ -17,7 +17,7 @@ from .mia.audit import Membership as Membership
 from .nll import NLL as NLL
 from .noise import Noise as Noise
 from .rank import Rank as Rank
-from .series import SeriesAttack as SeriesAttack
+from .series.audit import SeriesAttack as SeriesAttack
 from .stages.audit import Stages as Stages
 from .twins.audit import Twins as Twins
 from .utility import Utility as Utility

@@ -1,0 +1,1 @@
+"""Series: membership inference that reads all stages of a series."""

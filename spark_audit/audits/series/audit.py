@@ -1,0 +1,310 @@
+"""The audit of series: membership by all stages, compared with the last one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.base import Context, Metric, Plan, Tables
+from spark_audit.audits.identifiers import plan_of_identifiers
+from spark_audit.audits.mia.best_guess import best_guess
+from spark_audit.audits.mia.estimates import MembershipGroup
+from spark_audit.audits.mia.score_tables import NO_MEMBERS, reference_table, scored_text
+from spark_audit.audits.mia.texts import labelled, without_model
+from spark_audit.audits.series.coins import coin_units, coins_of, epsilon_table
+from spark_audit.audits.series.findings import Figures, SeriesResult, series_finding
+from spark_audit.audits.series.staged_rows import (
+    LAST,
+    SERIES,
+    SERIES_ATTACKS,
+    StagedRows,
+    staged_series,
+)
+from spark_audit.audits.utility import OfSeries, tasks_in_order
+from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.names import BASE
+from spark_audit.provenance import seed_for
+from spark_audit.results import AuditResult, Finding, Row
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.bootstrap import holm_by_key
+from spark_audit.stats.clustered_roc import Design, auc_estimate
+from spark_audit.stats.estimate import Estimate
+
+STAGE_FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
+
+CANDIDATES = Pass("candidates")
+
+_rate = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=SERIES_ATTACKS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesAttack(OfSeries):
+    """Membership by all stages of a series, next to its last checkpoint.
+
+    The evidence is one row per stage and text: its mean NLL, and as ``place`` the stage
+    that trained on its task, 0 if the order of tasks is not known. ``texts`` is the
+    cross-validated score of the best guess without any audited checkpoint. Two rows
+    with a ``dose`` are a canary and what could have been planted in its place.
+    """
+
+    name = "series"
+    metrics = (
+        _rate("auc", null=0.5, glance=(SERIES,)),
+        *(_rate(name) for name in STAGE_FPRS),
+        *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in ("auc", *STAGE_FPRS)),
+    )
+    nothing = NO_MEMBERS
+    unscored = ""
+    alone = "no series of several stages was given"
+    over = "trained rows compared with held-out rows"
+    chance = True
+    covers = ("auc", "n")
+    sides = ("members", "others")
+    strongest_claim = "membership"
+    table_rules = {"series_epsilon": "digits"}
+    unit = "of AUC"
+
+    all_rows: Annotated[
+        bool, "score every row at every stage, not only rows with an identifier"
+    ] = False
+
+    @classmethod
+    def compared_with(cls, finding: Finding) -> str:
+        """Return ``chance`` or ``best_guess``: what the AUC is claimed beyond."""
+        return "chance" if finding.facts.get("is_bar_chance") else "best_guess"
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Return the plan: rows of both sides, and canaries with a candidate each.
+
+        ``stages`` scores the rows with an identifier; no other audit the canaries.
+        """
+        tasks_in_order(manifest, self.order)
+        sides = manifest.membership
+        rows = {*sides.members, *sides.non_members}
+        if not self.all_rows:
+            rows &= {*plan_of_identifiers(manifest).get(Pass(), ())}
+        if not rows:
+            return {}
+
+        plan = {Pass(): sorted(rows)}
+        coins = sorted(coins_of(manifest))
+        if coins:
+            plan[CANDIDATES] = coins
+        return plan
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Evidence:
+        places = self.places(tables, manifest)
+        ids = self.plan(manifest).get(Pass(), [])
+        if not ids or not places:
+            return Evidence()
+
+        # Units: rows of both sides, then two for each canary.
+        texts = [scored_text(manifest.by_id[key]) for key in ids]
+        facts_of_rows, *_ = without_model(
+            manifest, texts, ids, seed=context.seed, permutations=0
+        )
+        coins = coins_of(manifest)
+        units = facts_of_rows[["example", "task", "cluster", "member"]].assign(dose=0)
+        if coins:
+            of_coins = coin_units(manifest, coins)
+            units = pd.concat([units, of_coins], ignore_index=True)
+
+        untrained = dict(tables.get(BASE, {}))
+        if Pass() not in untrained:
+            untrained[Pass()] = reference_table(manifest, ids)
+        base_nll = _mean_nll(untrained, ids, coins)  # (units,), nats per token
+
+        unknown = np.full(len(units), np.nan)
+        guesses = unknown.copy()
+        guesses[: len(ids)] = best_guess(
+            texts,
+            *labelled(facts_of_rows),
+            {"loss": -base_nll[: len(ids)]},
+            seed=seed_for(context.seed, "series", "texts"),
+        )
+
+        def measured() -> Measured:
+            """Yield mean NLL, places and guesses of the base, then of each stage."""
+            yield BASE, {"nll": base_nll, "place": unknown, "texts": guesses}
+            for name, place_by_task in places.items():
+                place = units["task"].map(place_by_task).fillna(0)
+                nll = _mean_nll(tables[name], ids, coins)
+                yield name, {"nll": nll, "place": place, "texts": unknown}
+
+        return Evidence.of(units, measured())
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        """Return rows, findings, and membership by what there was after each stage."""
+        rows = list[Row]()
+        findings = list[Finding]()
+        by_stage = list[dict[str, Any]]()
+        results = dict[str, SeriesResult]()
+        coins = dict[str, StagedRows]()
+        for series in staged_series(evidence):
+            name = series.name
+            coins[name] = series.coins
+            if series.rows is None:
+                missing = Finding.not_tested(
+                    "series", "series.missing", checkpoint=name, reason=series.reason
+                )
+                findings.append(missing)
+                rows.append(
+                    self.row(Estimate.missing(series.reason), name, "auc", SERIES)
+                )
+                continue
+
+            for group in _groups(name, series.rows, context):
+                figures = _figures(group, name)
+                rows += figures.rows.values()
+                if group.name == "pooled":
+                    results[name] = SeriesResult(group, figures.rows, figures.gain_p)
+            by_stage += _records_by_stage(name, series.rows)
+
+        gain_ps = {name: result.gain_p for name, result in results.items()}
+        for name, gain_p in holm_by_key(gain_ps).items():
+            result = results[name]
+            findings.append(
+                series_finding(name, result, gain_p=gain_p, n_series=len(results))
+            )
+
+        tables = {"series_stages": by_stage}
+        bounds = [*epsilon_table(coins)]
+        if bounds:
+            tables["series_epsilon"] = bounds
+        return AuditResult(rows=rows, findings=findings, tables=tables)
+
+
+def _mean_nll(
+    scores: Mapping[Pass, TokenTable],
+    ids: Sequence[str],
+    coins: Mapping[str, ManifestCanary],
+) -> np.ndarray:
+    """Return the mean NLL of all units, ``(units,)``, nats per token.
+
+    NaN where a unit was not scored.
+
+    Parameters
+    ----------
+    scores
+        Tables of one checkpoint by pass.
+    ids
+        Rows of both sides.
+    coins
+        Key of a pair -> its canary.
+    """
+    nll = np.full(len(ids) + 2 * len(coins), np.nan)
+    table = scores[Pass()]
+    for i, key in enumerate(ids):
+        if key in table:
+            by_token = table.columns["nll"][table.rows(key)]  # (tokens,), nats
+            nll[i] = by_token.mean(dtype=np.float64) if len(by_token) else np.nan
+
+    candidates = scores.get(CANDIDATES)
+    if candidates is None:
+        return nll
+    for i, (key, canary) in enumerate(coins.items()):
+        if key in candidates and canary.coin:
+            pair = candidates.columns["nll_mean"][candidates.rows(key)]  # (2,)
+            first = len(ids) + 2 * i
+            # The planted string comes first.
+            is_second_planted = canary.coin[1]
+            nll[first : first + 2] = pair[::-1] if is_second_planted else pair
+    return nll
+
+
+def _groups(name: str, rows: StagedRows, context: Context) -> Iterator[MembershipGroup]:
+    """Yield all rows of a series, then those of each task."""
+    scores = {**rows.scores, "texts": rows.rows["texts"].to_numpy()}
+    places = {"pooled": np.arange(len(rows.rows))}
+    for task, numbers in rows.rows.groupby("task").indices.items():
+        places[f"task:{task}"] = np.asarray(numbers)
+
+    for group, numbers in places.items():
+        yield MembershipGroup(
+            facts=rows.rows,
+            scores={name: scores},
+            context=context,
+            fprs=STAGE_FPRS,
+            chance_seed=context.seed,
+            name=group,
+            rows=numbers,
+            seed=seed_for(context.seed, "series"),
+        )
+
+
+class _GroupFigures(NamedTuple):
+    """Figures of one group, and the p of no gain in AUC over the last stage."""
+
+    rows: Figures
+    gain_p: float
+
+
+def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
+    """Return the figures of all attacks on a group, and what the series adds."""
+    figures: Figures = {}
+    for attack in SERIES_ATTACKS:
+        for metric in ("auc", *STAGE_FPRS):
+            figures[metric, attack] = _attack_row(group, name, attack, metric)
+
+    gain_p = 1.0
+    for metric, gain, p in group.differences((name, SERIES), (name, LAST)):
+        gain_metric = f"{metric}_gain"
+        figures[gain_metric, ""] = SeriesAttack.row(
+            gain, name, gain_metric, group=group.name, null=0.0
+        )
+        if metric == "auc" and p is not None:
+            gain_p = p
+    return _GroupFigures(figures, gain_p)
+
+
+def _attack_row(group: MembershipGroup, name: str, attack: str, metric: str) -> Row:
+    """Return the AUC or TPR of an attack; a rate has chance as its null value."""
+    estimate = group.estimate(name, attack, metric)
+    chance: Mapping[str, float] = {}
+    if metric != "auc":
+        chance = group.chance(name, attack, STAGE_FPRS[metric])
+    return SeriesAttack.row(
+        estimate,
+        name,
+        metric,
+        attack,
+        group=group.name,
+        null=chance.get("null"),
+        null_low=chance.get("null_low"),
+        null_high=chance.get("null_high"),
+    )
+
+
+def _records_by_stage(name: str, staged: StagedRows) -> Iterator[dict[str, Any]]:
+    """Yield the AUC of the last checkpoint and of the series, had the run ended there.
+
+    One record for each stage, of the rows whose tasks were trained on by then.
+    """
+    n_stages = len(staged.fall)
+    for stage in range(1, n_stages + 1):
+        is_trained_on = (staged.rows["place"] <= stage).to_numpy()  # (rows,), bool
+        so_far = staged.take(is_trained_on, stage)
+        rows = so_far.rows
+        if rows.empty:
+            continue
+
+        record: dict[str, Any] = {
+            "checkpoint": name,
+            "stage": stage,
+            "tasks": rows["place"].nunique(),
+        }
+        design = Design.of(rows["member"], rows["cluster"], rows["task"])
+        for attack in (LAST, SERIES):
+            auc, _ = auc_estimate(design, so_far.scores[attack])
+            record[f"{attack}_value"] = auc.value
+            record[f"{attack}_low"] = auc.low
+            record[f"{attack}_high"] = auc.high
+        yield record

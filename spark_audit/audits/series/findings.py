@@ -1,0 +1,105 @@
+"""Findings of the audit of series: whether all stages reveal trained rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from spark_audit.audits.claims import ALPHA
+from spark_audit.audits.mia.estimates import AboveTexts, MembershipGroup
+from spark_audit.audits.series.staged_rows import LAST, SERIES
+from spark_audit.results import Claim, Finding, Row
+from spark_audit.results.findings import Fact
+
+NO_TEXTS = "the texts alone could not be tested: too few groups of rows"
+
+Figures: TypeAlias = dict[tuple[str, str], Row]
+"""Rows of one group by metric and variant."""
+
+
+class SeriesResult(NamedTuple):
+    """All rows of a series, their figures, and the p of no gain over the last stage."""
+
+    group: MembershipGroup
+    figures: Figures
+    gain_p: float
+
+
+class SeriesVerdict(NamedTuple):
+    """What a series claims, and the sentences that say so, without ``series.``."""
+
+    claim: Claim
+    says: str
+    remarks: tuple[str, ...]
+
+
+def series_finding(
+    name: str, result: SeriesResult, *, gain_p: float, n_series: int
+) -> Finding:
+    """Return whether a series reveals its rows, and whether it adds to its last stage.
+
+    Parameters
+    ----------
+    gain_p
+        p of no gain in AUC over the last stage, corrected over ``n_series``.
+    """
+    auc = result.figures["auc", SERIES]
+    above = result.group.above_texts(name, SERIES)
+    change_p = result.group.p(name, SERIES)
+    if above is None or change_p is None:
+        reason = auc.note if auc.value is None else NO_TEXTS
+        return Finding.not_tested(
+            "series", "series.missing", checkpoint=name, reason=reason
+        )
+
+    gain = result.figures["auc_gain", ""]
+    is_gain = gain_p < ALPHA and (gain.value or 0.0) > 0
+    is_member = result.group.facts["member"].astype(bool)
+    facts: dict[str, Fact] = {
+        **above.facts(name, SERIES, audit="series"),
+        "last": result.figures["auc", LAST],
+        "gain": gain,
+        "gain_p": gain_p,
+        "adds": is_gain,
+        "series": n_series,
+        "members": int(is_member.sum()),
+        "others": int((~is_member).sum()),
+    }
+    verdict = _verdict(above, change_p, is_gain=is_gain)
+    return above.finding(
+        auc,
+        verdict.claim,
+        f"series.{verdict.says}",
+        further=[f"series.{key}" for key in verdict.remarks],
+        facts=facts,
+        p=max(change_p, above.p),
+        power=above.power(),
+        bounds=above.bounds(),
+    )
+
+
+def _verdict(above: AboveTexts, change_p: float, *, is_gain: bool) -> SeriesVerdict:
+    """Return what a series claims; the first match wins.
+
+    ================  ==============================================================
+    sentence          condition
+    ================  ==============================================================
+    membership_added  rows look familiar, beyond the best guess without checkpoints,
+                      and the series adds to its last stage
+    membership        the same, and it is not shown that the series adds anything
+    confounded        rows look familiar, but their texts differ
+    nothing_shown     otherwise
+    ================  ==============================================================
+
+    Parameters
+    ----------
+    change_p
+        p of an AUC of 0.5.
+    """
+    bar = "beyond_chance" if above.is_bar_chance else "beyond_texts"
+    gain = "adds" if is_gain else "adds_nothing"
+    if max(change_p, above.p) < ALPHA:
+        says = "membership_added" if is_gain else "membership"
+        return SeriesVerdict("membership", says, ("pairs", bar, gain))
+    if change_p < ALPHA and above.told:
+        return SeriesVerdict("confounded", "confounded", ("pairs", bar))
+    return SeriesVerdict("nothing_shown", "nothing_shown", ("pairs", bar, gain))

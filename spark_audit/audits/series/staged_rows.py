@@ -1,0 +1,136 @@
+"""Rows of a series by stage: what three attacks make of their NLL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.utility import UNORDERED
+from spark_audit.names import BASE, CheckpointName, series_of
+from spark_audit.results.evidence import Evidence
+from spark_audit.results.rows import grouped
+
+SERIES, LAST, STEP = "series", "last", "step"
+
+SERIES_ATTACKS = (SERIES, LAST, STEP)
+
+MIN_ROWS_OF_TASK = 10
+"""A task needs this many members and as many non-members to be estimated."""
+
+TOO_FEW_ROWS = (
+    f"each task has fewer than {MIN_ROWS_OF_TASK} trained "
+    f"or {MIN_ROWS_OF_TASK} held-out rows"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class StagedRows:
+    """Rows of one series whose stage is known, and their NLL by stage.
+
+    Attributes
+    ----------
+    rows
+        Units of the evidence: ``example``, ``task``, ``cluster``, ``member``, ``dose``,
+        the stage of the task as ``place``, from 1, and the best guess without a model
+        as ``texts``.
+    fall
+        Shape ``(stages, rows)``: fall of the mean NLL since the untrained model, nats
+        per token. Above 0 a row became likelier.
+    """
+
+    rows: pd.DataFrame
+    fall: np.ndarray
+
+    def take(self, is_taken: np.ndarray, n_stages: int | None = None) -> StagedRows:
+        """Return some of the rows, of shape ``(rows,)`` bool, and the first stages."""
+        return StagedRows(self.rows[is_taken], self.fall[:n_stages, is_taken])
+
+    @property
+    def scores(self) -> Mapping[str, np.ndarray]:
+        """Attack -> score, shape ``(rows,)``: higher is a likelier member.
+
+        ``series`` is the largest fall since the row's own stage, ``last`` the fall at
+        the last stage, and ``step`` what its own stage added.
+        """
+        n_stages, n_rows = self.fall.shape
+        own_stage = self.rows["place"].to_numpy() - 1  # (rows,), from 0
+        stages = np.arange(n_stages)[:, None]  # (stages, 1)
+        fall_since_own = np.where(stages >= own_stage, self.fall, -np.inf)
+        steps = np.diff(self.fall, axis=0, prepend=0.0)  # (stages, rows)
+        return {
+            SERIES: fall_since_own.max(axis=0),
+            LAST: self.fall[-1],
+            STEP: steps[own_stage, np.arange(n_rows)],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesRows:
+    """What can be tested of one series.
+
+    Attributes
+    ----------
+    rows
+        Rows of both sides; ``None``: none can be tested, for the ``reason``.
+    coins
+        Canaries and what could have been planted in their place, in pairs.
+    """
+
+    name: str
+    rows: StagedRows | None
+    reason: str
+    coins: StagedRows
+
+
+def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
+    """Yield the rows and the coins of each series."""
+    units = evidence.units
+    base = evidence.row(BASE, "nll")  # (units,), nats per token
+    texts = evidence.row(BASE, "texts")  # (units,)
+    is_coin = units["dose"].to_numpy() > 0  # (units,), bool
+
+    names = [name for name in evidence.checkpoints if name != BASE]
+    for name, checkpoints in grouped(names, series_of).items():
+        stages = sorted(checkpoints, key=_stage_of)
+        fall = np.stack([base - evidence.row(stage, "nll") for stage in stages])
+        place = evidence.row(stages[0], "place").astype(int)  # (units,)
+        all_units = StagedRows(units.assign(place=place, texts=texts), fall)
+
+        # Rows whose stage is known and that every stage scored.
+        is_known = (place > 0) & np.isfinite(fall).all(axis=0)  # (units,), bool
+        is_of_large_task = _is_of_large_task(units, is_known & ~is_coin)
+        is_row = is_known & ~is_coin & is_of_large_task
+        yield SeriesRows(
+            name=name,
+            rows=all_units.take(is_row) if is_row.any() else None,
+            reason=TOO_FEW_ROWS if (place > 0).any() else UNORDERED,
+            coins=all_units.take(is_known & is_coin),
+        )
+
+
+def _stage_of(checkpoint: str) -> int:
+    """Return the number of a checkpoint's stage."""
+    return CheckpointName.parse(checkpoint).stage or 0
+
+
+def _is_of_large_task(units: pd.DataFrame, is_used: np.ndarray) -> np.ndarray:
+    """Return which units are of tasks with enough members and non-members.
+
+    Parameters
+    ----------
+    units
+        ``task``, ``member``.
+    is_used
+        Shape ``(units,)``, bool: units that count.
+
+    Returns
+    -------
+    Shape ``(units,)``, bool.
+    """
+    counts = units[is_used].groupby(["task", "member"]).size().unstack()
+    counts = counts.reindex(columns=[True, False])  # tasks in rows, sides beside
+    is_large = counts.ge(MIN_ROWS_OF_TASK).all(axis=1)
+    return units["task"].isin(counts.index[is_large]).to_numpy()
