@@ -1,6 +1,6 @@
-"""Which audits there are: ours, and other packages', by the names of their commands.
+"""The registry of audits: those of this package and of others, by command.
 
-An audit is imported when something is asked of it: a report of one needs no other.
+An audit is imported when something needs it: a report of one imports no other.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ AUDITS = {
     "utility": "Utility",
     "series": "SeriesAttack",
 }
-"""Our audits by their commands, as reports have them; others follow."""
+"""Audits of this package by their commands, in the order of reports; others follow."""
 RESERVED_COMMANDS = (
     *("demo", "data", "manifest", "inspect", "all", "report", "persons", "compare"),
     *("verify", "epsilon", "gate"),
 )
-"""What no audit of another package can be called, either."""
+"""Further names that no audit of another package can have."""
 AUDITS_ON_REQUEST = ("noise", "series")
-"""``all`` runs these on request alone: they take most of the time, or answer who asks.
-"""
+"""Audits that ``all`` runs on request only: they take most of the time."""
 DEFAULT_AUDITS = ("matched",)
-"""What a Python call runs that names no audit."""
+"""Audits of a Python call that names none."""
 TRAINING_AUDITS = ("matched", "mia")
-"""What a look at a model during training runs that names no audit."""
+"""Audits of a look at a model during training that names none."""
 
 
 @cache
 def _outside() -> dict[str, type[Audit]]:
-    """Audits of other packages; a broken one is left out."""
+    """Return the audits of other packages; a broken one is left out."""
     if not entry_points(group=AUDIT_ENTRY_POINTS):
         return {}
     from spark_audit.audits.base import Audit, registered
 
     def no_audit(name: str, audit: Any) -> str:
+        """Return why an object is no audit; empty if it is one."""
         if name in (*AUDITS, *RESERVED_COMMANDS):
             return "there is a command of this name"
         if isinstance(audit, type) and issubclass(audit, Audit) and audit.name == name:
@@ -65,17 +65,17 @@ def _outside() -> dict[str, type[Audit]]:
 
 
 def audit_names() -> list[str]:
-    """The names of all audits, in the order of reports."""
+    """Return the names of all audits, in the order of reports."""
     return list(dict.fromkeys([*AUDITS, *_outside()]))
 
 
 def all_audits() -> Mapping[str, type[Audit]]:
-    """Every audit by its name, in the order of reports."""
+    """Return every audit by its name, in the order of reports."""
     return {name: about(name) for name in audit_names()}
 
 
 def find(name: str) -> type[Audit]:
-    """An audit by its name.
+    """Return an audit by its name.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def find(name: str) -> type[Audit]:
 
 
 def about(name: str) -> type[Audit]:
-    """What is known of an audit; of one that is not installed, the defaults."""
+    """Return the class of an audit; of one that is not installed, the base class."""
     from spark_audit.audits.base import Audit
 
     if name in AUDITS:
@@ -96,17 +96,17 @@ def about(name: str) -> type[Audit]:
 
 
 def metric_of(audit: str, name: str) -> Metric:
-    """What is known of a metric; of an unknown one, its name."""
+    """Return the description of a metric; of an unknown one, one with its name only."""
     return about(audit).metric(name)
 
 
 def label(audit: str, metric: str, of: str = "") -> str:
-    """What readers call a metric, or a variant of it; an unknown one by its name."""
+    """Return the words for a metric or a variant of it; its name if it is unknown."""
     key = f"metric.{audit}.{metric}"
     return optional(f"{key}.of.{of}") or optional(key) or metric
 
 
-def in_order(some: Iterable[str]) -> list[str]:
-    """Names of audits in the order of reports; unknown ones last."""
-    places = {name: place for place, name in enumerate(audit_names())}
-    return sorted(some, key=lambda name: (places.get(name, len(places)), name))
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of audits in the order of reports; unknown ones come last."""
+    order = {name: number for number, name in enumerate(audit_names())}
+    return sorted(names, key=lambda name: (order.get(name, len(order)), name))

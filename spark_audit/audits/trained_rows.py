@@ -1,4 +1,4 @@
-"""Whether the rows that are listed as trained are those that a checkpoint learned.
+"""The guard that a checkpoint learned the rows that are listed as trained.
 
 A checkpoint that was trained on other rows than those listed, or under another
 template, gives nothing of them away, so that every audit passes it. Such a mistake
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import guard
-from spark_audit.manifest.schema import Manifest
+from spark_audit.audits import base
+from spark_audit.audits.token_sums import MICRO_NATS
+from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.results import Finding, Guard, Row
 from spark_audit.results.findings import Fact
@@ -29,9 +30,9 @@ TRAINED_ROWS_FIT = "trained_rows_fit"
 MAX_P_BETTER_FIT = 0.05
 """One-sided p below which trained rows fit better than held-out ones."""
 PARTS = ("row", "response")
-"""What is compared of each row: all of its tokens, and those of its response alone."""
+"""Parts of each row that are compared: all of its tokens, and those of its response."""
 COLUMNS = ("part", "trained", "cluster", "task", "n_tokens", "change")
-"""Of a part of a row: its tokens, and the change of its NLL since the base, nats."""
+"""Columns on a part of a row; ``change`` is that of its NLL since the base, nats."""
 
 
 def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]:
@@ -63,7 +64,7 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
         if not fits_better:
             says = "trained_rows_fit_asked"
             further = ["trained_rows_fit_advice", "trained_rows_fit_alike"]
-        guards[checkpoint] = guard(
+        guards[checkpoint] = base.guard(
             TRAINED_ROWS_FIT,
             says,
             facts,
@@ -72,38 +73,42 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
             checkpoint=checkpoint,
         )
 
-    fitting = {training_of(name) for name, one in guards.items() if one.passed}
+    fitting = {training_of(name) for name, guard in guards.items() if guard.passed}
     return [
-        one
-        for name, one in guards.items()
-        if one.passed or training_of(name) not in fitting
+        guard
+        for name, guard in guards.items()
+        if guard.passed or training_of(name) not in fitting
     ]
 
 
 def fits_of_parts(
-    table: TokenTable, base: TokenTable | None, manifest: Manifest
+    table: TokenTable, base_table: TokenTable | None, manifest: Manifest
 ) -> dict[str, Memory]:
     """Return how the NLL of trained and of held-out rows changed since the base.
 
-    Rows are compared within their task. Where the base was not scored, the manifest's
-    own scores stand for it.
+    Rows are compared within their task.
+
+    Parameters
+    ----------
+    base_table
+        Scores of the base; ``None``: the manifest's own scores stand for them.
 
     Returns
     -------
     Part of a row (:data:`PARTS`) -> both means and their difference, nats per token.
     """
-    changes = _changes(table, base, manifest)
+    changes = _changes(table, base_table, manifest)
     fits = dict[str, Memory]()
-    for part in PARTS:
-        own = changes[changes["part"] == part]
+    for name in PARTS:
+        rows = changes[changes["part"] == name]
         sides = Sides.of(
-            own["trained"],
-            own["cluster"],
-            [pd.factorize(own["task"])[0]],
-            own["n_tokens"],
+            rows["trained"],
+            rows["cluster"],
+            [pd.factorize(rows["task"])[0]],
+            rows["n_tokens"],
         )
-        fits[part] = memory(
-            own["change"].to_numpy(np.float64),
+        fits[name] = memory(
+            rows["change"].to_numpy(np.float64),  # (rows,), nats
             sides,
             reasons=("no trained row was scored", "no held-out row was scored"),
         )
@@ -117,15 +122,20 @@ def fit_p(by_part: Mapping[str, Memory]) -> float | None:
     ``None``: either side of every part has fewer than five clusters.
     """
     ps = list[float]()
-    for own in by_part.values():
-        two_sided = own.t_p()
-        if min(own.trained.clusters, own.held_out.clusters) < MIN_CLUSTERS_TO_PUBLISH:
+    for fit in by_part.values():
+        n_clusters = min(fit.trained.clusters, fit.held_out.clusters)
+        if n_clusters < MIN_CLUSTERS_TO_PUBLISH:
             continue
-        if two_sided is None or own.difference.value is None:
+        two_sided = fit.t_p()
+        if two_sided is None or fit.difference.value is None:
             continue
-        fits_better = own.difference.value < 0
+
+        # Below 0, trained rows became likelier than held-out ones.
+        fits_better = fit.difference.value < 0
         ps.append(two_sided / 2 if fits_better else 1 - two_sided / 2)
-    return min(1.0, len(ps) * min(ps)) if ps else None
+    if not ps:
+        return None
+    return min(1.0, len(ps) * min(ps))
 
 
 def without_answered(
@@ -141,22 +151,26 @@ def without_answered(
     void
         Checkpoints of which nothing can be concluded: there is no use in asking.
     """
-    detected = {training_of(one.checkpoint) for one in findings if one.detected}
-    unneeded = set(void)
-    return [
-        one
-        for one in guards
-        if one.name != TRAINED_ROWS_FIT
-        or not (training_of(one.checkpoint) in detected or one.checkpoint in unneeded)
-    ]
+    detected = {
+        training_of(finding.checkpoint) for finding in findings if finding.detected
+    }
+    void_names = set(void)
+
+    remaining = []
+    for guard in guards:
+        is_answered = training_of(guard.checkpoint) in detected
+        is_unneeded = is_answered or guard.checkpoint in void_names
+        if guard.name != TRAINED_ROWS_FIT or not is_unneeded:
+            remaining.append(guard)
+    return remaining
 
 
 def question_of(guards: Iterable[Guard], name: str) -> Guard | None:
     """Return the open question of a checkpoint, or of the first of its seeds."""
-    for one in guards:
-        is_open = one.name == TRAINED_ROWS_FIT and one.passed is None
-        if is_open and entry_of(series_of(one.checkpoint)) == name:
-            return one
+    for guard in guards:
+        is_open = guard.name == TRAINED_ROWS_FIT and guard.passed is None
+        if is_open and entry_of(series_of(guard.checkpoint)) == name:
+            return guard
     return None
 
 
@@ -169,34 +183,51 @@ def training_of(name: str) -> str:
 
 
 def _changes(
-    table: TokenTable, base: TokenTable | None, manifest: Manifest
+    table: TokenTable, base_table: TokenTable | None, manifest: Manifest
 ) -> pd.DataFrame:
     """Return tokens and change of NLL of each part of each row: :data:`COLUMNS`."""
-    records = list[tuple[Any, ...]]()
+    records = list[dict[str, Any]]()
     for row in manifest.examples:
         if row.id not in table:
             continue
         rows = table.rows(row.id)
         position = table.position[rows]  # (tokens,)
         nll = table.columns["nll"][rows].astype(np.float64)  # (tokens,), nats
-        if base is not None and row.id in base:
-            of_base = base.columns["nll"][base.rows(row.id)].astype(np.float64)
-        else:
-            of_base = row.unll[position] / 1e6  # from micro-nats
-        change = nll - of_base
+        change = nll - _base_nll(row, base_table, position)  # (tokens,), nats
 
-        is_trained = row.split == "train"
-        in_response = position >= row.response_token
+        in_response = position >= row.response_token  # (tokens,), bool
         masks = {"row": np.ones(len(position), dtype=bool), "response": in_response}
-        for part, mask in masks.items():
-            if mask.any():
-                facts = (part, is_trained, row.cluster, row.task)
-                records.append((*facts, mask.sum(), change[mask].sum()))
-    kinds = {"trained": bool, "n_tokens": float, "change": float}
-    return pd.DataFrame(records, columns=[*COLUMNS]).astype(kinds)
+        for part_name, is_inside in masks.items():
+            if not is_inside.any():
+                continue
+            record = {
+                "part": part_name,
+                "trained": row.split == "train",
+                "cluster": row.cluster,
+                "task": row.task,
+                "n_tokens": is_inside.sum(),
+                "change": change[is_inside].sum(),
+            }
+            records.append(record)
+    frame = pd.DataFrame(records, columns=[*COLUMNS])
+    return frame.astype({"trained": bool, "n_tokens": float, "change": float})
+
+
+def _base_nll(
+    row: ManifestExample, base_table: TokenTable | None, position: np.ndarray
+) -> np.ndarray:
+    """Return the NLL of a row by the base, ``(tokens,)``, nats.
+
+    ``position`` has the places of the scored tokens, of the same shape.
+    """
+    if base_table is not None and row.id in base_table:
+        rows = base_table.rows(row.id)
+        return np.asarray(base_table.columns["nll"][rows], np.float64)
+    return np.asarray(row.unll[position] / MICRO_NATS)
 
 
 def _change_of(checkpoint: str, rows: Memory, *, trained: bool) -> Row:
+    """Return the change of NLL of one side's rows, nats per token."""
     side = rows.trained if trained else rows.held_out
     return Row.of_estimate(
         side, audit="setup", checkpoint=checkpoint, metric="row", unit="nats"
