@@ -133,6 +133,13 @@ def _no_checkpoint(path: Path, formats: Formats) -> CheckpointError:
         what = "is a run of spark-train that has not finished a stage"
         fix = f"give the same `spark-train run -o {shown(str(path))}` again: it goes on"
         return CheckpointError(what, fix=fix)
+    has_weights = weight_files.weights_of(path, weight_files.ADAPTER_FILES) is not None
+    if "peft-adapter" in formats and not has_weights:
+        what = "holds full weights, and an adapter_config.json without its weights"
+        fix = f"write {path.name}@full if the adapter's tensors are in the full "
+        fix += "weights (as accelerate saves a PEFT model), or copy "
+        fix += "adapter_model.safetensors there"
+        return CheckpointError(what, fix=fix)
     if formats.keys() & {"peft-adapter", "mlx-adapter"}:
         what = "holds full weights and an adapter: which of them is meant?"
         fix = f"write {path.name}@full for the weights as they are (torchtune's are "

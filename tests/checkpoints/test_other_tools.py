@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_files import written
-from refusals import change, edited, inspected, opened, problem_of, refused, said
+from refusals import (
+    change,
+    edited,
+    inspected,
+    opened,
+    problem_of,
+    reference_of,
+    refused,
+    said,
+)
 from safetensors.torch import load_file, save_file
 from tiny_models import make_model, make_tokenizer, save_model
 
@@ -91,6 +100,22 @@ def test_accelerate_saves_a_state_without_configuration(
     # A second model that was prepared beside it.
     shutil.copy(next(tmp_path.glob("*.safetensors")), tmp_path / "model_1.safetensors")
     refused(tmp_path, "holds weights of several models", base=tiny_base)
+
+
+def test_accelerate_saves_a_peft_model_with_its_base(tiny_base, make_adapter, tmp_path):
+    adapter = make_adapter(tmp_path / "adapter")
+    model = reference_of(tiny_base, adapter)
+    state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    folder = tmp_path / "state"
+    folder.mkdir()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    refused(folder, "give --lora-alpha, or put adapter_config.json", base=tiny_base)
+    loaded = opened(folder, base=tiny_base, lora_alpha=8.0)
+    assert torch.equal(said(loaded), said(model))
+    shutil.copy(adapter / "adapter_config.json", folder)
+    refused(folder, "write state@full if the adapter's tensors are", base=tiny_base)
+    loaded = opened(f"{folder}@full", base=tiny_base)
+    assert torch.equal(said(loaded), said(model))
 
 
 def test_full_weights_and_an_adapter_in_one_folder_are_selected_by_name(
