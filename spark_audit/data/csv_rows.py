@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -20,6 +21,8 @@ from spark_audit.errors import InputError
 from spark_audit.json_values import Row
 
 SEPARATORS = ",;\t|"
+_MARKDOWN_RULE = re.compile(r"\s*(?::?-+:?)?\s*")
+"""A cell of the line below the names of a Markdown table."""
 ENCODING_FIX = "save as UTF-8, or give --encoding, such as cp1252"
 
 
@@ -69,17 +72,26 @@ def csv_rows(
             for cells in reader:
                 number = n_before + reader.line_num
                 place = f"{path}:{number}"
-                if not cells:
+                is_blank = len(cells) == 1 < len(names) and not cells[0].strip()
+                if not cells or is_blank:
                     blank_lines.add(place)
                     continue
+                if separator == "|" and all(map(_MARKDOWN_RULE.fullmatch, cells)):
+                    what, fix = "is a table of Markdown", "save it as CSV"
+                    raise InputError(what, where=place, fix=fix)
                 blank_lines.end_at_row()
                 yield place, columns.row(cells, place)
             columns.tell(path, note)
             blank_lines.tell()
-        except (csv.Error, UnicodeDecodeError) as error:
-            what = "is not UTF-8, or not CSV: check its quotes"
+        except UnicodeDecodeError as error:
             where = f"{path}, behind line {number}"
-            raise InputError(what, where=where, fix=ENCODING_FIX) from error
+            raise InputError("is not UTF-8", where=where, fix=ENCODING_FIX) from error
+        except csv.Error as error:
+            where = f"{path}, behind line {number}"
+            fix = "close every quote, and double one that is text"
+            raise InputError("has a quote that is not CSV", where=where, fix=fix) from (
+                error
+            )
 
 
 def _first_line(lines: Iterator[str]) -> tuple[str, str, int]:

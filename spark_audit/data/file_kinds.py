@@ -34,6 +34,7 @@ KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", CONVERT_DATA),
     (b"\x93NUMPY", "a NumPy array", CONVERT_DATA),
     (b"Obj\x01", "an Avro file", CONVERT_DATA),
+    (b"ORC", "an ORC file", CONVERT_DATA),
     (LFS_POINTER, "a pointer of Git LFS", LFS_PULL),
 )
 """First bytes, what such a file is, and what to do with it."""

@@ -463,7 +463,8 @@ def _text(row: Row, column: str) -> str | None:
         return value
     if isinstance(value, int):
         return str(value)
-    raise bad_field(column, "is not text")
+    fix = "make the column one of text, numbers or truth values"
+    raise bad_field(column, "is not text", fix=fix)
 
 
 def _name(row: Row, column: str | None) -> str:

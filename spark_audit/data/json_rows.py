@@ -211,9 +211,13 @@ def _is_json_lines(path: Path, encoding: str | None) -> bool:
         return False
     try:
         value = json.loads(first)
-    except (ValueError, RecursionError):
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and error.doc.startswith("{", error.pos):
+            return False  # objects one behind the other in a line
         # Lone CR between objects is white space of JSON.
         return not (_is_indented(first) or _CR_BETWEEN_ROWS.search(first))
+    except (ValueError, RecursionError):
+        return not _is_indented(first)
     if any(line.strip() for _, line in lines):
         return True
     return not isinstance(value, dict) or _layout_of(value) == "row"

@@ -56,6 +56,11 @@ FILES = {
     "trailing-rows.csv": TABLE.to_csv(index=False)
     .replace("good\n", "good,\n")
     .encode(),
+    "blanks-between.csv": TABLE.to_csv(index=False)
+    .replace("good\n", "good\n  \n")
+    .encode(),
+    "together.jsonl": LINES.replace("}\n", "}").encode(),
+    "together.json": LINES.replace("}\n", "} ").encode(),
     "quoted-sep.csv": b'"sep=;"\r\n' + TABLE.to_csv(index=False, sep=";").encode(),
     "names.csv": TABLE.rename(columns=str.title).to_csv(index=False).encode(),
     "names.jsonl": LINES.replace("text", "TEXT").encode(),
@@ -168,6 +173,11 @@ RECORDS = json.dumps(TABLE.to_dict(orient="records"))
             f"# of July\n{TABLE.to_csv(index=False)}",
             "remove what stands before",
         ),
+        ("x.csv", "| text | label |\n|---|:-:|\n| a | b |\n", "save it as CSV"),
+        ("x.csv", 'text,label\n"a \\"b\\" c",x\n', "double one that is text"),
+        ("x.csv", 'text,label\n"a,x\nb,y\n', "close every quote"),
+        ("x.orc", "ORC" + "0" * 99, "convert it"),
+        ("x.jsonl", '{"text": ["a"], "label": "b"}\n', "make the column one of text"),
         ("x.jsonl", '{"text": "' + "a" * (1 << 24) + '"}\n', "divide its text"),
     ],
 )

@@ -466,9 +466,12 @@ def test_bad_rows(tmp_path, row, message):
     [
         (b"", "SOURCE: holds no rows"),
         (b"text,label\na,b,c\n", "SOURCE:2: has 3 cells where the first line has 2"),
-        (b"text,label\na\xff,b\n", "SOURCE, behind line 1: is not UTF-8, or not CSV"),
+        (b"text,label\na\xff,b\n", "SOURCE, behind line 1: is not UTF-8; save as"),
         (b"text,text\na,b\n", "SOURCE:1: the first line is empty, or does not name"),
-        (b'text,label\n"Rates,b\n', "SOURCE, behind line 1: is not UTF-8, or not CSV"),
+        (
+            b'text,label\n"Rates,b\n',
+            "SOURCE, behind line 1: has a quote that is not CSV",
+        ),
         (b"text,label\n", "SOURCE: holds no rows"),
         (b"[]", "SOURCE: holds no rows"),
         (b"[1]", "SOURCE, row 1: is not an object"),
