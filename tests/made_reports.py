@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_audit.report.audit_report import AuditReport
+from spark_audit.report.figures_line import with_figures
 from spark_audit.results import (
     CheckpointFacts,
     Contrast,
@@ -44,7 +45,7 @@ def made_report(*names: str, **columns: Any) -> AuditReport:
         "contrasts": [],
         "guards": [],
     }
-    return AuditReport.model_validate({**given, **columns})
+    return with_figures(AuditReport.model_validate({**given, **columns}))
 
 
 def figure(name: str, place: str, value: float | None = 0.25, **columns: Any) -> Any:

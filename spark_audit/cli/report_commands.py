@@ -467,20 +467,24 @@ def persons(
 def _tell_sheet(
     told: dict[str, list[dict[str, Any]]], place: str, share: float
 ) -> None:
+    """Print what each checkpoint shows of each person, and what changed."""
+    from spark_audit.report.person_sentences import (
+        change_sentence,
+        person_sentences,
+        rows_of_person,
+    )
+
     for key in dict.fromkeys(one["id"] for one in told["persons"]):
         own = [one for one in told["persons"] if one["id"] == key]
-        tell(f"# {render('persons.rows', **own[0])}\n")
+        tell(f"# {rows_of_person(own[0])}\n")
         for one in own:
-            words = [render(f"persons.{one['state']}", **one, share=share)]
-            if one["trained"] or one["asked"]:
-                words.append(render("persons.back", **one))
             lead = f"{place.format(**one)}**{one['checkpoint']}**"
-            tell(f"- {lead} {' '.join(words)}")
+            tell(f"- {lead} {' '.join(person_sentences(one, share=share))}")
             for text in one["texts"]:
                 tell(f"  - {text}")
         moved = [one for one in told.get("changes", ()) if one["id"] == key]
         for one in moved:
-            tell(f"- {render('persons.' + one['change'], **one)}")
+            tell(f"- {change_sentence(one)}")
         if "changes" in told and not moved:
             tell(f"- {render('persons.no_pair')}")
         tell("")

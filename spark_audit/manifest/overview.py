@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +27,9 @@ The reference says nothing about how checkpoints will spread, so this is an assu
 TOO_SHORT = "no eligible window of its length"
 LOW_MATCHED_SHARE = 0.5
 """A type with a smaller matched share is named first, with the reason."""
+
+MAX_TYPES_SUMMED_UP = 3
+"""Types with a small matched share that the first sentence names."""
 
 
 @dataclass(frozen=True)
@@ -139,18 +142,11 @@ def _summary(
         row for row in types if row["with control"] < LOW_MATCHED_SHARE * row["trained"]
     ]
     few.sort(key=lambda row: row["with control"] - row["trained"])
-    counted = {n: sum(row[n] for row in types) for n in ("trained", "with control")}
-    yield render(
-        "overview.trained" if types else "overview.no_identifier",
-        name=manifest.name,
-        membership=all(manifest.membership.model_dump().values()),
-        few=bool(few),
-        rows=few[:3] or [{"type": "", **counted}],
-    )
+    yield _shares_with_control(manifest, types, few)
     if types and not any(row["held out"] for row in judged):
         yield render("overview.no_held_out")
     for row in types:
-        yield render("overview.type", row=row, effect=row["smallest effect, nats"])
+        yield _type_in_words(row)
     if types:
         yield render("overview.legend")
     lost = [one for one in spans if one.trained and not one.matched]
@@ -163,6 +159,61 @@ def _summary(
     out = sum(held_out.values())
     said = "canaries" if held_out else "no_canaries"
     yield render(f"overview.{said}", planted=len(held_out) - out, held_out=out)
+
+
+def _shares_with_control(
+    manifest: Manifest, types: Sequence[Record], few: Sequence[Record]
+) -> str:
+    """Return how many trained identifiers have a control, or that there are none.
+
+    Parameters
+    ----------
+    types, few
+        Records of the types of trained identifiers, and of those of which few have a
+        control.
+    """
+    if not types:
+        has_rows = all(manifest.membership.model_dump().values())
+        key = "no_identifier_but_rows" if has_rows else "no_identifier"
+        return render(f"overview.{key}", name=manifest.name)
+
+    if few:
+        shares = [_share("overview.share", row) for row in few[:MAX_TYPES_SUMMED_UP]]
+        return render("overview.trained_few", name=manifest.name, shares=shares)
+
+    counts = {n: sum(row[n] for row in types) for n in ("trained", "with control")}
+    share = _share("overview.share_of_all", {"type": "", **counts})
+    return render("overview.trained", name=manifest.name, shares=[share])
+
+
+def _share(key: str, row: Record) -> str:
+    """Return how many trained identifiers of a type have a control, and which share."""
+    return render(
+        key,
+        type=row["type"],
+        trained=row["trained"],
+        matched=row["with control"],
+        percent=_percent_with_control(row),
+    )
+
+
+def _percent_with_control(row: Record) -> int:
+    """Return the share of trained identifiers with a control, in per cent."""
+    return round(100 * row["with control"] / row["trained"])
+
+
+def _type_in_words(row: Record) -> str:
+    """Return the sizes of a type of identifiers, and the smallest effect to be seen."""
+    effect = row["smallest effect, nats"]
+    return render(
+        "overview.type" if effect else "overview.type_too_few",
+        type=row["type"],
+        trained=row["trained"],
+        held_out=row["held out"],
+        matched=row["with control"],
+        percent=_percent_with_control(row),
+        effect=effect,
+    )
 
 
 def _verdict(manifest: Manifest, judged: list[Record]) -> str:

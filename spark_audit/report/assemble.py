@@ -12,6 +12,7 @@ from spark_audit.audits.trained_rows import without_answered
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
 from spark_audit.report.audit_report import AuditReport
+from spark_audit.report.figures_line import with_figures
 from spark_audit.report.standings import untested
 from spark_audit.report.void_rows import with_states
 from spark_audit.results import (
@@ -107,7 +108,7 @@ def assemble(
         evidence=dict(evidence or {}),
         timing=dict(timing or {}),
     )
-    return AuditReport.of(with_states(report))
+    return AuditReport.of(with_figures(with_states(report)))
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:

@@ -18,7 +18,21 @@ from spark_audit.report.standings import (
 )
 from spark_audit.results import Finding, Report, Row
 from spark_audit.results.findings import Fact
-from spark_audit.sentences import capitalised, knows, optional, render, translated
+from spark_audit.sentences import (
+    capitalised,
+    knows,
+    number,
+    optional,
+    render,
+    translated,
+)
+from spark_audit.sentences.renderer import effect
+
+UNITS_IN_WORDS = ("nats", "bits")
+"""Units whose effects are said in words first, and as a number in brackets."""
+
+MAX_NAMES_OF_EFFECT = 3
+"""Checkpoints that are named with their smallest effect; more are counted."""
 
 
 class AttackSummary(TypedDict):
@@ -197,18 +211,50 @@ def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
             units = filter(None, (found[name].unit for name in own))
             unit = next(units, about(audit).unit)
             mdes = {k: v for k, v in mdes.items() if found[k].unit in ("", unit)}
-            ends = sorted({min(mdes.values()), max(mdes.values())})
-            return render(
-                "dossier.least",
-                ends=ends,
-                unit=unit,
-                names=[*mdes],
-                count=len(each),
-                lacking=[name for name in found if name not in mdes],
-            )
+            lacking = [name for name in found if name not in mdes]
+            return _least_in_words(mdes, unit, n_checkpoints=len(each), lacking=lacking)
         if never := next((one.why for one in found.values() if one.why), ""):
             return render("dossier.never", why=never)
     return ""
+
+
+def _least_in_words(
+    mde_by_name: Mapping[str, float],
+    unit: str,
+    *,
+    n_checkpoints: int,
+    lacking: Sequence[str],
+) -> str:
+    """Return the smallest detectable effects, and of which checkpoints they are.
+
+    Parameters
+    ----------
+    n_checkpoints
+        All checkpoints that the attack was tried on.
+    lacking
+        Checkpoints for which no smallest effect can be stated.
+    """
+    least, most = min(mde_by_name.values()), max(mde_by_name.values())
+    least_effect, text = (effect(end, unit, brief=True) for end in (least, most))
+    if least_effect != text:
+        text = render("dossier.between", least=least_effect, most=text)
+
+    if unit in UNITS_IN_WORDS:
+        low, size = number(least, 2), number(most, 2)
+        if low != size:
+            size = render("word.from_to", low=low, high=size)
+        in_unit = render("dossier.of_unit", size=size, unit=unit)
+        text = render("states.with_remark", text=text, remark=in_unit)
+
+    count = len(mde_by_name)
+    if count < n_checkpoints and count > MAX_NAMES_OF_EFFECT:
+        text = render("dossier.in_count", least=text, count=count, all=n_checkpoints)
+    elif count < n_checkpoints:
+        text = render("dossier.in_checkpoints", least=text, names=[*mde_by_name])
+
+    if lacking:
+        text = render("dossier.none_for", least=text, names=lacking)
+    return text
 
 
 def attack_table(tried: Sequence[AttackSummary]) -> ReportTable:

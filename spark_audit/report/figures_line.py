@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from spark_audit.audits import about
 from spark_audit.report.cells import limited
 from spark_audit.report.matrix import effect_size, effect_text, limit_text
-from spark_audit.results import Finding
+from spark_audit.results import Finding, Report
 from spark_audit.sentences import optional, render
 from spark_audit.sentences.renderer import probability, unit_name
 
 SEPARATOR = " · "
+
+ReportT = TypeVar("ReportT", bound=Report)
+
+
+def with_figures(report: ReportT) -> ReportT:
+    """Return a report whose findings have the line of their figures as they stand.
+
+    What a line said before is not looked at: the figures may have been corrected,
+    voided or rounded since, and a file may come from somebody else.
+    """
+    findings = []
+    for finding in report.findings:
+        line = figures_line(finding)
+        if finding.figures != line:
+            finding = finding.model_copy(update={"figures": line})
+        findings.append(finding)
+    return report.model_copy(update={"findings": findings})
 
 
 def figures_line(finding: Finding) -> str:

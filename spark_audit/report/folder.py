@@ -32,6 +32,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.previous import keeping_previous
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing, figure_files
+from spark_audit.report.figures_line import with_figures
 from spark_audit.report.writers import latex, markdown, pages, table_files
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report
@@ -130,10 +131,11 @@ def read_report(folder: str | Path) -> Report:
     try:
         _ = [finding.sentence for finding in report.findings]
         _ = [guard.detail for guard in report.guards]
+        # Its lines of figures may say something else than its figures.
+        return with_figures(report)
     except Exception as error:  # whatever a template does with unfit facts
         what = "a finding or guard has no sentence of its facts"
         raise InputError(what, where=str(path), fix=again) from error
-    return report
 
 
 def write_report(
@@ -144,27 +146,33 @@ def write_report(
     manifest: Manifest | None = None,
     show_text: bool = False,
 ) -> list[Path]:
-    """Write a report in the given formats (default: all that are not only on request).
+    """Write a report into its folder, and return the files that were written.
 
-    All but ``report.json`` hold it as it can be shared, pages with words too: else the
-    two would differ, and what is copied from one would undo the other.
+    ``report.json`` holds the exact figures. All other files hold the report as it can
+    be shared, pages with words too: figures of two files could otherwise be compared to
+    undo the rounding.
 
-    The ``report.json`` in the folder names what was written beside it. Of what the one
-    before named, that goes which would contradict the new one: all that was not written
-    again, or, of a report that is only rendered again, that of the formats given.
+    ``report.json`` names the files next to it. Files that the previous report names and
+    that would contradict the new one are deleted: all that were not written again, or,
+    of a report that is only rendered again, those of the given formats.
 
     Parameters
     ----------
+    formats
+        Default: all formats that are not written on request only.
     manifest
         For the words of examples, in formats that show some.
+    show_text
+        Whether those words may show identifiers.
 
     Raises
     ------
     InputError
-        If a format is unknown, or a folder in it is a link out of it;
-        then nothing is written.
+        If a format is unknown, or a folder inside is a link to a place outside. Nothing
+        is written then.
     """
     check_formats(formats)
+    report = with_figures(report)
     shared = disclosed(report)
     before = _before(folder)
     written_before = {"report.json"}
@@ -175,8 +183,8 @@ def write_report(
     drawn = cache(partial(drawing.drawings, shared))
     how = WriterInput(drawn, manifest, show_text)
 
-    def run(name: str, told: Report) -> list[Path]:
-        files = [*WRITERS[name](told, folder, how)]
+    def write_format(name: str, content: Report) -> list[Path]:
+        files = [*WRITERS[name](content, folder, how)]
         if before is None:
             return write_files(files, folder)
         # A file that the report before does not name is the user's.
@@ -187,17 +195,21 @@ def write_report(
             return write_files(files, folder)
 
     usual = [name for name in WRITERS if name not in FORMATS_ON_REQUEST]
-    asked = dict.fromkeys(formats or usual)
-    made = {name: run(name, shared) for name in asked if name != "json"}
-    written = [path for paths in made.values() for path in paths]
-    now = report if "json" in asked else before
-    if now is not None:
-        now = _settled(folder, before, now, made)
-        # With report.json the folder is finished: it is written last.
-        if "json" in asked:
-            written += run("json", now)
-        elif now != before:
-            run("json", now)
+    requested = dict.fromkeys(formats or usual)
+    written_by_format = {
+        name: write_format(name, shared) for name in requested if name != "json"
+    }
+    written = [path for paths in written_by_format.values() for path in paths]
+
+    now = report if "json" in requested else before
+    if now is None:
+        return written
+    now = _settled(folder, before, now, written_by_format)
+    # With report.json the folder is finished: it is written last.
+    if "json" in requested:
+        written += write_format("json", now)
+    elif now != before:
+        write_format("json", now)
     return written
 
 
@@ -224,34 +236,42 @@ def _before(folder: Path) -> Report | None:
 
 
 def _settled(
-    folder: Path, before: Report | None, now: Report, made: Mapping[str, Sequence[Path]]
+    folder: Path,
+    before: Report | None,
+    now: Report,
+    written_by_format: Mapping[str, Sequence[Path]],
 ) -> Report:
-    """The report with the names of what stands beside it; what contradicts it goes.
+    """Delete files that contradict a report; return it with the names of the others.
 
-    Nothing but what the report before names is deleted: other files are the user's.
-
-    Parameters
-    ----------
-    made
-        The files of each format that was written.
+    Only files that the previous report names are deleted: others are the user's.
     """
-    old = {} if before is None else before.files
-    # Formats that were not written stay where the report is the one that they tell of.
-    same = before is not None and now.model_copy(update={"files": old}) == before
-    # Those of a writer that there is no more go: nothing would render them again.
-    files = {k: v for k, v in old.items() if k in (SCORES_FOLDER, *WRITERS)}
-    if not same:
+    files_before = {} if before is None else before.files
+    is_same = (
+        before is not None and now.model_copy(update={"files": files_before}) == before
+    )
+    if is_same:
+        # Files of a format that no longer exists go: nothing would write them again.
+        files = {
+            name: names
+            for name, names in files_before.items()
+            if name in (SCORES_FOLDER, *WRITERS)
+        }
+    else:
         files = {SCORES_FOLDER: now.files.get(SCORES_FOLDER, [])}
-    for kind, paths in made.items():
-        files[kind] = sorted(path.relative_to(folder).as_posix() for path in paths)
-    for name in set(chain(*old.values())).difference(*files.values()):
+    for name, paths in written_by_format.items():
+        files[name] = sorted(path.relative_to(folder).as_posix() for path in paths)
+
+    kept = set(chain(*files.values()))
+    for name in set(chain(*files_before.values())) - kept:
         with suppress(OSError):
             (folder / name).unlink()
-    told = {}
-    for kind, names in sorted(files.items()):
-        if there := [name for name in names if os.path.lexists(folder / name)]:
-            told[kind] = there
-    return now.model_copy(update={"files": told})
+
+    existing = {}
+    for name, names in sorted(files.items()):
+        existing_names = [one for one in names if os.path.lexists(folder / one)]
+        if existing_names:
+            existing[name] = existing_names
+    return now.model_copy(update={"files": existing})
 
 
 def check_formats(formats: Sequence[str]) -> None:

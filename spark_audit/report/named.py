@@ -54,19 +54,25 @@ class Named:
     why: str = ""
 
     def summary(self, share: float) -> str:
-        """How many are named, in a sentence; with none, how many it would take."""
-        return render(
+        """Return how many are named; with none, how many it would take."""
+        if self.why:
+            return render("named.none", checkpoint=self.checkpoint, why=self.why)
+
+        n_named = int(self.rows["named"].sum())
+        summary = render(
             "named.summary",
             checkpoint=self.checkpoint,
-            why=self.why,
             share=share,
-            rows=int(self.rows["named"].sum()),
+            rows=n_named,
             of=len(self.rows),
             groups=int(self.groups["named"].sum()),
             of_groups=len(self.groups),
-            held_out=self.held_out,
-            fewest=math.ceil(len(self.rows) / (share * (self.held_out + 1))),
         )
+        if n_named:
+            return summary
+        fewest = math.ceil(len(self.rows) / (share * (self.held_out + 1)))
+        needed = render("named.fewest", held_out=self.held_out, fewest=fewest)
+        return f"{summary} {needed}"
 
 
 def evidence_of(report: Report, folder: Path, audit: str = "") -> Evidence:

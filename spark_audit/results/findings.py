@@ -199,6 +199,10 @@ class Finding(Rendered, Figure):
     others that of their contrast."""
     tests: Count = 0
     """Primary tests of the report that p is corrected over."""
+    figures: Text = ""
+    """Its figures in one line, for readers, as they stand here: estimate and interval,
+    the value without a leak, p, sizes, and what could still be there. It is worked out
+    again whenever a report is read."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -222,9 +226,10 @@ class Finding(Rendered, Figure):
         key = f"{self.says}.subject"
         return self._rendered(key) if sentences.knows(key) else self.checkpoint
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
-        """What is so, without subject, figures and remarks."""
+        """What is so, in one sentence without subject, figures and remarks."""
         says = f"{self.says}.withdrawn" if self.withdrawn else self.says
         text = self._rendered(says)
         return f"{self._rendered('void')} {text}" if self.voided_by else text

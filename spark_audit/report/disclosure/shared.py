@@ -12,6 +12,8 @@ are withheld.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_audit.report.disclosure.digests import manifest_facts
 from spark_audit.report.disclosure.findings import (
     figure_place,
@@ -23,52 +25,68 @@ from spark_audit.report.disclosure.places import (
     shareable,
     shareable_settings,
 )
-from spark_audit.report.disclosure.rows import row_key, shown_row, withheld_rows
+from spark_audit.report.disclosure.rows import (
+    RowKey,
+    row_key,
+    shown_row,
+    withheld_rows,
+)
 from spark_audit.report.disclosure.tables import shown_table
-from spark_audit.results import Report, grouped
+from spark_audit.report.figures_line import with_figures
+from spark_audit.results import CheckpointFacts, Guard, Report, Row, grouped
 
 
 def disclosed(report: Report) -> Report:
-    """The report as every file holds it that is not for its owner only."""
+    """Return the report as every file holds it that is not for its owner only."""
     rows = (*report.results, *report.contrasts)
-    hidden = withheld_rows(rows)
-    shown = {row_key(row): shown_row(row, hidden.get(id(row))) for row in rows}
-    by_place = grouped(rows, figure_place)
-    clusters = report.manifest.n_clusters
-    checkpoints, guards = [], []
-    for one in report.checkpoints:
-        # Files are named, not the folders on somebody's machine.
-        shown_names = {
-            "source": shareable(one.source),
-            "base": one.base and shareable(one.base),
-            "notes": [shareable(note) for note in one.notes],
-        }
-        checkpoints.append(one.model_copy(update=shown_names))
-    for guard in report.guards:
-        facts = {
-            name: shown_named_fact(name, fact, shown, clusters)
-            for name, fact in guard.facts.items()
-        }
-        guards.append(guard.model_copy(update={"facts": facts}))
-    return report.model_copy(
+    withheld = withheld_rows(rows)
+    shown = {row_key(row): shown_row(row, withheld.get(id(row))) for row in rows}
+    rows_by_place = grouped(rows, figure_place)
+
+    findings = [
+        shown_finding(finding, report, shown, rows_by_place)
+        for finding in report.findings
+    ]
+    tables = {
+        name: shown_table(name, records, report)
+        for name, records in report.tables.items()
+    }
+    shared = report.model_copy(
         update={
             "command": list(command_line(report.command)),
             "manifest": manifest_facts(report.manifest),
-            "checkpoints": checkpoints,
+            "checkpoints": [_shown_checkpoint(one) for one in report.checkpoints],
             "settings": shareable_settings(report.settings),
             "results": [shown[row_key(row)] for row in report.results],
             "contrasts": [shown[row_key(row)] for row in report.contrasts],
-            "findings": [
-                shown_finding(one, report, shown, by_place) for one in report.findings
-            ],
-            "guards": guards,
-            "caveats": [shareable(one) for one in report.caveats],
-            "tables": {
-                name: shown_table(name, records, report)
-                for name, records in report.tables.items()
-            },
+            "findings": findings,
+            "guards": [_shown_guard(guard, report, shown) for guard in report.guards],
+            "caveats": [shareable(caveat) for caveat in report.caveats],
+            "tables": tables,
         }
     )
+    # The lines of figures follow from the findings as they are shared.
+    return with_figures(shared)
+
+
+def _shown_checkpoint(checkpoint: CheckpointFacts) -> CheckpointFacts:
+    """Return a checkpoint whose files are named, not the folders that they lie in."""
+    names = {
+        "source": shareable(checkpoint.source),
+        "base": checkpoint.base and shareable(checkpoint.base),
+        "notes": [shareable(note) for note in checkpoint.notes],
+    }
+    return checkpoint.model_copy(update=names)
+
+
+def _shown_guard(guard: Guard, report: Report, shown: Mapping[RowKey, Row]) -> Guard:
+    """Return a guard whose facts are rounded or withheld as the rows are."""
+    n_clusters = report.manifest.n_clusters
+    facts = {
+        name: shown_named_fact(name, fact, shown, n_clusters)
+        for name, fact in guard.facts.items()
+    }
+    return guard.model_copy(update={"facts": facts})
 
 
 def rounded_for_owner(report: Report) -> Report:
@@ -77,8 +95,8 @@ def rounded_for_owner(report: Report) -> Report:
     Who has ``report.json`` may see every figure; rounded ones are those of the pages.
     """
     shared = disclosed(report)
-    parts = {}
+    lists = {}
     for name in ("results", "contrasts", "findings", "guards"):
         pairs = zip(getattr(report, name), getattr(shared, name), strict=True)
-        parts[name] = [own if told.withheld else told for own, told in pairs]
-    return shared.model_copy(update=parts)
+        lists[name] = [exact if shown.withheld else shown for exact, shown in pairs]
+    return with_figures(shared.model_copy(update=lists))

@@ -137,18 +137,21 @@ def _verdicts(
 
 
 def judged(found: Sequence[RuleOutcome]) -> list[str]:
-    """One line per rule: how many checkpoints it judged, and which it left out."""
+    """Return a line per rule: how many checkpoints it judged, and which it left out."""
     lines = []
-    for rule, own in grouped(found, attrgetter("rule")).items():
-        mine = [one for one in own if one.checkpoint != NO_CHECKPOINT]
-        skipped = [one for one in mine if one.state == "left_out"]
-        why = grouped(skipped, attrgetter("detail")).items()
-        out = {reason: [one.checkpoint for one in of] for reason, of in why}
-        counted = len(mine) - len(skipped)
-        line = render(
-            "gate.judged", rule=rule, judged=counted, all=len(mine), left_out=out
-        )
-        lines.append(line)
+    for rule, outcomes in grouped(found, attrgetter("rule")).items():
+        of_checkpoints = [
+            outcome for outcome in outcomes if outcome.checkpoint != NO_CHECKPOINT
+        ]
+        left_out = [one for one in of_checkpoints if one.state == "left_out"]
+        n_judged = len(of_checkpoints) - len(left_out)
+        parts = [
+            render("gate.judged", rule=rule, judged=n_judged, all=len(of_checkpoints))
+        ]
+        for reason, skipped in grouped(left_out, attrgetter("detail")).items():
+            names = [one.checkpoint for one in skipped]
+            parts.append(render("gate.left_out", names=names, reason=reason))
+        lines.append("; ".join(parts))
     return lines
 
 
@@ -248,7 +251,10 @@ def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
         return "missing", render("gate.partial")
     if not pairs:
         audits = dict.fromkeys(row.audit for row in report.results)
-        return "missing", render("gate.unmeasured", audit=rule.audit, audits=audits)
+        if rule.audit in audits:
+            return "missing", render("gate.unmeasured")
+        why = render("gate.unmeasured_audit", audit=rule.audit, audits=audits)
+        return "missing", why
     for row, _ in pairs:
         if row.status != "ok":
             told = (row.status.replace("_", " "), row.note)
@@ -280,7 +286,8 @@ def _moved(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
             states["tripped"].append(words)
         elif high >= rule.bound and (row.mde is None or row.mde > rule.bound):
             least = "" if row.mde is None else number(row.mde)
-            states["missing"].append(part + render("gate.power", least=least))
+            key = "gate.power_with_least" if least else "gate.power"
+            states["missing"].append(part + render(key, least=least))
         else:
             states["ok"].append(words)
     told = ((state, ", ".join(said)) for state, said in states.items() if said)

@@ -35,20 +35,43 @@ def gate_lines(found: Sequence[RuleOutcome]) -> list[str]:
 
 def verdict(found: Sequence[RuleOutcome]) -> str:
     """Return PASS or FAIL, and the first rule that decided, in one line."""
-    violations = [one for one in found if one.state == "tripped"]
-    missing = [one for one in found if one.state == "missing"]
-    is_judged = {one.checkpoint for one in found if one.state in ("ok", "missing")}
-    first = violations[0] if violations else None
-    text = render(
-        "gate.verdict",
-        first=first,
-        whom="" if first is None or first.checkpoint == NO_CHECKPOINT else first.whom,
-        more=len(violations) - 1,
-        rules=list(dict.fromkeys(one.rule for one in found)),
-        judged=len(is_judged - {NO_CHECKPOINT}),
-        missing=len(missing),
-    )
+    violations = [outcome for outcome in found if outcome.state == "tripped"]
+    text = _fail(violations) if violations else _pass(found)
+
+    n_missing = sum(outcome.state == "missing" for outcome in found)
+    if n_missing and not violations:
+        key = "gate.one_missing" if n_missing == 1 else "gate.missing"
+        text = render(key, verdict=text, count=n_missing)
     return visible(text)
+
+
+def _fail(violations: Sequence[RuleOutcome]) -> str:
+    """Return the first violation, and how many more there are."""
+    first = violations[0]
+    if first.checkpoint == NO_CHECKPOINT:
+        text = render("gate.fail_of_nobody", rule=first.rule)
+    else:
+        text = render("gate.fail", whom=first.whom, rule=first.rule)
+
+    n_more = len(violations) - 1
+    if n_more == 0:
+        return text
+    key = "gate.one_more" if n_more == 1 else "gate.more"
+    return render(key, verdict=text, count=n_more)
+
+
+def _pass(found: Sequence[RuleOutcome]) -> str:
+    """Return how many checkpoints keep the rules."""
+    judged_names = {
+        outcome.checkpoint for outcome in found if outcome.state in ("ok", "missing")
+    }
+    n_judged = len(judged_names - {NO_CHECKPOINT})
+    rules = list(dict.fromkeys(outcome.rule for outcome in found))
+
+    key = "gate.pass" if len(rules) == 1 else "gate.pass_all"
+    if n_judged == 1:
+        key = f"{key}_of_one"
+    return render(key, judged=n_judged, rule=rules[0], rules=len(rules))
 
 
 def _checkpoint_lines(findings: Sequence[RuleOutcome]) -> list[str]:

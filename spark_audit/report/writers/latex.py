@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
-from spark_audit import sentences
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.base import Audit, LatexColumn
 from spark_audit.report.cells import EMPTY_CELL, VOID, figure, is_shared, line_name
@@ -23,6 +22,7 @@ from spark_audit.report.tables import methods_of
 from spark_audit.report.writers.pages import environment
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row
+from spark_audit.sentences import optional, render
 
 INLINE = 4
 """Columns of figures up to which an interval stands beside its value, not below."""
@@ -44,7 +44,7 @@ def write_latex(report: Report, folder: Path, how: WriterInput) -> Iterator[File
     """``tables/*.tex``; no text of an example is ever in them."""
     tables = latex_tables(report)
     whole = environment().get_template("all.tex")
-    empty = sentences.render("latex.empty")
+    empty = render("latex.empty")
     tables["all"] = whole.render(names=[*tables], empty=empty)
     yield from (File(f"tables/{name}.tex", text) for name, text in tables.items())
 
@@ -106,7 +106,7 @@ def _table(name: str, report: Report, figures: Shown) -> str:
         if any(line in rows for rows in figures.values())
     ]
     states = _states(report, lines)
-    cells = {sentences.render("latex.state"): [states[line] for line in lines]}
+    cells = {render("latex.state"): [states[line] for line in lines]}
     is_void: dict[str, list[bool]] = {}
     for column, rows in figures.items():
         shown = [figure(rows[line]) if line in rows else EMPTY_CELL for line in lines]
@@ -124,8 +124,9 @@ def _table(name: str, report: Report, figures: Shown) -> str:
     )
     paper = report.settings.get("preset") == "paper"
     # An audit of another package may have no words for its table.
-    key = f"latex.{name}"
-    caption = sentences.render(key, each=paper) if sentences.knows(key) else name
+    caption = optional(f"latex.{name}") or name
+    if paper:
+        caption = optional(f"latex.{name}_paper") or caption
     shape = f"@{{}}ll{'c' * len(figures)}@{{}}"
     tabular = style.to_latex(hrules=True, column_format=shape).strip()
     below = pd.DataFrame(_notes(report, figures)).style.hide(axis=0).hide(axis=1)
@@ -152,39 +153,81 @@ def _notes(report: Report, figures: Shown) -> list[str]:
     Each remark stands once, after the lines that it is on.
     """
     rows = [row for lines in figures.values() for row in lines.values()]
-    bounded = [row for row in rows if row.low is not None or row.high is not None]
     remarks: dict[str, dict[str, None]] = {}
     for row in rows:
         state = row.status.replace("_", " ").removeprefix("ok")
         if row.status == "void":
-            why = sentences.optional(f"check.{row.voided_by}") or row.voided_by
-            note = sentences.render("latex.void", guard=why)
+            why = optional(f"check.{row.voided_by}") or row.voided_by
+            note = render("latex.void", guard=why)
         elif state and not row.note.lower().startswith(state):
-            note = f"{state}: {row.note or sentences.render(f'latex.{row.status}')}"
+            note = f"{state}: {row.note or render(f'latex.{row.status}')}"
         else:  # some audits' notes begin with the word themselves
             note = row.note
         remarks.setdefault(note.rstrip("."), {})[line_name(row)] = None
     remarks.pop("", None)
-    notes = sentences.under(
-        "latex.note.",
-        partial=report.status == "partial",
-        levels=[f"{100 * v:g}%" for v in {row.level for row in bounded}],
+    return [
+        *_general_notes(report, figures, rows),
+        *(f"{', '.join(lines)}: {note}." for note, lines in remarks.items()),
+    ]
+
+
+def _general_notes(
+    report: Report, figures: Shown, rows: Sequence[Row]
+) -> Iterator[str]:
+    """Yield notes on the intervals, sizes and signs of a table, and failed guards."""
+    if report.status == "partial":
+        yield render("latex.note.partial")
+    over_seeds = any(row.over != "sources" for row in rows)
+    seeds = render("latex.note.seeds") if over_seeds else ""
+    yield f"{_interval_note(report, rows)} {seeds}".rstrip()
+    if sizes := _size_note(figures):
+        yield sizes
+
+    if any(column.header[-1] in "↑↓" for column in figures):
+        yield render("latex.note.arrows")
+    if len({frozenset(lines) for lines in figures.values()}) > 1:
+        yield render("latex.note.gaps")
+    if any(column.metric == "memory" for column in figures):
+        yield render("latex.note.memory")
+    if is_shared(report):
+        yield render("latex.note.rounded")
+    if any(row.status in VOID for row in rows):
+        yield render("latex.note.void")
+
+    failed = [
+        render("states.with_remark", text=guard, remark=", ".join(names))
+        if names
+        else guard
+        for guard, names in _failed(report).items()
+    ]
+    if failed:
+        yield render("latex.note.failed", guards=failed)
+
+
+def _interval_note(report: Report, rows: Sequence[Row]) -> str:
+    """Return of which level the intervals are, over what, and how they were made."""
+    bounded = [row for row in rows if row.low is not None or row.high is not None]
+    if not bounded:
+        return render("latex.note.no_interval")
+    return render(
+        "latex.note.intervals",
+        levels=[f"{100 * level:g}%" for level in {row.level for row in bounded}],
         unit=_independent_units(row.audit for row in rows),
         manifest=report.manifest.name,
         methods=sorted(methods_of(bounded)),
-        seeds=any(row.over != "sources" for row in rows),
-        sizes=_sizes(figures),
-        arrows=any(column.header[-1] in "↑↓" for column in figures),
-        memory=any(column.metric == "memory" for column in figures),
-        gaps=len({frozenset(lines) for lines in figures.values()}) > 1,
-        shared=is_shared(report),
-        failed=_failed(report),
-        void=any(row.status in VOID for row in rows),
     )
-    return [
-        *filter(None, notes),
-        *(f"{', '.join(lines)}: {note}." for note, lines in remarks.items()),
+
+
+def _size_note(figures: Shown) -> str:
+    """Return over how many the figures are, by column where columns differ."""
+    sizes = _sizes(figures)
+    if len(sizes) == 1:
+        return render("latex.note.size", size=next(iter(sizes)))
+    parts = [
+        render("latex.note.size_of_columns", size=size, headers=headers)
+        for size, headers in sizes.items()
     ]
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 def _independent_units(audits: Iterable[str]) -> str:

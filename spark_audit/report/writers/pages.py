@@ -42,6 +42,8 @@ from spark_audit.report.writers.page_tables import PageTable, page_table
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import OF_REPORT, Report, by_severity, grouped
 from spark_audit.sentences import DECIMALS, knows, render, under
+from spark_audit.sentences.renderer import figure as figure_in_words
+from spark_audit.sentences.renderer import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,9 +293,15 @@ def _figure(tried: standings.Tried) -> str:
     finding = tried.finding if tried.outcome != "void" else None
     if finding is None or finding.value is None:
         return ""
-    rate = not finding.unit and metric_of(finding.audit, finding.metric).rate
+    is_rate = not finding.unit and metric_of(finding.audit, finding.metric).rate
     digits = DECIMALS.get(finding.unit, 3)
-    return render("dossier.figure", finding=finding, rate=rate, digits=digits)
+    figure = percent(finding) if is_rate else figure_in_words(finding, digits)
+    if finding.unit == "points":
+        figure = render("dossier.of_unit", size=figure, unit=finding.unit)
+    if finding.null is None:
+        return figure
+    null = f"{finding.null:.3g}"
+    return render("dossier.figure_with_null", figure=figure, null=null)
 
 
 def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
@@ -311,7 +319,9 @@ def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
         )
     if kinds := report.tables.get("matching_by_type", []):
         counts = {k["type"]: k["matched"] + k["unmatched"] for k in kinds}
-        told["identifiers"] = render("dossier.identifiers_by_type", counts=counts)
+        told["identifiers"] = render(
+            "dossier.identifiers_by_type", count=sum(counts.values()), counts=counts
+        )
     told["matched"] = render(
         "dossier.matched_count", spans=facts.n_spans, clusters=facts.n_clusters
     )

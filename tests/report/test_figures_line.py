@@ -1,0 +1,99 @@
+"""The line of figures of each finding, in ``report.json`` and in shared copies."""
+
+import json
+
+import pytest
+from made_reports import figure, made_report
+
+from spark_audit.report.audit_report import AuditReport
+from spark_audit.report.disclosure.shared import disclosed, rounded_for_owner
+from spark_audit.report.figures_line import SEPARATOR, figures_line
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.results import Finding, Row
+
+ROW = figure(
+    "a", "matched|memory", -0.1234, low=-0.1876, high=-0.0512, unit="nats", null=0.0
+)
+TRAINED = figure("a", "matched|memory|trained", -0.2, unit="nats", clusters=207)
+HELD_OUT = figure("a", "matched|memory|held_out", -0.1, unit="nats", clusters=102)
+
+
+def finding(row: Row, claim: str = "memory") -> Finding:
+    facts = {
+        "text": "REMEMBERS.",
+        "otherwise": "does not.",
+        "trained": TRAINED,
+        "held_out": HELD_OUT,
+    }
+    found = Finding.on(row, claim, "said", facts=facts, p=0.00123, p_adjusted=0.0123)
+    update = {"tests": 3}
+    if claim == "nothing_shown":
+        update["at_most"] = -0.2345
+    return found.model_copy(update=update)
+
+
+def report(row: Row, claim: str = "memory") -> AuditReport:
+    rows = [row, TRAINED, HELD_OUT]
+    return made_report("base", "a", results=rows, findings=[finding(row, claim)])
+
+
+def test_the_file_has_sentence_and_figures_apart(tmp_path):
+    given = report(ROW)
+    write_report(given, tmp_path, formats=["json"])
+    (written,) = json.loads((tmp_path / "report.json").read_text())["findings"]
+    assert written["text"] == given.findings[0].text == "REMEMBERS."
+    estimate, null, p, sides = written["figures"].split(SEPARATOR)
+    assert estimate.startswith("+13% [+5%, +21%]")
+    assert all(number in p for number in ("0.0012", "0.012"))
+    assert all(count in sides for count in ("207", "102"))
+    assert "0%" in null
+
+
+def test_a_forged_line_or_sentence_is_not_believed(tmp_path):
+    write_report(report(ROW), tmp_path, formats=["json"])
+    path = tmp_path / "report.json"
+    content = json.loads(path.read_text())
+    honest = dict(content["findings"][0])
+    content["findings"][0] |= {"figures": "+0% per token", "text": "Nothing leaks."}
+    path.write_text(json.dumps(content))
+    (read,) = read_report(tmp_path).findings
+    assert (read.figures, read.text) == (honest["figures"], honest["text"])
+
+
+def test_a_report_without_lines_of_figures_is_given_them(tmp_path):
+    write_report(report(ROW), tmp_path, formats=["json"])
+    path = tmp_path / "report.json"
+    content = json.loads(path.read_text())
+    figures = content["findings"][0].pop("figures")
+    path.write_text(json.dumps(content))
+    assert read_report(tmp_path).findings[0].figures == figures
+
+
+@pytest.mark.parametrize("claim", ["memory", "nothing_shown"])
+def test_a_shared_line_is_of_the_rounded_figures(claim):
+    exact = report(ROW, claim)
+    (shared,) = disclosed(exact).findings
+    assert shared.value != exact.findings[0].value
+    assert shared.figures == figures_line(shared)
+    assert shared.figures != exact.findings[0].figures
+    for exact_words in ("+13%", "+21%", "0.0012", "0.012", "+26%"):
+        assert exact_words not in shared.figures
+    # Its own at-most stands in the exact line only where nothing was found.
+    assert ("+26%" in exact.findings[0].figures) == (claim == "nothing_shown")
+
+
+@pytest.mark.parametrize("claim", ["memory", "nothing_shown"])
+def test_withheld_figures_stand_in_no_line(claim):
+    few = ROW.model_copy(update={"clusters": 2})
+    (shared,) = disclosed(report(few, claim)).findings
+    assert shared.value is None
+    assert "%" not in shared.figures
+    (owner,) = rounded_for_owner(report(few, claim)).findings
+    assert owner.figures == figures_line(owner)
+
+
+def test_what_is_void_could_hide_anything():
+    void = finding(ROW, "nothing_shown").model_copy(
+        update={"status": "void", "voided_by": "broken_model", "at_most": None}
+    )
+    assert "26%" not in figures_line(void)
