@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from spark_audit.audits import about
+from spark_audit.audits import about, metric_of
 from spark_audit.report.cells import limited
 from spark_audit.report.matrix import effect_size, effect_text, limit_text
 from spark_audit.results import Finding, Report
-from spark_audit.sentences import optional, render
-from spark_audit.sentences.renderer import probability, unit_name
+from spark_audit.sentences import number, optional, render
+from spark_audit.sentences.renderer import (
+    percent,
+    probability,
+    share,
+    unit_name,
+)
 
 SEPARATOR = " · "
 
@@ -65,29 +70,49 @@ def plain_figures(finding: Finding) -> str:
 
 def _estimate(finding: Finding) -> str:
     """Return the estimate with its interval and its scale."""
-    if finding.value is None or not finding.unit:
+    if finding.value is None:
         return ""
+    if not _has_scale(finding):
+        return percent(finding) if _is_rate(finding) else plain_figures(finding)
+
     audit = finding.audit
     value = effect_size(finding, finding.value)
     if value is None:
         return ""
     estimate = effect_text(audit, value, finding.unit)
 
-    sizes = (effect_size(finding, finding.low), effect_size(finding, finding.high))
-    ends = sorted(size for size in sizes if size is not None)
-    if len(ends) == len(sizes):
-        low, high = [effect_text(audit, end, finding.unit) for end in ends]
-        estimate += f" [{low}, {high}]"
+    low, high = effect_size(finding, finding.low), effect_size(finding, finding.high)
+    if low is not None and high is not None:
+        # A change of NLL below 0 is a leak: its limits change places.
+        ends = [effect_text(audit, end, finding.unit) for end in sorted([low, high])]
+        estimate += f" [{', '.join(ends)}]"
 
     scale = optional(f"audit.{audit}.scale")
     return f"{estimate} {scale}".rstrip()
 
 
+def _has_scale(finding: Finding) -> bool:
+    """Return whether a figure can be shown as its distance from no effect."""
+    return bool(finding.unit) and finding.null is not None
+
+
+def _is_rate(finding: Finding) -> bool:
+    """Return whether the figure is a share of something."""
+    return not finding.unit and metric_of(finding.audit, finding.row_metric).rate
+
+
 def _null(finding: Finding) -> str:
-    """Return the figure of no effect."""
-    if finding.value is None or finding.null is None or not finding.unit:
+    """Return the figure of no effect; empty where no attack is described by it."""
+    if finding.value is None or finding.null is None:
         return ""
-    null = effect_text(finding.audit, 0.0, finding.unit)
+    if _has_scale(finding):
+        null = effect_text(finding.audit, 0.0, finding.unit)
+    elif about(finding.audit).covers is None:
+        return ""
+    elif _is_rate(finding):
+        null = f"{share(finding.null)}%"
+    else:
+        null = number(finding.null)
     return render("matrix.figures.null", null=null)
 
 

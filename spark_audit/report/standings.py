@@ -54,6 +54,9 @@ Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
+MAX_TYPES_NAMED = 3
+"""Types that are named as the most exposed."""
+
 RESULTS: tuple[tuple[Outcome, ...], ...] = (
     ("FOUND", "not shown"),
     ("void", "confounded"),
@@ -281,41 +284,52 @@ def _seed(finding: Finding | None) -> str:
 
 
 def standings(report: Report) -> list[Standing]:
-    """Every checkpoint but the base, the worst first; the base where it leaks itself.
+    """Return every checkpoint but the base, the worst first; a base that leaks, too.
 
     Empty where no audit of the report attacks anything.
     """
-    # Of each audit that the report has, whom it scored.
-    scored = {one.audit: set[str]() for one in (*report.results, *report.findings)}
+    scored = _scored_checkpoints(report)
+    attacks = [
+        audit
+        for audit in audit_names()
+        if about(audit).covers is not None
+        and (audit in scored or audit not in AUDITS_ON_REQUEST)
+    ]
+    if scored.keys().isdisjoint(attacks):
+        return []
+
+    findings_by_name = grouped(report.findings, lambda one: method_of(one.checkpoint))
+    # The reason why nothing was tested of any checkpoint is that of each.
+    reasons = [
+        finding
+        for finding in findings_by_name.pop("", ())
+        if finding.claim == "not_tested" and finding.audit in attacks
+    ]
+
+    found = []
+    for name in dict.fromkeys([*entries(report), *findings_by_name]):
+        findings = [*findings_by_name.get(name, ()), *reasons]
+        has_detection = any(finding.detected for finding in findings)
+        if name == RELEARNED_BASE or (name == BASE and not has_detection):
+            continue
+        found.append(_standing(report, name, findings, attacks, scored))
+
+    def worst_first(standing: Standing) -> tuple[int, int]:
+        severest = standing.detections[0].severity if standing.detections else 0
+        return list(SHAPES).index(standing.state), -severest
+
+    return sorted(found, key=worst_first)
+
+
+def _scored_checkpoints(report: Report) -> dict[str, set[str]]:
+    """Return the checkpoints that each audit of a report scored, by the audit."""
+    scored: dict[str, set[str]] = {}
+    for figure in (*report.results, *report.findings):
+        scored.setdefault(figure.audit, set())
     for row in report.results:
         if row.n:
             scored[row.audit].add(method_of(row.checkpoint))
-    attacks = [
-        name
-        for name in audit_names()
-        if name in scored or name not in AUDITS_ON_REQUEST
-        if about(name).covers is not None
-    ]
-    if not scored.keys() & {*attacks}:
-        return []
-    told = grouped(report.findings, lambda one: method_of(one.checkpoint))
-    # Why nothing was tested of anybody is the reason for each.
-    lacking = [
-        f for f in told.pop("", ()) if f.claim == "not_tested" and f.audit in attacks
-    ]
-    found = []
-    for name in dict.fromkeys([*entries(report), *told]):
-        own = [*told.get(name, ()), *lacking]
-        if name != RELEARNED_BASE and (
-            name != BASE or any(one.detected for one in own)
-        ):
-            found.append(_standing(report, name, own, attacks, scored))
-
-    def place(one: Standing) -> tuple[int, int]:
-        severest = one.detections[0].severity if one.detections else 0
-        return list(SHAPES).index(one.state), -severest
-
-    return sorted(found, key=place)
+    return scored
 
 
 def method_of(name: str) -> str:
@@ -334,18 +348,20 @@ def remembers(finding: Finding) -> bool:
 
 
 def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:
-    """That memory was not tested: of no checkpoint, or of some.
+    """Return that memory was not tested: of any checkpoint, or of some.
 
     Of a method with several seeds or stages one test is enough.
     """
     tested = {method_of(one.checkpoint) for one in findings if remembers(one)}
-    bases = (BASE, RELEARNED_BASE)
-    entries = [k for k in dict.fromkeys(map(method_of, names)) if k not in bases]
-    lacking = [name for name in entries if name not in tested]
-    if lacking and len(lacking) == len(entries):
-        lacking = [""]
-    says = "report.untested"
-    return [Finding.not_tested(OF_REPORT, says, checkpoint=name) for name in lacking]
+    methods = dict.fromkeys(method_of(name) for name in names)
+    audited = [name for name in methods if name not in (BASE, RELEARNED_BASE)]
+    untested_names = [name for name in audited if name not in tested]
+    if untested_names and len(untested_names) == len(audited):
+        untested_names = [""]
+    return [
+        Finding.not_tested(OF_REPORT, "report.untested", checkpoint=name)
+        for name in untested_names
+    ]
 
 
 def key_of(state: State) -> str:
@@ -385,51 +401,117 @@ def _standing(
     attacks: Collection[str],
     scored: Mapping[str, Collection[str]],
 ) -> Standing:
-    own = [one for one in by_severity(findings) if one.audit in (*attacks, OF_REPORT)]
+    """Return where one checkpoint stands.
+
+    Parameters
+    ----------
+    findings
+        Of the checkpoint, with the reasons why nothing was tested of any.
+    attacks
+        The audits that attack.
+    scored
+        The checkpoints that each audit scored.
+    """
+    of_attacks = [
+        finding
+        for finding in by_severity(findings)
+        if finding.audit in (*attacks, OF_REPORT)
+    ]
     tried = tuple(
         _tried(
             audit,
-            [one for one in own if one.audit == audit],
+            [finding for finding in of_attacks if finding.audit == audit],
             scored=name in scored.get(audit, ()),
             ran=audit in scored,
         )
         for audit in attacks
     )
-    detections = tuple(one for one in own if one.detected)
-    failed = tuple(faults(report.guards, name))
-    near: Tried | None = None
-    if detections:
-        leaks = detections[0].severity >= SEVERITY["memory"]
-        state: State = "LEAKS" if leaks else "DETECTABLE"
-        led_by: Finding | None = detections[0]
-    elif failed or not any(map(remembers, own)):
-        state = "NOT TESTED"
-        why = (f for f in own if f.claim in NOT_TESTED_CLAIMS and f.audit != OF_REPORT)
-        led_by = None if failed else next(why, None)
-    else:
-        state = "NO LEAK FOUND"
-        tests = [one for one in tried if one.outcome == "not shown"]
-        led = (f for one in tests if (f := one.finding) and remembers(f))
-        led_by = next(led, None) or _least(own)
-        near = min(tests, key=lambda one: _p(one.finding), default=None)
-        if near and (_p(near.finding) >= ALPHA or near.finding is led_by):
-            near = None
+    detections = tuple(finding for finding in of_attacks if finding.detected)
+    failed_guards = tuple(faults(report.guards, name))
+
+    state = _state_of(of_attacks, detections, failed_guards)
+    led_by = _led_by(state, of_attacks, tried, failed_guards)
     memory_rows = _memory_rows(report, name)
-    pooled = (row for row in memory_rows if (row.of, row.group) == ("", "pooled"))
     return Standing(
-        name,
-        state,
-        detections,
-        tried,
+        name=name,
+        state=state,
+        detections=detections,
+        tried=tried,
         exposed=_exposed(memory_rows, findings),
-        faults=failed,
+        faults=failed_guards,
         question=question_of(report.guards, name),
         led_by=led_by,
-        nearest=near,
+        nearest=_nearest(state, tried, led_by),
         # Where the setup is at fault, there is no valid figure.
-        memory=None if failed else next(pooled, None),
+        memory=None if failed_guards else _pooled(memory_rows),
         sides=_sides(findings, name),
     )
+
+
+def _state_of(
+    findings: Sequence[Finding],
+    detections: Sequence[Finding],
+    failed_guards: Sequence[Guard],
+) -> State:
+    """Return the state of a checkpoint; its findings stand in order of severity."""
+    if detections:
+        leaks = detections[0].severity >= SEVERITY["memory"]
+        return "LEAKS" if leaks else "DETECTABLE"
+    is_tested = any(remembers(finding) for finding in findings)
+    return "NO LEAK FOUND" if is_tested and not failed_guards else "NOT TESTED"
+
+
+def _led_by(
+    state: State,
+    findings: Sequence[Finding],
+    tried: Sequence[Tried],
+    failed_guards: Sequence[Guard],
+) -> Finding | None:
+    """Return the finding that a checkpoint is introduced by.
+
+    That is its severest detection; where no leak was found, its first test of memory;
+    where memory was not tested, the reason, if that is no failed guard.
+    """
+    if state in ("LEAKS", "DETECTABLE"):
+        return next(finding for finding in findings if finding.detected)
+
+    if state == "NOT TESTED":
+        if failed_guards:
+            return None
+        for finding in findings:
+            if finding.claim in NOT_TESTED_CLAIMS and finding.audit != OF_REPORT:
+                return finding
+        return None
+
+    for attack in tried:
+        tested = attack.finding if attack.outcome == "not shown" else None
+        if tested is not None and remembers(tested):
+            return tested
+    return _least(findings)
+
+
+def _nearest(
+    state: State, tried: Sequence[Tried], led_by: Finding | None
+) -> Tried | None:
+    """Return the attack that came closest to a claim where no leak was found.
+
+    None where its p is not below 0.05, and where it leads already.
+    """
+    if state != "NO LEAK FOUND":
+        return None
+    tests = [attack for attack in tried if attack.outcome == "not shown"]
+    nearest = min(tests, key=lambda attack: _p(attack.finding), default=None)
+    if nearest is None or nearest.finding is led_by:
+        return None
+    return nearest if _p(nearest.finding) < ALPHA else None
+
+
+def _pooled(rows: Sequence[Row]) -> Row | None:
+    """Return the row of all identifiers; None where there is none."""
+    for row in rows:
+        if (row.of, row.group) == ("", "pooled"):
+            return row
+    return None
 
 
 def _memory_rows(report: Report, name: str) -> list[Row]:
@@ -461,68 +543,85 @@ def _sides(findings: Iterable[Finding], name: str) -> tuple[int, ...]:
 
 
 def _p(finding: Finding | None) -> float:
+    """Return the p of a test; 1 where there is none."""
     return 1.0 if finding is None or finding.p is None else finding.p
 
 
-def _least(own: Iterable[Finding]) -> Finding | None:
-    """The primary test with the smallest p, whatever it claims; a void one last.
+def _least(findings: Iterable[Finding]) -> Finding | None:
+    """Return the primary test with the smallest p, whatever it claims; a void one last.
 
     Tests of all identifiers lead those of a part of them, such as a dose, unless the
     part would claim something by itself.
     """
-    tests = (f for f in own if f.family == "primary" and f.claim != "not_tested")
+    tests = [
+        finding
+        for finding in findings
+        if finding.family == "primary" and finding.claim != "not_tested"
+    ]
 
-    def place(one: Finding) -> tuple[bool, bool, float]:
-        claims_alone = SEVERITY[one.alone] >= DETECTED
-        is_part = one.group != "pooled" and not claims_alone
-        return one.status != "ok", is_part, _p(one)
+    def order(test: Finding) -> tuple[bool, bool, float]:
+        claims_alone = SEVERITY[test.alone] >= DETECTED
+        is_part = test.group != "pooled" and not claims_alone
+        return test.status != "ok", is_part, _p(test)
 
-    return min(tests, key=place, default=None)
-
-
-MAX_TYPES_NAMED = 3
-"""Types that are named as the most exposed."""
+    return min(tests, key=order, default=None)
 
 
-def _exposed(memory: Iterable[Row], own: Sequence[Finding]) -> tuple[Row, ...]:
-    """Types whose trained identifiers moved most, the way that was detected.
+def _exposed(
+    memory_rows: Iterable[Row], findings: Sequence[Finding]
+) -> tuple[Row, ...]:
+    """Return the types whose trained identifiers moved most, the way that was detected.
 
-    Likelier than never-trained ones; where none is remembered and it is what was found,
-    less likely.
+    They became likelier than never-trained ones; or less likely, where none is
+    remembered and that is what was found.
     """
-    claims = {one.claim for one in own if one.detected}
-    less = any(
-        one.claim == "betrays" and bool(about(one.audit).memory_metric) for one in own
+    claims = {finding.claim for finding in findings if finding.detected}
+    if not claims:
+        return ()
+
+    became_less_likely = any(
+        finding.claim == "betrays" and bool(about(finding.audit).memory_metric)
+        for finding in findings
     )
-    less &= not claims & {"memory", "verbatim"}
-    way = 1 if less else -1
-    rows = []
-    for row in memory if claims else ():
-        end, null = (row.low, row.null_high) if less else (row.high, row.null_low)
-        beyond = end is not None and way * end > way * (null or 0.0)
-        if row.grouping[0] == "type" and row.status == "ok" and beyond:
-            rows.append(row)
-    rows.sort(key=lambda row: row.value or 0.0, reverse=less)
-    return tuple(rows[:MAX_TYPES_NAMED])
+    if claims & {"memory", "verbatim"}:
+        became_less_likely = False
+
+    exposed = []
+    for row in memory_rows:
+        is_type = row.grouping[0] == "type" and row.status == "ok"
+        if is_type and _is_beyond_null(row, above=became_less_likely):
+            exposed.append(row)
+    exposed.sort(key=lambda row: row.value or 0.0, reverse=became_less_likely)
+    return tuple(exposed[:MAX_TYPES_NAMED])
 
 
-def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tried:
-    """The outcome of one audit; without a detection, the test of smallest p."""
-    first = own[0] if own else None
+def _is_beyond_null(row: Row, *, above: bool) -> bool:
+    """Return whether the interval of a row lies above, or below, the null's band."""
+    if above:
+        return row.low is not None and row.low > (row.null_high or 0.0)
+    return row.high is not None and row.high < (row.null_low or 0.0)
+
+
+def _tried(
+    audit: str, findings: Sequence[Finding], *, scored: bool, ran: bool
+) -> Tried:
+    """Return the outcome of one audit; without a detection, the test of smallest p."""
+    first = findings[0] if findings else None
     if first is not None and first.severity >= DETECTED:
         return Tried(audit, "FOUND", first)
-    for one in own:
-        if one.claim == "confounded":
-            return Tried(audit, "confounded", one)
-    least = _least(own)
+    for finding in findings:
+        if finding.claim == "confounded":
+            return Tried(audit, "confounded", finding)
+
+    least = _least(findings)
     if least is not None and least.status == "ok":
-        return Tried(audit, "not shown", least, bounded=_bounded(audit, own))
+        return Tried(audit, "not shown", least, bounded=_bounded(audit, findings))
     if least is not None:
         return Tried(audit, "void", least)
     return Tried(audit, "void" if scored else "not tested", first, ran=ran)
 
 
-def _bounded(audit: str, own: Sequence[Finding]) -> Finding | None:
+def _bounded(audit: str, findings: Sequence[Finding]) -> Finding | None:
     """Return the test that bounds what could still be there; None where none does.
 
     It is of the figure that counts what was tested, of all identifiers rather than of
@@ -531,7 +630,7 @@ def _bounded(audit: str, own: Sequence[Finding]) -> Finding | None:
     covered = about(audit).covers
     bounded = [
         finding
-        for finding in own
+        for finding in findings
         if finding.at_most is not None
         and covered is not None
         and finding.row_metric == covered[0]

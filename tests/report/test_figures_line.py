@@ -97,3 +97,35 @@ def test_what_is_void_could_hide_anything():
         update={"status": "void", "voided_by": "broken_model", "at_most": None}
     )
     assert "26%" not in figures_line(void)
+
+
+def test_a_figure_without_a_null_is_shown_in_its_unit():
+    bare = ROW.model_copy(update={"null": None})
+    (line, *_) = figures_line(finding(bare)).split(SEPARATOR)
+    assert line == "-0.123 [-0.188, -0.051] nats per token"
+
+
+def test_a_share_is_shown_in_per_cent():
+    row = figure("a", "extract|greedy_rate", 0.25, low=0.125, high=0.5, null=0.05)
+    facts = {"text": "x."}
+    found = Finding.on(row, "moved", "said", facts=facts)
+    assert figures_line(found).split(SEPARATOR) == [
+        "25.0% [12.5, 50.0]",
+        "without a leak 5.0%",
+    ]
+
+
+def test_no_line_of_figures_fails_whatever_a_finding_lacks():
+    fields = ("value", "low", "high", "null", "at_most", "p", "p_adjusted", "unit")
+    whole = finding(ROW, "nothing_shown").model_copy(
+        update={"family": "exploratory", "alone": "nothing_shown"}
+    )
+    for chosen in range(2 ** len(fields)):
+        lacking = {
+            name: "" if name == "unit" else None
+            for k, name in enumerate(fields)
+            if chosen >> k & 1
+        }
+        line = figures_line(whole.model_copy(update=lacking))
+        assert "None" not in line
+        assert bool(line) or "value" in lacking
