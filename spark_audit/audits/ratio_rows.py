@@ -4,13 +4,15 @@ Most figures of an audit are a sum over tokens, spans or canaries divided by how
 there are. An audit lists the numerator and denominator of each unit, and everything
 else is alike for all: the interval, the chance value, the paired difference to a
 baseline with its test, and the smallest effect it could have shown.
+
+``cells_of_units`` or ``cells_of_frame`` -> ``ratio_figures`` (sums by cluster) ->
+``figures`` (estimates) -> rows and contrasts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,58 +30,79 @@ from spark_audit.stats.power import with_mde
 
 Key: TypeAlias = tuple[str, str, str]
 """Checkpoint, metric and variant of a figure."""
-Both: TypeAlias = tuple[str, str, str, str]
+
+PairedKey: TypeAlias = tuple[str, str, str, str]
 """Checkpoint, its baseline (of a row empty), metric and variant."""
+
+RowPlace: TypeAlias = tuple[str, str, str, str]
+"""Checkpoint, group, metric and variant of a row."""
+
+TESTS_DISAGREE = "the interval and the sign-flip test disagree: no change"
 
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """Units of one group of a report.
-
-    ``units`` are their places in the evidence, ``codes`` their clusters in the sorted
-    order of labels, both of shape ``(n,)``, and ``size`` is the number of clusters.
-    """
+    """Units of one group of a report."""
 
     name: str
     units: np.ndarray
+    """Positions in the evidence, shape ``(n,)``."""
     codes: np.ndarray
+    """Clusters in the sorted order of their labels, shape ``(n,)``."""
     size: int
+    """Number of clusters."""
 
     def weights(self, context: Context) -> Weights:
-        """The resamples of its clusters, the same ones for all figures."""
+        """Return the resamples of its clusters, the same ones for all figures."""
         return draw_weights(self.size, replicates=context.replicates, seed=context.seed)
 
 
 def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
-    """Units with ``split``, ``cluster``, ``task``, ``type`` by the report's groups.
+    """Yield the report's groups of units.
 
     Train rows are pooled, then by task, by type (an empty value is of none) and, where
-    it is known, by what training did with them; test rows are one group. What training
-    cut off is in none.
+    it is known, by what training did with them; test rows are one group. Units that
+    training cut off (a ``dose`` below 0) are in none.
+
+    Parameters
+    ----------
+    units
+        One row per unit: columns ``split``, ``cluster``, ``task``, ``type``; where
+        known ``dose`` and :data:`~spark_audit.audits.supervision.COLUMN`.
     """
     if "dose" in units:
         units = units[units["dose"] >= 0]
-    labels = pd.factorize(units["cluster"], sort=True)[0]
-    train, test = ((units["split"] == s).to_numpy() for s in ("train", "test"))
-    groups = [("pooled", train)]
+    labels = pd.factorize(units["cluster"], sort=True)[0]  # (units,)
+    is_train = (units["split"] == "train").to_numpy()  # (units,), bool
+    is_test = (units["split"] == "test").to_numpy()
+
+    groups = [("pooled", is_train)]
     for column in ("task", "type"):
         values = units[column].to_numpy()
-        names = sorted({*values[train]} - {""})
-        groups += [(f"{column}:{name}", train & (values == name)) for name in names]
+        names = sorted(set(values[is_train]) - {""})
+        for name in names:
+            groups.append((f"{column}:{name}", is_train & (values == name)))
     if supervision.COLUMN in units:
         states = units[supervision.COLUMN].to_numpy()
         for stratum in supervision.STRATA:
-            name = supervision.group_of(stratum)
-            groups.append((name, train & (states == stratum)))
-    for name, chosen in [*groups, ("split:test", test)]:
-        if chosen.any():
-            clusters, codes = np.unique(labels[chosen], return_inverse=True)
-            at = units.index[chosen].to_numpy()
-            yield UnitGroup(name, at, codes, len(clusters))
+            group = supervision.group_of(stratum)
+            groups.append((group, is_train & (states == stratum)))
+    groups.append(("split:test", is_test))
+
+    for group, is_member in groups:
+        if not is_member.any():
+            continue
+        clusters, codes = np.unique(labels[is_member], return_inverse=True)
+        positions = units.index[is_member].to_numpy()
+        yield UnitGroup(group, positions, codes, len(clusters))
 
 
-Cells: TypeAlias = tuple[UnitGroup, Iterable[tuple[Key, np.ndarray, np.ndarray]]]
-"""A group with the numerators (NaN: not scored) and denominators of its units."""
+Cell: TypeAlias = tuple[Key, np.ndarray, np.ndarray]
+"""A figure with the numerators (NaN: not scored) and denominators of a group's units,
+each of shape ``(n,)``."""
+
+Cells: TypeAlias = tuple[UnitGroup, Iterable[Cell]]
+"""A group with the cells of all its figures."""
 
 
 def cells_of_units(
@@ -91,26 +114,28 @@ def cells_of_units(
     of: np.ndarray,
     den: np.ndarray | None = None,
 ) -> Iterator[Cells]:
-    """Cells of scores of all units, group by group: of many units all would not fit.
+    """Yield cells of scores, group by group: of many units all would not fit.
 
     Parameters
     ----------
     column
         Scores in the evidence.
     metrics
-        What is summed of the scores, by metric.
+        By metric, what is summed of the scores.
     of, den
         Variant and denominator of each unit, shape ``(units,)``; by default 1.
     """
 
-    def cells(at: np.ndarray) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
-        counts = np.ones(len(at)) if den is None else den[at]
-        for metric, value_of in metrics.items():
-            for name in evidence.checkpoints:
-                values = value_of(evidence.row(name, column)[at])
-                for kind in dict.fromkeys(of[at]):
-                    chosen = np.where(of[at] == kind, values, np.nan)
-                    yield (name, metric, kind), chosen, counts
+    def cells(units: np.ndarray) -> Iterator[Cell]:
+        denominators = np.ones(len(units)) if den is None else den[units]
+        variants = of[units]  # (n,)
+        for metric, numerator_of in metrics.items():
+            for checkpoint in evidence.checkpoints:
+                scores = evidence.row(checkpoint, column)[units]
+                numerators = numerator_of(scores)
+                for variant in dict.fromkeys(variants):
+                    of_variant = np.where(variants == variant, numerators, np.nan)
+                    yield (checkpoint, metric, variant), of_variant, denominators
 
     for group in groups:
         yield group, cells(group.units)
@@ -119,23 +144,30 @@ def cells_of_units(
 def cells_of_frame(
     group: str, frame: pd.DataFrame, metrics: Mapping[str, str]
 ) -> Cells:
-    """Cells of a frame with ``checkpoint``, ``of``, ``cluster`` and values.
+    """Return the cells of a frame, each row of which counts 1.
 
     Parameters
     ----------
+    frame
+        Columns ``checkpoint``, ``of``, ``cluster``, and those that ``metrics`` names.
     metrics
-        Metric -> column of what is averaged over the rows; NaN: not a part.
+        Metric -> column that is averaged over the rows; NaN: not a part.
     """
     codes, clusters = pd.factorize(frame["cluster"], sort=True)
-    at = frame.groupby(["checkpoint", "of"], sort=False).ngroup().to_numpy()
-    names = frame[["checkpoint", "of"]].drop_duplicates()
-    ones = np.ones(len(frame))
-    cells = (
-        ((name, metric, of), np.where(at == i, frame[column], np.nan), ones)
-        for metric, column in metrics.items()
-        for i, (name, of) in enumerate(names.itertuples(index=False, name=None))
-    )
-    return UnitGroup(group, np.arange(len(frame)), codes, len(clusters)), cells
+
+    # Numbers of checkpoint and variant in the order of the rows.
+    numbers = frame.groupby(["checkpoint", "of"], sort=False).ngroup().to_numpy()
+    pairs = frame[["checkpoint", "of"]].drop_duplicates()
+    names = list(pairs.itertuples(index=False, name=None))
+    denominators = np.ones(len(frame))
+
+    def cells() -> Iterator[Cell]:
+        for metric, column in metrics.items():
+            for number, (checkpoint, variant) in enumerate(names):
+                numerators = np.where(numbers == number, frame[column], np.nan)
+                yield (checkpoint, metric, variant), numerators, denominators
+
+    return UnitGroup(group, np.arange(len(frame)), codes, len(clusters)), cells()
 
 
 def ratio_figures(
@@ -144,31 +176,55 @@ def ratio_figures(
     audit: type[Audit],
     **bounds: tuple[float, float],
 ) -> tuple[list[Row], list[Contrast]]:
-    """Rows and contrasts of ratios of sums, group by group, see :func:`figures`.
+    """Return rows and contrasts of ratios of sums, group by group.
 
-    ``bounds`` are those of metrics that depend on the data.
+    See :func:`figures`.
+
+    Parameters
+    ----------
+    bounds
+        Limits of metrics that depend on the data; others have those of their metric.
     """
-    rows, contrasts = list[Row](), list[Contrast]()
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
     for group, cells in groups:
-        sums = {}
-        for key, num, den in cells:
-            used, metric = ~np.isnan(num), audit.metric(key[1])
-            if used.any():
-                pair = np.stack([num, den], axis=1)[used]
-                pair = cluster_sums(pair, group.codes[used], group.size)
-                count = round(float(pair[:, 1].sum()))
-                limits = bounds.get(metric.name, metric.bounds), metric.rate
-                sums[key] = Estimand(pair, ratio, count, *limits)
-        more = figures(group, sums, context, audit)
-        rows += more[0]
-        contrasts += more[1]
+        sums: dict[Key, Estimand] = {}
+        for key, numerators, denominators in cells:
+            is_scored = ~np.isnan(numerators)  # (n,), bool
+            if not is_scored.any():
+                continue
+            metric = audit.metric(key[1])
+            scored = np.stack([numerators, denominators], axis=1)[is_scored]
+            by_cluster = cluster_sums(scored, group.codes[is_scored], group.size)
+            sums[key] = Estimand(
+                sums=by_cluster,  # (clusters, 2)
+                statistic=ratio,
+                n=round(float(by_cluster[:, 1].sum())),
+                bounds=bounds.get(metric.name, metric.bounds),
+                rate=metric.rate,
+            )
+
+        group_rows, group_contrasts = figures(group, sums, context, audit)
+        rows += group_rows
+        contrasts += group_contrasts
     return rows, contrasts
 
 
-def sums_apart(apart: Estimand) -> np.ndarray:
-    """What each cluster adds to a difference of ratios; 0 if they count otherwise."""
-    num, den, other, count = apart.sums.T
-    return num - other if np.array_equal(den, count) else np.zeros(len(num))
+def sums_apart(difference: Estimand) -> np.ndarray:
+    """Return what each cluster adds to a difference of ratios, shape ``(clusters,)``.
+
+    All are 0 where both sides count differently.
+
+    Parameters
+    ----------
+    difference
+        Sums of shape ``(clusters, 4)``: numerators and denominators of a checkpoint,
+        then those of its baseline.
+    """
+    numerators, counts, baseline_numerators, baseline_counts = difference.sums.T
+    if not np.array_equal(counts, baseline_counts):
+        return np.zeros(len(numerators))
+    return np.asarray(numerators - baseline_numerators)
 
 
 def figures(
@@ -180,124 +236,192 @@ def figures(
     pairs: Iterable[tuple[str, str]] | None = None,
     flipped: Callable[[Estimand], np.ndarray] = sums_apart,
 ) -> tuple[list[Row], list[Contrast]]:
-    """Rows, and contrasts with baselines paired by cluster, of one group.
+    """Return rows, and contrasts with baselines paired by cluster, of one group.
 
     Parameters
     ----------
+    sums
+        By figure: sums by cluster, or an estimate that is there already.
     audit
-        Whose figures they are; its metrics say how they are shown.
+        The audit of the figures; its metrics say how they are shown.
     pairs
         Checkpoints with what they are compared with; by default their baselines.
     flipped
-        What each cluster adds to a difference, whose signs the test flips.
+        Gives what each cluster adds to a difference, whose signs the test flips.
 
     Notes
     -----
     ``p`` is the sign-flip test over clusters of the differences of sums. It needs both
     sides to count the same, as they do on one manifest.
     """
-    every: dict[Both, Estimand | Estimate] = {
-        (name, "", metric, of): one for (name, metric, of), one in sums.items()
-    }
-    pairs = list(context.baselines.items() if pairs is None else pairs)
-    added: dict[Both, np.ndarray] = {}
-    for key, (name, baseline) in product(sums, pairs):
-        other, both = (baseline, *key[1:]), (name, baseline, *key[1:])
-        if name != key[0] or other not in sums or audit.metric(key[1]).alone:
-            continue
-        ours, theirs = sums[key], sums[other]
-        if isinstance(ours, Estimate) or isinstance(theirs, Estimate):
-            every[both] = ours if isinstance(ours, Estimate) else theirs
-            continue
-        every[both] = difference = ours.minus(theirs)
-        # Several clusters must add to a difference.
-        if np.count_nonzero(flips := flipped(difference)) > 1:
-            added[both] = flips
-    ps: dict[Both, float] = {}
-    if added:
-        found = sign_flips(np.stack([*added.values()], axis=1), seed=context.seed)
-        ps = dict(zip(added, found.tolist(), strict=True))
-    rows, contrasts = list[Row](), list[Contrast]()
-    estimates = estimates_of(every, replicates_of(every, group.weights(context)))
-    for both, one in estimates.items():
-        name, baseline, metric, of = both
-        known = audit.metric(metric)
-        estimate = with_mde(one, null=0.0 if baseline else None)
-        estimate = estimate.decided(paper=context.paper and not known.heavy)
+    if pairs is None:
+        pairs = context.baselines.items()
+    differences = _paired_differences(sums, list(pairs), audit)
+    ps = _sign_flip_ps(differences, flipped, seed=context.seed)
+
+    estimands: dict[PairedKey, Estimand | Estimate] = {}
+    for (name, metric_name, of), estimand in sums.items():
+        estimands[name, "", metric_name, of] = estimand
+    estimands |= differences
+    replicates = replicates_of(estimands, group.weights(context))
+    estimates = estimates_of(estimands, replicates)
+
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
+    for key, undecided in estimates.items():
+        name, baseline, metric_name, of = key
+        metric = audit.metric(metric_name)
+        estimate = with_mde(undecided, null=0.0 if baseline else None)
+        estimate = estimate.decided(paper=context.paper and not metric.heavy)
         if not baseline:
-            if known.note:
-                estimate = estimate.noting(known.note)
-            rows.append(audit.row(estimate, name, metric, of, group=group.name))
+            if metric.note:
+                estimate = estimate.noting(metric.note)
+            rows.append(audit.row(estimate, name, metric_name, of, group=group.name))
             continue
+
         contrast = Contrast.of_estimate(
             estimate,
             audit=audit.name,
             checkpoint=name,
             baseline=baseline,
-            metric=metric,
+            metric=metric_name,
             of=of,
             group=group.name,
-            unit=known.unit,
+            unit=metric.unit,
             null=0.0,
-            p=None if estimate.value is None else ps.get(both),
+            p=None if estimate.value is None else ps.get(key),
         )
         contrasts.append(contrast)
     return rows, contrasts
 
 
-Place: TypeAlias = tuple[str, str, str, str]
-"""Checkpoint, group, metric and variant of a row."""
+def _paired_differences(
+    sums: Mapping[Key, Estimand | Estimate],
+    pairs: Sequence[tuple[str, str]],
+    audit: type[Audit],
+) -> dict[PairedKey, Estimand | Estimate]:
+    """Return the difference of each figure from that of its baseline.
+
+    Where a side is an estimate already, it cannot be paired and stands for it.
+    """
+    differences: dict[PairedKey, Estimand | Estimate] = {}
+    for (checkpoint, metric, of), figure in sums.items():
+        for name, baseline in pairs:
+            baseline_figure = sums.get((baseline, metric, of))
+            is_compared = name == checkpoint and not audit.metric(metric).alone
+            if not is_compared or baseline_figure is None:
+                continue
+            key = (name, baseline, metric, of)
+            if isinstance(figure, Estimate):
+                differences[key] = figure
+            elif isinstance(baseline_figure, Estimate):
+                differences[key] = baseline_figure
+            else:
+                differences[key] = figure.minus(baseline_figure)
+    return differences
+
+
+def _sign_flip_ps(
+    differences: Mapping[PairedKey, Estimand | Estimate],
+    flipped: Callable[[Estimand], np.ndarray],
+    *,
+    seed: int,
+) -> dict[PairedKey, float]:
+    """Return p of the differences that several clusters add to, all in one test."""
+    added: dict[PairedKey, np.ndarray] = {}
+    for key, difference in differences.items():
+        if isinstance(difference, Estimate):
+            continue
+        flips = flipped(difference)  # (clusters,)
+        if np.count_nonzero(flips) > 1:
+            added[key] = flips
+    if not added:
+        return {}
+
+    flips_by_cluster = np.stack([*added.values()], axis=1)  # (clusters, differences)
+    ps = sign_flips(flips_by_cluster, seed=seed)
+    return dict(zip(added, ps.tolist(), strict=True))
 
 
 def beside_base(rows: Sequence[Row]) -> list[Row]:
-    """The rows with the untrained model's figure as their null value."""
-    return with_nulls(
-        rows, lambda place: None if place[0] == BASE else (BASE, *place[1:])
-    )
+    """Return the rows with the untrained model's figure as their null value."""
+
+    def place_at_base(place: RowPlace) -> RowPlace | None:
+        checkpoint, group, metric, of = place
+        return None if checkpoint == BASE else (BASE, group, metric, of)
+
+    return with_nulls(rows, place_at_base)
 
 
 def with_nulls(
-    rows: Sequence[Row], null_of: Callable[[Place], Place | None]
+    rows: Sequence[Row], null_of: Callable[[RowPlace], RowPlace | None]
 ) -> list[Row]:
-    """The rows with other rows' figures as their null values, by place."""
+    """Return the rows with other rows' figures as their null values.
+
+    Parameters
+    ----------
+    null_of
+        Gives the place of the row that is the null of another; None: it has none.
+    """
     by_place = {(row.checkpoint, row.group, row.metric, row.of): row for row in rows}
-    made = []
+    with_null = []
     for place, row in by_place.items():
-        other = null_of(place)
-        if other is not None and (null := by_place.get(other)) is not None:
+        null_place = null_of(place)
+        null = None if null_place is None else by_place.get(null_place)
+        if null is not None:
             ends = {"null": null.value, "null_low": null.low, "null_high": null.high}
             row = row.model_copy(update=ends)
-        made.append(row)
-    return made
+        with_null.append(row)
+    return with_null
 
 
 def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contrast]:
-    """The contrasts; those of rates within [-1, 1], which a difference cannot leave.
+    """Return the contrasts; those of rates within [-1, 1], as differences of rates are.
 
     A note tells where the interval excludes 0 and the sign-flip test does not agree.
+
+    Parameters
+    ----------
+    rates
+        Metrics that are rates.
     """
-    found = []
-    for row in contrasts:
-        if row.metric in rates and row.ends is not None:
-            change: dict[str, Any] = {
-                name: min(1.0, max(-1.0, end))
-                for name in ("low", "high", "parity_low", "parity_high")
-                if (end := getattr(row, name)) is not None
-            }
-            if not row.ends[0] <= 0 <= row.ends[1] and not row.moved:
-                told = "the interval and the sign-flip test disagree: no change"
-                change["note"] = "; ".join(filter(None, (row.note, told)))
-            row = row.model_copy(update=change)
-        found.append(row)
-    return found
+    return [
+        _within_1(contrast) if contrast.metric in rates else contrast
+        for contrast in contrasts
+    ]
+
+
+def _within_1(contrast: Contrast) -> Contrast:
+    """Return the contrast of a rate with its limits within [-1, 1]."""
+    if contrast.ends is None:
+        return contrast
+    update: dict[str, Any] = {}
+    for name in ("low", "high", "parity_low", "parity_high"):
+        end = getattr(contrast, name)
+        if end is not None:
+            update[name] = min(1.0, max(-1.0, end))
+
+    low, high = contrast.ends
+    if not low <= 0 <= high and not contrast.moved:
+        notes = [contrast.note, TESTS_DISAGREE] if contrast.note else [TESTS_DISAGREE]
+        update["note"] = "; ".join(notes)
+    return contrast.model_copy(update=update)
 
 
 def marked(
     rows: Sequence[Any], status: Status, why: Callable[[Any], str | None]
 ) -> list[Any]:
-    """The rows; those with a value and a reason get it as note, and the status."""
-    notes = [None if row.value is None else why(row) for row in rows]
-    return [
-        row if note is None else row.model_copy(update={"status": status, "note": note})
-        for row, note in zip(rows, notes, strict=True)
-    ]
+    """Return the rows; those with a value and a reason get it as note, and the status.
+
+    Parameters
+    ----------
+    why
+        Gives the reason; None: the row stays as it is.
+    """
+    marked_rows = []
+    for row in rows:
+        note = None if row.value is None else why(row)
+        if note is not None:
+            row = row.model_copy(update={"status": status, "note": note})
+        marked_rows.append(row)
+    return marked_rows
