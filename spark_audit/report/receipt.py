@@ -136,8 +136,16 @@ class Receipt:
     why: str = ""
 
     def sentence(self, claim: Claim) -> str:
-        """In words."""
-        return render(f"epsilon.{self.state}", **vars(self), claim=vars(claim))
+        """Return what the canaries say of the claim, in sentences."""
+        keys: list[str] = [self.state]
+        if self.state == "consistent":
+            keys += ["attainable", "no_proof"]
+        elif self.state == "cannot_tell":
+            needed = "needed_none" if self.needed is None else f"needed_{self.by}"
+            keys = ["no_bound"] if self.why else ["cannot_tell", needed]
+        return " ".join(
+            render(f"epsilon.{key}", **vars(self), claim=vars(claim)) for key in keys
+        )
 
 
 def receipts(report: Report, claim: Claim) -> list[Receipt]:
@@ -188,15 +196,17 @@ def accounted(run: Path, claim: Claim) -> str:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         fix = "give the folder of a run of `spark-train run --dp dpsgd`"
         raise InputError("is no run with privacy", where=str(run), fix=fix) from error
-    most = max(stated.values(), default=None)
-    return render(
-        "epsilon.accounted",
-        delta=delta,
-        accountant=accountant,
-        most=most,
-        why=why,
-        claim=vars(claim),
+    if not stated:
+        key = "epsilon.unaccounted_why" if why else "epsilon.unaccounted"
+        return render(key, why=why)
+
+    most = max(stated.values())
+    sentence = render(
+        "epsilon.accounted", delta=delta, accountant=accountant, most=most
     )
+    if most > claim.epsilon:
+        sentence += f" {render('epsilon.accounted_more')}"
+    return sentence
 
 
 def _receipt(

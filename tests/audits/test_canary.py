@@ -12,7 +12,7 @@ import pytest
 from audited import canary, claims, evidence, plan, said, the_one
 
 from spark_audit.audits.canary.epsilon import one_run_table
-from spark_audit.audits.canary.ranks import TIED, Judged, ranked
+from spark_audit.audits.canary.ranks import TIED, RankedCanaries, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import key_of
@@ -281,8 +281,12 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(plant):
     assert {*claims(result, "kind")} == {"confounded"}
     assert {*claims(result, "more")} == {"memory"}
     assert {*claims(result, "sunk")} == {"nothing_shown", "confounded"}
-    told = {name: "eps-DP" in said(result, name) for name in ("kind", "more", "memory")}
-    assert told == {"kind": False, "more": False, "memory": True}
+    has_bound = {
+        finding.checkpoint
+        for finding in result.findings
+        if finding.says == "canary.epsilon"
+    }
+    assert has_bound == {"memory"}
     for record in result.tables["canary_epsilon"]:
         if record["checkpoint"] in ("kind", "more"):
             assert record["epsilon_per_record"] is None
@@ -379,7 +383,7 @@ def test_guesses_do_not_know_how_the_coins_fell(plant):
     other = frame.assign(
         held_out=~frame["held_out"], dose=np.where(frame["held_out"], 6, 0)
     )
-    both = [one_run_table(Judged(f)) for f in (frame, other)]
+    both = [one_run_table(RankedCanaries(f)) for f in (frame, other)]
     for one, turned in zip(*both, strict=True):
         assert one["pairs"] == 31
         assert one["guesses"] == 16
@@ -526,5 +530,8 @@ def test_one_canary_has_no_interval(plant):
     planted = plant(n=1, held=0)
     result = canary(planted.tables(loud=5.0), planted.manifest)
     assert {r.status for r in result.rows} == {"not_estimable"}
-    control = the_one(result.guards, name="positive control").detail
-    assert control.startswith("the 1 canary that occurs in most rows is found in")
+    control = the_one(result.guards, name="positive control")
+    assert control.says == "guard.control_found"
+    assert control.facts["checkpoints"] == ["loud"]
+    assert control.facts["exposure_mean"].n == 1
+    assert control.detail

@@ -25,7 +25,7 @@ from spark_audit.audits.extract.rates import (
     by_checkpoint,
     comparable,
     hits_power,
-    splits_apart,
+    split_difference,
 )
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
@@ -304,7 +304,7 @@ def test_canaries_that_come_back_are_verbatim(make_case):
 
 def apart_of(frame: pd.DataFrame) -> Estimate:
     ours = by_checkpoint(frame.assign(trials=1))["ours"]
-    return splits_apart(comparable(ours)[0])
+    return split_difference(comparable(ours)[0])
 
 
 def test_natural_identifiers_are_compared_within_strata(make_case):
@@ -373,12 +373,12 @@ def test_why_held_out_identifiers_are_no_control_is_told(
     context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
     told = conclude("extract", of_frame(frame, values, **whole.facts), context)
     reasons = {
-        finding.facts["lacking"]: finding.text
+        finding.facts["lacking"]: finding.further
         for finding in told.findings
         if "lacking" in finding.facts
     }
     assert list(reasons) == [lacking]
-    assert "of other forms" in reasons[lacking] or lacking != "form"
+    assert f"extract.lacking_{lacking}" in reasons[lacking]
 
 
 def compared(frame: pd.DataFrame, facts: Any) -> Any:

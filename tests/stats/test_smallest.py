@@ -10,7 +10,12 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from spark_audit.audits.extract.rates import exact_p, hits_power, limits_p, splits_apart
+from spark_audit.audits.extract.rates import (
+    exact_p,
+    hits_power,
+    limits_p,
+    split_difference,
+)
 from spark_audit.stats.bootstrap import correlated, sign_flip
 from spark_audit.stats.canary_ranks import exposure_bits, null_mean
 from spark_audit.stats.clustered_roc import Design, auc_difference
@@ -151,7 +156,7 @@ def extract(rng: np.random.Generator, effect: float, level: float) -> Iterator[f
     """Identifiers that come back: both the interval and Fisher's test."""
     yield smallest(none_of_few(), level) or np.inf
     frame = hits(int(rng.binomial(60, min(effect / 100, 1.0))), 0)
-    apart = splits_apart(frame.assign(trials=1, weight=1.0))
+    apart = split_difference(frame.assign(trials=1, weight=1.0))
     yield max(limits_p(apart), exact_p(frame))
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,13 +21,10 @@ from spark_audit.audits.base import (
     guard,
 )
 from spark_audit.audits.canary import epsilon, ranks
-from spark_audit.audits.canary.findings import (
-    contrast_findings,
-    finding,
-    findings,
-    guards,
-)
-from spark_audit.audits.canary.ranks import Judged
+from spark_audit.audits.canary.canary_finding import canary_finding
+from spark_audit.audits.canary.findings import contrast_findings, findings
+from spark_audit.audits.canary.guards import guards
+from spark_audit.audits.canary.ranks import RankedCanaries
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
 from spark_audit.audits.supervision import (
     COLUMN,
@@ -41,7 +36,7 @@ from spark_audit.audits.supervision import (
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.encodings import key_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
-from spark_audit.results import AuditResult, Contrast, Finding, Row
+from spark_audit.results import AuditResult, Contrast, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import canary_ranks
@@ -54,22 +49,47 @@ CANARY_COLUMNS = ("rank", "ties", "nll_mean")
 
 CANARY_VARIANTS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 
-_ranked = partial(Metric, variants=CANARY_VARIANTS, missing=RANKED)
-
 CANARY_METRICS = (
-    _ranked("nll", "nats", bounds=(0.0, math.inf), learned=-1),
+    Metric(
+        "nll",
+        "nats",
+        bounds=(0.0, math.inf),
+        learned=-1,
+        variants=CANARY_VARIANTS,
+        missing=RANKED,
+    ),
     # A percentile interval of a mean rank covers far too rarely.
-    _ranked("rank_mean", "ranks", bounds=(1.0, math.inf), learned=-1, heavy=True),
-    _ranked(
+    Metric(
+        "rank_mean",
+        "ranks",
+        bounds=(1.0, math.inf),
+        learned=-1,
+        heavy=True,
+        variants=CANARY_VARIANTS,
+        missing=RANKED,
+    ),
+    Metric(
         "exposure_mean",
         "bits",
         bounds=(0.0, math.inf),
         learned=1,
         glance=("full",),
         headline=("full",),
+        variants=CANARY_VARIANTS,
+        missing=RANKED,
     ),
-    _ranked("top1_rate", rate=True, learned=1, alone=True),
-    _ranked("top10_rate", rate=True, learned=1),
+    # So few canaries cannot show a change of the first rank.
+    Metric(
+        "top1_rate",
+        rate=True,
+        learned=1,
+        alone=True,
+        variants=CANARY_VARIANTS,
+        missing=RANKED,
+    ),
+    Metric(
+        "top10_rate", rate=True, learned=1, variants=CANARY_VARIANTS, missing=RANKED
+    ),
 )
 """Ranks and exposures are bounded by the number of candidates, once it is known."""
 
@@ -140,105 +160,133 @@ class CanaryRank(Audit):
         ]
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """Candidates of every canary that can be ranked.
+        """Return the candidates of every canary that can be ranked.
 
         A canary is ranked in its first row by id, with ``paper`` in all that the
         manifest lists.
         """
-        every = (candidate_keys(one, paper=paper) for one in manifest.canaries)
-        keys = sorted(key for keys in every for key in keys.values())
-        return {CANDIDATES: keys} if keys else {}
+        keys: list[str] = []
+        for canary in manifest.canaries:
+            keys += candidate_keys(canary, paper=paper).values()
+        return {CANDIDATES: sorted(keys)} if keys else {}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        """One unit per canary, part and context, and one over its contexts.
+        """Return one unit per canary, part and context, and one over its contexts.
 
         ``kind`` is ``context``; ``canary``, ranked once by each candidate's NLL
         averaged over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean``,
         nats per token, is the true string's.
         """
-        paper = context.paper
-        keyed = [(one, candidate_keys(one, paper=paper)) for one in manifest.canaries]
-        units = pd.DataFrame.from_records(chain.from_iterable(starmap(_units, keyed)))
-        if is_known(manifest) and len(units):
-            rows_cut = canary_rows_cut(manifest)
-            states = canary_supervision(manifest)
-            ids = units["canary_id"]
-            # What training cut off is not trained on, and not held out either.
-            units["dose"] = (units["dose"] - ids.map(rows_cut)).clip(lower=0)
-            units[COLUMN] = [states.get(one, "") for one in ids]
-            units.loc[units["held_out"].astype(bool), COLUMN] = ""
+        keys_by_canary = [
+            (canary, candidate_keys(canary, paper=context.paper))
+            for canary in manifest.canaries
+        ]
+        units = _units_of(manifest, keys_by_canary)
 
         def measured() -> Measured:
             for name, passes in tables.items():
                 table = passes.get(CANDIDATES)
-                rows = [row for one in keyed for row in _scores(*one, table)]
-                scores = np.array(rows, np.float64).reshape(-1, len(CANARY_COLUMNS))
+                rows: list[list[float]] = []
+                for canary, keys in keys_by_canary:
+                    rows += _scores(canary, keys, table)
+                scores = np.array(rows, np.float64)
+                scores = scores.reshape(-1, len(CANARY_COLUMNS))  # (units, columns)
                 yield name, dict(zip(CANARY_COLUMNS, scores.T, strict=True))
 
-        kept = manifest.settings.canary_contexts if context.paper else None
-        return Evidence.of(units, measured(), {"kept_contexts": kept})
+        n_contexts = manifest.settings.canary_contexts if context.paper else None
+        return Evidence.of(units, measured(), {"kept_contexts": n_contexts})
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        names, units = list(evidence.checkpoints), evidence.units
-        every = evidence.frame().astype({"rank": np.int64, "ties": np.int64})
-        warned = []
-        parts = units.loc[units["kind"] != "context", "kind"]
-        if lost := int((parts == "unrankable").sum()):
-            told = {"lost": lost, "parts": len(parts)}
-            warned.append(guard("canaries rankable", "canaries_rankable", told))
-        if (kept := evidence.facts["kept_contexts"]) is not None:
-            warned.append(guard("canary contexts", "canary_contexts", {"kept": kept}))
-        frame = ranks.ranked(every)
-        ours = ranks.trained(frame)
-        if ours.empty:
-            reason = (
-                CANDIDATES_NOT_SCORED if (units["kind"] == "canary").any() else UNRANKED
+        """Return figures, findings, guards and tables of all ranked canaries."""
+        names = list(evidence.checkpoints)
+        warnings = _warnings(evidence)
+        every_rank = evidence.frame().astype({"rank": np.int64, "ties": np.int64})
+        ranked = ranks.ranked(every_rank)
+        trained = ranks.trained_canaries(ranked)
+        if trained.empty:
+            reason = _why_nothing_is_ranked(evidence.units, ranked)
+            untested = canary_finding(
+                "", "not_tested", "not_estimable", {"reason": reason}
             )
-            if len(frame):
-                reason = "no canary of a trained row can be ranked"
-            unknown = finding("", "not_tested", "not_estimable", {"reason": reason})
-            rows = self.missing(names, reason)
-            return AuditResult(rows=rows, guards=warned, findings=[unknown])
-        judged = Judged(frame)
-        in_contexts = ranks.trained(ranks.ranked(every, "context"))
-        rows, contrasts = canary_figures(ours, in_contexts, judged, context)
+            return AuditResult(
+                rows=self.missing(names, reason), guards=warnings, findings=[untested]
+            )
+
+        canaries = RankedCanaries(ranked)
+        in_contexts = ranks.trained_canaries(ranks.ranked(every_rank, "context"))
+        rows, contrasts = canary_figures(trained, in_contexts, canaries, context)
         tables = {
-            "canary_by_dose": [*ranks.dose_table(frame)],
-            "canary_epsilon": epsilon.epsilon_table(judged),
-            "canary_one_run": epsilon.one_run_table(judged),
+            "canary_by_dose": list(ranks.dose_table(ranked)),
+            "canary_epsilon": epsilon.epsilon_table(canaries),
+            "canary_one_run": epsilon.one_run_table(canaries),
         }
-        said = [*findings(judged, tables["canary_epsilon"], rows)]
+
+        concluded = list(findings(canaries, tables["canary_epsilon"], rows))
+        scored_names = set(trained["checkpoint"])
         for name in names:
             reason = UNRANKED
-            if name not in {*ours["checkpoint"]}:
+            if name not in scored_names:
                 reason = CANDIDATES_NOT_SCORED
-                said.append(finding(name, "not_tested", "unscored", {"reason": reason}))
+                unscored = canary_finding(
+                    name, "not_tested", "unscored", {"reason": reason}
+                )
+                concluded.append(unscored)
             rows += self.missing([name], reason, beside=rows)
-        said += contrast_findings(contrasts, judged)
+        concluded += contrast_findings(contrasts, canaries)
+
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=[*guards(judged), *warned],
-            findings=said,
+            guards=[*guards(canaries), *warnings],
+            findings=concluded,
             tables={name: table for name, table in tables.items() if table},
         )
 
 
 def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
-    """Key of the candidates in each context; none if it cannot be ranked."""
+    """Return the key of the candidates in each context; none if it cannot be ranked.
+
+    Parameters
+    ----------
+    paper
+        All contexts of the manifest, instead of the first row by id.
+    """
     if not canary.candidates or canary.true_index is None:
         return {}
     rows = sorted(context.example for context in canary.contexts)
-    return {
-        row: key_of("canary", canary.canary_id, canary.part, row)
-        for row in (rows if paper else rows[:1])
-    }
+    if not paper:
+        rows = rows[:1]
+    return {row: key_of("canary", canary.canary_id, canary.part, row) for row in rows}
 
 
-def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, Any]]:
-    head = {
+def _units_of(
+    manifest: Manifest, keys_by_canary: Sequence[tuple[ManifestCanary, dict[str, str]]]
+) -> pd.DataFrame:
+    """Return one row per unit, with what training did with its canary where known."""
+    records: list[dict[str, Any]] = []
+    for canary, keys in keys_by_canary:
+        records += _unit_records(canary, keys)
+    units = pd.DataFrame.from_records(records)
+    if not is_known(manifest) or not len(units):
+        return units
+
+    rows_cut = canary_rows_cut(manifest)
+    states = canary_supervision(manifest)
+    ids = units["canary_id"]
+    # What training cut off is not trained on, and not held out either.
+    units["dose"] = (units["dose"] - ids.map(rows_cut)).clip(lower=0)
+    units[COLUMN] = [states.get(canary_id, "") for canary_id in ids]
+    units.loc[units["held_out"].astype(bool), COLUMN] = ""
+    return units
+
+
+def _unit_records(
+    canary: ManifestCanary, keys: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the units of a canary part: one per context, then one over all of them."""
+    shared = {
         "canary_id": canary.canary_id,
         "part": canary.part,
         "example": "",
@@ -250,8 +298,8 @@ def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, A
         "n_candidates": len(canary.candidates),
     }
     for example in keys:
-        yield head | {"kind": "context", "example": example, "contexts": 1}
-    yield head | {"kind": "canary" if keys else "unrankable"}
+        yield shared | {"kind": "context", "example": example, "contexts": 1}
+    yield shared | {"kind": "canary" if keys else "unrankable"}
 
 
 def _scores(
@@ -261,106 +309,229 @@ def _scores(
 
     They are NaN where it was not scored.
     """
-    true = canary.true_index
     if not keys or table is None or not all(key in table for key in keys.values()):
-        yield from [[np.nan] * len(CANARY_COLUMNS)] * (len(keys) + 1)
+        n_units = len(keys) + 1
+        yield from [[np.nan] * len(CANARY_COLUMNS)] * n_units
         return
-    assert true is not None
-    held = [table.columns["nll_mean"][table.rows(key)] for key in keys.values()]
-    means = np.stack(held).astype(np.float64)
-    for mean in (*means, means.mean(axis=0)):
-        yield [*canary_ranks.candidate_rank(mean, true), mean[true]]
+
+    true_index = canary.true_index
+    assert true_index is not None
+    nll_by_context = [
+        table.columns["nll_mean"][table.rows(key)] for key in keys.values()
+    ]
+    nll = np.stack(nll_by_context).astype(np.float64)  # (contexts, candidates)
+    for candidates_nll in (*nll, nll.mean(axis=0)):
+        rank, ties = canary_ranks.candidate_rank(candidates_nll, true_index)
+        yield [rank, ties, candidates_nll[true_index]]
+
+
+def _warnings(evidence: Evidence) -> list[Guard]:
+    """Return what is said of canaries that cannot be ranked, and of few contexts."""
+    warnings = []
+    kinds = evidence.units["kind"]
+    n_parts = int((kinds != "context").sum())
+    n_unrankable = int((kinds == "unrankable").sum())
+    if n_unrankable:
+        facts = {"lost": n_unrankable, "parts": n_parts}
+        warnings.append(guard("canaries rankable", "canaries_rankable", facts))
+
+    n_contexts = evidence.facts["kept_contexts"]
+    if n_contexts is not None:
+        facts = {"kept": n_contexts}
+        warnings.append(guard("canary contexts", "canary_contexts", facts))
+    return warnings
+
+
+def _why_nothing_is_ranked(units: pd.DataFrame, ranked: pd.DataFrame) -> str:
+    """Return why no trained canary has a rank."""
+    if len(ranked):
+        return "no canary of a trained row can be ranked"
+    if (units["kind"] == "canary").any():
+        return CANDIDATES_NOT_SCORED
+    return UNRANKED
 
 
 def canary_figures(
-    once: pd.DataFrame, often: pd.DataFrame, judged: Judged, context: Context
+    once: pd.DataFrame,
+    in_contexts: pd.DataFrame,
+    canaries: RankedCanaries,
+    context: Context,
 ) -> tuple[list[Row], list[Contrast]]:
-    """Rows with their values by chance, and contrasts.
+    """Return rows with their values by chance, and contrasts.
 
-    ``once`` holds a rank a canary, ``often`` one a context. Top-1 has no contrast: so
-    few canaries cannot show its change.
+    Parameters
+    ----------
+    once, in_contexts
+        Trained canaries, from :func:`~.ranks.ranked`: one row per checkpoint, canary
+        and part, and one per context of these.
     """
-    size = ranks.size_of(once)
-    in_contexts = often.assign(part=often["part"] + "/annotation")
-    frame = pd.concat([once, in_contexts], ignore_index=True)
+    n_candidates = ranks.n_candidates_of(once)
+    by_context = in_contexts.assign(part=in_contexts["part"] + "/annotation")
+    frame = pd.concat([once, by_context], ignore_index=True)
     frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
     for metric, k in TOP_RANKS.items():
         frame[metric] = canary_ranks.top_k_credit(
             frame["rank"], k=k, ties=frame["ties"]
         )
-    columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
-    columns |= {metric: metric for metric in TOP_RANKS} | {"rank_mean": "mid"}
+
+    columns = {
+        "nll": "nll_mean",
+        "exposure_mean": "exposure",
+        "top1_rate": "top1_rate",
+        "top10_rate": "top10_rate",
+        "rank_mean": "mid",
+    }
     groups = [("pooled", frame), *by_supervision(frame)]
-    cells = [cells_of_frame(group, part, columns) for group, part in groups]
     rows, contrasts = ratio_figures(
-        cells,
+        [cells_of_frame(group, members, columns) for group, members in groups],
         context,
         CanaryRank,
-        rank_mean=(1.0, float(size)),
-        exposure_mean=(0.0, np.log2(size)),
+        rank_mean=(1.0, float(n_candidates)),
+        exposure_mean=(0.0, np.log2(n_candidates)),
     )
+
     once_by_group = {"pooled": once, **dict(by_supervision(once))}
-    often_by_group = {"pooled": often, **dict(by_supervision(often))}
+    in_contexts_by_group = {"pooled": in_contexts, **dict(by_supervision(in_contexts))}
     rows = [
-        _beside_chance(row, once_by_group[row.group], often_by_group[row.group])
+        _next_to_chance(row, once_by_group[row.group], in_contexts_by_group[row.group])
         for row in rows
     ]
     names = list(dict.fromkeys(once["checkpoint"]))
-    order = [metric.name for metric in CANARY_METRICS]
-    rows.sort(key=lambda r: (names.index(r.checkpoint), r.of, order.index(r.metric)))
-    return _marked(rows, judged), _marked(bounded(contrasts, TOP_RANKS), judged)
+    metrics = [metric.name for metric in CANARY_METRICS]
+    rows.sort(
+        key=lambda row: (
+            names.index(row.checkpoint),
+            row.of,
+            metrics.index(row.metric),
+        )
+    )
+    contrasts = bounded(contrasts, TOP_RANKS)
+    return (
+        [_with_status_of_row(row, canaries) for row in rows],
+        [_with_status_of_contrast(contrast, canaries) for contrast in contrasts],
+    )
 
 
-def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
-    """The row with its chance value, band, and the smallest effect it could show.
+class ChanceFigures(NamedTuple):
+    """What chance gives for a figure, and the smallest effect beside it."""
 
-    ``once`` holds a rank a canary, ``often`` one a context.
+    null: float
+    null_low: float
+    null_high: float
+    mde: float | None
+
+
+def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> Row:
+    """Return the row with its chance value, band, and smallest detectable effect.
+
+    Parameters
+    ----------
+    once, in_contexts
+        Trained canaries of its group, as for :func:`canary_figures`.
     """
     part, _, annotation = row.of.partition("/")
-    once, often = (
-        of[(of["checkpoint"] == row.checkpoint) & (of["part"] == part)]
-        for of in (once, often)
-    )
-    k, n, size = TOP_RANKS.get(row.metric, 0), len(once), ranks.size_of(once)
-    if row.metric == "nll" or row.value is None or k >= size:
+    once = once[(once["checkpoint"] == row.checkpoint) & (once["part"] == part)]
+    n_candidates = ranks.n_candidates_of(once)
+    k = TOP_RANKS.get(row.metric)
+    has_no_chance_value = k is not None and k >= n_candidates
+    if row.metric == "nll" or row.value is None or has_no_chance_value:
         return row
-    change, notes = dict[str, Any](), [row.note]
-    # Others show nothing, however large the effect.
-    able = max(1, int(ranks.resolved(once).sum()))
-    if k:
-        hits = ranks.hits_of(once, k=k)
-        least = canary_ranks.top_k_mde(able, k=k, n_candidates=size)
-        band = hits.null_low / n, hits.null_high / n
-        change = {"null": hits.null, "mde": least and least - hits.null}
-        if not annotation:
-            change |= {"low": hits.low, "high": hits.high}
-            change["interval"], notes = "clopper-pearson", []
+
+    notes = [row.note] if row.note else []
+    update: dict[str, Any] = {}
+    if k is None:
+        chance = _chance_of_mean(row, once, n_candidates)
     else:
-        of: canary_ranks.Of = "rank" if row.metric == "rank_mean" else "exposure"
-        band = canary_ranks.null_mean([size] * n, of=of).band(row.level)
-        change = {"mde": canary_ranks.chance_mde(able, n_candidates=size, of=of)}
-        change["null"], _ = canary_ranks.null_moments(size, of=of)
-    change["null_low"], change["null_high"] = band
+        hits = ranks.hits_of(once, k=k)
+        chance = _chance_of_top_k(hits, once, n_candidates, k=k)
+        if not annotation:
+            # The exact interval stands in for that of the ratio, and for its notes.
+            update = {
+                "low": hits.low,
+                "high": hits.high,
+                "interval": "clopper-pearson",
+            }
+            notes = []
+    update |= chance._asdict()
+
+    counted = once
     if annotation:
         notes.append(ONE_RANK)
-    counted = often if annotation else once
-    if count := ranks.tied(counted):
-        note = sentences.render("canary.ties", tied=count, canaries=len(counted))
-        notes.append(note)
-    return row.model_copy(update={**change, "note": "; ".join(filter(None, notes))})
+        is_counted = in_contexts["checkpoint"] == row.checkpoint
+        counted = in_contexts[is_counted & (in_contexts["part"] == part)]
+    if n_tied := ranks.n_tied(counted):
+        key = "canary.ties_of_one" if n_tied == 1 else "canary.ties"
+        notes.append(sentences.render(key, tied=n_tied, canaries=len(counted)))
+    update["note"] = "; ".join(notes)
+    return row.model_copy(update=update)
 
 
-def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
-    """The rows, with the status that what holds of all canaries gives them."""
-    found = []
-    for row in rows:
-        part, change = row.of.partition("/")[0], dict[str, Any]()
-        likelihood, paired = row.metric == "nll", isinstance(row, Contrast)
-        # A change of likelihood itself needs no positive control.
-        if part not in judged.sensitive and not (likelihood and paired):
-            change = {"status": "insensitive"}
-        sides = (row.checkpoint, *([row.baseline] if paired else []))
-        if not likelihood and any((name, part) in judged.tied for name in sides):
-            change = {"status": "not_resolvable", "note": ranks.TIED}
-        found.append(row.model_copy(update=change if row.value is not None else None))
-    return found
+def _n_able(once: pd.DataFrame) -> int:
+    """Return how many canaries could show an effect: those that are resolved."""
+    return max(1, int(ranks.resolved(once).sum()))
+
+
+def _chance_of_top_k(
+    hits: canary_ranks.TopK, once: pd.DataFrame, n_candidates: int, *, k: int
+) -> ChanceFigures:
+    """Return what chance gives for the share of canaries among the first k."""
+    n_canaries = len(once)
+    least_rate = canary_ranks.top_k_mde(_n_able(once), k=k, n_candidates=n_candidates)
+    mde = least_rate
+    if least_rate:
+        mde = least_rate - hits.null
+    return ChanceFigures(
+        null=hits.null,
+        null_low=hits.null_low / n_canaries,
+        null_high=hits.null_high / n_canaries,
+        mde=mde,
+    )
+
+
+def _chance_of_mean(row: Row, once: pd.DataFrame, n_candidates: int) -> ChanceFigures:
+    """Return what chance gives for a mean rank or a mean exposure."""
+    of: canary_ranks.Of = "rank" if row.metric == "rank_mean" else "exposure"
+    null = canary_ranks.null_mean([n_candidates] * len(once), of=of)
+    null_low, null_high = null.band(row.level)
+    mean, _ = canary_ranks.null_moments(n_candidates, of=of)
+    mde = canary_ranks.chance_mde(_n_able(once), n_candidates=n_candidates, of=of)
+    return ChanceFigures(null=mean, null_low=null_low, null_high=null_high, mde=mde)
+
+
+def _with_status_of_row(row: Row, canaries: RankedCanaries) -> Row:
+    """Return the row with the status of its part.
+
+    ==========================================  ======================
+    last match wins                             status
+    ==========================================  ======================
+    the positive control was not found          ``insensitive``
+    all canaries are tied, unless an NLL        ``not_resolvable``
+    ==========================================  ======================
+    """
+    if row.value is None:
+        return row
+    part = row.of.partition("/")[0]
+    update: dict[str, Any] = {}
+    if part not in canaries.sensitive_parts:
+        update["status"] = "insensitive"
+    if row.metric != "nll" and (row.checkpoint, part) in canaries.unresolved:
+        update = {"status": "not_resolvable", "note": ranks.TIED}
+    return row.model_copy(update=update)
+
+
+def _with_status_of_contrast(contrast: Contrast, canaries: RankedCanaries) -> Contrast:
+    """Return the contrast with the status of its part on both sides.
+
+    As :func:`_with_status_of_row`, but a change of likelihood keeps its status: it
+    needs no positive control.
+    """
+    if contrast.value is None or contrast.metric == "nll":
+        return contrast
+    part = contrast.of.partition("/")[0]
+    update: dict[str, Any] = {}
+    if part not in canaries.sensitive_parts:
+        update["status"] = "insensitive"
+    for name in (contrast.checkpoint, contrast.baseline):
+        if (name, part) in canaries.unresolved:
+            update = {"status": "not_resolvable", "note": ranks.TIED}
+    return contrast.model_copy(update=update)

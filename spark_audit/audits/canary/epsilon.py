@@ -1,36 +1,40 @@
-"""Lower bounds of epsilon from canaries."""
+"""Lower bounds of epsilon from canaries.
+
+From two kinds of guesses: which of its candidates a planted canary is, and which of a
+pair of canaries was planted. The second is a game of one run (Steinke, Nasr and
+Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2025, of two alternatives), and bounds
+(epsilon, delta) too. Its guess is the canary of a pair that ranks further ahead among
+its candidates. Ranks are compared, not likelihoods: the rank of a canary that is not in
+the data is uniform, whichever rows it stands in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from spark_audit import sentences
+from spark_audit.audits.canary.canary_finding import canary_finding
 from spark_audit.audits.canary.ranks import (
     CONFIDENCE,
     KS,
-    Judged,
+    RankedCanaries,
     by_part,
-    held_out,
-    size_of,
-    trained,
+    held_out_canaries,
+    n_candidates_of,
+    trained_canaries,
 )
 from spark_audit.data.canaries import CANARY_FORMATS
 from spark_audit.names import BASE
+from spark_audit.results import Finding, Row
 from spark_audit.results.audit_result import TableRecord
+from spark_audit.results.findings import Fact
 from spark_audit.stats import epsilon_bounds
 
-#
-# From two kinds of guesses: which of its candidates a planted canary is, and which of a
-# pair of canaries was planted. The second is a game of one run (Steinke, Nasr and
-# Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2025, of two alternatives), and says
-# something of (epsilon, delta), too. Its guess: of a pair, the one that ranks further
-# ahead among its candidates. Ranks are compared, not likelihoods: the rank of a canary
-# that is not in the data is uniform, whichever rows it stands in.
 DELTA = 1e-5
 """Of a record: the other delta that bounds of one run are given for."""
 
@@ -43,101 +47,109 @@ BOUNDS = (
 DECLARED_TEST = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
+Bounds: TypeAlias = Callable[[TableRecord, float], TableRecord]
+"""Columns of bounds from a record, one-sided at a level."""
 
-def _drawn(judged: Judged) -> pd.DataFrame:
-    """Synthetic canaries: theirs is the uniform draw that bounds rest on.
 
-    None where the base's ranks speak against it.
+def _drawn(canaries: RankedCanaries) -> pd.DataFrame:
+    """Return the synthetic canaries, whose uniform draw the bounds rest on.
+
+    There are none where the base's ranks speak against it.
     """
-    frame = judged.frame
-    drawn = frame["format"].isin(list(CANARY_FORMATS)) & judged.uniform
-    return frame[drawn & (frame["checkpoint"] != BASE)]
+    frame = canaries.frame
+    is_drawn = frame["format"].isin(list(CANARY_FORMATS)) & canaries.is_uniform
+    return frame[is_drawn & (frame["checkpoint"] != BASE)]
 
 
 def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """All canaries, and those of each dose where there are several."""
-    doses = [(str(dose), part) for dose, part in frame.groupby("dose")]
+    """Yield all canaries, and those of each dose where there are several."""
+    doses = [(str(dose), canaries) for dose, canaries in frame.groupby("dose")]
     if doses:
         yield DECLARED_TEST[1], frame
     if len(doses) > 1:
         yield from doses
 
 
-def epsilon_table(judged: Judged) -> list[TableRecord]:
-    """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
+def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
+    """Return lower bounds of epsilon, of checkpoints trained on the canaries.
 
     A canary that is tied across the k-th place is no hit, whatever share of a hit it is
     on average: hits are then never more than those of a guess that breaks ties at
     random, which is what the bound holds for.
     """
-    size = size_of(judged.frame)
-    found = [
-        {
-            "checkpoint": name,
-            "part": part,
-            "dose": dose,
-            "k": k,
-            "declared": (part, dose, k) == DECLARED_TEST,
-            "canaries": len(chosen),
-            "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
-            "rows": int(chosen["dose"].max()),
-        }
-        for name, part, whole in by_part(trained(_drawn(judged)))
-        for (dose, chosen), k in product(_by_dose(whole), KS)
-        if k < size
-    ]
+    n_candidates = n_candidates_of(canaries.frame)
+    records: list[TableRecord] = []
+    for name, part, of_part in by_part(trained_canaries(_drawn(canaries))):
+        for dose, guessed in _by_dose(of_part):
+            for k in KS:
+                if k >= n_candidates:
+                    continue
+                is_hit = guessed["rank"] + guessed["ties"] <= k  # (canaries,), bool
+                record = {
+                    "checkpoint": name,
+                    "part": part,
+                    "dose": dose,
+                    "k": k,
+                    "declared": (part, dose, k) == DECLARED_TEST,
+                    "canaries": len(guessed),
+                    "hits": int(np.sum(is_hit)),
+                    "rows": int(guessed["dose"].max()),
+                }
+                records.append(record)
 
     def bounds(record: TableRecord, significance: float) -> TableRecord:
         bound = epsilon_bounds.candidate_guess_bound(
             record["hits"],
             record["canaries"],
-            n_candidates=size,
+            n_candidates=n_candidates,
             k=record["k"],
             rows=record["rows"],
             significance=significance,
         )
         return dict(zip(BOUNDS, bound, strict=True))
 
-    return _bounded(found, bounds, judged, assumed="drawn")
+    return _bounded(records, bounds, canaries, assumed="drawn")
 
 
-def one_run_table(judged: Judged) -> list[TableRecord]:
-    """Lower bounds of epsilon from the coins that chose between two canaries each.
+def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
+    """Return lower bounds of epsilon from the coins that chose between two canaries.
 
     Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
     fixed beforehand. All bounds of a row are thresholds of one count, and hold
     together. ``*_at_delta`` are at :data:`DELTA` a record, ``gaussian_mu`` is what a
     Gaussian mechanism would have.
     """
-    found: list[TableRecord] = []
-    tossed = _drawn(judged)
-    for name, part, whole in by_part(tossed[tossed["pair"] != ""]):
-        for dose, pairs in _by_dose(_pairs(whole)):
-            guesses = epsilon_bounds.declared_guesses(len(pairs))
-            surest = pairs.sort_values("gap", ascending=False, kind="stable")[:guesses]
+    records: list[TableRecord] = []
+    drawn = _drawn(canaries)
+    for name, part, paired in by_part(drawn[drawn["pair"] != ""]):
+        for dose, pairs in _by_dose(_pairs(paired)):
+            n_guesses = epsilon_bounds.declared_guesses(len(pairs))
+            by_gap = pairs.sort_values("gap", ascending=False, kind="stable")
+            guessed = by_gap[:n_guesses]
+            # A guess at a tie is one that is wrong.
+            is_right = guessed["at"] < guessed["at_never"]  # (guesses,), bool
             record = {
                 "checkpoint": name,
                 "part": part,
                 "dose": dose,
                 "declared": (part, dose) == DECLARED_TEST[:2],
                 "pairs": len(pairs),
-                "guesses": guesses,
-                # A guess at a tie is one that is wrong.
-                "right": int((surest["at"] < surest["at_never"]).sum()),
+                "guesses": n_guesses,
+                "right": int(is_right.sum()),
                 "rows": int(pairs["dose"].max()),
             }
-            found.append(record)
-    return _bounded(found, coin_figures, judged, assumed="tossed")
+            records.append(record)
+    return _bounded(records, coin_figures, canaries, assumed="tossed")
 
 
 def coin_figures(record: TableRecord, significance: float) -> TableRecord:
-    """Bounds from so many ``right`` of ``guesses`` at ``pairs``, one-sided at a level.
+    """Return bounds from so many right guesses at pairs, one-sided at a level.
 
     Parameters
     ----------
     record
-        With these three counts, and in ``rows`` in how many rows a canary stands at
-        most.
+        With these counts: ``right`` of ``guesses`` at ``pairs``, and ``rows``, in how
+        many rows a canary stands at most.
     """
     correct = record["right"]
     guesses = record["guesses"]
@@ -160,48 +172,148 @@ def coin_figures(record: TableRecord, significance: float) -> TableRecord:
     }
 
 
-Bounds: TypeAlias = Callable[[TableRecord, float], TableRecord]
-"""Columns of bounds from a record, one-sided at a level."""
-
-
 def _bounded(
-    found: list[TableRecord], bounds: Bounds, judged: Judged, *, assumed: str
+    records: list[TableRecord],
+    bounds: Bounds,
+    canaries: RankedCanaries,
+    *,
+    assumed: str,
 ) -> list[TableRecord]:
-    """The records with their bounds of epsilon, by a one-sided significance.
+    """Return the records with their bounds of epsilon, by a one-sided significance.
 
     The declared bounds hold together at 95 % over checkpoints, all others together
-    too (Bonferroni). Of a part without its positive control none is given, nor of a
+    too (Bonferroni). A part without its positive control has none, nor has a
     checkpoint whose held-out canaries rank above chance.
+
+    Parameters
+    ----------
+    bounds
+        Gives the bounds of a record at a significance.
+    assumed
+        Key of what they assume: ``drawn`` or ``tossed``.
     """
     # How many bounds there are is known before any result, sensitive parts or not.
-    declared = sum(record["declared"] for record in found)
-    for record in found:
-        family = declared if record["declared"] else len(found) - declared
-        share = (1 - CONFIDENCE) / family
-        figures = bounds(record, share)
+    n_declared = sum(record["declared"] for record in records)
+    for record in records:
+        n_tests = len(records) - n_declared
+        if record["declared"]:
+            n_tests = n_declared
+        significance = (1 - CONFIDENCE) / n_tests
+        figures = bounds(record, significance)
         epsilon = figures["epsilon_per_record"]
-        key = "bounded" if epsilon > 0 else "bound_of_0"
-        if record["part"] not in judged.sensitive:
-            key, figures = "uncontrolled", dict.fromkeys(figures)
-        elif "ahead" in judged.kinds[record["checkpoint"]]:
-            key, figures = "ungrounded", dict.fromkeys(figures)
-        record |= {"significance": share, **figures}
+
+        says = "bound_of_0"
+        if epsilon > 0:
+            says = "bounded" if record["declared"] else "bounded_other"
+        if record["part"] not in canaries.sensitive_parts:
+            says = "uncontrolled"
+            figures = dict.fromkeys(figures)
+        elif "ahead" in canaries.shifts_of_kind[record["checkpoint"]]:
+            says = "ungrounded"
+            figures = dict.fromkeys(figures)
+
+        record |= {"significance": significance, **figures}
         record["says"] = sentences.render(
-            f"canary.{key}", **record, epsilon=epsilon, assumed=assumed
+            f"canary.{says}", **record, epsilon=epsilon, assumed=assumed
         )
-    return found
+    return records
 
 
 def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Ranks of both canaries of each pair that has both, in the order of the pairs.
+    """Return one row per pair that has both canaries, in the order of the pairs.
 
-    ``at`` is the planted one's, ``at_never`` the other's. Ties are broken at random, so
-    that a rank without memory is exactly uniform.
+    Columns ``pair``, ``dose``, ``at`` (rank of the planted canary), ``at_never`` (rank
+    of the other one) and ``gap`` (absolute difference of their logarithms). Ties are
+    broken at random, so that a rank without memory is exactly uniform.
     """
-    order = frame.sort_values("canary_id", kind="stable")
-    jitter = np.random.default_rng(0).random(len(order))
-    order = order.assign(at=order["rank"] + np.floor(jitter * (order["ties"] + 1)))
-    ours, never = (side(order)[["pair", "dose", "at"]] for side in (trained, held_out))
-    both = ours.merge(never, on="pair", suffixes=("", "_never"), validate="1:1")
-    both = both.sort_values("pair")
-    return both.assign(gap=np.abs(np.log(both["at"] / both["at_never"])))
+    ordered = frame.sort_values("canary_id", kind="stable")
+    jitter = np.random.default_rng(0).random(len(ordered))  # (canaries,), in [0, 1)
+    broken_ties = np.floor(jitter * (ordered["ties"] + 1))
+    ordered = ordered.assign(at=ordered["rank"] + broken_ties)
+
+    columns = ["pair", "dose", "at"]
+    planted = trained_canaries(ordered)[columns]
+    others = held_out_canaries(ordered)[columns]
+    pairs = planted.merge(others, on="pair", suffixes=("", "_never"), validate="1:1")
+    pairs = pairs.sort_values("pair")
+    return pairs.assign(gap=np.abs(np.log(pairs["at"] / pairs["at_never"])))
+
+
+def epsilon_finding(
+    name: str, bounds: Sequence[TableRecord], n_candidates: int
+) -> Finding | None:
+    """Return the bound declared beforehand, and the largest other one if it is more.
+
+    None where no bound is above 0. p is that of guesses as good by chance.
+
+    Parameters
+    ----------
+    bounds
+        From :func:`epsilon_table`, of all checkpoints.
+    """
+    of_checkpoint = [
+        record
+        for record in bounds
+        if record["checkpoint"] == name and record["epsilon_per_record"]
+    ]
+    shown = [record for record in of_checkpoint if record["declared"]]
+    declared = max((record["epsilon_per_record"] for record in shown), default=0.0)
+    larger_ones = [
+        record for record in of_checkpoint if record["epsilon_per_record"] > declared
+    ]
+    if larger_ones:
+        shown.append(max(larger_ones, key=lambda r: r["epsilon_per_record"]))
+    if not shown:
+        return None
+
+    rows = [_epsilon_row(name, record) for record in shown]
+    facts: dict[str, Fact] = {
+        "bound": rows[0],
+        "k": shown[0]["k"],
+        "larger": None,
+        "larger_k": None,
+    }
+    further = [f"epsilon_{rows[0].family}", "epsilon_guesses"]
+    if len(rows) > 1:
+        facts["larger"] = rows[1]
+        facts["larger_k"] = shown[1]["k"]
+        further.append("epsilon_larger")
+    further.append("epsilon_assumes")
+
+    # The declared bounds and the others are two looks.
+    least_p = min(_p_of_guesses(record, n_candidates) for record in shown)
+    return canary_finding(
+        name,
+        "memory",
+        "epsilon",
+        facts,
+        further=further,
+        p=min(1.0, 2 * least_p),
+    )
+
+
+def _epsilon_row(name: str, record: TableRecord) -> Row:
+    """Return a bound of epsilon as a row."""
+    dose = record["dose"]
+    return Row(
+        audit="canary",
+        checkpoint=name,
+        metric="epsilon_per_record",
+        of=record["part"],
+        group="pooled" if dose == "all" else f"dose:{dose}",
+        value=record["epsilon_per_record"],
+        level=1 - record["significance"],
+        n=record["canaries"],
+        family="primary" if record["declared"] else "exploratory",
+    )
+
+
+def _p_of_guesses(record: TableRecord, n_candidates: int) -> float:
+    """Return the p of as many right guesses by chance, as if at a level of 0.05.
+
+    The record's level is smaller, as several bounds hold together.
+    """
+    chance = record["k"] / n_candidates
+    p = float(scipy.stats.binom.sf(record["hits"] - 1, record["canaries"], chance))
+    significance = float(record["significance"])
+    return p * (1 - CONFIDENCE) / significance

@@ -1,12 +1,30 @@
-"""Ranks of canaries, and tests against chance."""
+"""Ranks of canaries, and tests against chance.
+
+Frames of this folder have one row per checkpoint, canary and part, or per context of
+these. :func:`ranked` gives them these columns:
+
+===================  ================================================================
+column               meaning
+===================  ================================================================
+checkpoint           name of the checkpoint
+canary_id, part      the canary, and ``full``, ``password`` or ``ssn`` of it
+format               format that the canary was drawn in
+dose                 train rows that hold the canary; 0 for a held-out one
+held_out             whether no model was trained on the canary
+n_candidates         candidates that the canary is ranked among, itself included
+rank                 its rank, 1 is the likeliest; ties count behind
+ties                 candidates with exactly its NLL
+mid                  mean rank over random orders of the ties
+exposure             bits, ``log2(n_candidates) - log2(rank)``
+lower_tail           bits, the same counted from the last rank
+===================  ================================================================
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import chain, product
-from operator import attrgetter
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +41,11 @@ from spark_audit.stats import canary_ranks
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.intervals import ratio_estimate
 
+CONFIDENCE = 0.95
+
+KS = (1, 10)
+"""Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
+
 MOST_TIED = 0.9
 
 TIED = (
@@ -32,79 +55,134 @@ TIED = (
 
 
 def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
-    """The evidence's ranks of one kind with their exposures."""
+    """Return the ranks of one kind of unit, with the columns that this module lists.
+
+    Parameters
+    ----------
+    evidence
+        One row per checkpoint and unit, with columns ``kind``, ``n_candidates``,
+        ``rank`` and ``ties``.
+    kind
+        ``canary``: one rank per canary and part. ``context``: one per context too.
+
+    Raises
+    ------
+    InputError
+        If canaries have different numbers of candidates.
+    """
     frame = evidence[evidence["kind"] == kind]
-    size = frame["n_candidates"].to_numpy()
-    if len(set(size.tolist())) > 1:
+    n_candidates = frame["n_candidates"].to_numpy()  # (units,)
+    if len(set(n_candidates.tolist())) > 1:
         raise InputError(
             "canaries have candidate sets of different sizes",
             fix="audit all checkpoints with the same manifest",
         )
-    rank, ties = frame["rank"].to_numpy(), frame["ties"].to_numpy()
+
+    rank = frame["rank"].to_numpy()  # (units,), 1 is the likeliest
+    ties = frame["ties"].to_numpy()  # (units,)
     return frame.assign(
         mid=rank + ties / 2,
-        exposure=canary_ranks.exposure_bits(rank, size, ties=ties),
-        lower_tail=canary_ranks.lower_tail_exposure(rank, size, ties=ties),
+        exposure=canary_ranks.exposure_bits(rank, n_candidates, ties=ties),
+        lower_tail=canary_ranks.lower_tail_exposure(rank, n_candidates, ties=ties),
     )
 
 
-def unresolved(frame: pd.DataFrame) -> set[tuple[str, str]]:
-    """Checkpoint and part of which nothing can be ranked.
+# A canary that is resolved might be the one that was remembered: a part is lost only
+# where none is.
+def unresolved_parts(frame: pd.DataFrame) -> set[tuple[str, str]]:
+    """Return checkpoint and part wherever no canary is :func:`resolved`.
 
-    So it is where none of the canaries is :func:`resolved`: one that is might be the
-    one that was remembered.
+    Parameters
+    ----------
+    frame
+        From :func:`ranked`.
     """
-    parts = by_part(frame)
-    return {(name, part) for name, part, few in parts if not resolved(few).any()}
+    return {
+        (checkpoint, part)
+        for checkpoint, part, canaries in by_part(frame)
+        if not resolved(canaries).any()
+    }
 
 
 def resolved(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Whether a canary is tied with fewer than :data:`MOST_TIED` of its candidates."""
+    """Return which canaries are tied with few of their candidates, one per row.
+
+    Few are fewer than :data:`MOST_TIED` of them.
+
+    Parameters
+    ----------
+    frame
+        Columns ``ties`` and ``n_candidates``.
+    """
     return frame["ties"] < MOST_TIED * (frame["n_candidates"] - 1)
 
 
-def tied(frame: pd.DataFrame) -> int:
-    """Canaries that are tied with other candidates."""
+def n_tied(frame: pd.DataFrame) -> int:
+    """Return how many canaries are tied with other candidates (column ``ties``)."""
     return int(np.count_nonzero(frame["ties"]))
 
 
-def trained(frame: pd.DataFrame) -> pd.DataFrame:
-    """Canaries that stand in train rows."""
-    return frame[(frame["dose"] > 0) & ~frame["held_out"].astype(bool)]
+def trained_canaries(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of canaries in train rows, by columns ``dose``, ``held_out``."""
+    is_held_out = frame["held_out"].astype(bool)
+    return frame[(frame["dose"] > 0) & ~is_held_out]
 
 
-def held_out(frame: pd.DataFrame) -> pd.DataFrame:
-    """Canaries that no model was trained on."""
+def held_out_canaries(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of canaries that no model saw, by column ``held_out``."""
     return frame[frame["held_out"].astype(bool)]
 
 
 def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Checkpoint, part and rows, in the order of the evidence."""
-    parts = dict(iter(frame.groupby(["checkpoint", "part"], sort=False)))
-    for name, part in product(dict.fromkeys(frame["checkpoint"]), RANKED):
-        if (name, part) in parts:
-            yield str(name), part, parts[name, part]
+    """Yield checkpoint, part and its rows, in the order of the evidence.
+
+    Parameters
+    ----------
+    frame
+        Columns ``checkpoint`` and ``part``.
+    """
+    groups = dict(iter(frame.groupby(["checkpoint", "part"], sort=False)))
+    for checkpoint in dict.fromkeys(frame["checkpoint"]):
+        for part in RANKED:
+            if (checkpoint, part) in groups:
+                yield str(checkpoint), part, groups[checkpoint, part]
 
 
-def size_of(frame: pd.DataFrame) -> int:
-    """Candidates of each canary: sets of different sizes are refused."""
+def n_candidates_of(frame: pd.DataFrame) -> int:
+    """Return the candidates of each canary (column ``n_candidates``).
+
+    :func:`ranked` refuses sets of different sizes, so that the first row tells.
+    """
     return int(frame["n_candidates"].iloc[0])
 
 
-def rises(part: pd.DataFrame, name: str) -> np.ndarray:
-    """Changes of exposure since the base, of canaries of one part that both have."""
-    ours, base = (part[part["checkpoint"] == one] for one in (name, BASE))
-    both = ours.merge(base, on="canary_id", suffixes=("", "_base"))
-    return (both["exposure"] - both["exposure_base"]).to_numpy(np.float64)
+def exposure_rises(canaries: pd.DataFrame, checkpoint: str) -> np.ndarray:
+    """Return changes of exposure since the base model, in bits.
+
+    Shape ``(canaries,)``: those that both checkpoints have; above 0 is more exposed.
+
+    Parameters
+    ----------
+    canaries
+        Of one part and all checkpoints, from :func:`ranked`.
+    """
+    after = canaries[canaries["checkpoint"] == checkpoint]
+    before = canaries[canaries["checkpoint"] == BASE]
+    paired = after.merge(before, on="canary_id", suffixes=("", "_base"))
+    return (paired["exposure"] - paired["exposure_base"]).to_numpy(np.float64)
 
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> canary_ranks.TopK:
-    """Canaries among the first k, compared with chance."""
-    size, ties = size_of(frame), frame["ties"]
-    return canary_ranks.top_k(frame["rank"], k=k, n_candidates=size, ties=ties)
+    """Return how many canaries are among the first k, compared with chance.
 
-
-CONFIDENCE = 0.95
+    Parameters
+    ----------
+    frame
+        Columns ``rank``, ``ties`` and ``n_candidates``.
+    """
+    return canary_ranks.top_k(
+        frame["rank"], k=k, n_candidates=n_candidates_of(frame), ties=frame["ties"]
+    )
 
 
 def row_of(
@@ -140,34 +218,50 @@ def row_of(
 
 
 def p_by_chance(frame: pd.DataFrame, column: str) -> float:
-    """Chance of a mean ``exposure`` or ``lower_tail`` as high under uniform ranks."""
+    """Return the chance of a mean as high under uniform ranks, one-sided.
+
+    Parameters
+    ----------
+    frame
+        Canaries, from :func:`ranked`.
+    column
+        ``exposure`` or ``lower_tail``.
+    """
     # The mirrored rank is uniform too: one distribution serves both ends.
     null = canary_ranks.null_mean(frame["n_candidates"])
     return null.above(float(frame[column].mean()))
 
 
 def p_risen(rises: np.ndarray) -> float:
-    """Wilcoxon's one-sided p value that exposures rose; 1 where none moved."""
+    """Return Wilcoxon's one-sided p value that exposures rose; 1 where none moved.
+
+    Parameters
+    ----------
+    rises
+        Shape ``(canaries,)``, bits, from :func:`exposure_rises`.
+    """
     if not rises.any():
         return 1.0
     return float(scipy.stats.wilcoxon(rises, alternative="greater").pvalue)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CanaryTest:
-    """Adjusted one-sided p value of one test, with what it was taken on."""
+    """A one-sided test of the canaries of one checkpoint and part."""
 
     checkpoint: str
     part: str
     n: int
+    """Canaries."""
     value: float
+    """The figure that the test is on: a mean exposure (bits) or rank."""
     p: float
+    """Corrected over :attr:`over` tests."""
     over: int = 1
-    """Tests that the p value is adjusted over."""
 
     @property
-    def detected(self) -> bool:
-        """Whether it is significant."""
+    def is_significant(self) -> bool:
+        """Whether p is at most 0.05."""
         return self.p <= 1 - CONFIDENCE
 
     def row(
@@ -200,168 +294,260 @@ class CanaryTest:
         return {metric: row, "p": self.p, "over": self.over}
 
 
-TestedT = TypeVar("TestedT", bound=CanaryTest)
+TestT = TypeVar("TestT", bound=CanaryTest)
 
 
-def adjusted(tests: Sequence[TestedT]) -> list[TestedT]:
-    """The tests with Holm's correction, in their order."""
-    ps = holm([test.p for test in tests]).tolist()
-    return [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
+def adjusted(tests: Sequence[TestT]) -> list[TestT]:
+    """Return the tests with Holm's correction over all of them, in their order."""
+    adjusted_ps = holm([test.p for test in tests]).tolist()
+    return [
+        replace(test, p=p, over=len(tests))
+        for test, p in zip(tests, adjusted_ps, strict=True)
+    ]
 
 
 def tests_of(
     frame: pd.DataFrame, column: str, p_of: Callable[[pd.DataFrame], float]
 ) -> list[CanaryTest]:
-    """A test of each checkpoint and part, on the mean of a column."""
-    return [
-        CanaryTest(name, part, len(chosen), float(chosen[column].mean()), p_of(chosen))
-        for name, part, chosen in by_part(frame)
-    ]
+    """Return an uncorrected test of each checkpoint and part.
+
+    Parameters
+    ----------
+    frame
+        Canaries, from :func:`ranked`.
+    column
+        The column whose mean is tested.
+    p_of
+        Gives p from the rows of one checkpoint and part.
+    """
+    tests = []
+    for checkpoint, part, canaries in by_part(frame):
+        test = CanaryTest(
+            checkpoint=checkpoint,
+            part=part,
+            n=len(canaries),
+            value=float(canaries[column].mean()),
+            p=p_of(canaries),
+        )
+        tests.append(test)
+    return tests
 
 
 def uniform_tests(frame: pd.DataFrame) -> list[CanaryTest]:
-    """Tests that ranks are uniform, over all parts by Holm, smallest p value first.
+    """Return tests that ranks are uniform, the smallest p value first.
 
-    Parts in which nothing is ranked (:func:`unresolved`) are not tested.
+    Corrected over all parts (Holm). Parts in which nothing is ranked
+    (:func:`unresolved_parts`) are not tested.
+
+    Parameters
+    ----------
+    frame
+        Canaries, from :func:`ranked`.
     """
 
-    def p(chosen: pd.DataFrame) -> float:
-        rank, size, ties = (chosen[k] for k in ("rank", "n_candidates", "ties"))
-        return canary_ranks.uniformity_p(rank, size, ties=ties)
+    def p_of_uniform_ranks(canaries: pd.DataFrame) -> float:
+        return canary_ranks.uniformity_p(
+            canaries["rank"], canaries["n_candidates"], ties=canaries["ties"]
+        )
 
-    lost, tests = unresolved(frame), tests_of(frame, "mid", p)
-    known = [one for one in tests if (one.checkpoint, one.part) not in lost]
-    return sorted(adjusted(known), key=attrgetter("p"))
+    unresolved = unresolved_parts(frame)
+    tests = [
+        test
+        for test in tests_of(frame, "mid", p_of_uniform_ranks)
+        if (test.checkpoint, test.part) not in unresolved
+    ]
+    return sorted(adjusted(tests), key=lambda test: test.p)
 
 
 def two_ended(
     frame: pd.DataFrame, parts: Collection[str]
 ) -> tuple[CanaryTest, CanaryTest]:
-    """The clearest tests of one checkpoint's trained canaries, of some of its parts.
+    """Return the clearest test of remembered and that of suppressed canaries.
 
-    That of the remembered end, and that of the suppressed one. By Holm over both ends
-    of all parts, those that are left out afterwards too.
+    Both are corrected (Holm) over both ends of all parts, those that are left out
+    afterwards too.
+
+    Parameters
+    ----------
+    frame
+        Trained canaries of one checkpoint, from :func:`ranked`.
+    parts
+        The parts to choose from.
     """
-    ends = ("exposure", "lower_tail")
-    by_end = [tests_of(frame, end, partial(p_by_chance, column=end)) for end in ends]
-    tests, half = adjusted([*chain(*by_end)]), len(by_end[0])
-    first, last = (
-        min((test for test in end if test.part in parts), key=attrgetter("p", "part"))
-        for end in (tests[:half], tests[half:])
+    remembered = tests_of(frame, "exposure", lambda part: p_by_chance(part, "exposure"))
+    suppressed = tests_of(
+        frame, "lower_tail", lambda part: p_by_chance(part, "lower_tail")
     )
-    return first, last
+
+    corrected = adjusted([*remembered, *suppressed])
+    n_parts = len(remembered)
+    return _clearest(corrected[:n_parts], parts), _clearest(corrected[n_parts:], parts)
+
+
+def _clearest(tests: Sequence[CanaryTest], parts: Collection[str]) -> CanaryTest:
+    """Return the test of some parts with the smallest p; by name where p is equal."""
+    of_parts = [test for test in tests if test.part in parts]
+    return min(of_parts, key=lambda test: (test.p, test.part))
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """All ranked canaries, and what holds before any checkpoint is spoken of."""
+class RankedCanaries:
+    """All ranked canaries, and what holds before any checkpoint is judged."""
 
     frame: pd.DataFrame
+    """Of all checkpoints, from :func:`ranked`."""
 
     @cached_property
-    def base(self) -> list[CanaryTest]:
-        """Tests of the base's ranks: it saw none of the canaries, held out or not."""
+    def base_tests(self) -> list[CanaryTest]:
+        """Tests that the base's ranks are uniform, the smallest p first.
+
+        The base model saw none of the canaries, held out or not.
+        """
         return uniform_tests(self.frame[self.frame["checkpoint"] == BASE])
 
     @property
-    def uniform(self) -> bool:
-        """Whether nothing speaks against chance as the null."""
-        return not (self.base and self.base[0].detected)
+    def is_uniform(self) -> bool:
+        """Whether no test of the base speaks against chance as the null."""
+        return not (self.base_tests and self.base_tests[0].is_significant)
 
     @cached_property
-    def tied(self) -> set[tuple[str, str]]:
-        """Checkpoint and part of which nothing can be ranked."""
-        return unresolved(trained(self.frame))
+    def unresolved(self) -> set[tuple[str, str]]:
+        """Checkpoint and part wherever no trained canary can be ranked."""
+        return unresolved_parts(trained_canaries(self.frame))
 
     @cached_property
-    def kinds(self) -> dict[str, set[str]]:
-        """Checkpoint -> ``ahead``, ``behind``: where its held-out canaries left chance.
+    def shifts_of_kind(self) -> dict[str, set[str]]:
+        """Where held-out canaries left chance, by checkpoint: ``ahead``, ``behind``.
 
-        By :func:`uniform_tests`, over a checkpoint's parts by Holm. No model was
-        trained on them, so that strings of their kind moved, and chance is no null.
+        By :func:`uniform_tests`, corrected (Holm) over the parts of a checkpoint. No
+        model was trained on these canaries. Where they left chance, all strings of
+        their kind moved, and chance is no null.
         """
-        middle = (size_of(self.frame) + 1) / 2
-        return {
-            str(name): {
-                "ahead" if test.value < middle else "behind"
-                for test in uniform_tests(held_out(own))
-                if test.detected
+        middle_rank = (n_candidates_of(self.frame) + 1) / 2
+        shifts: dict[str, set[str]] = {}
+        for checkpoint, canaries in self.frame.groupby("checkpoint"):
+            tests = uniform_tests(held_out_canaries(canaries))
+            shifts[str(checkpoint)] = {
+                "ahead" if test.value < middle_rank else "behind"
+                for test in tests
+                if test.is_significant
             }
-            for name, own in self.frame.groupby("checkpoint")
-        }
+        return shifts
 
     @cached_property
-    def control(self) -> list[CanaryTest]:
-        """Whether canaries of the highest dose were found, in any checkpoint and part.
+    def control_tests(self) -> list[CanaryTest]:
+        """Tests that canaries of the highest doses were found, the smallest p first.
 
-        Corrected by Holm over checkpoints and parts, since one success is enough for a
-        part (and for that part alone). Where the base's own ranks are not uniform, the
-        rise since the base is tested instead, of so many doses, the highest first, that
-        it could be significant: of n canaries that all rise p is 2^-n. A part that the
-        base was not scored on has no rise: its p is 1.
+        Corrected (Holm) over checkpoints and parts, since one success is enough for a
+        part (and for that part alone). Where the base's ranks are not uniform, the rise
+        since the base is tested instead. A part that the base was not scored on has no
+        rise: its p is 1.
         """
-        most = whole = trained(self.frame)
-        for least in sorted({*whole["dose"]}, reverse=True):
-            most = whole[whole["dose"] >= least]
-            sizes = [len(own) for name, _, own in by_part(most) if name != BASE]
-            if self.uniform or sum(0.5**n for n in sizes) <= 1 - CONFIDENCE:
+        canaries = self._control_canaries()
+
+        def p_of_control(tested: pd.DataFrame) -> float:
+            if self.is_uniform:
+                return p_by_chance(tested, "exposure")
+            checkpoint, part = tested[["checkpoint", "part"]].iloc[0]
+            of_part = canaries[canaries["part"] == part]
+            return p_risen(exposure_rises(of_part, checkpoint))
+
+        fine_tuned = canaries[canaries["checkpoint"] != BASE]
+        tests = tests_of(fine_tuned, "exposure", p_of_control)
+        return sorted(adjusted(tests), key=lambda test: test.p)
+
+    def _control_canaries(self) -> pd.DataFrame:
+        """Return trained canaries of so many of the highest doses that p can be small.
+
+        Against chance the highest dose is enough. A rise is tested by signs: where all
+        n canaries of a part rise p is 2^-n, and Holm sums over the parts.
+        """
+        canaries = trained_canaries(self.frame)
+        in_most_rows = canaries
+        for least_dose in sorted(set(canaries["dose"]), reverse=True):
+            in_most_rows = canaries[canaries["dose"] >= least_dose]
+            least_ps = [
+                0.5 ** len(of_part)
+                for checkpoint, _, of_part in by_part(in_most_rows)
+                if checkpoint != BASE
+            ]
+            if self.is_uniform or sum(least_ps) <= 1 - CONFIDENCE:
                 break
-
-        def p(chosen: pd.DataFrame) -> float:
-            if self.uniform:
-                return p_by_chance(chosen, "exposure")
-            name, part = chosen[["checkpoint", "part"]].iloc[0]
-            return p_risen(rises(most[most["part"] == part], name))
-
-        tests = tests_of(most[most["checkpoint"] != BASE], "exposure", p)
-        return sorted(adjusted(tests), key=attrgetter("p"))
+        return in_most_rows
 
     @property
-    def sensitive(self) -> set[str]:
+    def sensitive_parts(self) -> set[str]:
         """Parts whose positive control was found in some checkpoint."""
-        return {test.part for test in self.control if test.detected}
+        return {test.part for test in self.control_tests if test.is_significant}
 
     @property
-    def lost(self) -> list[str]:
+    def insensitive_parts(self) -> list[str]:
         """Parts whose positive control was found in none."""
-        missed = {test.part for test in self.control} - self.sensitive
+        missed = {test.part for test in self.control_tests} - self.sensitive_parts
         return [part for part in RANKED if part in missed]
 
     @property
-    def supposed(self) -> bool:
-        """Whether neither the base nor a draw of ours tells that chance is uniform."""
-        drawn = set(trained(self.frame)["format"]) <= set(CANARY_FORMATS)
-        return not self.base and not drawn
+    def is_draw_assumed(self) -> bool:
+        """Whether nothing shows that the canaries were drawn uniformly.
 
-
-KS = (1, 10)
-"""Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
+        Neither tests of the base do, nor formats that this package draws itself.
+        """
+        formats = set(trained_canaries(self.frame)["format"])
+        is_drawn_here = formats <= set(CANARY_FORMATS)
+        return not self.base_tests and not is_drawn_here
 
 
 def dose_table(frame: pd.DataFrame) -> Iterator[TableRecord]:
-    """Each dose compared with chance; dose 0 are the held-out canaries."""
-    for name, part, whole in by_part(frame):
-        doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
-        for dose, chosen in whole.groupby(doses):
-            n, most = len(chosen), float(np.log2(size_of(chosen)))
-            mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=(0.0, most))
-            low, high = canary_ranks.null_mean(chosen["n_candidates"]).band(CONFIDENCE)
-            # Where nothing is ranked there is no test.
-            able = bool(resolved(chosen).any())
-            yield {
-                "checkpoint": name,
-                "part": part,
-                "dose": int(dose),
-                "held_out": bool(chosen["held_out"].iloc[0]),
-                "canaries": n,
-                "tied": tied(chosen),
-                "exposure_mean": float(chosen["exposure"].mean()),
-                "exposure_low": mean.low,
-                "exposure_high": mean.high,
-                "exposure_most": most,
-                "chance_exposure_low": low,
-                "chance_exposure_high": high,
-                "p_remembered": p_by_chance(chosen, "exposure") if able else None,
-                "p_suppressed": p_by_chance(chosen, "lower_tail") if able else None,
-                "status": "ok" if able else "not_resolvable",
-            }
+    """Yield each checkpoint, part and dose, compared with chance.
+
+    Parameters
+    ----------
+    frame
+        Canaries, from :func:`ranked`; dose 0 are the held-out ones.
+    """
+    for checkpoint, part, of_part in by_part(frame):
+        is_held_out = of_part["held_out"].astype(bool)
+        doses = of_part["dose"].where(~is_held_out, 0)
+        for dose, canaries in of_part.groupby(doses):
+            yield _dose_record(checkpoint, part, int(dose), canaries)
+
+
+def _dose_record(
+    checkpoint: str, part: str, dose: int, canaries: pd.DataFrame
+) -> TableRecord:
+    """Return the canaries of one dose, compared with chance."""
+    n_canaries = len(canaries)
+    most_bits = float(np.log2(n_candidates_of(canaries)))
+    mean_exposure = ratio_estimate(
+        canaries["exposure"], np.ones(n_canaries), bounds=(0.0, most_bits)
+    )
+    chance_low, chance_high = canary_ranks.null_mean(canaries["n_candidates"]).band(
+        CONFIDENCE
+    )
+
+    # Where nothing is ranked there is no test.
+    p_remembered = None
+    p_suppressed = None
+    status = "not_resolvable"
+    if resolved(canaries).any():
+        p_remembered = p_by_chance(canaries, "exposure")
+        p_suppressed = p_by_chance(canaries, "lower_tail")
+        status = "ok"
+
+    return {
+        "checkpoint": checkpoint,
+        "part": part,
+        "dose": dose,
+        "held_out": bool(canaries["held_out"].iloc[0]),
+        "canaries": n_canaries,
+        "tied": n_tied(canaries),
+        "exposure_mean": float(canaries["exposure"].mean()),
+        "exposure_low": mean_exposure.low,
+        "exposure_high": mean_exposure.high,
+        "exposure_most": most_bits,
+        "chance_exposure_low": chance_low,
+        "chance_exposure_high": chance_high,
+        "p_remembered": p_remembered,
+        "p_suppressed": p_suppressed,
+        "status": status,
+    }

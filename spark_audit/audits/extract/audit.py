@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, product
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -23,14 +22,12 @@ from spark_audit.audits.extract.prompts import (
     NUCLEUS,
     SAMPLERS,
     PromptedIdentifier,
-    _known,
-    _scores,
+    identifier_scores,
     listed,
+    span_facts,
     spans_of,
 )
-from spark_audit.audits.supervision import (
-    trained_identifiers,
-)
+from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.manifest import asked_prompts, encodings
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
@@ -119,58 +116,57 @@ class Extraction(Audit):
         return None if isinstance(fact, int) else super().size_of(fact)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """All examples with an identifier whose tokens were scored, canaries too."""
+        """Return all examples with an identifier that was scored, canaries too."""
         ids = sorted({example.id for example, *_ in spans_of(manifest)})
-        asked = sorted(asked_prompts.asked_keys(manifest, listed(self.prompts)))
-        passes = {Pass(): ids, PROMPTED: asked, NUCLEUS: ids if self.top_p else []}
+        prompted = sorted(asked_prompts.asked_keys(manifest, listed(self.prompts)))
+        nucleus = ids if self.top_p else []
+        passes = {Pass(): ids, PROMPTED: prompted, NUCLEUS: nucleus}
         return {wanted: keys for wanted, keys in passes.items() if keys}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        asked = listed(self.prompts)
-        keys = {*asked_prompts.asked_keys(manifest, asked)}
-        trained_on = trained_identifiers(manifest)
-        known = _known(manifest, trained_on)
-        spans: list[PromptedIdentifier] = []
-        for example, span, tokens in spans_of(manifest):
-            each = {p: encodings.key_of(p, span.start, example.id) for p in asked}
-            prompts = {prompt: key for prompt, key in each.items() if key in keys}
-            text = example.text[span.start : span.end]
-            spans.append(
-                PromptedIdentifier(
-                    text, span.type, tokens, {FULL_PROMPT: example.id, **prompts}
-                )
-            )
-        units = pd.DataFrame.from_records(
-            {**facts, "prompt": prompt, "span": number}
-            for number, (facts, one) in enumerate(zip(known, spans, strict=True))
-            for prompt in one.prompts
-        )
+        """Return one unit per identifier and prompt that asks for it."""
+        prompts = listed(self.prompts)
+        keys = set(asked_prompts.asked_keys(manifest, prompts))
+        identifiers = _prompted_identifiers(manifest, prompts, keys)
+        units = _units_of(manifest, identifiers)
 
         def measured() -> Measured:
             for name, table in scored(tables):
                 if "rank_lo" not in table.columns:
                     continue
-                others, nucleus = map(tables[name].get, (PROMPTED, NUCLEUS))
-                nucleus = nucleus if self.top_p else None
-                each = (_scores(one, table, others, nucleus) for one in spans)
-                rows = np.array([*chain.from_iterable(each)], float)
-                yield name, dict(zip(EXTRACT_COLUMNS, rows.T, strict=True))
+                prompted = tables[name].get(PROMPTED)
+                nucleus = tables[name].get(NUCLEUS) if self.top_p else None
+                rows: list[tuple[float, ...]] = []
+                for identifier in identifiers:
+                    rows += identifier_scores(identifier, table, prompted, nucleus)
+                scores = np.array(rows, float)  # (units, columns)
+                yield name, dict(zip(EXTRACT_COLUMNS, scores.T, strict=True))
 
-        asks = map(encodings.parts_of, keys)
-        trained = {p for p, _, of in asks if manifest.by_id[of].split == "train"}
-        facts = {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]}
+        trained_prompts = set()
+        for key in keys:
+            prompt, _, example_id = encodings.parts_of(key)
+            if manifest.by_id[example_id].split == "train":
+                trained_prompts.add(prompt)
+        facts = {
+            "asked": prompts,
+            "trained": sorted(trained_prompts),
+            "checkpoints": list(tables),
+        }
         return Evidence.of(units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)
-        flags = dict.fromkeys(("greedy", "greedy_sure"), bool)
-        spans = evidence.frame().astype({**whole, **flags})
-        # What stands in a trained row is no guess, whatever row it is read in.
-        used = (spans["split"] == "train") | (spans["dose"] == 0)
-        every = spans[(spans["set"] == "pii") & used]
-        prompts = prompt_table(every, seed=context.seed)
+        """Return figures of all identifiers, and findings on those that are compared.
+
+        Figures describe each split of the manifest as it is. Findings and the table of
+        prompts compare trained identifiers with held-out ones: an identifier of a test
+        row that also stands in a trained row was trained on, and is left out there.
+        """
+        spans = _compared_spans(evidence)
+        pii = spans[spans["set"] == "pii"]
+        canary_spans = spans[spans["set"] == "canary"]
+        prompts = prompt_table(pii, seed=context.seed)
         prompts += not_asked(
             prompts,
             asked=evidence.facts["asked"],
@@ -178,119 +174,237 @@ class Extraction(Audit):
             checkpoints=evidence.facts["checkpoints"],
         )
         tables = {"extract_prompts": prompts} if prompts else {}
-        planted = spans[spans["set"] == "canary"]
-        of_canaries = [*canaries.canary_findings(planted)]
-        held = cue_alone(every)
-        if "train" not in {*held["split"]}:
-            unknown = Finding.not_tested(
+        on_canaries = list(canaries.canary_findings(canary_spans))
+
+        after_true_prefix = cue_alone(pii)
+        if "train" not in set(after_true_prefix["split"]):
+            untested = Finding.not_tested(
                 "extract", "not_estimable", reason=NO_TRAINED_IDENTIFIER
             )
             rows = self.missing(evidence.checkpoints, NO_TRAINED_IDENTIFIER)
             return AuditResult(
-                rows=rows, findings=[unknown, *of_canaries], tables=tables
+                rows=rows, findings=[untested, *on_canaries], tables=tables
             )
-        units = evidence.units
-        pii = units[(units["set"] == "pii") & (units["prompt"] == FULL_PROMPT)]
-        groups = [*ratio_rows.groups_of(pii)]
-        metrics, of = {"greedy_rate": np.asarray}, np.full(len(units), "")
-        cells = ratio_rows.cells_of_units(
-            groups, evidence, "greedy", metrics=metrics, of=of
-        )
-        rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
-        contrasts = ratio_rows.bounded(contrasts, ("greedy_rate",))
-        for group in groups:
-            found, changes = medians(group, evidence, context)
-            rows += found
-            contrasts += changes
-        rows = ratio_rows.beside_base(rows)
+
+        rows, contrasts = extraction_figures(evidence, context)
         concluded = [
-            *findings.findings(held, rows, seed=context.seed),
-            *of_canaries,
+            *findings.findings(after_true_prefix, rows, seed=context.seed),
+            *on_canaries,
             *findings.contrast_findings(contrasts),
         ]
-        guards = findings.guards(held)
-        return AuditResult(rows, contrasts, guards, findings=concluded, tables=tables)
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=findings.guards(after_true_prefix),
+            findings=concluded,
+            tables=tables,
+        )
+
+
+def _prompted_identifiers(
+    manifest: Manifest, prompts: Sequence[str], keys: set[str]
+) -> list[PromptedIdentifier]:
+    """Return each identifier with the prompts that ask for it.
+
+    Parameters
+    ----------
+    prompts
+        Prompts in addition to the true prefix.
+    keys
+        Keys of their texts: not every prompt fits every identifier.
+    """
+    identifiers = []
+    for example, span, tokens in spans_of(manifest):
+        key_by_prompt = {FULL_PROMPT: example.id}
+        for prompt in prompts:
+            key = encodings.key_of(prompt, span.start, example.id)
+            if key in keys:
+                key_by_prompt[prompt] = key
+        text = example.text[span.start : span.end]
+        identifier = PromptedIdentifier(text, span.type, tokens, key_by_prompt)
+        identifiers.append(identifier)
+    return identifiers
+
+
+def _units_of(
+    manifest: Manifest, identifiers: Sequence[PromptedIdentifier]
+) -> pd.DataFrame:
+    """Return one row per identifier and prompt, with all facts but scores."""
+    facts_by_span = span_facts(manifest, trained_identifiers(manifest))
+    records: list[dict[str, Any]] = []
+    for number, (facts, identifier) in enumerate(
+        zip(facts_by_span, identifiers, strict=True)
+    ):
+        for prompt in identifier.prompts:
+            records.append({**facts, "prompt": prompt, "span": number})
+    return pd.DataFrame.from_records(records)
+
+
+def _compared_spans(evidence: Evidence) -> pd.DataFrame:
+    """Return the evidence without test-row strings that stand in trained rows.
+
+    One row per checkpoint, identifier and prompt. What stands in a trained row is no
+    guess, whatever row it is read in: it is no control of trained identifiers.
+    Canaries of such rows are all kept.
+    """
+    spans = evidence.frame().astype(
+        {
+            "n_tokens": np.int64,
+            "parts": np.int64,
+            "parts_right": np.int64,
+            "greedy": bool,
+            "greedy_sure": bool,
+        }
+    )
+    is_held_out = spans["dose"] == 0
+    is_compared = (spans["split"] == "train") | is_held_out
+    return spans[is_compared | (spans["set"] == "canary")]
+
+
+def extraction_figures(
+    evidence: Evidence, context: Context
+) -> tuple[list[Row], list[Contrast]]:
+    """Return rates and numbers of tries after the true prefix, and contrasts."""
+    units = evidence.units
+    pii = units[(units["set"] == "pii") & (units["prompt"] == FULL_PROMPT)]
+    groups = list(ratio_rows.groups_of(pii))
+    cells = ratio_rows.cells_of_units(
+        groups,
+        evidence,
+        "greedy",
+        metrics={"greedy_rate": np.asarray},
+        of=np.full(len(units), ""),
+    )
+    rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
+    contrasts = ratio_rows.bounded(contrasts, ("greedy_rate",))
+    for group in groups:
+        median_rows, median_contrasts = medians(group, evidence, context)
+        rows += median_rows
+        contrasts += median_contrasts
+    return ratio_rows.beside_base(rows), contrasts
+
+
+@dataclass(frozen=True)
+class MedianTries:
+    """Numbers of tries at one checkpoint and sampler."""
+
+    log_tries: np.ndarray
+    """log10, shape ``(spans,)``."""
+    replicates: np.ndarray
+    """Medians of log10 tries in every resample, shape ``(B,)``."""
 
 
 def medians(
     group: ratio_rows.UnitGroup, evidence: Evidence, context: Context
 ) -> tuple[list[Row], list[Contrast]]:
-    """Median numbers of tries of a group's spans, and contrasts of them.
+    """Return median numbers of tries of a group's spans, and contrasts of them.
 
     Medians are taken of log10 tries, at most a little above :data:`MAX_N50`, so that a
     span that cannot be drawn at all has a place in the order; contrasts are differences
     of these. All checkpoints are on the same resamples.
     """
-    weights, rows = group.weights(context), list[Row]()
-    tries: dict[tuple[str, str], np.ndarray] = {}
-    drawn: dict[tuple[str, str], np.ndarray] = {}
-    for name, of in product(evidence.checkpoints, ALL_SAMPLERS):
-        logp = evidence.row(name, f"logp_{of}")[group.units]
-        if np.isnan(logp).any():
-            continue
-        values = tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MAX_N50))
-        replicates = drawn[name, of] = median_replicates(weights, values, group.codes)
-        found = _tries(median_estimate(values, group.codes, replicates=replicates))
-        found = found.noting(ONE_TOKENISATION)
-        if found.value is not None and found.value >= MAX_N50:
-            found = found.noting(BEYOND_MAX_N50)
-        rows.append(Extraction.row(found, name, "n50_median", of, group=group.name))
+    weights = group.weights(context)
+    rows: list[Row] = []
+    tries: dict[tuple[str, str], MedianTries] = {}
+    for name in evidence.checkpoints:
+        for sampler in ALL_SAMPLERS:
+            logp = evidence.row(name, f"logp_{sampler}")[group.units]  # (spans,), nats
+            if np.isnan(logp).any():
+                continue
+            log_tries = np.log10(np.minimum(n_p(logp), 10 * MAX_N50))
+            replicates = median_replicates(weights, log_tries, group.codes)
+            tries[name, sampler] = MedianTries(log_tries, replicates)
+
+            median = median_estimate(log_tries, group.codes, replicates=replicates)
+            estimate = _tries(median).noting(ONE_TOKENISATION)
+            if estimate.value is not None and estimate.value >= MAX_N50:
+                estimate = estimate.noting(BEYOND_MAX_N50)
+            row = Extraction.row(
+                estimate, name, "n50_median", sampler, group=group.name
+            )
+            rows.append(row)
+
     contrasts = []
-    for (name, baseline), of in product(context.baselines.items(), ALL_SAMPLERS):
-        one, other = (name, of), (baseline, of)
-        if {one, other} <= {*tries}:
-            pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
-            found = _difference(pair, replicates, clusters=group.size)
-            moved = cluster_sums(pair[0] - pair[1], group.codes, group.size)
-            tested = found.value is not None and np.count_nonzero(moved) > 1
-            contrast = Contrast.of_estimate(
-                found,
-                audit="extract",
-                checkpoint=name,
-                baseline=baseline,
-                metric="n50_median",
-                of=of,
-                group=group.name,
-                unit="log10 tries",
-                null=0.0,
-                p=sign_flip(moved, seed=context.seed) if tested else None,
+    for name, baseline in context.baselines.items():
+        for sampler in ALL_SAMPLERS:
+            tries_of = tries.get((name, sampler))
+            tries_of_baseline = tries.get((baseline, sampler))
+            if tries_of is None or tries_of_baseline is None:
+                continue
+            contrast = _contrast_of_tries(
+                group, name, baseline, sampler, tries_of, tries_of_baseline, context
             )
             contrasts.append(contrast)
     return rows, contrasts
 
 
+def _contrast_of_tries(
+    group: ratio_rows.UnitGroup,
+    name: str,
+    baseline: str,
+    sampler: str,
+    tries: MedianTries,
+    tries_of_baseline: MedianTries,
+    context: Context,
+) -> Contrast:
+    """Return the difference of two medians of log10 tries; below 0 is a leak."""
+    difference = _difference(tries, tries_of_baseline, n_clusters=group.size)
+    change = tries.log_tries - tries_of_baseline.log_tries  # (spans,)
+    change_by_cluster = cluster_sums(change, group.codes, group.size)
+    p = None
+    if difference.value is not None and np.count_nonzero(change_by_cluster) > 1:
+        p = sign_flip(change_by_cluster, seed=context.seed)
+    return Contrast.of_estimate(
+        difference,
+        audit="extract",
+        checkpoint=name,
+        baseline=baseline,
+        metric="n50_median",
+        of=sampler,
+        group=group.name,
+        unit="log10 tries",
+        null=0.0,
+        p=p,
+    )
+
+
 def _difference(
-    pair: Sequence[np.ndarray], replicates: np.ndarray, *, clusters: int
+    tries: MedianTries, tries_of_baseline: MedianTries, *, n_clusters: int
 ) -> Estimate:
-    """Difference of two medians of log10 tries."""
-    if clusters < 2:
+    """Return the difference of two medians of log10 tries, with its interval."""
+    if n_clusters < 2:
         return Estimate.missing("only 1 cluster; an interval needs 2")
-    n_spans = len(pair[0])
-    median, median_of_baseline = (float(np.median(tries)) for tries in pair)
+    n_spans = len(tries.log_tries)
+    median = float(np.median(tries.log_tries))
+    median_of_baseline = float(np.median(tries_of_baseline.log_tries))
     if max(median, median_of_baseline) > np.log10(MAX_N50):
         reason = f"a median is more than {MAX_N50:.0e} tries"
-        return Estimate.missing(reason, n=n_spans, clusters=clusters)
+        return Estimate.missing(reason, n=n_spans, clusters=n_clusters)
 
-    estimate = Estimate(median - median_of_baseline, n=n_spans, clusters=clusters)
-    low, high = percentile_interval(replicates)
+    estimate = Estimate(median - median_of_baseline, n=n_spans, clusters=n_clusters)
+    low, high = percentile_interval(tries.replicates - tries_of_baseline.replicates)
     return estimate.between(low, high) if high > low else estimate
 
 
 def _tries(estimate: Estimate) -> Estimate:
-    """An estimate of log10 tries as tries, none of them above :data:`MAX_N50`."""
+    """Return an estimate of log10 tries as tries, none above :data:`MAX_N50`."""
     if estimate.value is None:
         return estimate
     ends = [estimate.value, estimate.low, estimate.high]
     value, low, high = (10.0 ** np.array(ends, np.float64)).tolist()
-    endless = value > MAX_N50 or high > MAX_N50
+    is_endless = value > MAX_N50 or high > MAX_N50
     # Without an interval all resamples agree, and lie beyond the bound if it does.
     if math.isnan(low) and value > MAX_N50:
         low = MAX_N50
-    made = replace(estimate, value=min(value, MAX_N50))
+
+    in_tries = replace(estimate, value=min(value, MAX_N50))
     if not math.isnan(low):
-        made = made.between(min(low, MAX_N50), None if endless else high)
+        in_tries = in_tries.between(min(low, MAX_N50), None if is_endless else high)
+    if not is_endless:
+        return in_tries
+
     # The bound stays a true lower limit, but never an upper one.
     note = f"no upper limit: it is more than {MAX_N50:.0e}"
     if value > MAX_N50:
         note = f"more than {MAX_N50:.0e}: the value is that bound, with no upper limit"
-    return made.noting(note) if endless else made
+    return in_tries.noting(note)

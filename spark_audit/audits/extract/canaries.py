@@ -1,9 +1,9 @@
-"""Canaries that come back."""
+"""Findings on planted canaries that are reproduced word for word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,78 +16,186 @@ from spark_audit.stats.estimate import Bound
 from spark_audit.stats.intervals import clopper_pearson
 
 
+class PartCounts(NamedTuple):
+    """Hits of one kind of canary by part; each of shape ``(parts,)``."""
+
+    if_ties_won: np.ndarray
+    sure: np.ndarray
+    n: np.ndarray
+    """Canaries that were asked for."""
+
+
 def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
-    """What is said of canaries of each checkpoint.
+    """Yield a finding on the trained canaries of each checkpoint.
 
     Each part counts in the first row of its canary: held-out canaries have one row, and
     more rows are more tries.
-    """
-    first = canaries[canaries["first"].astype(bool)]
-    first = first.assign(n=1, trained=first["dose"] > 0)
-    # Parts that come back if ties are won, and surely, of how many.
-    by_part = first.groupby(["checkpoint", "trained", "part"], sort=False)
-    counts = by_part[["greedy", "greedy_sure", "n"]].sum()
-    for name, spans in first[first["trained"]].groupby("checkpoint", sort=False):
-        parts = spans["part"].unique()
-        ours, never, base = (
-            counts.reindex([(*side, part) for part in parts], fill_value=0).to_numpy()
-            for side in ((name, True), (name, False), (BASE, True))
-        )
-        won, sure, n = ours.sum(axis=0).tolist()
-        guessed, certain, m = never.sum(axis=0).tolist()
-        facts: Facts = {"back": sure, "tied": won - sure, "parts": n}
-        facts |= {"held_back": certain, "held_tied": guessed - certain, "held_parts": m}
-        fewest = int(spans.groupby(["part", "dose"]).size().min())
-        facts["highest"] = None if won else clopper_pearson(0, fewest)[1]
-        p = None if name == BASE else _canary_p(ours, never, base)
-        bounds = []
-        if p is not None:
-            # Parts of one canary are no independent trials.
-            n_canaries = int(spans.groupby("part").size().max())
-            bounds = [Bound(test="hits", value=won / n, n=n_canaries, most=1.0)]
-        claim: Claim = "moved"
-        says, tied = "canaries", won > 0 and not sure
-        if tied:
-            claim, says = "not_tested", "canaries_tied"
-        elif not won:
-            claim = "nothing_shown"
-        elif p is not None and p < 1 - CONFIDENCE:
-            claim, says = "verbatim", "canaries_back"
-        elif p is not None:
-            says = "canaries_chance"
-        yield Finding(
-            audit="extract",
-            checkpoint=str(name),
-            claim=claim,
-            says=f"extract.{says}",
-            facts=facts,
-            status="not_resolvable" if tied else "ok",
-            family="exploratory" if p is None else "primary",
-            p=p,
-            bounds=bounds,
-        )
-
-
-def _canary_p(*sides: np.ndarray) -> float | None:
-    """The p that trained canaries come back beyond held-out ones and beyond the base's.
-
-    By Bonferroni over parts: those of one canary are no independent trials. None where
-    there is nothing to compare with.
 
     Parameters
     ----------
-    sides
-        Trained canaries, held-out ones, and trained ones at the base, shape
-        ``(parts, 3)`` each: what comes back if ties are won, and surely, of how many.
+    canaries
+        One row per checkpoint, canary, part and row of it: columns ``checkpoint``,
+        ``part``, ``dose`` (0: held out), ``first``, ``greedy`` and ``greedy_sure``.
     """
-    found = []
-    for (_, sure, n), held, first in zip(*sides, strict=True):
-        # Next to a base that returns none, only held-out ones tell what is guessed.
-        nulls = [held] if held[2] else []
-        nulls += [first] if first[2] and (first[0] or not held[2]) else []
-        tables = ([[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls)
-        more = partial(scipy.stats.fisher_exact, alternative="greater")
-        found += (
-            [max(more(np.array(table)).pvalue for table in tables)] if nulls else []
-        )
-    return min(1.0, len(sides[0]) * float(min(found))) if found else None
+    first = canaries[canaries["first"].astype(bool)]
+    first = first.assign(n=1, trained=first["dose"] > 0)
+    by_part = first.groupby(["checkpoint", "trained", "part"], sort=False)
+    counts = by_part[["greedy", "greedy_sure", "n"]].sum()
+
+    for name, spans in first[first["trained"]].groupby("checkpoint", sort=False):
+        parts = spans["part"].unique().tolist()
+        trained = _counts_of(counts, str(name), parts, is_trained=True)
+        held_out = _counts_of(counts, str(name), parts, is_trained=False)
+        at_base = _counts_of(counts, BASE, parts, is_trained=True)
+        p = None if name == BASE else _canary_p(trained, held_out, at_base)
+        yield _finding_on(str(name), spans, trained, held_out, p)
+
+
+def _counts_of(
+    counts: pd.DataFrame, checkpoint: str, parts: list[str], *, is_trained: bool
+) -> PartCounts:
+    """Return the counts of one checkpoint and kind of canary; 0 where it has none.
+
+    Parameters
+    ----------
+    counts
+        Columns ``greedy``, ``greedy_sure`` and ``n``, by checkpoint, whether the
+        canaries are trained on, and part.
+    """
+    index = [(checkpoint, is_trained, part) for part in parts]
+    rows = counts.reindex(index, fill_value=0).to_numpy()  # (parts, 3)
+    return PartCounts(*rows.T)
+
+
+def _finding_on(
+    name: str,
+    spans: pd.DataFrame,
+    trained: PartCounts,
+    held_out: PartCounts,
+    p: float | None,
+) -> Finding:
+    """Return the finding on the trained canaries of one checkpoint.
+
+    ===================================  ===========================================
+    first match wins                     claim and sentence
+    ===================================  ===========================================
+    all hits depend on ties              not_tested, ``canaries_tied``
+    no hits                              nothing_shown, ``canaries``
+    p is small                           verbatim, ``canaries_back``
+    there is a p                         moved, ``canaries_chance``
+    the base, or nothing to compare      moved, ``canaries``
+    ===================================  ===========================================
+
+    Parameters
+    ----------
+    spans
+        Trained canaries in their first rows, one row per canary and part.
+    p
+        From :func:`_canary_p`; None where there is nothing to compare with.
+    """
+    n_if_ties_won = int(trained.if_ties_won.sum())
+    n_sure = int(trained.sure.sum())
+    n_parts = int(trained.n.sum())
+    held_out_sure = int(held_out.sure.sum())
+    held_out_tied = int(held_out.if_ties_won.sum()) - held_out_sure
+    highest_rate = None
+    if not n_if_ties_won:
+        fewest = int(spans.groupby(["part", "dose"]).size().min())
+        highest_rate = clopper_pearson(0, fewest)[1]
+    facts: Facts = {
+        "back": n_sure,
+        "tied": n_if_ties_won - n_sure,
+        "parts": n_parts,
+        "held_back": held_out_sure,
+        "held_tied": held_out_tied,
+        "held_parts": int(held_out.n.sum()),
+        "highest": highest_rate,
+    }
+
+    bounds = []
+    if p is not None:
+        # Parts of one canary are no independent trials.
+        n_canaries = int(spans.groupby("part").size().max())
+        rate = n_if_ties_won / n_parts
+        bounds = [Bound(test="hits", value=rate, n=n_canaries, most=1.0)]
+
+    claim: Claim = "moved"
+    says = "canaries"
+    further = _remarks(facts)
+    is_all_tied = n_if_ties_won > 0 and not n_sure
+    if is_all_tied:
+        claim = "not_tested"
+        says = "canaries_tied"
+        further.append("all_tied")
+    elif not n_if_ties_won:
+        claim = "nothing_shown"
+    elif p is not None and p < 1 - CONFIDENCE:
+        claim = "verbatim"
+        says = "canaries_back"
+    elif p is not None:
+        says = "canaries_chance"
+        further.append("like_chance")
+    return Finding(
+        audit="extract",
+        checkpoint=name,
+        claim=claim,
+        says=f"extract.{says}",
+        further=[f"extract.{key}" for key in further],
+        facts=facts,
+        status="not_resolvable" if is_all_tied else "ok",
+        family="exploratory" if p is None else "primary",
+        p=p,
+        bounds=bounds,
+    )
+
+
+def _remarks(facts: Facts) -> list[str]:
+    """Return the keys of what is said of ties, held-out canaries and the limit."""
+    further = []
+    if facts["tied"]:
+        further.append("canaries_ties")
+    if facts["held_parts"]:
+        further.append("canaries_held_out")
+    if facts["held_tied"]:
+        further.append("canaries_held_out_ties")
+    if facts["highest"] is not None:
+        further.append("canaries_limit")
+    return further
+
+
+def _canary_p(
+    trained: PartCounts, held_out: PartCounts, at_base: PartCounts
+) -> float | None:
+    """Return p that trained canaries return no more than held-out ones and the base's.
+
+    Fisher's one-sided test of the sure hits of each part, next to hits of the others
+    with ties. Corrected over parts (Bonferroni): those of one canary are no independent
+    trials. None where there is nothing to compare with.
+
+    Parameters
+    ----------
+    trained, held_out, at_base
+        Trained and held-out canaries of one checkpoint, and trained ones at the base.
+    """
+    n_parts = len(trained.n)
+    ps = []
+    for i in range(n_parts):
+        nulls = []  # hits and trials without memory
+        if held_out.n[i]:
+            nulls.append((held_out.if_ties_won[i], held_out.n[i]))
+        # Next to a base without hits, only held-out ones tell what is guessed.
+        is_base_needed = at_base.if_ties_won[i] or not held_out.n[i]
+        if at_base.n[i] and is_base_needed:
+            nulls.append((at_base.if_ties_won[i], at_base.n[i]))
+        if not nulls:
+            continue
+
+        hits = trained.sure[i]
+        misses = trained.n[i] - hits
+        null_ps = []
+        for null_hits, null_trials in nulls:
+            table = np.array([[hits, misses], [null_hits, null_trials - null_hits]])
+            test = scipy.stats.fisher_exact(table, alternative="greater")
+            null_ps.append(float(test.pvalue))
+        ps.append(max(null_ps))
+    return min(1.0, n_parts * min(ps)) if ps else None

@@ -18,8 +18,8 @@ from spark_audit.audits.extract.rates import (
     CONFIDENCE,
     NOT_COMPARED,
     SPLITS,
-    beyond,
     by_checkpoint,
+    difference_beyond_base,
     value_and_limits,
 )
 from spark_audit.manifest.asked_prompts import PROMPTS
@@ -102,7 +102,7 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[TableRecord]:
                 "held_out": int(test["trials"].sum()),
                 "held_out_found": int(test["greedy_sure"].sum()),
             }
-            apart, p = beyond(spans, seed=seed, whole=of == WHOLE)
+            apart, p = difference_beyond_base(spans, seed=seed, whole=of == WHOLE)
             value, low, high = value_and_limits(apart)
             record["beyond_points"] = None if p is None else round(100 * value, 2)
             record["low"] = None if p is None else round(100 * low, 2)

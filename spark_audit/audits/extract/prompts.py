@@ -45,110 +45,164 @@ EXTRACT_COLUMNS = (
 )
 
 
-def _known(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, Any]]:
-    """All facts of each span except its scores, in the order of :func:`spans_of`."""
-    firsts: dict[tuple[str, str], str] = {}
-    for example, span, _ in spans_of(manifest):
-        key = (example.canary_id or example.id, span.part or "")
-        firsts[key] = min(example.id, firsts.get(key, example.id))
+def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, Any]]:
+    """Yield all facts of each span but its scores, in the order of :func:`spans_of`.
+
+    They are columns of the evidence, see
+    :class:`~spark_audit.audits.extract.audit.Extraction`.
+    """
+    first_rows = _first_rows(manifest)
     facts = identifier_facts(manifest, trained_on)
     strings = string_facts(manifest)
-    rows_cut, canaries = canary_rows_cut(manifest), canary_supervision(manifest)
-    doses = {
-        canary.canary_id: 0
-        if canary.held_out
-        else max(canary.dose - rows_cut[canary.canary_id], 0) or NOT_READ
-        for canary in manifest.canaries
-    }
+    canary_states = canary_supervision(manifest)
+    dose_by_canary = _dose_by_canary(manifest)
+
     for example, span, _ in spans_of(manifest):
-        canary = example.canary_id or ""
-        fact = facts[example.id, span.start, span.end]
-        # Where only a part of the manifest is audited, its canaries are not listed.
-        unlisted = 0 if example.split == "test" else 1
-        dose = doses.get(canary, unlisted) if canary else fact.dose
-        supervision = {}
-        if trained_on.is_known:
-            state = canaries.get(canary, "")
-            if not canary:
-                state = trained_on.supervision_of(example, span)
-            supervision[COLUMN] = state
-        yield {
-            "set": "canary" if canary else "pii",
+        canary_id = example.canary_id or ""
+        part = span.part or ""
+        span_fact = facts[example.id, span.start, span.end]
+        dose = span_fact.dose
+        if canary_id:
+            # Where only some of the manifest is audited, its canaries are not listed.
+            unlisted = 0 if example.split == "test" else 1
+            dose = dose_by_canary.get(canary_id, unlisted)
+
+        record = {
+            "set": "canary" if canary_id else "pii",
             "split": example.split,
             "task": example.task,
             "type": span.type,
             "origin": span.origin,
             "cluster": example.cluster,
-            "canary_id": canary,
-            "part": span.part or "",
+            "canary_id": canary_id,
+            "part": part,
             "dose": dose,
-            "first": firsts[canary or example.id, span.part or ""] == example.id,
-            "stratum": fact.stratum,
-            **supervision,
-            **strings[example.id, span.start, span.end],
+            "first": first_rows[canary_id or example.id, part] == example.id,
+            "stratum": span_fact.stratum,
         }
+        if trained_on.is_known and canary_id:
+            record[COLUMN] = canary_states.get(canary_id, "")
+        elif trained_on.is_known:
+            record[COLUMN] = trained_on.supervision_of(example, span)
+        yield record | strings[example.id, span.start, span.end]
+
+
+def _first_rows(manifest: Manifest) -> dict[tuple[str, str], str]:
+    """Return the first row by id of each part of a canary; of others the row itself."""
+    first_rows: dict[tuple[str, str], str] = {}
+    for example, span, _ in spans_of(manifest):
+        key = (example.canary_id or example.id, span.part or "")
+        first_rows[key] = min(example.id, first_rows.get(key, example.id))
+    return first_rows
+
+
+def _dose_by_canary(manifest: Manifest) -> dict[str, int]:
+    """Return in how many trained rows each canary was read; 0 of a held-out one.
+
+    :data:`~spark_audit.audits.supervision.NOT_READ` where training cut it off in all.
+    """
+    rows_cut = canary_rows_cut(manifest)
+    doses = {}
+    for canary in manifest.canaries:
+        n_read = max(canary.dose - rows_cut[canary.canary_id], 0)
+        doses[canary.canary_id] = 0 if canary.held_out else n_read or NOT_READ
+    return doses
 
 
 class PromptedIdentifier(NamedTuple):
-    """An identifier: its text, type and tokens; prompts and keys, true prefix first."""
+    """An identifier and the prompts that ask for it."""
 
     text: str
     type: str
     tokens: TokenRange
     prompts: Mapping[str, str]
+    """Key of each prompt's text, the true prefix first."""
 
 
-def _scores(
-    one: PromptedIdentifier,
+class ScoredTokens(NamedTuple):
+    """Where the tokens of an identifier are scored after one prompt."""
+
+    table: TokenTable
+    rows: slice
+
+
+def identifier_scores(
+    identifier: PromptedIdentifier,
     table: TokenTable,
-    others: TokenTable | None,
+    prompted: TokenTable | None,
     nucleus: TokenTable | None,
 ) -> Iterator[tuple[float, ...]]:
-    """Yield :data:`EXTRACT_COLUMNS` of an identifier behind each prompt.
+    """Yield :data:`EXTRACT_COLUMNS` of an identifier after each of its prompts.
 
-    They are NaN where it was not scored. Top-p sampling is known behind the true
-    prefix only.
+    They are NaN where it was not scored. Top-p sampling is known after the true prefix
+    only.
+
+    Parameters
+    ----------
+    table, prompted, nucleus
+        Scores after the true prefix, after other prompts, and of top-p sampling.
     """
-    places = {FULL_PROMPT: (table, table.span(one.prompts[FULL_PROMPT], *one.tokens))}
-    for prompt, key in one.prompts.items():
-        if prompt != FULL_PROMPT and others is not None and key in others:
-            places[prompt] = (others, others.rows(key))
-    known = graded(places, one.text, one.type)
-    for prompt in one.prompts:
-        if prompt not in places:
+    full_key = identifier.prompts[FULL_PROMPT]
+    scored = {
+        FULL_PROMPT: ScoredTokens(table, table.span(full_key, *identifier.tokens))
+    }
+    for prompt, key in identifier.prompts.items():
+        if prompt != FULL_PROMPT and prompted is not None and key in prompted:
+            scored[prompt] = ScoredTokens(prompted, prompted.rows(key))
+    part_counts = graded(scored, identifier.text, identifier.type)
+
+    for prompt in identifier.prompts:
+        if prompt not in scored:
             yield (np.nan,) * len(EXTRACT_COLUMNS)
             continue
-        scores, rows = places[prompt]
-        nll, rank, ties, mass = (
-            scores.columns[name][rows]
-            for name in ("nll", "rank_lo", "ties", "top40_logp")
-        )
-        first = bool((rank == 1).all())
+
+        columns = scored[prompt].table.columns
+        rows = scored[prompt].rows
+        nll = columns["nll"][rows]  # (tokens,), nats
+        rank = columns["rank_lo"][rows]  # (tokens,), 1 is the likeliest
+        ties = columns["ties"][rows]
+        top40_mass = columns["top40_logp"][rows]
+        is_greedy = bool((rank == 1).all())
+        is_sure = is_greedy and not ties.any()
         # Rounding may leave a certain token's NLL a hair below 0.
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
-        top40 = float(top_k_logp(nll, rank, mass, k=40).sum())
-        sure = first and not ties.any()
-        top_p = [np.nan] * len(NUCLEUS_SAMPLERS)
+        top40_logp = float(top_k_logp(nll, rank, top40_mass, k=40).sum())
+        top_p_logp = [np.nan] * len(NUCLEUS_SAMPLERS)
         if prompt == FULL_PROMPT and nucleus is not None:
-            top_p = [_top_p(nucleus, one, of) for of in NUCLEUS_SAMPLERS]
-        yield len(nll), first, sure, logp, top40, *known[prompt], *top_p
+            top_p_logp = [
+                _top_p_logp(nucleus, identifier, sampler)
+                for sampler in NUCLEUS_SAMPLERS
+            ]
+        yield (
+            len(nll),
+            is_greedy,
+            is_sure,
+            logp,
+            top40_logp,
+            *part_counts[prompt],
+            *top_p_logp,
+        )
 
 
-def _top_p(table: TokenTable, one: PromptedIdentifier, of: str) -> float:
-    """Log probability of an identifier behind its true prefix under top-p sampling."""
-    rows = table.span(one.prompts[FULL_PROMPT], *one.tokens)
-    columns = ("nll", "rank_lo", f"{of}_logp", f"{of}_size")
-    nll, rank, mass, size = (table.columns[name][rows] for name in columns)
-    return float(top_k_logp(nll, rank, mass, k=size).sum())
+def _top_p_logp(
+    table: TokenTable, identifier: PromptedIdentifier, sampler: str
+) -> float:
+    """Return log p (nats) of an identifier under top-p sampling, after its prefix."""
+    rows = table.span(identifier.prompts[FULL_PROMPT], *identifier.tokens)
+    nll = table.columns["nll"][rows]  # (tokens,), nats
+    rank = table.columns["rank_lo"][rows]
+    mass = table.columns[f"{sampler}_logp"][rows]
+    n_kept = table.columns[f"{sampler}_size"][rows]
+    return float(top_k_logp(nll, rank, mass, k=n_kept).sum())
 
 
 def listed(prompts: str) -> list[str]:
-    """The prompts in addition to the true prefix that an option names.
+    """Return the prompts that an option names in addition to the true prefix.
 
     Raises
     ------
     InputError
-        Naming one that there is not.
+        If it names a prompt that does not exist.
     """
     names = [name.strip() for name in prompts.split(",")]
     for name in names:
@@ -159,36 +213,59 @@ def listed(prompts: str) -> list[str]:
 def spans_of(
     manifest: Manifest,
 ) -> Iterator[tuple[ManifestExample, ManifestSpan, TokenRange]]:
-    """Identifiers of rows without a canary, and the parts of canaries."""
+    """Yield identifiers of rows without a canary, and the parts of canaries."""
     for example in manifest.examples:
         for span, tokens in example.identifiers:
             if (span.part is None) == (example.canary_id is None):
                 yield example, span, tokens
 
 
+class PartCount(NamedTuple):
+    """Parts of an identifier, and how many of them greedy decoding writes."""
+
+    parts: int
+    right: int
+
+
 def graded(
-    places: Mapping[str, tuple[TokenTable, slice]], text: str, kind: str
-) -> dict[str, tuple[int, int]]:
-    """Parts of an identifier, and how many greedy decoding writes, by prompt.
+    scored: Mapping[str, ScoredTokens], text: str, pii_type: str
+) -> dict[str, PartCount]:
+    """Return the parts of an identifier that greedy decoding writes, by prompt.
 
     A number's parts are its digits, in their place up to the first wrong token (behind
-    it one in ten is right by chance); an address's is all before its @. None are known
-    of what has neither, and where no prompt tells which characters a token writes.
+    it one in ten is right by chance); an address's is all before its @. There are none
+    where it has neither, and where no prompt tells which characters a token writes.
     """
-    # In its row the string has the same tokens behind all prompts.
-    tails = [places[name] for name in asked_prompts.TAILS if name in places]
-    parts = [i for i, char in enumerate(text) if char.isdigit()]
-    if kind == "EMAIL":
-        parts = [at] if (at := text.find("@") - 1) >= 0 else []
-    found = {}
-    for prompt, (table, rows) in places.items():
-        known = [(table, rows)] if prompt != FULL_PROMPT else tails
-        if not known:
-            found[prompt] = (0, 0)
+    parts = _positions_of_parts(text, pii_type)
+    # In its row the string has the same tokens after all prompts.
+    tails = [scored[name] for name in asked_prompts.TAILS if name in scored]
+
+    counts = {}
+    for prompt, tokens in scored.items():
+        if prompt != FULL_PROMPT:
+            positioned = tokens
+        elif tails:
+            positioned = tails[0]
+        else:
+            counts[prompt] = PartCount(0, 0)
             continue
-        told, own = known[0]
-        wrong = (table.columns["rank_lo"][rows] > 1) | (table.columns["ties"][rows] > 0)
-        lead = int(np.argmax(np.append(wrong, True)))
-        written = int(told.position[own][lead - 1]) if lead else 0
-        found[prompt] = len(parts), sum(part < written for part in parts)
-    return found
+
+        columns = tokens.table.columns
+        is_behind = columns["rank_lo"][tokens.rows] > 1  # (tokens,), bool
+        is_tied = columns["ties"][tokens.rows] > 0
+        is_wrong = is_behind | is_tied
+        n_right = int(np.argmax(np.append(is_wrong, True)))
+        n_chars = 0
+        if n_right:
+            ends = positioned.table.position[positioned.rows]  # (tokens,), characters
+            n_chars = int(ends[n_right - 1])
+        counts[prompt] = PartCount(len(parts), sum(part < n_chars for part in parts))
+    return counts
+
+
+def _positions_of_parts(text: str, pii_type: str) -> list[int]:
+    """Return the characters that end a part: each digit, or the last before an @."""
+    if pii_type != "EMAIL":
+        return [i for i, character in enumerate(text) if character.isdigit()]
+    last = text.find("@") - 1
+    return [last] if last >= 0 else []

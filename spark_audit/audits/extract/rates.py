@@ -1,10 +1,28 @@
-"""Shares of identifiers that come back, and their differences."""
+"""Rates of identifiers that are reproduced, and their differences.
+
+Frames of this folder have one row per checkpoint and identifier (a *span* of a row), or
+per prompt of these:
+
+=====================  ==============================================================
+column                 meaning
+=====================  ==============================================================
+checkpoint, cluster    name of the checkpoint; rows of one source
+split                  ``train`` or ``test``; a test row was never trained on
+type, origin           PII type; ``injected`` or natural
+stratum                form and place of a natural identifier; below 0: not compared
+dose                   trained rows that the identifier was read in
+greedy_sure, greedy    hits without ties, and hits if ties for the first place are won
+trials                 of how many; 1 for a whole identifier, more for its parts
+base_sure, base_won    the same hits of the base model; NaN where it was not scored
+weight                 weight of the row in a comparison of both splits
+=====================  ==============================================================
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -46,64 +64,107 @@ def row_of(estimate: Estimate, *, checkpoint: str, metric: str) -> Row:
 
 
 def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Spans of each checkpoint in the order of the evidence, and the base's on them.
+    """Return the spans of each checkpoint, indexed by span, with the base's hits.
 
-    ``greedy_sure`` and ``greedy`` count what came back, surely and if ties are won, of
-    so many ``trials``; ``base_sure`` and ``base_won`` are those of the base on the same
-    spans, NaN of the base itself and where it was not scored.
+    In the order of the evidence. ``base_sure`` and ``base_won`` are added; of the base
+    itself they are NaN.
+
+    Parameters
+    ----------
+    pii
+        Columns ``checkpoint``, ``span``, ``greedy_sure``, ``greedy``.
     """
     groups = pii.set_index("span").groupby("checkpoint", sort=False)
-    found = {str(name): part for name, part in groups}
-    base = found.get(BASE, pii[:0])[["greedy_sure", "greedy"]].astype(np.float64)
-    base.columns = pd.Index(["base_sure", "base_won"])
-    return {k: part.join(base[:0] if k == BASE else base) for k, part in found.items()}
+    spans_by_checkpoint = {str(name): spans for name, spans in groups}
+
+    base = spans_by_checkpoint.get(BASE, pii[:0])
+    base_hits = base[["greedy_sure", "greedy"]].astype(np.float64)
+    base_hits.columns = pd.Index(["base_sure", "base_won"])
+    no_hits = base_hits[:0]
+
+    joined = {}
+    for name, spans in spans_by_checkpoint.items():
+        joined[name] = spans.join(no_hits if name == BASE else base_hits)
+    return joined
 
 
 def comparable(spans: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
-    """The spans of both splits that are compared; whether both were drawn alike.
+    """Return the spans of both splits that are compared; whether both were drawn alike.
 
-    Those that were not are compared within types and strata (form and place), of which
-    held-out spans weigh as much as trained ones (column ``weight``). Spans that text
-    alone tells apart have no control.
+    Injected ones were drawn alike, and are compared alone where both splits have some.
+    Others are compared within types and strata (form and place), in which held-out
+    spans weigh as much as trained ones (column ``weight``). Spans that the text alone
+    tells apart have no control.
+
+    Parameters
+    ----------
+    spans
+        Of one checkpoint: columns ``split``, ``origin``, ``type``, ``stratum`` and
+        ``cluster``.
     """
-    chosen = spans.assign(weight=1.0)
-    injected = chosen[chosen["origin"] == "injected"]
-    if {*injected["split"]} == {*SPLITS}:
+    weighted = spans.assign(weight=1.0)
+    injected = weighted[weighted["origin"] == "injected"]
+    if set(injected["split"]) == set(SPLITS):
         return injected, True
-    chosen = chosen[chosen["stratum"] >= 0]
-    both = chosen.assign(
-        side=(chosen["split"] == "train").astype(int),
-        stratum=chosen.groupby(["type", "stratum"], observed=True).ngroup(),
-    )
-    both = both[counterparts(both)]
-    held = both["side"] == 0
-    ours, size = (both.groupby("stratum")["side"].transform(k) for k in ("sum", "size"))
-    scale = held.sum() / max(int((~held).sum()), 1)
-    weight = (ours / (size - ours) * scale).where(held, 1.0)
-    return both.assign(weight=weight), False
+
+    natural = weighted[weighted["stratum"] >= 0]
+    strata = natural.groupby(["type", "stratum"], observed=True).ngroup()
+    is_trained = natural["split"] == "train"
+    compared = natural.assign(side=is_trained.astype(int), stratum=strata)
+    compared = compared[counterparts(compared)]
+
+    # Held-out spans of a stratum weigh as much as its trained ones, then all together
+    # as many as they are.
+    is_held_out = compared["side"] == 0
+    side_by_stratum = compared.groupby("stratum")["side"]
+    n_trained = side_by_stratum.transform("sum")  # (spans,)
+    n_spans = side_by_stratum.transform("size")  # (spans,)
+    scale = is_held_out.sum() / max(int((~is_held_out).sum()), 1)
+    held_out_weight = n_trained / (n_spans - n_trained) * scale
+    weight = held_out_weight.where(is_held_out, 1.0)
+    return compared.assign(weight=weight), False
 
 
-def splits_apart(chosen: pd.DataFrame, hits: str = "greedy_sure") -> Estimate:
-    """Difference of the rates of trained and held-out spans that are compared.
+def split_difference(compared: pd.DataFrame, hits: str = "greedy_sure") -> Estimate:
+    """Return the rate of trained minus that of held-out spans; above 0 is a leak.
 
     Its interval combines those of both rates as method 10 of Newcombe (1998) does with
-    Wilson's, which keeps it honest where next to nothing comes back.
+    Wilson's, which keeps it honest where next to nothing is reproduced.
+
+    Parameters
+    ----------
+    compared
+        From :func:`comparable`, with column ``trials``.
+    hits
+        Column of hits: ``greedy_sure``, or ``base_sure`` for the base model.
     """
-    counts = chosen[[hits, "trials"]].dropna().mul(chosen["weight"], axis=0)
-    sides = (counts[chosen["split"] == split] for split in SPLITS)
-    sums = (side.groupby(chosen["cluster"]).sum() for side in sides)
-    return minus(*(rate_estimate(*side.to_numpy(np.float64).T) for side in sums))
+    rates = []
+    for split in SPLITS:
+        events, trials = _weighted_sums(compared, hits, split)
+        rates.append(rate_estimate(events, trials))
+    return rate_difference(*rates)
 
 
-def minus(first: Estimate, second: Estimate) -> Estimate:
+def _weighted_sums(
+    compared: pd.DataFrame, hits: str, split: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return weighted hits and trials of one split, each of shape ``(clusters,)``."""
+    counts = compared[[hits, "trials"]].dropna().mul(compared["weight"], axis=0)
+    of_split = counts[compared["split"] == split]
+    sums = of_split.groupby(compared["cluster"]).sum()  # (clusters, 2)
+    events, trials = sums.to_numpy(np.float64).T
+    return events, trials
+
+
+def rate_difference(first: Estimate, second: Estimate) -> Estimate:
     """Return the difference of two independent figures, its interval from theirs.
 
     Within [-1, 1], as differences of rates are. Of a difference and the base's own,
     which are of the same rows and mostly agree, the interval is rather wide.
 
     >>> rates = Estimate(0.5, 0.4, 0.7), Estimate(0.2, 0.1, 0.6)
-    >>> apart = minus(*rates)
-    >>> round(apart.value, 3), round(apart.low, 3), round(apart.high, 3)
+    >>> difference = rate_difference(*rates)
+    >>> round(difference.value, 3), round(difference.low, 3), round(difference.high, 3)
     (0.3, -0.112, 0.524)
     """
     for estimate in (first, second):
@@ -111,11 +172,11 @@ def minus(first: Estimate, second: Estimate) -> Estimate:
             return estimate
 
     # Newcombe (1998), method 10: the limits of the difference of two independent rates.
-    first_value, first_low, first_high = value_and_limits(first)
-    second_value, second_low, second_high = value_and_limits(second)
-    value = first_value - second_value
-    below = math.hypot(first_value - first_low, second_high - second_value)
-    above = math.hypot(first_high - first_value, second_value - second_low)
+    minuend = value_and_limits(first)
+    subtrahend = value_and_limits(second)
+    value = minuend.value - subtrahend.value
+    below = math.hypot(minuend.value - minuend.low, subtrahend.high - subtrahend.value)
+    above = math.hypot(minuend.high - minuend.value, subtrahend.value - subtrahend.low)
 
     # Half the width of a 95 % interval is 1.96 standard errors.
     se = (below + above) / 2 / float(scipy.special.ndtri(0.975))
@@ -123,146 +184,221 @@ def minus(first: Estimate, second: Estimate) -> Estimate:
     return Estimate(value, low, high, mde=min(1.0, mde_normal(se)))
 
 
-def value_and_limits(estimate: Estimate) -> tuple[float, float, float]:
+class Interval95(NamedTuple):
+    """A value with its 95% limits; NaN stands for what is missing."""
+
+    value: float
+    low: float
+    high: float
+
+
+def value_and_limits(estimate: Estimate) -> Interval95:
     """Return value, lower and upper limit; NaN stands for what is missing."""
-    value, low, high = (
+    ends = [
         math.nan if end is None else end
         for end in (estimate.value, estimate.low, estimate.high)
-    )
-    return value, low, high
+    ]
+    return Interval95(*ends)
 
 
-def limits_p(apart: Estimate) -> float:
-    """Two-sided p of no difference: 0.05 where a limit of the interval is 0.
+def limits_p(difference: Estimate) -> float:
+    """Return the two-sided p of no difference: 0.05 where a limit of the interval is 0.
 
     By the half of the interval that points to 0, as if it were a normal one.
     """
-    value, low, high = value_and_limits(apart)
-    half_width = value - (low if value > 0 else high)
+    value, low, high = value_and_limits(difference)
+    half_width = value - low if value > 0 else value - high
     if not half_width:
         return 1.0 if value == 0 else 0.0
     quantile = scipy.special.ndtri(0.025) * abs(value / half_width)
     return float(2 * scipy.special.ndtr(quantile))
 
 
-def exact_p(chosen: pd.DataFrame) -> float:
-    """Fisher's two-sided p that clusters of train and test rows return as often."""
-    return float(scipy.stats.fisher_exact(_returning(chosen)).pvalue)
+def exact_p(compared: pd.DataFrame) -> float:
+    """Return Fisher's two-sided p that clusters of both splits return as often.
 
-
-def _returning(chosen: pd.DataFrame) -> np.ndarray:
-    """Clusters of train and of test rows: those that return, and the others."""
-    back = chosen.groupby(["split", "cluster"])["greedy_sure"].any()
-    counts = back.groupby("split").agg(["sum", "size"]).reindex([*SPLITS], fill_value=0)
-    return counts.assign(size=counts["size"] - counts["sum"]).to_numpy(np.int64)
-
-
-def hits_power(chosen: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
-    """What the smallest difference follows from that both tests of it detect.
-
-    p of 1, 2, ... clusters of trained rows that come back next to the held-out ones
-    that do, each cluster one identifier: the interval's (beyond the base's own
-    difference, as it is) or Fisher's, whichever is larger.
+    Parameters
+    ----------
+    compared
+        From :func:`comparable`: columns ``split``, ``cluster``, ``greedy_sure``.
     """
-    counts = _returning(chosen)
-    (n, m), held = counts.sum(axis=1).tolist(), int(counts[1, 0])
+    return float(scipy.stats.fisher_exact(_returning_clusters(compared)).pvalue)
+
+
+def _returning_clusters(compared: pd.DataFrame) -> np.ndarray:
+    """Return clusters by split and outcome, shape ``(2, 2)``.
+
+    Trained and held-out clusters; those with a hit, and those without.
+    """
+    has_hit = compared.groupby(["split", "cluster"])["greedy_sure"].any()
+    by_split = has_hit.groupby("split").agg(["sum", "size"])
+    counts = by_split.reindex([*SPLITS], fill_value=0)
+    without_hit = counts["size"] - counts["sum"]
+    return counts.assign(size=without_hit).to_numpy(np.int64)
+
+
+def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
+    """Return the inputs of the smallest difference that both of its tests detect.
+
+    These are p of 1, 2, ... trained clusters with a hit, next to the held-out clusters
+    that have one; each cluster is one identifier. p is that of the interval, beyond the
+    base's difference as it is, or Fisher's, whichever is larger.
+
+    Parameters
+    ----------
+    compared
+        From :func:`comparable`.
+    base
+        The difference at the base model, from :func:`base_difference`.
+    """
+    counts = _returning_clusters(compared)  # (2, 2)
+    n_trained, n_held_out = counts.sum(axis=1).tolist()
+    held_out_hits = int(counts[1, 0])
+    held_out_rate = _rate_of_clusters(held_out_hits, n_held_out)
+
     ps: list[float] = []
-    for k in range(1, n + 1):
+    for trained_hits in range(1, n_trained + 1):
         if ps and ps[-1] < MIN_ENUMERATED_P:
             break
-        rates = (
-            rate_estimate(np.arange(size) < won, np.ones(size))
-            for size, won in ((n, k), (m, held))
-        )
-        apart = minus(minus(*rates), base)
-        if side_of(apart) != 1:
+        trained_rate = _rate_of_clusters(trained_hits, n_trained)
+        difference = rate_difference(trained_rate, held_out_rate)
+        beyond_base = rate_difference(difference, base)
+        if side_of(beyond_base) != 1:
             ps.append(1.0)
             continue
-        counts = np.array([[k, n - k], [held, m - held]])
-        ps.append(max(limits_p(apart), float(scipy.stats.fisher_exact(counts).pvalue)))
-    null = held / m + (base.value or 0.0)
-    return Power(test="hits", n=n, ps=ps, most=100.0, beyond=100 * null)
+        table = np.array(
+            [
+                [trained_hits, n_trained - trained_hits],
+                [held_out_hits, n_held_out - held_out_hits],
+            ]
+        )
+        fisher_p = float(scipy.stats.fisher_exact(table).pvalue)
+        ps.append(max(limits_p(beyond_base), fisher_p))
+
+    null = held_out_hits / n_held_out + (base.value or 0.0)
+    return Power(test="hits", n=n_trained, ps=ps, most=100.0, beyond=100 * null)
 
 
-def against_base(spans: pd.DataFrame, *, seed: int) -> tuple[Estimate, float | None]:
-    """Difference from the base on the same train rows, and its p.
+def _rate_of_clusters(n_hits: int, n_clusters: int) -> Estimate:
+    """Return the rate of clusters with a hit, each cluster one trial."""
+    return rate_estimate(np.arange(n_clusters) < n_hits, np.ones(n_clusters))
 
-    Hits of the checkpoint are those that are sure, of the base those that ties may win:
-    neither side's ties make a finding.
+
+class ClusterHits(NamedTuple):
+    """Hits of a checkpoint and of the base on the same spans, each ``(clusters,)``."""
+
+    checkpoint: np.ndarray
+    """Without ties."""
+    base: np.ndarray
+    """With ties: neither side's ties make a finding."""
+    trials: np.ndarray
+
+
+def _hits_next_to_base(train: pd.DataFrame) -> ClusterHits:
+    """Return hits by cluster, of the checkpoint and of the base."""
+    counts = train[["greedy_sure", "base_won", "trials"]]
+    sums = counts.groupby(train["cluster"]).sum()  # (clusters, 3)
+    return ClusterHits(*sums.to_numpy(np.float64).T)
+
+
+def difference_from_base(
+    spans: pd.DataFrame, *, seed: int
+) -> tuple[Estimate, float | None]:
+    """Return the difference from the base on the same train rows, and its p.
+
+    Parameters
+    ----------
+    spans
+        Of one checkpoint, from :func:`by_checkpoint`.
     """
     train = spans[spans["split"] == "train"]
     if train["base_won"].isna().any():
         return Estimate.missing(NOT_COMPARED), None
-    sums = train[["greedy_sure", "base_won", "trials"]].groupby(train["cluster"]).sum()
-    ours, theirs, trials = sums.to_numpy(np.float64).T
-    found = ratio_estimate(ours - theirs, trials, bounds=(-1.0, 1.0))
-    if found.se is None:
+
+    hits = _hits_next_to_base(train)
+    gain = hits.checkpoint - hits.base  # (clusters,), above 0 is a leak
+    mean_gain = ratio_estimate(gain, hits.trials, bounds=(-1.0, 1.0))
+    if mean_gain.se is None:
         # Where all clusters agree, the exact limits of both rates stand in for it.
-        apart = minus(rate_estimate(ours, trials), rate_estimate(theirs, trials))
+        difference = rate_difference(
+            rate_estimate(hits.checkpoint, hits.trials),
+            rate_estimate(hits.base, hits.trials),
+        )
     else:
-        least = min(1.0, mde_normal(found.se))
-        apart = Estimate(found.value, found.low, found.high, mde=least)
-    if apart.value is None:
-        return apart, None
+        mde = min(1.0, mde_normal(mean_gain.se))
+        difference = Estimate(mean_gain.value, mean_gain.low, mean_gain.high, mde=mde)
+    if difference.value is None:
+        return difference, None
+
     # An interval of few events is too narrow by itself: the exact test must agree.
-    several = np.count_nonzero(ours - theirs) > 1
-    p = sign_flip(ours - theirs, seed=seed) if several else 1.0
-    return apart, max(p, limits_p(apart))
+    p = 1.0
+    if np.count_nonzero(gain) > 1:
+        p = sign_flip(gain, seed=seed)
+    return difference, max(p, limits_p(difference))
 
 
-def rates_bound(chosen: pd.DataFrame) -> list[Bound]:
-    """Return what the largest difference follows from that could still be there.
+def rates_bound(compared: pd.DataFrame) -> list[Bound]:
+    """Return the inputs of the largest difference that could still be there, in points.
 
-    Of trained and held-out spans that are compared, less that of the base where it was
-    scored: in points.
+    It is that of trained and held-out spans, less that of the base where it was scored.
+
+    Parameters
+    ----------
+    compared
+        From :func:`comparable`.
     """
-    sides = _rate_sides(chosen, "greedy_sure", sign=1)
-    if has_base(chosen):
-        sides += _rate_sides(chosen, "base_sure", sign=-1)
+    sides = _rate_sides(compared, "greedy_sure", sign=1)
+    if has_base(compared):
+        sides += _rate_sides(compared, "base_sure", sign=-1)
     return _bound_of(sides)
 
 
-def _rate_sides(chosen: pd.DataFrame, hits: str, *, sign: int) -> list[RateSide]:
-    """Return the rates of trained and held-out spans, as :func:`splits_apart` has them.
+def _rate_sides(compared: pd.DataFrame, hits: str, *, sign: int) -> list[RateSide]:
+    """Return the rates of both splits, as :func:`split_difference` has them.
 
-    ``sign`` is that of the difference of trained minus held-out ones.
+    Parameters
+    ----------
+    sign
+        That of the difference of trained minus held-out spans.
     """
-    counts = chosen[[hits, "trials"]].dropna().mul(chosen["weight"], axis=0)
     sides = []
-    for split, own_sign in zip(SPLITS, (sign, -sign), strict=True):
-        of_split = counts[chosen["split"] == split]
-        sums = of_split.groupby(chosen["cluster"]).sum()  # (clusters, 2)
-        events, trials = sums.to_numpy(np.float64).T
-        side = rate_side(events, trials, sign=own_sign)
+    for split, split_sign in zip(SPLITS, (sign, -sign), strict=True):
+        events, trials = _weighted_sums(compared, hits, split)
+        side = rate_side(events, trials, sign=split_sign)
         if side is not None:
             sides.append(side)
     return sides
 
 
-def base_bound(spans: pd.DataFrame, apart: Estimate) -> list[Bound]:
-    """Return what the largest difference from the base follows from, in points.
+def base_bound(spans: pd.DataFrame, difference: Estimate) -> list[Bound]:
+    """Return the inputs of the largest difference from the base, in points.
 
     Parameters
     ----------
-    apart
-        The difference, from :func:`against_base`.
+    spans
+        Of one checkpoint, from :func:`by_checkpoint`.
+    difference
+        From :func:`difference_from_base`.
     """
-    if apart.value is None:
+    if difference.value is None:
         return []
-    train = spans[spans["split"] == "train"]
-    sums = train[["greedy_sure", "base_won", "trials"]].groupby(train["cluster"]).sum()
-    ours, theirs, trials = sums.to_numpy(np.float64).T
-    if ratio_estimate(ours - theirs, trials).se is not None:
-        n_clusters = int(np.count_nonzero(trials))
+
+    hits = _hits_next_to_base(spans[spans["split"] == "train"])
+    gain = hits.checkpoint - hits.base  # (clusters,), above 0 is a leak
+    if ratio_estimate(gain, hits.trials).se is not None:
+        n_clusters = int(np.count_nonzero(hits.trials))
         return t_bound(
-            100 * apart.value,
-            None if apart.high is None else 100 * apart.high,
+            100 * difference.value,
+            None if difference.high is None else 100 * difference.high,
             df=n_clusters - 1,
             most=100.0,
         )
 
     # Where all clusters agree, the exact limits of both rates stand in for it.
-    sides = [rate_side(ours, trials, sign=1), rate_side(theirs, trials, sign=-1)]
+    sides = [
+        rate_side(hits.checkpoint, hits.trials, sign=1),
+        rate_side(hits.base, hits.trials, sign=-1),
+    ]
     return _bound_of([side for side in sides if side is not None])
 
 
@@ -274,27 +410,49 @@ def _bound_of(sides: Sequence[RateSide]) -> list[Bound]:
     return [Bound(test="rates", value=value, rates=list(sides), most=100.0)]
 
 
-def beyond(
+def difference_beyond_base(
     spans: pd.DataFrame, *, seed: int, whole: bool
 ) -> tuple[Estimate, float | None]:
-    """Difference from held-out rows, beyond the base's own, and its p.
+    """Return the difference from held-out rows, beyond the base's, and its p.
 
-    Without held-out rows from the base, without either none.
+    Without held-out rows it is that from the base; without either it is missing.
+
+    Parameters
+    ----------
+    spans
+        Of one checkpoint, from :func:`by_checkpoint`.
+    whole
+        Whether trials are whole identifiers, which Fisher's test counts.
     """
-    if "test" not in {*spans["split"]}:
-        return against_base(spans, seed=seed)
-    chosen, _ = comparable(spans)
-    apart = minus(splits_apart(chosen), base_apart(chosen))
-    if apart.value is None:
-        return apart, None
-    return apart, max(limits_p(apart), exact_p(chosen) if whole else 0.0)
+    if "test" not in set(spans["split"]):
+        return difference_from_base(spans, seed=seed)
+
+    compared, _ = comparable(spans)
+    difference = rate_difference(split_difference(compared), base_difference(compared))
+    if difference.value is None:
+        return difference, None
+    p = limits_p(difference)
+    if whole:
+        p = max(p, exact_p(compared))
+    return difference, p
 
 
 def has_base(spans: pd.DataFrame) -> bool:
-    """Whether the base was scored on some of a checkpoint's spans, not its own."""
+    """Return whether the base was scored on some spans (column ``base_won``).
+
+    It is false for the base itself, whose column is NaN.
+    """
     return bool(spans["base_won"].notna().any())
 
 
-def base_apart(chosen: pd.DataFrame) -> Estimate:
-    """How far both splits lie apart at the base: without training, by themselves."""
-    return splits_apart(chosen, "base_sure") if has_base(chosen) else NO_DIFFERENCE
+def base_difference(compared: pd.DataFrame) -> Estimate:
+    """Return how far the rates of both splits differ at the base, without training.
+
+    Parameters
+    ----------
+    compared
+        From :func:`comparable`; 0 without a base.
+    """
+    if not has_base(compared):
+        return NO_DIFFERENCE
+    return split_difference(compared, "base_sure")

@@ -1,0 +1,74 @@
+"""Guards of the canary audit: a positive control, and the ranks at the base."""
+
+from __future__ import annotations
+
+from spark_audit.audits.base import guard
+from spark_audit.audits.canary.ranks import RankedCanaries
+from spark_audit.names import BASE
+from spark_audit.results import Guard
+
+
+def guards(canaries: RankedCanaries) -> list[Guard]:
+    """Return the guards that can void figures: the control, and the base's ranks."""
+    return [_control_guard(canaries), _base_guard(canaries)]
+
+
+def _control_guard(canaries: RankedCanaries) -> Guard:
+    """Return whether canaries in most rows are found, in any checkpoint and part."""
+    name = "positive control"
+    tests = canaries.control_tests
+    if not tests:
+        return guard(name, "control_missing", {}, passed=False)
+
+    facts = tests[0].facts("exposure_mean")
+    detected_in = list(
+        dict.fromkeys(test.checkpoint for test in tests if test.is_significant)
+    )
+    if not detected_in:
+        return guard(
+            name,
+            "control_not_found",
+            facts,
+            further=["control_p", "control_not_found_do"],
+            passed=False,
+        )
+
+    facts["checkpoints"] = detected_in
+    facts["insensitive"] = canaries.insensitive_parts
+    further = ["control_p"]
+    if len(detected_in) > 1:
+        further.append("control_found_also")
+    if canaries.insensitive_parts:
+        further.append("control_found_in_part")
+    passed = None if canaries.insensitive_parts else True
+    return guard(name, "control_found", facts, further=further, passed=passed)
+
+
+def _base_guard(canaries: RankedCanaries) -> Guard:
+    """Return whether the base, which saw no canary, ranks them by chance."""
+    name = "base ranks canaries by chance"
+    if not canaries.base_tests:
+        is_scored = BASE in set(canaries.frame["checkpoint"])
+        says = "canary_base_tied" if is_scored else "canary_base_unscored"
+        return guard(
+            name,
+            says,
+            {"supposed": canaries.is_draw_assumed},
+            further=["canary_other_draw"] if canaries.is_draw_assumed else [],
+        )
+
+    facts = canaries.base_tests[0].facts("rank_mean", unit="ranks")
+    facts["by_chance"] = canaries.is_uniform
+    says = "canary_base_ranks"
+    further = []
+    if not canaries.is_uniform:
+        says = "canary_base_knows"
+        further = ["canary_base_only_changes"]
+    return guard(
+        name,
+        says,
+        facts,
+        further=further,
+        passed=canaries.is_uniform,
+        checkpoint=BASE,
+    )

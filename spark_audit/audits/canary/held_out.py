@@ -1,0 +1,134 @@
+"""Ranks of planted canaries next to those of never-inserted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from spark_audit.audits.canary import ranks
+from spark_audit.audits.canary.ranks import CanaryTest
+from spark_audit.results import Row
+from spark_audit.results.findings import Fact
+from spark_audit.stats import canary_ranks
+from spark_audit.stats.estimate import Power
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutComparison(CanaryTest):
+    """Ranks of planted canaries of one part next to those of never-inserted ones.
+
+    ``value`` is the share of pairs whose planted canary ranks ahead, ``p`` of no
+    difference (Mann-Whitney, two-sided), ``n`` the planted canaries.
+    """
+
+    trained_mean: Row
+    held_out_mean: Row
+    power: Power
+
+    @property
+    def rank_facts(self) -> Mapping[str, Fact]:
+        """The facts of a sentence on both mean ranks."""
+        return {
+            "trained": self.trained_mean,
+            "held_out": self.held_out_mean,
+            "p": self.p,
+            "over": self.over,
+        }
+
+
+def held_out_comparisons(frame: pd.DataFrame) -> list[HeldOutComparison]:
+    """Return a comparison of each part of one checkpoint, the clearest first.
+
+    Parts without planted or without held-out canaries have none. p is corrected (Holm)
+    over the parts.
+
+    Parameters
+    ----------
+    frame
+        Canaries of one checkpoint, from :func:`ranks.ranked`.
+    """
+    comparisons = []
+    for name, part, of_part in ranks.by_part(frame):
+        trained_ranks = ranks.trained_canaries(of_part)["mid"]  # (n,)
+        held_out_ranks = ranks.held_out_canaries(of_part)["mid"]  # (m,)
+        n = len(trained_ranks)
+        m = len(held_out_ranks)
+        if not n or not m:
+            continue
+
+        comparison = HeldOutComparison(
+            checkpoint=name,
+            part=part,
+            n=n,
+            value=_share_ahead(trained_ranks, held_out_ranks),
+            p=_p_of_difference(trained_ranks, held_out_ranks),
+            trained_mean=_mean_rank(name, part, trained_ranks),
+            held_out_mean=_mean_rank(name, part, held_out_ranks),
+            power=_power_of_ranks(n, m, ranks.n_candidates_of(of_part)),
+        )
+        comparisons.append(comparison)
+    return sorted(ranks.adjusted(comparisons), key=lambda test: test.p)
+
+
+def _share_ahead(
+    trained_ranks: pd.Series[float], held_out_ranks: pd.Series[float]
+) -> float:
+    """Return the share of pairs whose trained canary ranks ahead; ties count half."""
+    u = scipy.stats.mannwhitneyu(trained_ranks, held_out_ranks).statistic
+    return float(1 - u / (len(trained_ranks) * len(held_out_ranks)))
+
+
+def _p_of_difference(
+    trained_ranks: pd.Series[float], held_out_ranks: pd.Series[float]
+) -> float:
+    """Return the two-sided p of Mann and Whitney's test."""
+    # Ranks that are all alike show no difference; SciPy from 1.18 gives NaN for them.
+    if pd.concat([trained_ranks, held_out_ranks]).nunique() == 1:
+        return 1.0
+    return float(scipy.stats.mannwhitneyu(trained_ranks, held_out_ranks).pvalue)
+
+
+def _mean_rank(name: str, part: str, side_ranks: pd.Series[float]) -> Row:
+    """Return the mean rank of one side as a row."""
+    return ranks.row_of(
+        name,
+        part,
+        "rank_mean",
+        len(side_ranks),
+        value=float(side_ranks.mean()),
+        unit="ranks",
+    )
+
+
+def _power_of_ranks(n: int, m: int, n_candidates: int) -> Power:
+    """Return the inputs of the smallest difference of mean ranks that is detected.
+
+    Parameters
+    ----------
+    n, m
+        Planted and held-out canaries.
+    """
+    # Ranks never trained on are uniform.
+    _, spread = canary_ranks.null_moments(n_candidates, of="rank")
+    n_orders = float(scipy.special.comb(n + m, n))
+    return Power(
+        test="t",
+        se=spread * np.sqrt(1 / n + 1 / m),
+        least_p=min(1.0, 2 / n_orders),
+        most=(n_candidates - 1) / 2,
+    )
+
+
+def clearest_difference(
+    comparisons: Sequence[HeldOutComparison], *, ahead: bool
+) -> HeldOutComparison | None:
+    """Return the clearest part whose planted canaries differ to that side, if any."""
+    for comparison in comparisons:
+        is_ahead = comparison.value > 0.5
+        if comparison.is_significant and is_ahead == ahead:
+            return comparison
+    return None
