@@ -88,6 +88,7 @@ def identifier_facts(
     if trained_on is None:
         trained_on = trained_identifiers(manifest)
 
+    # Injected identifiers have a form and a cue, annotated ones a third of their text.
     facts = dict[SpanKey, Facts]()
     form_numbers = dict[str, int]()
     annotated: list[dict[str, Any]] = []
@@ -128,6 +129,7 @@ def _third(row: ManifestExample, span: ManifestSpan) -> int:
     start_in_response = span.start - len(row.prompt)
     if start_in_response >= 0:
         return 1 + 3 * start_in_response // len(row.response)
+
     return 1 + 3 * span.start // len(row.prompt)
 
 
@@ -279,6 +281,7 @@ def memory_claim(row: Row) -> Claim:
     """
     if row.value is None:
         return "not_tested"
+
     if row.high is not None and row.high < (row.null_low or 0.0):
         return "memory"
     if row.low is not None and row.low > (row.null_high or 0.0):

@@ -102,6 +102,7 @@ def metric_of(audit: str, name: str) -> Metric:
 
 def label(audit: str, metric: str, of: str = "") -> str:
     """Return the words for a metric or a variant of it; its name if it is unknown."""
+    # A variant without words has those of its metric.
     key = f"metric.{audit}.{metric}"
     return optional(f"{key}.of.{of}") or optional(key) or metric
 

@@ -42,6 +42,7 @@ class Sums:
         # Each example has one place more than tokens: its first prefix sum is 0.
         self._first = np.concatenate([[0], np.cumsum(lengths + 1)])
         self._prefix = np.zeros(int(self._first[-1]))
+
         if table is not None and values is None:
             values = table.columns["nll"]
 
@@ -106,6 +107,7 @@ def _values_of(
     if key not in table:
         return np.full(length, np.nan)
     by_token = np.zeros(length)
+
     rows = table.rows(key)
     by_token[table.position[rows]] = values[rows]
     return by_token

@@ -51,6 +51,8 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
         p = fit_p(by_part)
         if p is None:
             continue
+
+        # The figures that readers see are of whole rows.
         rows = by_part[PARTS[0]]
         fits_better = p < MAX_P_BETTER_FIT
         facts: dict[str, Fact] = {
@@ -64,6 +66,7 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
         if not fits_better:
             says = "trained_rows_fit_asked"
             further = ["trained_rows_fit_advice", "trained_rows_fit_alike"]
+
         guards[checkpoint] = base.guard(
             TRAINED_ROWS_FIT,
             says,
@@ -73,7 +76,9 @@ def trained_rows_guards(fits: Mapping[str, Mapping[str, Memory]]) -> list[Guard]
             checkpoint=checkpoint,
         )
 
+    # A seed that fits answers for the other seeds.
     fitting = {training_of(name) for name, guard in guards.items() if guard.passed}
+
     return [
         guard
         for name, guard in guards.items()
@@ -107,6 +112,7 @@ def fits_of_parts(
             [pd.factorize(rows["task"])[0]],
             rows["n_tokens"],
         )
+
         fits[name] = memory(
             rows["change"].to_numpy(np.float64),  # (rows,), nats
             sides,
@@ -123,6 +129,7 @@ def fit_p(by_part: Mapping[str, Memory]) -> float | None:
     """
     ps = list[float]()
     for fit in by_part.values():
+        # With few clusters on one side there is no test.
         n_clusters = min(fit.trained.clusters, fit.held_out.clusters)
         if n_clusters < MIN_CLUSTERS_TO_PUBLISH:
             continue
@@ -151,6 +158,7 @@ def without_answered(
     void
         Checkpoints of which nothing can be concluded: there is no use in asking.
     """
+    # A leak shows that the rows were learned.
     detected = {
         training_of(finding.checkpoint) for finding in findings if finding.detected
     }
@@ -168,6 +176,7 @@ def without_answered(
 def question_of(guards: Iterable[Guard], name: str) -> Guard | None:
     """Return the open question of a checkpoint, or of the first of its seeds."""
     for guard in guards:
+        # Seeds and stages ask for their method.
         is_open = guard.name == TRAINED_ROWS_FIT and guard.passed is None
         if is_open and entry_of(series_of(guard.checkpoint)) == name:
             return guard
@@ -188,8 +197,10 @@ def _changes(
     """Return tokens and change of NLL of each part of each row: :data:`COLUMNS`."""
     records = list[dict[str, Any]]()
     for row in manifest.examples:
+        # Rows that were not scored are left out.
         if row.id not in table:
             continue
+
         rows = table.rows(row.id)
         position = table.position[rows]  # (tokens,)
         nll = table.columns["nll"][rows].astype(np.float64)  # (tokens,), nats
@@ -209,6 +220,7 @@ def _changes(
                 "change": change[is_inside].sum(),
             }
             records.append(record)
+
     frame = pd.DataFrame(records, columns=[*COLUMNS])
     return frame.astype({"trained": bool, "n_tokens": float, "change": float})
 
@@ -220,6 +232,7 @@ def _base_nll(
 
     ``position`` has the places of the scored tokens, of the same shape.
     """
+    # Without scores of the base, the manifest has its own, in micro-nats.
     if base_table is not None and row.id in base_table:
         rows = base_table.rows(row.id)
         return np.asarray(base_table.columns["nll"][rows], np.float64)

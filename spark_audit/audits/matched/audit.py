@@ -125,6 +125,7 @@ class Matched(Audit):
 
     def __post_init__(self) -> None:
         if self.replicates and self.replicates < FEWEST_REPLICATES:
+            # So few replicates have no 2.5% quantile.
             few = f"{self.replicates} replicates give no interval"
             fix = f"give at least {FEWEST_REPLICATES}, or 0 for the preset's number"
             raise InputError(few, where="--replicates", fix=fix)
@@ -189,6 +190,7 @@ class Matched(Audit):
         ``digits``, ``capitals``, ``letters``, ``marks``
             How many tokens of each class the identifier has.
         """
+        # Checkpoints whose plain pass was scored.
         score_tables = {
             name: passes[Pass()] for name, passes in tables.items() if Pass() in passes
         }
@@ -205,6 +207,8 @@ class Matched(Audit):
             draws=self.placebo_draws,
             seed=context.seed,
         )
+
+        # The tokens of all units, in the order of the evidence.
         tokens = _UnitTokens(
             rows=ranges["index"].to_numpy(),
             starts=ranges["start"].to_numpy(),
@@ -213,6 +217,7 @@ class Matched(Audit):
             extra_pairs=extra_pairs,
         )
 
+        # Each unit has the facts of its row.
         facts_of_rows = pd.DataFrame(
             [(row.id, row.cluster, row.task, row.split) for row in manifest.examples],
             columns=ROW_COLUMNS,
@@ -235,6 +240,7 @@ class Matched(Audit):
         nll, baselines = _with_means_of_seeds(evidence, context.baselines)
         scores = UnitScores(evidence.units, nll, replace(context, baselines=baselines))
 
+        # Figures: of pairs, of memory, and against the baseline.
         rows, contrasts = pairs.pair_figures(scores)
         tests: dict[str, dict[str, MemoryTest]] = {}
         for name in nll:
@@ -244,6 +250,7 @@ class Matched(Audit):
         for name, baseline in baselines.items():
             contrasts += pairs.contrasts_with_baseline(scores, name, baseline)
 
+        # Tables on how much depends on the matching.
         tables: dict[str, list[dict[str, Any]]] = {}
         roles = {*evidence.units["role"]}
         if "rematched" in roles:
@@ -251,6 +258,7 @@ class Matched(Audit):
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
 
+        # Findings: of checkpoints, then of returns and of DiD, which rest on them.
         concluded = [*findings_by_checkpoint(scores, rows, tests)]
         for returned in returns(scores, [*concluded]):
             contrasts.append(returned.change)
@@ -322,6 +330,8 @@ def _with_means_of_seeds(
     seeds = [name for name in nll if entry_of(name) != name]
     for method, names in grouped(seeds, entry_of).items():
         nll[method] = np.mean([nll[name] for name in names], axis=0)
+
+        # All seeds of a method have the same baseline, by its seed.
         baseline = baselines.get(names[0])
         if baseline is not None:
             baseline_by_name[method] = entry_of(baseline)

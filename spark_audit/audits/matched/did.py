@@ -66,6 +66,7 @@ def did_findings(
     ordinary
         Checkpoints of ordinary training, without any protection.
     """
+    # The drift of each checkpoint, and the contrasts of all identifiers.
     drift_by_checkpoint = {
         row.checkpoint: row for row in rows if row.metric == "low_change"
     }
@@ -74,6 +75,8 @@ def did_findings(
         for contrast in contrasts
         if contrast.group == "pooled"
     }
+
+    # One finding for each DiD that is a test, or that rounding caused.
     for (name, baseline, metric), did in pooled_contrasts.items():
         is_rounded = CheckpointName.parse(name).derived in ROUNDINGS
         is_rounding_of_baseline = is_rounded and original_of(name) == baseline
@@ -91,6 +94,7 @@ def did_findings(
             yield not_estimable(did, "did_missing", facts)
             continue
 
+        # Further contrasts with the same baseline say what the DiD can mean.
         drift: Contrast | None = pooled_contrasts[name, baseline, "low_change"]
         if drift is not None and drift.value is None:
             drift = None
@@ -108,6 +112,7 @@ def did_findings(
         facts["own"] = comparison.own
         facts["alike"] = comparison.beyond_alike
 
+        # DiD of ordinary runs, which are not compared with one another.
         did_of_ordinary: list[float] = []  # nats per token
         if name not in ordinary:
             for run in ordinary:
@@ -116,6 +121,7 @@ def did_findings(
                     did_of_ordinary.append(contrast.value)
 
         verdict = _did_verdict(comparison, did_of_ordinary)
+        # The interval does not cover seeds, so nothing more is said.
         if is_replicated:
             verdict = Verdict(verdict.claim, "did_of_seeds", ("seeds",))
         remarks = (*verdict.remarks, *_drift_remarks(verdict, drift))
@@ -158,6 +164,7 @@ def _did_verdict(
     did_of_ordinary
         DiD of ordinary runs against the same baseline, nats per token.
     """
+    # Without a clear difference, or with one that drift can cause, nothing is said.
     did = comparison.did
     drift = comparison.drift
     if did.best_p is None or did.best_p >= 1 - did.level:
@@ -172,9 +179,11 @@ def _did_verdict(
             return Verdict("nothing_shown", "did_drift_unequal")
         return Verdict("nothing_shown", "did_drift_unequal", ("alike",))
 
+    # The difference is clear: what can it mean?
     direction = direction_of(did)
     is_less_likely_by_itself = direction_of(comparison.own) > 0
     is_less_likely_than_alike = direction_of(comparison.beyond_alike) > 0
+
     if direction < 0:
         return Verdict("moved", "did_likelier")
     if not is_less_likely_by_itself and is_less_likely_than_alike:

@@ -81,6 +81,7 @@ def findings_by_checkpoint(
     tests
         Tests of no memory, by checkpoint and group.
     """
+    # Facts that all checkpoints share.
     pooled = scores.sides[0]
     matched = scores.train[scores.train["role"] == "pii"]
     replicated = {entry_of(name) for name in scores.nll if entry_of(name) != name}
@@ -98,6 +99,7 @@ def findings_by_checkpoint(
         is_reference = name in scores.references
         is_replicated = name in replicated
 
+        # Memory: of the reference there is nothing to say.
         comparison = Comparison.of_group(rows_of_name, "pooled")
         facts: dict[str, Fact] = {
             **comparison.facts,
@@ -126,6 +128,7 @@ def findings_by_checkpoint(
                 rows_of_name, tests[name], comparison, facts, remarks
             )
 
+        # Delta_sel.
         yield _selectivity_finding(
             rows_of_name,
             own_change=pooled_change(matched, change),
@@ -186,12 +189,15 @@ def _memory_findings(
         for group in doses
         if rows["pii_change", TRAINED, group].clusters >= MIN_CLUSTERS_TO_PUBLISH
     ]
+
+    # Smallest effects and bounds are known of doses, too.
     power = [*tests["pooled"].power]
     bounds = [*tests["pooled"].bounds]
     for group in shown_doses:
         power += [replace(test, of=group) for test in tests[group].power]
         bounds += [replace(bound, of=group) for bound in tests[group].bounds]
 
+    # The claim on all trained identifiers.
     kind = rows["kind", "", "pooled"]
     verdict = _pooled_verdict(pooled, kind)
     if verdict.claim == "formats":
@@ -205,6 +211,8 @@ def _memory_findings(
         power=power,
         bounds=bounds,
     )
+
+    # The claim on those of the highest dose.
     if doses and doses[-1] in shown_doses:
         yield _dose_finding(rows, doses[-1], tests[doses[-1]])
 
@@ -231,6 +239,7 @@ def _pooled_verdict(pooled: Comparison, kind: Row) -> Verdict:
     claim = memory_claim(pooled.memory)
     if claim != "nothing_shown":
         return Verdict(claim, claim)
+
     if pooled.memory.ends is None:
         return Verdict(claim, "no_interval")
     if side_of(pooled.memory):
@@ -296,6 +305,8 @@ def _selectivity_finding(
     test_rows = rows.get(("delta_sel", "change", "split:test"))
     if test_rows is not None and test_rows.value is None:
         test_rows = None
+
+    # What the change of Delta_sel would be without an effect.
     regression = rows["rtm_bias", "change", "pooled"]
     facts["change"] = change
     facts["test_rows"] = test_rows

@@ -52,12 +52,16 @@ def matching_guards(scores: UnitScores) -> Iterator[Guard]:
     """
     if BASE in scores.nll:
         yield _reproduction_guard(scores)
+
     yield from _pair_guards(scores.train)
 
     pooled = scores.sides[0]
     if pooled.difference_before.value is None:
         return
+
+    # Both sides are known: were they equally hard?
     yield _difficulty_guard(pooled)
+
     is_annotated = pooled.spans["form"] == 0
     if is_annotated.any():
         yield _text_guard(pooled)
@@ -100,6 +104,8 @@ def _text_guard(pooled: Occurrences) -> Guard:
     """
     is_told = pooled.is_told_by_text
     facts: dict[str, Fact] = {**pooled.text_facts(BASE), "apart": is_told}
+
+    # What cannot be tested is a warning, not a failure.
     passed: bool | None = not is_told
     says = "by_text_apart" if is_told else "by_text_alike"
     if "fewest" in facts:
@@ -138,6 +144,7 @@ def _balance_guard(spans: pd.DataFrame) -> Guard:
     variance = 1 / max(n_trained, 1) + 1 / max(n_held_out, 1)
     least = max(UNBALANCED, NORMAL_QUANTILE * np.sqrt(variance))
 
+    # Differences within strata: identifiers of other strata are never compared.
     covariates = pd.DataFrame(
         {
             "nll": used["ref_sum"] / used["n_tokens"],
@@ -187,6 +194,8 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
 
     n_tokens = pii["n_tokens"].to_numpy(float)  # (pairs,)
     n_clusters = pii["cluster"].nunique()
+
+    # How far controls are from their identifiers on the reference.
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()  # (pairs,), nats
     residual = gaps.sum() / n_tokens.sum()  # nats per token
     distance = float(np.quantile(np.abs(gaps) / n_tokens, 0.95))
@@ -201,6 +210,7 @@ def _pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
         passed=is_good or None,
     )
 
+    # Few large clusters would carry all figures.
     effective = balance.effective_clusters(
         pii.groupby("cluster")["n_tokens"].sum().to_numpy()
     )
@@ -222,14 +232,18 @@ def _share_guard(identifiers: pd.DataFrame) -> Guard:
     """
     is_unmatched = identifiers["role"].eq("unmatched")
     n_matched = int((~is_unmatched).sum())
+
+    # The least matched types come first.
     types = is_unmatched.groupby(identifiers["type"]).agg(["sum", "size", "mean"])
-    types = types.sort_values("mean", ascending=False)  # the least matched types first
+    types = types.sort_values("mean", ascending=False)
 
     without = [
         f"{name} {missing}/{count}"
         for name, missing, count, _ in types[:4].itertuples()
         if missing
     ]
+
+    # A share of few identifiers says nothing.
     shares = types.loc[types["size"] >= MIN_IDENTIFIERS_OF_TYPE, "mean"]
     is_each_matched = bool((shares <= 1 - MIN_SHARE_WITH_CONTROL).all())
     is_matched = n_matched / len(identifiers) >= MIN_SHARE_WITH_CONTROL

@@ -36,6 +36,7 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
     ``null_low`` and ``null_high``.
     """
     if name in scores.references:
+        # The reference has not changed since itself.
         missing = memory_contrast.Memory.missing(REFERENCE)
         tests = {"pooled": MemoryTest(missing, missing)}
         trend = missing.difference
@@ -43,15 +44,19 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
     else:
         change = scores.changes[name]  # (units,), nats
         tests = _tests_by_group(scores, change)
+
+        # Memory grows with the dose; drift does not.
         pooled = scores.sides[0]
         trend = dose_trend(
             change[pooled.spans.index], pooled.sides, pooled.spans["dose"]
         )
         drift = low_drift(scores.train, change)
 
+    # Rows by group, then the two figures of all identifiers.
     rows: list[Row] = []
     for group, test in tests.items():
         rows += _rows_of_group(name, group, test)
+
     rows.append(row_of(trend, checkpoint=name, metric="memory", of="trend", null=0.0))
     rows.append(row_of(drift, checkpoint=name, metric="low_change"))
     return MemoryFigures(rows, tests)
@@ -68,7 +73,9 @@ def _tests_by_group(scores: UnitScores, change: np.ndarray) -> dict[str, MemoryT
     change
         Shape ``(units,)``: change of the NLL since the reference, nats.
     """
+    # Permutations take long: other groups have p by Student's t.
     claimed = {"pooled", scores.sides[-1].group}
+
     tests = {}
     for occurrences in scores.sides:
         seed = scores.context.seed if occurrences.group in claimed else None
@@ -81,6 +88,7 @@ def _rows_of_group(name: str, group: str, test: MemoryTest) -> list[Row]:
     memory = test.memory
     beyond_controls = test.beyond_controls
     return [
+        # The change of both sides, and their difference.
         row_of(
             memory.trained,
             checkpoint=name,

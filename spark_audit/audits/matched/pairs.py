@@ -182,12 +182,15 @@ def pair_groups(units: pd.DataFrame) -> Iterator[PairGroup]:
     units
         Units of rows of the manifest, both splits.
     """
+    # A cell is an example and a length: the windows that a span could have had.
     is_of_pairs = units["role"].isin(["pii", "control", "unmatched", "window"])
     units = _without_cut_off(units[is_of_pairs])
     units = units.assign(
         cell=units.groupby(["example", "n_tokens"]).ngroup(),
         mean=units["ref_sum"] / units["n_tokens"],
     )
+
+    # Clusters are numbered by split: the splits are resampled apart.
     for split, name_of_all in (("train", "pooled"), ("test", "split:test")):
         of_split = units[units["split"] == split]
         codes, clusters = pd.factorize(of_split["cluster"], sort=True)
@@ -196,19 +199,23 @@ def pair_groups(units: pd.DataFrame) -> Iterator[PairGroup]:
         spans = of_split[~is_window].sort_values("pair", kind="stable")
         windows = of_split.loc[is_window, PAIR_COLUMNS]
 
+        # Train rows are a group even if they have no identifier.
         if split == "train" or len(spans):
             yield _pair_group(name_of_all, spans, windows, len(clusters))
+
         if split == "test":
             continue
         for column in ("task", "type"):
-            for value, part in spans.groupby(column):
-                yield _pair_group(f"{column}:{value}", part, windows, len(clusters))
+            for value, of_value in spans.groupby(column):
+                yield _pair_group(f"{column}:{value}", of_value, windows, len(clusters))
 
 
 def _without_cut_off(units: pd.DataFrame) -> pd.DataFrame:
     """Return the units without identifiers of dose ``NOT_READ`` and their controls."""
+    # The control of an identifier that was cut off is left out with it.
     is_identifier = units["role"].isin(["pii", "unmatched"])
     is_cut_off = is_identifier & (units["dose"] == NOT_READ)
+
     pairs = units.loc[is_cut_off & (units["role"] == "pii"), "pair"]
     is_their_control = (units["role"] == "control") & units["pair"].isin(pairs)
     return units[~is_cut_off & ~is_their_control]
@@ -228,9 +235,11 @@ def _pair_group(
     n_clusters
         Clusters of the split.
     """
+    # Windows of the same cells, and all identifiers, with and without a control.
     pool = windows[windows["cell"].isin(spans["cell"])]
     spans = spans[PAIR_COLUMNS]
     identifiers = spans[spans["role"] != "control"]
+
     reference = selectivity.Windows(
         pool=pool["mean"].to_numpy(),
         pool_clusters=pool["code"].to_numpy(),
@@ -252,11 +261,14 @@ def _pair_group(
 
 def _estimands(scores: UnitScores, group: PairGroup) -> Estimands:
     """Return what the figures of a group are estimated from, checkpoints first."""
+    # Levels of checkpoints, then differences from their baselines.
     estimands: Estimands = {}
     for name in scores.nll:
         estimands |= _estimands_of_checkpoint(scores, group, name)
     for name, baseline in scores.context.baselines.items():
         estimands |= _estimands_of_did(scores, group, name, baseline)
+
+    # Without pairs only the main variants are reported, as missing.
     if len(group.pii):
         return estimands
     return {key: NO_PAIRS for key in estimands if not key.of}
@@ -270,6 +282,7 @@ def _estimands_of_checkpoint(
     pii_nll = nll[group.pii.index]  # (pairs,), nats
     control_nll = nll[group.control.index]  # (pairs,), nats
 
+    # The reference has no change, and no bias.
     change: intervals.Estimand | Estimate = Estimate.missing(REFERENCE)
     bias = change
     bias_of_change = change
@@ -291,6 +304,8 @@ def _estimands_of_checkpoint(
         FigureKey(name, "", "rtm_bias"): bias,
         FigureKey(name, "", "rtm_bias", "change"): bias_of_change,
     }
+
+    # Of all pairs Delta_sel is also weighed by spans and by sources.
     if group.name == "pooled":
         variants = selectivity.reweighted(
             pii_nll,
@@ -310,6 +325,8 @@ def _estimands_of_did(
     """Return what the DiD from a baseline and its expected bias are estimated from."""
     nll = scores.nll[name]  # (units,), nats
     baseline_nll = scores.nll[baseline]  # (units,), nats
+
+    # Since both are matched on one reference, what matching left over cancels.
     difference = nll - baseline_nll
     by_pair = difference[group.pii.index] - difference[group.control.index]  # (pairs,)
     return {
@@ -338,17 +355,21 @@ def pair_figures(scores: UnitScores) -> PairFigures:
 
     figures = PairFigures(rows=[], contrasts=[])
     for group in pair_groups(scores.units):
+        # All figures of a group share the resamples, so that differences are paired.
         estimands = _estimands(scores, group)
         weights = weights_of(group.windows.n_clusters)
         replicates = intervals.replicates_of(estimands, weights)
         estimates = intervals.estimates_of(estimands, replicates)
+
         tests = _did_tests(scores, group.name, estimands, estimates)
 
         for key, estimate in estimates.items():
+            # Smallest effects are given for the metrics that are tested.
             if key.metric in ("delta_sel", "did"):
                 estimate = with_mde(estimate)
             estimate = estimate.decided(paper=context.paper)
 
+            # A figure of one checkpoint is a row.
             if not key.baseline:
                 row = row_of(
                     estimate,
@@ -361,6 +382,7 @@ def pair_figures(scores: UnitScores) -> PairFigures:
                 figures.rows.append(row)
                 continue
 
+            # A comparison with the baseline is a contrast, with its test.
             test = tests.get(key, NOT_TESTED)
             if test.mde is not None:
                 estimate = replace(estimate, mde=test.mde)
@@ -428,6 +450,8 @@ def _did_tests(
             continue
         if estimates[key].value is None:
             continue
+
+        # Both checkpoints have the same tokens: the test needs the sums alone.
         sums_by_cluster = estimand.sums[:, 0]  # (clusters,), nats
         tests[key] = DidTest(
             p=bootstrap.sign_flip(sums_by_cluster, seed=seed),
@@ -435,6 +459,7 @@ def _did_tests(
         )
         if _family(group, key) == "primary":
             primary_sums[key] = sums_by_cluster
+
     if not primary_sums:
         return tests
 
@@ -520,11 +545,14 @@ def left_out_types(train: pd.DataFrame, pooled: Occurrences) -> list[Row]:
     is_refused = spans["stratum"] < 0
     reason[is_refused] = np.where(spans["text_auc"][is_refused].isna(), "few", "text")
 
+    # One row for each type and reason.
     rows = []
-    for (name, why), part in spans[is_left_out].groupby(["type", reason]):
+    for (name, why), left_out in spans[is_left_out].groupby(["type", reason]):
         n_of_type = int((spans["type"] == name).sum())
         share = Estimate(
-            len(part) / n_of_type, n=n_of_type, clusters=part["cluster"].nunique()
+            len(left_out) / n_of_type,
+            n=n_of_type,
+            clusters=left_out["cluster"].nunique(),
         )
         row = row_of(
             share,

@@ -54,6 +54,8 @@ def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]
     nll = scores.nll
     pooled = scores.sides[0]
     seed = scores.context.seed
+
+    # What was shown before decides what a return can mean.
     remembers_before = {f.checkpoint for f in findings if f.alone == "memory"}
     confounded = {f.checkpoint for f in findings if f.claim == "confounded"}
 
@@ -65,11 +67,14 @@ def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]
         if not {BASE, RELEARNED_BASE, original} <= nll.keys():
             continue
 
+        # Minus the same change of the base: what the rows of that training do anyway.
         change_after = nll[name] - nll[RELEARNED_BASE]  # (units,), nats
         change_before = nll[original] - nll[BASE]  # (units,), nats
+
         test_of_return = pooled.test_memory(change_after - change_before, seed=seed)
         test_after = pooled.test_memory(change_after, seed=seed)
 
+        # The two figures, and the finding.
         change = contrast_of(
             test_of_return.memory.difference,
             checkpoint=name,
@@ -85,6 +90,7 @@ def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]
             of="after",
             null=0.0,
         )
+
         finding = None
         if name not in confounded or _has_no_test(change, test_of_return, test_after):
             finding = _return_finding(
@@ -129,6 +135,7 @@ def _return_finding(
             change, Verdict("nothing_shown", "return_known", remarks), facts
         )
 
+    # Both tests must hold.
     is_memory = memory_claim(change) == memory_claim(after) == "memory"
     if is_memory:
         verdict = Verdict("memory", "returned", remarks)

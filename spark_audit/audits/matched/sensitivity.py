@@ -59,6 +59,7 @@ class OtherPairs:
 
     def sums(self, nll: Sums) -> np.ndarray:
         """Return NLL of identifiers minus that of controls, ``(units,)``, nats."""
+        # A unit is one pair or all pairs of a draw: sums add up.
         example, pii, control, length, _ = self.pairs[PAIR_RECORD].to_numpy().T
         gaps = nll(example, pii, length) - nll(example, control, length)  # (pairs,)
         return np.bincount(self.pairs["unit"], gaps, len(self.units))
@@ -87,9 +88,11 @@ def other_pairs(
         Options of :func:`spark_audit.stats.matching.match_spans` by name; options that
         a variant lacks are the manifest's.
     """
+    # Tokens of matched identifiers by row.
     matched = defaultdict[str, set[TokenRange]](set)
     for pair in manifest.pairs:
         matched[pair.example].add((pair.pii.token_start, pair.pii.token_end))
+
     n_draws = min(draws, max(FEWEST_DRAWS, MAX_MATCHINGS // max(len(matched), 1)))
     has_placebo = len(matched) <= MAX_ROWS_FOR_PLACEBO
 
@@ -141,6 +144,7 @@ def _matching_tasks(
     ranges, paired
         Tokens of the identifiers of a row, and of those that have a control.
     """
+    # A task of each variant.
     settings = manifest.settings
     own_options: dict[str, Any] = {
         "distance": settings.distance,
@@ -150,6 +154,7 @@ def _matching_tasks(
     for options in variants.values():
         yield MatchingTask(ranges, own_options | options)
 
+    # A task of each draw: windows that stand in for identifiers.
     rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
     unll, eligible = example.unll, example.eligible
     for _ in range(n_draws):
@@ -181,6 +186,7 @@ def _with_units(
     is_variant = draw < 0
     name_by_setting = np.array([*names, *[""] * n_draws], object)
     clusters = np.array([example.cluster for example in manifest.examples], object)
+
     units = pd.DataFrame(
         {
             "role": np.where(is_variant, "rematched", "placebo"),
@@ -203,9 +209,11 @@ def sensitivity_table(evidence: Evidence) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
         pairs = units[units["type"] == variant]
         for name in evidence.checkpoints:
+            # Identifier minus control, of each pair.
             gaps = evidence.row(name, "nll_sum")  # (units,), nats
             delta_sel = pooled_change(pairs, gaps)
             change = pooled_change(pairs, gaps - reference)
+
             yield {
                 "variant": variant,
                 "checkpoint": name,

@@ -55,6 +55,7 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
 
     for i, example, spans in audited_spans(manifest):
         for span, (start, end) in spans:
+            # A pair is of the span with the same characters and tokens.
             place = (example.id, span.start, span.end, start, end)
             control = controls.pop(place, None)
             facts_of_span = facts[example.id, span.start, span.end]
@@ -70,11 +71,13 @@ def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
             if trained_on.is_known:
                 unit[COLUMN] = trained_on.supervision_of(example, span)
 
+            # The control stands right behind its identifier.
             role = "unmatched" if control is None else "pii"
             yield {**unit, "role": role, "start": start}
             if control is not None:
                 yield {**unit, "role": "control", "start": control.start}
 
+        # Windows of the lengths that identifiers have.
         sizes = {end - start for _, (start, end) in spans}
         for size in sorted(sizes):
             yield from _window_units(i, example, size)
@@ -155,6 +158,7 @@ def complete(units: pd.DataFrame) -> pd.DataFrame:
         empty_by_column[COLUMN] = ""
     text_columns = [*empty_by_column]
 
+    # Whole numbers have no NaN: a unit without a pair has -1.
     zeros = dict.fromkeys((*WHOLE_COLUMNS, *CLASS_NAMES.values()), 0)
     empty_by_column |= {"pair": -1, **zeros}
     whole_columns = ["pair", *zeros]

@@ -105,6 +105,7 @@ class UnitScores:
     @cached_property
     def largest_changes(self) -> dict[str, float]:
         """Checkpoint -> largest change of a unit of a row, nats per token."""
+        # Per token: a long unit changes more in all.
         n_tokens = self.units["n_tokens"]
         largest = {}
         for name, change in self.changes.items():
@@ -191,7 +192,7 @@ class Occurrences:
 
     @property
     def is_told_by_text(self) -> bool:
-        """Whether no difference of the sides can be memory, since their texts differ.
+        """True if no difference of the sides can be memory, since their texts differ.
 
         A negative stratum marks identifiers that the text distinguishes, or that are
         too few to tell.
@@ -206,9 +207,12 @@ class Occurrences:
         ``text_auc``, or where that is not known ``fewest``: the clusters that each side
         needs.
         """
+        # The text of one stratum that distinguishes is enough.
         auc = self.spans["text_auc"].max()
+
         if np.isnan(auc):
             return {"fewest": MIN_CLUSTERS_FOR_CLASSIFIER}
+
         estimate = Estimate(auc, clusters=self.spans["cluster"].nunique())
         row = row_of(estimate, checkpoint=checkpoint, metric="text_auc", unit="")
         return {"text_auc": row}
@@ -239,6 +243,7 @@ class Occurrences:
                 p = max(p, permuted)
                 least_p = memory_contrast.least_p(self.sides)
 
+        # Without a spread there is no smallest effect.
         power: tuple[Power, ...] = ()
         if difference.se:
             power = (
@@ -250,6 +255,7 @@ class Occurrences:
                     least_p=least_p,
                 ),
             )
+
         bounds = t_bound(
             difference.value,
             difference.low,
@@ -303,9 +309,11 @@ def groups_of_identifiers(units: pd.DataFrame) -> Iterator[Occurrences]:
     is_on_a_side = (units["split"] == "train") | (units["dose"] == 0)
     spans, _ = comparable(units[is_identifier & is_on_a_side])
 
+    # Each identifier knows the place of its control.
     control = units[units["role"] == "control"]
     place_by_pair = pd.Series(control.index, control["pair"])
     spans = spans.assign(control=spans["pair"].map(place_by_pair))
+
     yield Occurrences("pooled", spans)
 
     is_trained = spans["split"] == "train"

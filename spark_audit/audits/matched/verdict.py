@@ -70,7 +70,9 @@ def direction_of(change: Row | Estimate) -> int:
 
     Without an interval, where all clusters agree, the sign of the value counts.
     """
+    # None: all clusters agree, so that there is no interval.
     direction = side_of(change)
     if direction is None:
         return int(np.sign(change.value or 0.0))
+
     return direction

@@ -86,6 +86,8 @@ class SeriesAttack(OfSeries):
         """
         tasks_in_order(manifest, self.order)
         sides = manifest.membership
+
+        # Rows of both sides, by default only those with an identifier.
         rows = {*sides.members, *sides.non_members}
         if not self.all_rows:
             rows &= {*plan_of_identifiers(manifest).get(Pass(), ())}
@@ -117,11 +119,13 @@ class SeriesAttack(OfSeries):
             of_coins = coin_units(manifest, coins)
             units = pd.concat([units, of_coins], ignore_index=True)
 
+        # Without scores of the base, those of the manifest stand for it.
         untrained = dict(tables.get(BASE, {}))
         if Pass() not in untrained:
             untrained[Pass()] = reference_table(manifest, ids)
         base_nll = _mean_nll(untrained, ids, coins)  # (units,), nats per token
 
+        # Coins need no guess: what was planted is a draw.
         unknown = np.full(len(units), np.nan)
         guesses = unknown.copy()
         guesses[: len(ids)] = best_guess(
@@ -143,6 +147,7 @@ class SeriesAttack(OfSeries):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows, findings, and membership by what there was after each stage."""
+        # Figures by series, of all rows and of each task.
         rows = list[Row]()
         findings = list[Finding]()
         by_stage = list[dict[str, Any]]()
@@ -166,8 +171,10 @@ class SeriesAttack(OfSeries):
                 rows += figures.rows.values()
                 if group.name == "pooled":
                     results[name] = SeriesResult(group, figures.rows, figures.gain_p)
+
             by_stage += _records_by_stage(name, series.rows)
 
+        # Gains are corrected over all series.
         gain_ps = {name: result.gain_p for name, result in results.items()}
         for name, gain_p in holm_by_key(gain_ps).items():
             result = results[name]
@@ -200,7 +207,9 @@ def _mean_nll(
     coins
         Key of a pair -> its canary.
     """
+    # Rows come first, then two units for each coin.
     nll = np.full(len(ids) + 2 * len(coins), np.nan)
+
     table = scores[Pass()]
     for i, key in enumerate(ids):
         if key in table:
@@ -222,6 +231,7 @@ def _mean_nll(
 
 def _groups(name: str, rows: StagedRows, context: Context) -> Iterator[MembershipGroup]:
     """Yield all rows of a series, then those of each task."""
+    # The best guess is one more score.
     scores = {**rows.scores, "texts": rows.rows["texts"].to_numpy()}
     places = {"pooled": np.arange(len(rows.rows))}
     for task, numbers in rows.rows.groupby("task").indices.items():
@@ -254,6 +264,7 @@ def _figures(group: MembershipGroup, name: str) -> _GroupFigures:
         for metric in ("auc", *STAGE_FPRS):
             figures[metric, attack] = _attack_row(group, name, attack, metric)
 
+    # What all stages add to the last one.
     gain_p = 1.0
     for metric, gain, p in group.differences((name, SERIES), (name, LAST)):
         gain_metric = f"{metric}_gain"

@@ -32,6 +32,7 @@ def coins_of(manifest: Manifest) -> dict[str, ManifestCanary]:
     """
     coins = {}
     for canary in manifest.canaries:
+        # Planted by this package, whole, by a coin.
         is_drawn_here = canary.part == "full" and canary.format in CANARY_FORMATS
         is_planted = canary.dose and not canary.held_out
         if is_drawn_here and is_planted and canary.coin:
@@ -52,6 +53,7 @@ def coin_units(manifest: Manifest, coins: Mapping[str, ManifestCanary]) -> pd.Da
     """
     records = []
     for key, canary in coins.items():
+        # The row that the planted string stands in.
         row = manifest.by_id[parts_of(key)[-1]]
         for is_planted in (True, False):
             record = {
@@ -77,7 +79,10 @@ def epsilon_table(coins: Mapping[str, StagedRows]) -> Iterator[dict[str, Any]]:
         Series -> its coins, in pairs.
     """
     with_coins = {name: staged for name, staged in coins.items() if len(staged.rows)}
+
+    # Two bounds for each series.
     significance = EPSILON_SIGNIFICANCE / (2 * max(len(with_coins), 1))
+
     for name, staged in with_coins.items():
         for attack in (SERIES, LAST):
             yield _epsilon_record(name, staged, attack, significance)
@@ -89,8 +94,11 @@ def _epsilon_record(
     """Return the bound of one series by one attack, with its sentence."""
     planted, other = staged.scores[attack].reshape(-1, 2).T  # each (coins,)
     gap = planted - other  # (coins,), above 0: the planted one looks familiar
+
+    # The surest half is guessed.
     n_guesses = declared_guesses(len(gap))
     surest = np.argsort(-np.abs(gap), kind="stable")[:n_guesses]
+
     record: dict[str, Any] = {
         "checkpoint": name,
         "of": attack,

@@ -42,6 +42,7 @@ def series_finding(
     gain_p
         p of no gain in AUC over the last stage, corrected over ``n_series``.
     """
+    # Two tests must hold: of chance, and of the best guess.
     auc = result.figures["auc", SERIES]
     above = result.group.above_texts(name, SERIES)
     change_p = result.group.p(name, SERIES)
@@ -51,8 +52,10 @@ def series_finding(
             "series", "series.missing", checkpoint=name, reason=reason
         )
 
+    # Whether the series adds to its last stage.
     gain = result.figures["auc_gain", ""]
     is_gain = gain_p < ALPHA and (gain.value or 0.0) > 0
+
     is_member = result.group.facts["member"].astype(bool)
     facts: dict[str, Fact] = {
         **above.facts(name, SERIES, audit="series"),
@@ -64,6 +67,7 @@ def series_finding(
         "members": int(is_member.sum()),
         "others": int((~is_member).sum()),
     }
+
     verdict = _verdict(above, change_p, is_gain=is_gain)
     return above.finding(
         auc,
@@ -97,9 +101,11 @@ def _verdict(above: AboveTexts, change_p: float, *, is_gain: bool) -> SeriesVerd
     """
     bar = "beyond_chance" if above.is_bar_chance else "beyond_texts"
     gain = "adds" if is_gain else "adds_nothing"
+
     if max(change_p, above.p) < ALPHA:
         says = "membership_added" if is_gain else "membership"
         return SeriesVerdict("membership", says, ("pairs", bar, gain))
+
     if change_p < ALPHA and above.told:
         return SeriesVerdict("confounded", "confounded", ("pairs", bar))
     return SeriesVerdict("nothing_shown", "nothing_shown", ("pairs", bar, gain))

@@ -58,7 +58,10 @@ class StagedRows:
         n_stages, n_rows = self.fall.shape
         own_stage = self.rows["place"].to_numpy() - 1  # (rows,), from 0
         stages = np.arange(n_stages)[:, None]  # (stages, 1)
+
+        # Before its own stage, nothing of a row can be known.
         fall_since_own = np.where(stages >= own_stage, self.fall, -np.inf)
+
         steps = np.diff(self.fall, axis=0, prepend=0.0)  # (stages, rows)
         return {
             SERIES: fall_since_own.max(axis=0),
@@ -132,5 +135,6 @@ def _is_of_large_task(units: pd.DataFrame, is_used: np.ndarray) -> np.ndarray:
     """
     counts = units[is_used].groupby(["task", "member"]).size().unstack()
     counts = counts.reindex(columns=[True, False])  # tasks in rows, sides beside
+
     is_large = counts.ge(MIN_ROWS_OF_TASK).all(axis=1)
     return units["task"].isin(counts.index[is_large]).to_numpy()

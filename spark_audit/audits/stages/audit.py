@@ -80,6 +80,8 @@ class Stages(OfSeries):
         places = self.places(tables, manifest)
         if not places:
             return Evidence()
+
+        # Units: audited identifiers, and their tokens in the manifest.
         spans = _spans(manifest)
         examples = spans["index"].to_numpy()  # (spans,), places in the manifest
         starts = spans["start"].to_numpy()
@@ -99,6 +101,7 @@ class Stages(OfSeries):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows, findings and guards of every series, and states by task."""
+        # Memory of each task after each stage, and the state that follows.
         all_series = series_scores(evidence)
         cells: list[TaskCell] = []
         for series in all_series.values():
@@ -109,6 +112,7 @@ class Stages(OfSeries):
         # Nothing stands before the first stage but the reference.
         rows += [state.cell.step for state in states if state.cell.stage > 1]
 
+        # Findings and guards by series.
         findings = list[Finding]()
         guards = list[Guard]()
         gains: dict[str, SeriesGain] = {}
@@ -122,11 +126,14 @@ class Stages(OfSeries):
 
             differing = _tasks_that_differed(of_series)
             guards += _early_guards(name, of_series, differing)
+
+            # Tasks whose sides differed before cannot show a gain.
             gain = gain_of_series(series, without=differing)
             if gain is not None:
                 gains[name] = gain
                 rows += [gain.best, gain.last, gain.gain]
 
+        # Gains are corrected over all series.
         findings += gain_findings(gains)
         return AuditResult(
             rows=rows,
@@ -171,6 +178,7 @@ def _tasks_by_string(manifest: Manifest) -> dict[str, set[str]]:
     annotated = [
         {string_of(row, span) for span in row.spans} for row in manifest.examples
     ]
+    # A string counts where it occurs, annotated there or not.
     find = finder(set[str]().union(*annotated))
     tasks: dict[str, set[str]] = defaultdict(set)
     for row, strings in zip(manifest.examples, annotated, strict=True):
@@ -219,6 +227,7 @@ def _state_records(states: Sequence[TaskState]) -> Iterator[dict[str, Any]]:
     """Yield the lines of the table of states: all but the figures, which are rows."""
     for state in sorted(states, key=lambda state: state.cell.stage):
         cell = state.cell
+        # Of few clusters p says nothing, and may not be shared.
         n_clusters = cell.memory.clusters
         shows_p = n_clusters >= MIN_CLUSTERS_TO_SHOW_P
         yield {

@@ -39,6 +39,7 @@ def remembered_finding(
     states_of_report
         Single tasks of all series: p is corrected over them.
     """
+    # Without a figure, the reasons are given.
     estimable = [
         state
         for state in states
@@ -54,6 +55,7 @@ def remembered_finding(
             reasons=reasons,
         )
 
+    # Nothing is remembered: the figure is that of all tasks after the last stage.
     remembered = [state for state in estimable if state.state == "remembered"]
     if not remembered:
         last_stage = max(state.cell.stage for state in estimable)
@@ -73,10 +75,13 @@ def remembered_finding(
 
     forgotten = {state.cell.task for state in states if state.state == "forgotten"}
     tasks_by_period = _tasks_by_period(states)
+
+    # p is corrected over all tasks and stages since their training.
     n_tests = sum(
         not state.cell.is_before_training and state.memory_p is not None
         for state in states_of_report
     )
+
     facts: dict[str, Fact] = {
         "tasks": [*tasks_by_period.values()],
         "periods": [list(period) for period in tasks_by_period],
@@ -88,9 +93,11 @@ def remembered_finding(
         "remembered_tasks": sorted({state.cell.task for state in remembered}),
         "forgotten_tasks": sorted(forgotten),
     }
+
     further = ["stages.remembered_tasks"]
     if forgotten:
         further.append("stages.forgotten_tasks")
+
     return Finding.on(
         best.cell.memory,
         "moved",
@@ -107,6 +114,7 @@ def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[
     A period has the stage from which on its tasks are forgotten (empty: they are not),
     then the stages at which they are remembered.
     """
+    # Stages by task, in their order.
     remembered_stages: dict[str, list[int]] = defaultdict(list)
     forgotten_stages: dict[str, list[int]] = defaultdict(list)
     for state in states:
@@ -115,9 +123,11 @@ def _tasks_by_period(states: Sequence[TaskState]) -> dict[tuple[str, ...], list[
         if state.state == "forgotten":
             forgotten_stages[state.cell.task].append(state.cell.stage)
 
+    # Tasks with the same course share a period.
     tasks_by_period: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for task, stages in sorted(remembered_stages.items()):
         last = max(stages)
+        # Forgotten for good: after the last stage at which it is remembered.
         later = [stage for stage in forgotten_stages[task] if stage > last]
         forgotten_from = str(later[0]) if later else ""
         period = (forgotten_from, *(str(stage) for stage in stages))
@@ -137,6 +147,7 @@ def again_finding(
     states_of_report
         Single tasks of all series: p is corrected over them.
     """
+    # Only a later stage than that of the task can make it likelier again.
     followed = [state for state in states if state.step_p is not None]
     if not followed:
         is_ordered = any(state.cell.place for state in states)
@@ -147,6 +158,7 @@ def again_finding(
             reason=NO_FOLLOWED_TASK if is_ordered else UNORDERED,
         )
 
+    # The largest fall counts, of those that are clear if there are any.
     again = [state for state in followed if state.is_likelier_again]
     best = min(again or followed, key=lambda state: state.cell.step.value or 0.0)
     n_tests = sum(state.step_p is not None for state in states_of_report)
@@ -160,6 +172,7 @@ def again_finding(
         "stages": [str(state.cell.stage) for state in again],
         "again": [[state.cell.task, str(state.cell.stage)] for state in again],
     }
+
     claim: Claim = "nothing_shown"
     says = "stages.not_again"
     further = ["stages.largest_step"]
@@ -182,7 +195,13 @@ def gain_findings(gains: Mapping[str, SeriesGain]) -> list[Finding]:
 
     p is corrected over the series. A series adds to its last stage only where it shows
     memory itself.
+
+    Parameters
+    ----------
+    gains
+        Series -> what all of its stages show beyond its last one.
     """
+    # Series whose gain cannot be tested have no finding.
     adjusted = holm_by_key({name: gain.p for name, gain in gains.items()})
     findings = []
     for name, p in adjusted.items():
@@ -196,6 +215,7 @@ def gain_findings(gains: Mapping[str, SeriesGain]) -> list[Finding]:
             "p": p,
             "tests": len(adjusted),
         }
+
         finding = Finding.on(
             gain.gain,
             "moved" if is_gain else "nothing_shown",

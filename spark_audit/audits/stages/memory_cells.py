@@ -54,13 +54,17 @@ def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
     places = evidence.values["place"]  # (checkpoints, spans)
 
     series = dict[str, SeriesScores]()
+
+    # Seeds of a method are one series.
     by_method = grouped(range(len(names)), lambda number: names[number].method)
     for method, numbers in by_method.items():
         by_stage = grouped(numbers, lambda number: names[number].stage or 1)
         n_seeds = max(len(of_stage) for of_stage in by_stage.values())
+        # A mean over fewer seeds would not be comparable.
         complete = sorted(
             stage for stage, of_stage in by_stage.items() if len(of_stage) == n_seeds
         )
+
         first_checkpoint = by_stage[complete[0]][0]
         place = places[first_checkpoint].astype(int)  # (spans,)
         series[method] = SeriesScores(
@@ -106,12 +110,12 @@ class TaskCell:
 
     @property
     def is_before_training(self) -> bool:
-        """Whether the task was not trained on yet."""
+        """True before the task is trained on."""
         return self.stage < self.place
 
     @property
     def is_after_training(self) -> bool:
-        """Whether a later stage than that of the task trained last."""
+        """True after a later stage than that of the task; its stage must be known."""
         return 0 < self.place < self.stage
 
 
@@ -138,6 +142,7 @@ def _contrast(sides: Sides, nll: np.ndarray, before: np.ndarray) -> SidesContras
     nll, before
         Shape ``(spans,)``: summed NLL, and the one that it is compared with, nats.
     """
+    # Without identifiers there is nothing to compare.
     if not len(nll):
         return SidesContrast(Memory.missing(NONE_ALONE), 0.0)
     gap = clear_gap(memory(before, sides).difference)
@@ -155,6 +160,7 @@ def _is_usable(spans: pd.DataFrame) -> np.ndarray:
     spans
         A row per occurrence: ``split``, ``dose``, ``elsewhere``, ``stratum``.
     """
+    # A string of several tasks belongs to none of them.
     is_trained = (spans["split"] == "train") & (spans["elsewhere"] == 0)
     is_held_out = (spans["split"] == "test") & (spans["dose"] == 0)
     is_comparable = spans["stratum"] >= 0
@@ -162,7 +168,10 @@ def _is_usable(spans: pd.DataFrame) -> np.ndarray:
 
 
 def cells_of_series(series: SeriesScores) -> Iterator[TaskCell]:
-    """Yield every task after every stage, then all tasks trained on so far."""
+    """Yield every task after every stage, then all tasks trained on so far.
+
+    One per task and stage.
+    """
     tasks = sorted({*series.spans["task"]})
     for task in [*tasks, ""]:
         yield from _cells_of_task(series, task)
@@ -177,6 +186,7 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
     reference = spans["ref_sum"].to_numpy()  # (spans,), nats
     place = int(places[tasks == task][0]) if task else 0
 
+    # Stages in their order: each is compared with earlier ones.
     memory_since_training: dict[int, float] = {}  # stage -> nats per token
     gap_by_memory = 0.0  # nats per token, after the previous stage
     for stage, nll in series.nll.items():
@@ -193,6 +203,7 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
             step = step._replace(gap=max(step.gap, gap_by_memory))
         gap_by_memory = clear_gap(since_reference.memory.difference)
 
+        # Whether the task is less remembered than at its best stage.
         value = since_reference.memory.difference.value
         rise_p = 1.0
         if memory_since_training and value is not None:
@@ -247,9 +258,11 @@ def _rise_p(
     memory_since_training
         Earlier stage -> memory of the task, nats per token.
     """
+    # The stage with the lowest memory, which is the most remembered.
     peak = min(memory_since_training, key=lambda stage: memory_since_training[stage])
     rise = memory((nll - series.nll[peak])[used], sides)
     p = rise.t_p()
+
     if p is None or (rise.difference.value or 0.0) <= 0:
         return 1.0
     # The lowest of several is low by luck too: each of them could have been it.
@@ -335,9 +348,11 @@ def gain_of_series(
     is_since_training = stages >= spans["place"].to_numpy()  # (stages, used)
     best_nll = np.where(is_since_training, nll, np.inf).min(axis=0)  # (used,), nats
 
+    # Held-out identifiers take the best of the same stages.
     last = _contrast(sides, nll[-1], before)
     best = _contrast(sides, best_nll, before)
     gain = _contrast(sides, best_nll, nll[-1])
+
     name = series.name
     return SeriesGain(
         best=stage_row(best.memory.difference, "memory_by_series", name, band=last.gap),

@@ -46,7 +46,7 @@ class TaskState:
 
     @property
     def is_significant(self) -> bool:
-        """Whether trained and held-out identifiers of the task clearly differ."""
+        """True if trained and held-out identifiers of the task clearly differ."""
         return _is_below_alpha(self.memory_p)
 
 
@@ -74,6 +74,7 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
     cells
         Of single tasks; stages of a task in their order.
     """
+    # Families of tests.
     is_early = {number: cell.is_before_training for number, cell in enumerate(cells)}
     early = [number for number, is_before in is_early.items() if is_before]
     late = [number for number, is_before in is_early.items() if not is_before]
@@ -89,6 +90,8 @@ def states_of_tasks(cells: Sequence[TaskCell]) -> list[TaskState]:
         for number in early
         if _is_below_alpha(memory_p.get(number))
     }
+
+    # A task is forgotten only if it was remembered at an earlier stage.
     remembered = set[TaskOfSeries]()
     states = []
     for number, cell in enumerate(cells):
@@ -136,7 +139,9 @@ def _state(
     remembered
         Tasks that were remembered at an earlier stage.
     """
+    # In the order of the table.
     is_significant = _is_below_alpha(memory_p)
+
     if cell.is_before_training:
         return "not yet trained"
     if memory_p is None:

@@ -135,6 +135,7 @@ def _units(manifest: Manifest) -> pd.DataFrame:
 
     Columns are :data:`UNIT_COLUMNS`, and the supervision where it is known.
     """
+    # Facts come by the place of the first context; clusters are joined at the end.
     trained_on = trained_identifiers(manifest)
     facts = identifier_facts(manifest, trained_on)
 
@@ -159,6 +160,7 @@ def _units(manifest: Manifest) -> pd.DataFrame:
             "injected": origins == {"injected"},
             "stratum": stratum,
         }
+
         if trained_on.is_known:
             record[COLUMN] = _supervision(trained_on, manifest, twins)
         records.append(record)
@@ -174,6 +176,8 @@ def _supervision(trained_on: Trained, manifest: Manifest, twins: ManifestTwins) 
     """Return what training did with an identifier; empty for a held-out one."""
     if not twins.dose:
         return ""
+
+    # The span that the first context names.
     context = twins.contexts[0]
     row = manifest.by_id[context.example]
     (span, *_) = (
@@ -205,6 +209,7 @@ def _ranks(table: TokenTable, all_twins: Sequence[ManifestTwins]) -> Ranks | Non
         by_context = [nll[table.rows(key)] for key in keys]
         means = np.mean(by_context, axis=0, dtype=np.float64)  # (candidates,)
         ranks.append(candidate_rank(means, twins.true_index))
+
     rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T
     return Ranks(rank=rank, ties=ties)
 
@@ -219,10 +224,13 @@ def _joined_clusters(clusters: Sequence[Sequence[str]]) -> list[str]:
     """
     names = sorted({name for of_identifier in clusters for name in of_identifier})
     code = {name: i for i, name in enumerate(names)}
+
+    # Two clusters of one identifier are one.
     edges = []
     for of_identifier in clusters:
         for first, second in combinations(of_identifier, 2):
             edges.append((code[first], code[second]))
+
     components = connected_components(len(names), edges)  # (names,)
     return [names[int(components[code[first]])] for first, *_ in clusters]
 

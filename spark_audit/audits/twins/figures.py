@@ -64,6 +64,8 @@ def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
     is_base = frame["checkpoint"] == BASE
     if not is_base.any():
         return frame
+
+    # The base has no rise.
     exposure_at_base = frame[is_base].set_index("twins_id")["exposure"]
     rise = frame["exposure"] - exposure_at_base.loc[frame["twins_id"]].to_numpy()
     return frame.assign(rise=rise.where(~is_base))
@@ -96,12 +98,14 @@ def rank_figures(
     cells = cells.sort_values("of", ascending=False, kind="stable")
     trained = cells[cells["side"] == TRAINED]
 
+    # Held-out identifiers are in the pooled group only.
     groups = [("pooled", cells)]
-    for name, part in trained.groupby("type"):
-        groups.append((f"type:{name}", part))
+    for name, of_type in trained.groupby("type"):
+        groups.append((f"type:{name}", of_type))
     groups += [*by_dose(trained), *by_supervision(trained)]
+
     rows, contrasts = ratio_figures(
-        (cells_of_frame(group, part, columns) for group, part in groups),
+        (cells_of_frame(group, cells, columns) for group, cells in groups),
         context,
         audit,
         exposure_mean=(0.0, max_exposure(frame)),
@@ -114,6 +118,7 @@ def rank_figures(
         rows += audit.missing(names, NO_TRAINED)
     elif "rise" not in frame:
         rows += audit.missing(names, NO_BASE, metrics=[audit.metric("rise")])
+
     for name in names:
         if name != BASE:
             of_checkpoint = frame[frame["checkpoint"] == name]
@@ -121,6 +126,8 @@ def rank_figures(
 
     order = {metric.name: i for i, metric in enumerate(audit.metrics)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
+
+    # A rank among ties says nothing; a rise also needs the base.
     is_tied = _tie_note(collapsed(frame))
     return RankFigures(
         rows=marked(rows, "not_resolvable", is_tied),
@@ -139,18 +146,20 @@ def _rows_beyond(frame: pd.DataFrame, name: str, audit: type[Audit]) -> Iterator
     trained = frame[frame["side"] == TRAINED]
     held_out = comparable_held_out(frame)
     groups = [("pooled", trained), *by_dose(trained), *by_supervision(trained)]
-    for group, part in groups:
-        compared = compared_sides(part, held_out)
+    for group, identifiers in groups:
+        compared = compared_sides(identifiers, held_out)
         if compared is None:
             continue
         memory = memory_contrast.memory(compared.values, compared.sides)
         # Of few clusters on either side nothing may be published.
-        n_clusters = min(part["cluster"].nunique(), held_out["cluster"].nunique())
+        n_clusters = min(
+            identifiers["cluster"].nunique(), held_out["cluster"].nunique()
+        )
         yield audit.row(
             replace(memory.difference, clusters=n_clusters),
             name,
             "beyond",
-            compared_column(part),
+            compared_column(identifiers),
             group=group,
         )
 
@@ -170,7 +179,10 @@ def _tie_note(collapsed_names: set[str]) -> Callable[[Row], str | None]:
 def by_dose(trained: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield trained identifiers by group of doses, the lowest first.
 
-    ``trained`` has a row per identifier: ``dose``.
+    Parameters
+    ----------
+    trained
+        A row per identifier: ``dose``.
     """
     groups = trained["dose"].map(dose_group)
     for dose in DOSES:
@@ -200,6 +212,8 @@ def compared_sides(
     """
     if held_out["cluster"].nunique() < MIN_CONTROLS or trained.empty:
         return None
+
+    # Type and form: identifiers of others are not compared.
     frame = pd.concat([trained, held_out])
     strata = frame.groupby(["type", frame["stratum"].abs()]).ngroup()
     sides = memory_contrast.Sides.of(
@@ -211,7 +225,10 @@ def compared_sides(
 def comparable_held_out(frame: pd.DataFrame) -> pd.DataFrame:
     """Return held-out identifiers that text does not distinguish from trained ones.
 
-    ``frame`` has a row per identifier: ``side``, ``stratum``.
+    Parameters
+    ----------
+    frame
+        A row per identifier: ``side``, ``stratum``.
     """
     return frame[(frame["side"] == NEVER) & (frame["stratum"] >= 0)]
 
@@ -222,14 +239,17 @@ def compared_column(frame: pd.DataFrame) -> str:
 
 
 def max_exposure(frame: pd.DataFrame) -> float:
-    """Return the exposure of the first rank among ``n_candidates``, bits."""
+    """Return the exposure of the first rank, bits; columns: ``n_candidates``."""
     return float(np.log2(frame["n_candidates"].max()))
 
 
 def collapsed(frame: pd.DataFrame) -> set[str]:
     """Return the checkpoints none of whose identifiers is resolved among its twins.
 
-    ``frame`` has a row per checkpoint and identifier: ``ties``, ``n_candidates``.
+    Parameters
+    ----------
+    frame
+        A row per checkpoint and identifier: ``ties``, ``n_candidates``.
     """
     is_resolved = resolved(frame).groupby(frame["checkpoint"]).any()
     return set(is_resolved.index[~is_resolved])

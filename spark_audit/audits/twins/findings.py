@@ -90,6 +90,7 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         Identifiers of the checkpoint, as of
         :func:`~spark_audit.audits.twins.figures.ranked`.
     """
+    # The smallest p decides, corrected over both groups.
     ps = holm([test.p for test in tests]).tolist()
     p = min(ps)
     pooled = tests[0]
@@ -109,16 +110,21 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         "never": shown.n_held_out,
         "left_out": n_left_out,
     }
+
+    # What is claimed, and the remarks that follow.
     if is_detected:
         verdict = _detected_verdict(best)
     else:
         verdict = _undetected_verdict(pooled)
+
     if verdict.claim == "memory":
         facts |= _facts_beyond(best)
 
     remarks = [_relation(shown.row), *verdict.remarks]
     if not shown.n_held_out:
         remarks.append("none_comparable" if n_left_out else "none_held_out")
+
+    # Both groups could have been claimed: their tests are corrected.
     unit = shown.row.unit
     power = [replace(test, over=test.over * len(tests)) for test in shown.power]
     bounds = [replace(bound, over=len(tests)) for bound in shown.bounds]
@@ -163,13 +169,16 @@ def _detected_verdict(test: RankTest) -> RankVerdict:
 
     The sentence of a dose has ``dose_`` in front.
     """
+    # A finding on a dose names it.
     prefix = "" if test.row.group == "pooled" else "dose_"
+
     if test.direction > 0:
         facts = _facts_beyond(test)
         if facts["beyond"] is None:
             return RankVerdict("memory", f"{prefix}memory")
         remark = "beyond" if facts["beyond_clear"] else "also_beyond"
         return RankVerdict("memory", f"{prefix}memory", (remark,))
+
     if "beyond" in test.ps:
         return RankVerdict("betrays", f"{prefix}betrays")
     return RankVerdict("moved", f"{prefix}fell")
@@ -187,6 +196,7 @@ def _undetected_verdict(pooled: RankTest) -> RankVerdict:
     nothing     ranks did not change
     ==========  =================================================================
     """
+    # Identifiers changed, but this is no memory by these tests.
     is_changed = pooled.ps.get("rise", 1.0) <= ALPHA
     if is_changed and "kind" in pooled.ps:
         return RankVerdict("confounded", "confounded", ("why_confounded",))

@@ -111,6 +111,7 @@ def rank_tests(
     held_out = comparable_held_out(frame)
     doses = list(by_dose(trained))
 
+    # The lowest dose is the control of the highest one.
     groups: list[tuple[str, pd.DataFrame, pd.DataFrame | None]]
     groups = [("pooled", trained, None)]
     if len(doses) > 1:
@@ -119,97 +120,99 @@ def rank_tests(
         if highest["cluster"].nunique() >= MIN_CLUSTERS_TO_PUBLISH:
             groups.append((name, highest, lowest))
 
-    for name, part, lowest_dose in groups:
+    for name, identifiers, lowest_dose in groups:
         rows_of_group = {
             (row.metric, row.of): row
             for row in rows
             if row.group == name and row.value is not None
         }
         rise = rows_of_group.get(("rise", TRAINED))
-        beyond = rows_of_group.get(("beyond", compared_column(frame)))
-        if rise is not None or beyond is not None:
-            yield _rank_test(part, held_out, lowest_dose, rise, beyond, seed)
+        beyond_row = rows_of_group.get(("beyond", compared_column(frame)))
+        if rise is not None or beyond_row is not None:
+            yield _rank_test(identifiers, held_out, lowest_dose, rise, beyond_row, seed)
 
 
 def _rank_test(
-    part: pd.DataFrame,
+    identifiers: pd.DataFrame,
     held_out: pd.DataFrame,
     lowest_dose: pd.DataFrame | None,
     rise: Row | None,
-    beyond: Row | None,
+    beyond_row: Row | None,
     seed: int,
 ) -> RankTest:
-    """Return the tests of one group; one of ``rise`` and ``beyond`` is given.
+    """Return the tests of one group; one of ``rise`` and ``beyond_row`` is given.
 
     Parameters
     ----------
-    part, held_out, lowest_dose
+    identifiers, held_out, lowest_dose
         Trained identifiers of the group, held-out ones, and trained ones of the lowest
         dose; ``None``: the group is of all doses.
-    rise, beyond
+    rise, beyond_row
         Figures of the group.
     """
+    # Each test that there is must hold.
     ps = dict[str, float]()
     power = list[Power]()
     if rise is not None:
-        flip = _test_rise(part, seed)
+        flip = _test_rise(identifiers, seed)
         power += flip.power
         if flip.p is not None:
             ps["rise"] = flip.p
-    if beyond is not None:
-        comparison = _compare_sides(part, held_out, seed)
+    if beyond_row is not None:
+        comparison = _compare_sides(identifiers, held_out, seed)
         if comparison is not None:
             power += comparison.power
             if comparison.p is not None:
                 ps["beyond"] = comparison.p
 
-    rests_on = [row for row in (rise, beyond) if row is not None]
+    rests_on = [row for row in (rise, beyond_row) if row is not None]
     directions = {int(np.sign(row.value or 0.0)) for row in rests_on}
     direction = directions.pop() if len(directions) == 1 else 0
 
-    # Without held-out identifiers, a learned format must be excluded otherwise.
+    # Without held-out identifiers, a learned format must be kind_test otherwise.
     if "beyond" not in ps:
-        kind = _test_beyond_kind(part, lowest_dose, seed=seed)
-        power += kind.power
-        if direction > 0 and kind.p is not None:
-            ps["kind"] = kind.p
+        kind_test = _test_beyond_kind(identifiers, lowest_dose, seed=seed)
+        power += kind_test.power
+        if direction > 0 and kind_test.p is not None:
+            ps["kind"] = kind_test.p
 
     row = rests_on[0]
     return RankTest(
         row=row,
-        beyond_row=beyond,
+        beyond_row=beyond_row,
         direction=direction,
-        n_trained=part["cluster"].nunique(),
+        n_trained=identifiers["cluster"].nunique(),
         n_held_out=held_out["cluster"].nunique(),
         ps=ps,
         power=power,
-        bounds=_bounds(row, part),
+        bounds=_bounds(row, identifiers),
         p=max(ps.values(), default=1.0) if direction else 1.0,
     )
 
 
-def _bounds(row: Row, part: pd.DataFrame) -> list[Bound]:
+def _bounds(row: Row, identifiers: pd.DataFrame) -> list[Bound]:
     """Return what the largest rise follows from: no rank is ahead of the first.
 
     By how much identifiers can still rise depends on their ranks at the base, which
     are a sample too: the exposure of the first rank bounds all.
 
-    ``part`` has a row per identifier: ``n_candidates``.
+    ``identifiers`` has a row per identifier: ``n_candidates``.
     """
     return t_bound(
         row.value,
         row.high,
         df=max(row.clusters - 1, 1),
-        most=max_exposure(part),
+        most=max_exposure(identifiers),
     )
 
 
-def _test_rise(part: pd.DataFrame, seed: int) -> TestOutcome:
+def _test_rise(identifiers: pd.DataFrame, seed: int) -> TestOutcome:
     """Return the sign-flip test that rises are 0, over clusters.
 
-    ``part`` has a row per identifier: ``cluster``, ``rise`` (bits).
+    ``identifiers`` has a row per identifier: ``cluster``, ``rise`` (bits).
     """
-    sums = part.groupby("cluster")["rise"].agg(["sum", "size"])  # (clusters, 2)
+    # Identifiers of a cluster are flipped together.
+    sums = identifiers.groupby("cluster")["rise"].agg(["sum", "size"])  # (clusters, 2)
     n_clusters = len(sums)
     p = sign_flip(sums["sum"].to_numpy(), seed=seed)
     se = ratio_estimate(sums["sum"], sums["size"]).se
@@ -246,6 +249,7 @@ def _compare_sides(
     if compared is None:
         return None
     memory = memory_contrast.memory(compared.values, compared.sides)
+
     p = memory_contrast.permutation_p(compared.values, compared.sides, seed=seed)
     least_p = memory_contrast.least_p(compared.sides)
     if p is None:
@@ -263,7 +267,7 @@ def _compare_sides(
 
 
 def _test_beyond_kind(
-    part: pd.DataFrame, lowest_dose: pd.DataFrame | None, *, seed: int
+    identifiers: pd.DataFrame, lowest_dose: pd.DataFrame | None, *, seed: int
 ) -> TestOutcome:
     """Return the test that a rise is no more than that of a learned kind.
 
@@ -276,17 +280,18 @@ def _test_beyond_kind(
 
     Parameters
     ----------
-    part, lowest_dose
+    identifiers, lowest_dose
         Trained identifiers of the group, and of the lowest dose (``None``: the group is
         of all doses): ``injected``, ``type``, ``cluster``, ``rise``.
     """
     tests: list[TestOutcome] = []
-    numbers = part[part["injected"] & ~part["type"].isin(WORDED)]
+    # Numbers are drawn as their twins are; words are not.
+    numbers = identifiers[identifiers["injected"] & ~identifiers["type"].isin(WORDED)]
     if numbers["cluster"].nunique() >= MIN_CONTROLS:
         flip = _test_rise(numbers, seed)
         tests.append(flip._replace(value=numbers["rise"].sum()))
     if lowest_dose is not None:
-        comparison = _compare_sides(part, lowest_dose.assign(side=NEVER), seed)
+        comparison = _compare_sides(identifiers, lowest_dose.assign(side=NEVER), seed)
         if comparison is not None:
             tests.append(comparison)
     if not tests:
@@ -299,6 +304,7 @@ def _test_beyond_kind(
         for test in tests
     ]
     powers = [power for test in tests for power in test.power]
+
     first = [replace(power, over=float(n_tests)) for power in powers[:1]]
     return TestOutcome(min(1.0, n_tests * min(ps)), first)
 
