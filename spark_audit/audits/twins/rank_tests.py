@@ -169,7 +169,7 @@ def _rank_test(
     directions = {int(np.sign(row.value or 0.0)) for row in rests_on}
     direction = directions.pop() if len(directions) == 1 else 0
 
-    # Without held-out identifiers, a learned format must be kind_test otherwise.
+    # Without held-out identifiers, a learned format must be excluded otherwise.
     if "beyond" not in ps:
         kind_test = _test_beyond_kind(identifiers, lowest_dose, seed=seed)
         power += kind_test.power
