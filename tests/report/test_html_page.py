@@ -4,7 +4,6 @@ import base64
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from html.parser import HTMLParser
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from browsers import in_browser, started_browser
 from made_reports import (
     checkpoint,
     figure,
@@ -309,31 +309,11 @@ def test_a_table_that_is_cut_to_nothing_names_its_file_and_shows_no_empty_table(
 
 # --- in a browser ---------------------------------------------------------------------
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-    None,
-)
-in_browser = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium is installed (apt-get install chromium)"
-)
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with started_browser() as chromium:
         yield chromium
-        chromium.close()
 
 
 class Opened:

@@ -23,7 +23,7 @@ from spark_audit.sentences import render
 RATIOS = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
 """Where an axis over several factors has its ticks."""
 
-MIN_TICK_SHARE = 0.15
+MIN_TICK_SHARE = 0.22
 """Share of an axis between two of its labels."""
 
 MAX_BY_PART = 3
