@@ -112,9 +112,15 @@ def _holds_adapters(path: Path) -> bool:
 
 
 def _checkpoints_in(path: Path) -> list[Path]:
-    """The folders in a folder that hold one; of the hub's cache, its snapshots."""
-    inner = [*path.glob("*/"), *path.glob("snapshots/*/")]
-    return [folder for folder in sorted(inner) if formats_of(folder)]
+    """Return the folders in a folder that hold one, else those a step further down.
+
+    They are a step further down in the hub's cache (``snapshots``), for instance.
+    """
+    for pattern in ("*/", "*/*/"):
+        found = [folder for folder in sorted(path.glob(pattern)) if formats_of(folder)]
+        if found:
+            return found
+    return []
 
 
 def _chosen(places: Formats, half: str) -> Formats:

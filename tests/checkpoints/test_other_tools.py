@@ -161,6 +161,8 @@ def test_named_adapters_beside_a_configuration_and_the_hubs_cache(
     cache = tmp_path / "models--me--mine"
     save_model(trained, cache / "snapshots" / "abc")
     refused(cache, "give one of them, such as models--me--mine/snapshots/abc")
+    save_model(trained, tmp_path / "run" / "artifacts" / "model")
+    refused(tmp_path / "run", "give one of them, such as run/artifacts/model")
 
 
 def test_lightnings_file_is_read_as_any_other(trained, tiny_base, tmp_path):
