@@ -2,53 +2,24 @@
 
 import codecs
 import gzip
-import io
 import json
-import subprocess
-import sys
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from imported_rows import (
+    LABELS,
+    LINES,
+    TABLE,
+    TEXTS,
+    check_four,
+    imported,
+    refusal,
+    zstd,
+)
 
 from spark_audit.data.examples import read_examples
-from spark_audit.data.importers import import_rows
 from spark_audit.errors import InputError
-
-TEXTS = [f"The parcel number {i} came late on day {i}." for i in range(4)]
-LABELS = ["good", "bad", "good", "bad"]
-TABLE = pd.DataFrame({"text": TEXTS, "label": LABELS})
-LINES = TABLE.to_json(orient="records", lines=True)
-
-
-def imported(path, **options):
-    """The rows that an import writes, and what it tells."""
-    told = []
-    output = path.parent / "out" / "rows.jsonl"
-    options = {"task": "t", "split": "train", **options}
-    import_rows(path, output, note=told.append, **options)
-    return read_examples(output), told
-
-
-def check_four(rows):
-    assert [row.prompt for row in rows] == TEXTS
-    assert [row.response.strip() for row in rows] == LABELS
-
-
-def refusal(path, **options):
-    with pytest.raises(InputError) as caught:
-        imported(path, **options)
-    message = str(caught.value)
-    assert "parcel" not in message
-    assert "\n" not in message
-    return message
-
-
-def zstd(raw):
-    return pa.Codec("zstd").compress(raw, asbytes=True)
-
 
 FILES = {
     "pandas-index.csv": TABLE.to_csv().encode(),
@@ -346,89 +317,6 @@ def test_a_damaged_compressed_file_is_refused(tmp_path):
     assert "cannot be decoded" in refusal(path)
 
 
-# --- annotations of other tools -------------------------------------------------------
-
-TEXT = "🎉 Grüße an maria@example.org, René."
-MAIL = "maria@example.org"
-
-
-def units(text, unit):
-    return {
-        "characters": len(text),
-        "utf-16": len(text.encode("utf-16-le")) // 2,
-        "bytes": len(text.encode()),
-    }[unit]
-
-
-def span_of(unit, **more):
-    start = TEXT.index(MAIL)
-    return {
-        "start": units(TEXT[:start], unit),
-        "end": units(TEXT[: start + len(MAIL)], unit),
-        **more,
-    }
-
-
-def with_spans(path, *spans, text=TEXT):
-    row = {"prompt": text, "response": "ok", "spans": list(spans)}
-    path.write_text(json.dumps(row) + "\n")
-
-
-@pytest.mark.parametrize("unit", ["characters", "utf-16", "bytes"])
-def test_spans_in_other_units_are_converted_where_the_string_shows_it(unit, tmp_path):
-    path = tmp_path / "x.jsonl"
-    with_spans(path, span_of(unit, type="EMAIL", value=MAIL))
-    (row,), told = imported(path)
-    assert [row.text[s.start : s.end] for s in row.spans] == [MAIL]
-    assert bool(told) == (unit != "characters")
-
-
-@pytest.mark.parametrize("unit", ["utf-16", "bytes"])
-def test_spans_in_other_units_without_the_string_are_told(unit, tmp_path):
-    path = tmp_path / "x.jsonl"
-    with_spans(path, span_of(unit, type="EMAIL"))
-    assert f"give --offsets {unit}" in refusal(path)
-    (row,), _ = imported(path, offsets=unit)
-    assert [row.text[s.start : s.end] for s in row.spans] == [MAIL]
-    with_spans(path, span_of(unit, type="EMAIL", value="paula@example.org"))
-    assert "not where the annotated strings stand" in refusal(path)
-
-
-def test_names_and_keys_of_other_tools_are_ours(tmp_path):
-    path = tmp_path / "x.jsonl"
-    place = span_of("characters")
-    for span in (
-        {**place, "entity_type": "EMAIL_ADDRESS", "score": 0.9},
-        {**place, "label": "email"},
-        [place["start"], place["end"], "EMAIL"],
-    ):
-        with_spans(path, span)
-        (row,), _ = imported(path)
-        assert [(s.type, row.text[s.start : s.end]) for s in row.spans] == [
-            ("EMAIL", MAIL)
-        ]
-    with_spans(path, {**place, "entity_type": "PERSON"})
-    assert imported(path)[1] == ["1 spans of type PERSON count as NAME"]
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("entities", [[5, 9, "EMAIL"]]),
-        ("privacy_mask", [{"start": 5, "end": 9, "label": "EMAIL", "value": "a@b."}]),
-    ],
-)
-def test_places_under_another_name_are_told(column, value, tmp_path):
-    path = tmp_path / "x.jsonl"
-    row = {"prompt": "mail a@b.", "response": "ok", column: value}
-    path.write_text(json.dumps(row) + "\n")
-    (read,), told = imported(path)
-    assert read.spans == ()
-    assert f"column '{column}' holds places in a text and is not read" in told[0]
-    path.write_text(json.dumps({**row, column: [1, 2]}) + "\n")
-    assert imported(path)[1] == []
-
-
 def test_lists_of_several_splits_in_a_file_are_told(tmp_path):
     path = tmp_path / "x.json"
     rows = TABLE.to_dict(orient="records")
@@ -443,139 +331,6 @@ def test_a_row_of_token_ids_is_no_table(tmp_path):
     row = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}
     path.write_text(json.dumps(row) + "\n")
     assert [found for _, found in json_rows(path, note=print)] == [row]
-
-
-def test_decomposed_letters_are_told_and_kept(tmp_path):
-    path = tmp_path / "x.jsonl"
-    with_spans(path, text="Rene\u0301 Mu\u0308ller")
-    (row,), told = imported(path)
-    assert row.prompt == "Rene\u0301 Mu\u0308ller"
-    assert "1 row with decomposed letters" in told[0]
-
-
-# --- files that grow ------------------------------------------------------------------
-
-
-def peak_of(path, tmp_path):
-    """Megabytes that an import takes beyond those of its modules."""
-    code = (
-        "import resource, sys\n"
-        "from spark_audit.data.importers import import_rows\n"
-        "import pyarrow.parquet, pandas\n"
-        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
-        "before = most()\n"
-        "try:\n"
-        "    import_rows(sys.argv[1], sys.argv[2], task='t', split='train')\n"
-        "except Exception as error:\n"
-        "    print(type(error).__name__, error, file=sys.stderr)\n"
-        "print(most() - before)\n"
-    )
-    command = [sys.executable, "-c", code, str(path), str(tmp_path / "o.jsonl")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert not (tmp_path / "o.jsonl").exists()
-    assert "InputError" in done.stderr, done.stderr
-    return float(done.stdout)
-
-
-def test_parquet_with_one_long_text_for_many_rows_is_refused(tmp_path):
-    codes = pa.array(np.zeros(200, np.int32))
-    for n_letters in (20_000_000, 10_000_000):
-        text = pa.DictionaryArray.from_arrays(codes, ["x" * n_letters])
-        path = tmp_path / "x.parquet"
-        pq.write_table(
-            pa.table({"prompt": text, "response": text}), path, compression="zstd"
-        )
-        assert path.stat().st_size < 10_000
-        assert peak_of(path, tmp_path) < 500
-
-
-def varint(number, n_bytes=0):
-    """A whole number as Thrift writes it, in at least so many bytes."""
-    number *= 2
-    groups = []
-    while number or len(groups) < max(n_bytes, 1):
-        groups.append(number & 127 | 128)
-        number >>= 7
-    groups[-1] &= 127
-    return bytes(groups)
-
-
-def test_parquet_whose_index_says_less_than_its_pages_is_refused(tmp_path):
-    path = tmp_path / "x.parquet"
-    text = pa.array(["x" * 15_000_000] * 120, pa.large_string())
-    table = pa.table({"prompt": text, "response": ["a"] * 120})
-    pq.write_table(table, path, compression="zstd", use_dictionary=False)
-    del table, text
-    raw = path.read_bytes()
-    index_start = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
-    index = raw[index_start:]
-    group = pq.ParquetFile(path).metadata.row_group(0)
-    sizes = [group.column(0).total_uncompressed_size, group.total_byte_size]
-    for size in sizes:
-        assert size > 1_000_000_000
-        true = varint(size)
-        assert true in index
-        index = index.replace(true, varint(1000, len(true)))
-    path.write_bytes(raw[:index_start] + index)
-    group = pq.ParquetFile(path).metadata.row_group(0)
-    assert group.column(0).total_uncompressed_size == 1000
-    assert peak_of(path, tmp_path) < 400
-    assert "decodes to more than" in refusal(path)
-
-
-@pytest.mark.parametrize("words", ["std::bad_alloc", "Cannot allocate memory"])
-def test_memory_that_ends_inside_the_decoder_is_told(words, tmp_path, monkeypatch):
-    """The decoder's process finds a pyarrow whose reading fails in these words."""
-    fake = tmp_path / "home" / "pyarrow"
-    fake.mkdir(parents=True)
-    pool = "def system_memory_pool(): pass\ndef set_memory_pool(pool): pass\n"
-    (fake / "__init__.py").write_text(pool)
-    reader = f"def ParquetFile(*_, **__):\n    raise OSError({words!r})\n"
-    (fake / "parquet.py").write_text(reader)
-    path, python = tmp_path / "rows.parquet", tmp_path / "python"
-    TABLE.to_parquet(path)
-    # Without -I the folder's pyarrow comes first.
-    python.write_text(
-        f'#!/bin/sh\nshift\nPYTHONPATH={fake.parent} exec {sys.executable} "$@"\n'
-    )
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    assert "decodes to more than" in refusal(path)
-
-
-@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
-def test_compressed_arrow_is_measured_before_it_is_decoded(make, tmp_path):
-    text = pa.array(["x" * 15_000_000] * 40, pa.large_string())
-    table = pa.table({"prompt": text, "response": text})
-    path = tmp_path / "x.arrow"
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with make(str(path), table.schema, options=options) as writer:
-        writer.write_table(table)
-    assert path.stat().st_size < 200_000
-    del table, text
-    assert peak_of(path, tmp_path) < 200
-    assert "decodes to more than" in refusal(path)
-
-
-def test_compressed_arrow_of_a_usual_size_is_read(tmp_path):
-    table = pa.table({"text": TEXTS * 500, "label": LABELS * 500})
-    for compression in ("zstd", "lz4"):
-        path = tmp_path / "x.arrow"
-        options = pa.ipc.IpcWriteOptions(compression=compression)
-        with pa.ipc.new_file(str(path), table.schema, options=options) as writer:
-            writer.write_table(table)
-        assert len(imported(path)[0]) == 2000
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, zstd])
-def test_a_compressed_file_that_grows_is_refused(compress, tmp_path):
-    line = json.dumps({"text": "a" * 10_000, "label": "b"}).encode() + b"\n"
-    buffer = io.BytesIO()
-    for _ in range(30_000):
-        buffer.write(line)
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(compress(buffer.getvalue()))
-    assert "decodes to more than" in refusal(path)
 
 
 def test_nested_columns_are_read_row_by_row(tmp_path):
