@@ -10,14 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from imported_rows import (
-    LABELS,
-    TABLE,
-    TEXTS,
-    imported,
-    refusal,
-    zstd,
-)
+from imported_rows import LABELS, TABLE, TEXTS, imported, refusal, zstd
 
 
 def peak_of(path, tmp_path):

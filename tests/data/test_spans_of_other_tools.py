@@ -3,10 +3,7 @@
 import json
 
 import pytest
-from imported_rows import (
-    imported,
-    refusal,
-)
+from imported_rows import imported, refusal
 
 TEXT = "🎉 Grüße an maria@example.org, René."
 MAIL = "maria@example.org"
