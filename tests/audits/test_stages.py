@@ -121,6 +121,13 @@ def test_a_planted_course_is_told_stage_by_stage():
     # Who leaks is told by the primary tests: none of these is a detection.
     claims = [finding.claim for finding in result.findings]
     assert claims == ["moved", "moved", "nothing_shown"]
+    remembered, likelier, _ = result.findings
+    assert remembered.says == "stages.remembered"
+    assert "stages.forgotten_tasks" in remembered.further
+    assert remembered.facts["forgotten_tasks"] == ["a"]
+    assert remembered.facts["remembered_tasks"] == ["a", "b"]
+    assert likelier.says == "stages.again"
+    assert likelier.facts["again"] == [["a", "3"]]
     assert not any(finding.detected for finding in result.findings)
 
 
@@ -226,6 +233,15 @@ def test_seeds_of_a_method_are_told_as_their_mean():
 
 
 # --- what must not be said ------------------------------------------------------------
+
+
+def test_of_a_series_that_remembers_nothing_no_sentence_names_a_task():
+    result = told(made(NONE))
+    remembered, likelier, _ = result.findings
+    assert (remembered.says, remembered.claim) == ("stages.nothing", "nothing_shown")
+    assert remembered.further == ["stages.after_last"]
+    assert (likelier.says, likelier.claim) == ("stages.not_again", "nothing_shown")
+    assert "stages.again_tasks" not in likelier.further
 
 
 def test_a_model_that_only_grows_surer_makes_nothing_likelier_again():

@@ -142,6 +142,14 @@ def test_memory_of_the_highest_dose_alone_is_found(plant):
     assert finding.says == "twins.dose_memory"
 
 
+def test_without_a_detection_no_remark_says_that_identifiers_rose(plant):
+    manifest = plant()
+    result = run(tables(manifest, one=lambda dose: 0.3), manifest)
+    (finding,) = result.findings
+    assert finding.says in ("twins.nothing", "twins.still")
+    assert not {"twins.beyond", "twins.also_beyond"} & {*finding.further}
+
+
 def test_a_highest_dose_of_few_groups_costs_no_test(plant):
     """Of two groups a sign flip reaches p 0.5 at best, and would still be counted."""
     manifest = plant()

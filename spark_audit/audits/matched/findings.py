@@ -82,7 +82,7 @@ def findings_by_checkpoint(
         Tests of no memory, by checkpoint and group.
     """
     # Facts that all checkpoints share.
-    pooled = scores.sides[0]
+    pooled = scores.pooled
     matched = scores.train[scores.train["role"] == "pii"]
     replicated = {entry_of(name) for name in scores.nll if entry_of(name) != name}
     left_out = _left_out(scores)
@@ -139,7 +139,7 @@ def findings_by_checkpoint(
 
 def _left_out(scores: UnitScores) -> LeftOut:
     """Return which trained identifiers no comparison uses; empty if it uses all."""
-    pooled = scores.sides[0]
+    pooled = scores.pooled
     is_trained = pooled.sides.trained  # (occurrences,), bool
     n_identifiers = int(scores.train["role"].isin(["pii", "unmatched"]).sum())
 

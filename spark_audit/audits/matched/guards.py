@@ -55,7 +55,7 @@ def matching_guards(scores: UnitScores) -> Iterator[Guard]:
 
     yield from _pair_guards(scores.train)
 
-    pooled = scores.sides[0]
+    pooled = scores.pooled
     if pooled.difference_before.value is None:
         return
 

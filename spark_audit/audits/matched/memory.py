@@ -46,7 +46,7 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
         tests = _tests_by_group(scores, change)
 
         # Memory grows with the dose; drift does not.
-        pooled = scores.sides[0]
+        pooled = scores.pooled
         trend = dose_trend(
             change[pooled.spans.index], pooled.sides, pooled.spans["dose"]
         )
@@ -74,10 +74,10 @@ def _tests_by_group(scores: UnitScores, change: np.ndarray) -> dict[str, MemoryT
         Shape ``(units,)``: change of the NLL since the reference, nats.
     """
     # Permutations take long: other groups have p by Student's t.
-    claimed = {"pooled", scores.sides[-1].group}
+    claimed = {"pooled", scores.groups[-1].group}
 
     tests = {}
-    for occurrences in scores.sides:
+    for occurrences in scores.groups:
         seed = scores.context.seed if occurrences.group in claimed else None
         tests[occurrences.group] = occurrences.test_memory(change, seed=seed)
     return tests

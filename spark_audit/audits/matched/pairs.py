@@ -492,7 +492,7 @@ def contrasts_with_baseline(
         metric="low_change",
     )
 
-    for occurrences in scores.sides:
+    for occurrences in scores.groups:
         memory = memory_contrast.memory(
             difference[occurrences.spans.index], occurrences.sides
         )

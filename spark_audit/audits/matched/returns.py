@@ -52,7 +52,7 @@ def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]
         claimed of a return.
     """
     nll = scores.nll
-    pooled = scores.sides[0]
+    pooled = scores.pooled
     seed = scores.context.seed
 
     # What was shown before decides what a return can mean.

@@ -98,9 +98,14 @@ class UnitScores:
         return {name: sums - reference for name, sums in self.nll.items()}
 
     @cached_property
-    def sides(self) -> list[Occurrences]:
-        """Identifiers on either side by group, all of them first."""
+    def groups(self) -> list[Occurrences]:
+        """Identifiers on either side by group: all first, the highest dose last."""
         return [*groups_of_identifiers(self.units)]
+
+    @property
+    def pooled(self) -> Occurrences:
+        """All identifiers on either side."""
+        return self.groups[0]
 
     @cached_property
     def largest_changes(self) -> dict[str, float]:
