@@ -239,7 +239,7 @@ def canary(
 
         @cache
         def end(mean: float) -> float:
-            return exposure_at_most(mean, n, size, level=own_level) - chance
+            return exposure_at_most(mean, n, size, significance=own_level) - chance
 
         for effect in shifts(detectable or most, 0.999 * (most - chance)):
             means = drawn(rng, effect, audits)

@@ -4,14 +4,17 @@ The smallest detectable effect belongs to the design and is fixed before the dat
 there are data, it says nothing of what they exclude: two checkpoints with the same
 errors have the same smallest effect, whether the one moved towards a leak or away from
 it. What a test that found nothing leaves open is the interval, the set of effects that
-the test, at the level at which it decides, does not reject (Hoenig and Heisey 2001,
-"The Abuse of Power", The American Statistician 55:19-24). Its end in the direction of
-a leak is called "at most" here.
+the test, at the significance at which it decides, does not reject (Hoenig and Heisey
+2001, "The Abuse of Power", The American Statistician 55:19-24). Its end in the
+direction of a leak is called "at most" here.
 
-The level is that of Holm's first step, as for :func:`spark_audit.stats.power.smallest`:
-0.05 divided by the primary tests of the report and by the tests of the audit itself.
-An effect of which a claim would have been made by such an interval, and was not, lies
-within it.
+The significance of that test is that of Holm's first step, as for
+:func:`spark_audit.stats.power.smallest`: 0.05 divided by the primary tests of the
+report and by the tests of the audit itself. An effect of which a claim would have been
+made by such an interval, and was not, lies within it.
+
+``significance`` is here the largest p that is a claim (alpha), ``level`` the confidence
+of an interval.
 """
 
 from __future__ import annotations
@@ -29,20 +32,22 @@ from spark_audit.stats.intervals import FEW_EVENTS, clopper_pearson, rate_estima
 GRID_OF_SUM = 1 << 13
 """Points of the distribution of a sum of exposures: of 12 canaries among 128, a step of
 their mean of 0.001 bits."""
+
 MAX_TILT = 20.0
 """Power of the rank at which all canaries rank first."""
+
 END_OF_INTERVAL = 0.025
 """Error of one end of an interval of 95%."""
 
 
-def at_most(bound: Bound, level: float) -> float:
+def at_most(bound: Bound, significance: float) -> float:
     """Return what a figure could still be, in the direction of a leak.
 
     Parameters
     ----------
     bound
         The figure, its test and its errors.
-    level
+    significance
         Largest p that is a claim, once the audit has corrected it (``bound.over``).
 
     Returns
@@ -52,7 +57,7 @@ def at_most(bound: Bound, level: float) -> float:
 
     Notes
     -----
-    With ``a = level / over``, by the test that decides:
+    With ``a = significance / over``, by the test that decides:
 
     ``t``
         ``value + direction * (t_{df, 1 - a/2} se + beyond)``: the effects that the
@@ -81,32 +86,53 @@ def at_most(bound: Bound, level: float) -> float:
     5.18
     """
     # The audit itself takes p over several tests.
-    level = level / bound.over
-    if bound.test == "exposure":
-        end = exposure_at_most(bound.value, bound.n, bound.size, level=level)
-    elif bound.test == "hits":
-        scale = bound.most or 1.0
-        hits = bound.value / scale * bound.n
-        end = scale * clopper_pearson(hits, bound.n, level=1 - level)[1]
-    elif bound.test == "rates":
-        end = rates_at_most(bound.rates, level=level) * (bound.most or 1.0)
-    else:
-        reach = t_quantile(level, bound.df) * (bound.se or 0.0) + bound.beyond
-        end = bound.value + bound.direction * reach
+    significance_of_test = significance / bound.over
+    end = _end_towards_leak(bound, significance_of_test)
 
     # Both ends of the range, seen in the direction of a leak.
     leak = bound.direction * (end - bound.null)
-    largest = math.inf
+    largest_leak = math.inf
     if bound.most is not None:
-        largest = bound.direction * (bound.most - bound.null)
-    return bound.null + bound.direction * min(max(leak, 0.0), largest)
+        largest_leak = bound.direction * (bound.most - bound.null)
+
+    return bound.null + bound.direction * min(max(leak, 0.0), largest_leak)
 
 
-def t_quantile(level: float, df: float | None) -> float:
-    """Return the critical value of a two-sided t test; ``None``: a normal test."""
+def _end_towards_leak(bound: Bound, significance: float) -> float:
+    """Return the end of the interval of the test that decides, in the figure's unit."""
+    largest = bound.most or 1.0  # of a count or a rate: what stands for all of them
+
+    if bound.test == "exposure":
+        return exposure_at_most(
+            bound.value,
+            bound.n,
+            bound.size,
+            significance=significance,
+        )
+
+    if bound.test == "hits":
+        n_hits = bound.value / largest * bound.n
+        _, high = clopper_pearson(n_hits, bound.n, level=1 - significance)
+        return largest * high
+
+    if bound.test == "rates":
+        return rates_at_most(bound.rates, significance=significance) * largest
+
+    half_width = t_quantile(significance, bound.df) * (bound.se or 0.0) + bound.beyond
+    return bound.value + bound.direction * half_width
+
+
+def t_quantile(significance: float, df: float | None) -> float:
+    """Return the critical value of a two-sided t test; ``df`` None: a normal test.
+
+    Examples
+    --------
+    >>> round(t_quantile(0.05, 10), 3), round(t_quantile(0.05, None), 3)
+    (2.228, 1.96)
+    """
     if df is None:
-        return float(-scipy.special.ndtri(level / 2))
-    return float(-scipy.special.stdtrit(df, level / 2))
+        return float(-scipy.special.ndtri(significance / 2))
+    return float(-scipy.special.stdtrit(df, significance / 2))
 
 
 def t_bound(
@@ -131,18 +157,26 @@ def t_bound(
         Degrees of freedom of the interval; ``None``: a normal one.
     level
         Confidence level of the interval.
+    direction, null, beyond, most, over
+        As in :class:`~spark_audit.stats.estimate.Bound`.
 
     Notes
     -----
     Of an interval of Student's t its standard error comes out again, and the bound at
     5% is the interval's end. An interval of another make (of bootstrap percentiles, of
-    the logit of an AUC) is extended by the ratio of t quantiles: a level of 0.05 / 38
-    would need more resamples than there are.
+    the logit of an AUC) is extended by the ratio of t quantiles: a significance of
+    0.05 / 38 would need more resamples than there are.
+
+    Examples
+    --------
+    >>> (bound,) = t_bound(0.1, 0.2043, df=20)
+    >>> round(bound.se, 4)
+    0.05
     """
     if value is None or end is None:
         return []
 
-    # The half of the interval that points to a leak.
+    # From the half of the interval that points to a leak.
     se = direction * (end - value) / t_quantile(1 - level, df)
     if not se > 0:
         return []
@@ -176,64 +210,91 @@ def rate_side(events: ArrayLike, trials: ArrayLike, *, sign: int) -> RateSide | 
         return None
 
     # As few as get the exact interval there.
-    happened = float(np.sum(events))
-    tried = float(np.sum(trials))
-    is_few = min(happened, tried - happened) < FEW_EVENTS
+    n_events = float(np.sum(events))
+    n_trials = float(np.sum(trials))
+    is_few = min(n_events, n_trials - n_events) < FEW_EVENTS
 
     return RateSide(
         sign=1 if sign > 0 else -1,
         share=min(max(rate.value, 0.0), 1.0),
-        trials=tried,
+        trials=n_trials,
         clusters=rate.clusters,
         se=rate.se,
         is_exact=is_few or rate.se is None,
     )
 
 
-def rate_limits_at(side: RateSide, level: float) -> tuple[float, float]:
-    """Return both limits of a rate over clusters, in [0, 1], at a level.
+def rate_limits_at(side: RateSide, significance: float) -> tuple[float, float]:
+    """Return both limits of a rate over clusters, in [0, 1].
 
-    Those of :func:`spark_audit.stats.intervals.rate_estimate`, which are at 5%:
-    Student's t over clusters, or Korn and Graubard's (1998) where events are few, with
-    as many trials as clusters where all or none are events.
+    Those of :func:`spark_audit.stats.intervals.rate_estimate`, which are at 5%, at any
+    significance: Student's t over clusters, or Korn and Graubard's (1998) where events
+    are few, with as many trials as clusters where all or none are events.
+
+    Examples
+    --------
+    No event in 12 clusters of 5 trials each counts as none of 12:
+
+    >>> side = RateSide(sign=1, share=0.0, trials=60.0, clusters=12)
+    >>> low, high = rate_limits_at(side, 0.05)
+    >>> low, round(high, 3)
+    (0.0, 0.265)
     """
-    t = t_quantile(level, side.clusters - 1)
+    t = t_quantile(significance, side.clusters - 1)
     if not side.is_exact and side.se is not None:
-        return max(side.share - t * side.se, 0.0), min(side.share + t * side.se, 1.0)
+        low = max(side.share - t * side.se, 0.0)
+        high = min(side.share + t * side.se, 1.0)
+        return low, high
 
-    # Independent trials that tell as much as these do.
-    effective = side.trials
+    # Independent trials that tell as much as these do (Korn and Graubard 1998), with
+    # the adjustment for degrees of freedom of intervals.effective_trials.
+    n_effective = side.trials
     if side.share in (0.0, 1.0):
-        effective = float(side.clusters)
+        n_effective = float(side.clusters)
     elif side.se:
-        design = (t_quantile(level, side.trials - 1) / t) ** 2
-        effective = side.share * (1 - side.share) / side.se**2 * design
-        effective = min(side.trials, effective)
-    return clopper_pearson(side.share * effective, effective, level=1 - level)
+        ratio_of_t = t_quantile(significance, side.trials - 1) / t
+        n_effective = side.share * (1 - side.share) / side.se**2 * ratio_of_t**2
+        n_effective = min(side.trials, n_effective)
+
+    return clopper_pearson(
+        side.share * n_effective,
+        n_effective,
+        level=1 - significance,
+    )
 
 
-def rates_at_most(sides: list[RateSide], *, level: float) -> float:
+def rates_at_most(sides: list[RateSide], *, significance: float) -> float:
     """Return the upper limit of a sum and difference of rates.
 
     Newcombe's (1998, method 10) limit of a difference of two rates, with the limits of
     :func:`rate_limits_at` in place of Wilson's: the distances from each rate to its own
     limit, the upper one where it is added and the lower one where it is subtracted,
     added in quadrature.
+
+    Examples
+    --------
+    >>> added = RateSide(sign=1, share=0.0, trials=60.0, clusters=12)
+    >>> subtracted = RateSide(sign=-1, share=0.0, trials=60.0, clusters=12)
+    >>> round(rates_at_most([added, subtracted], significance=0.05), 3)
+    0.265
     """
-    value = 0.0
+    difference = 0.0
     squares = 0.0
     for side in sides:
-        low, high = rate_limits_at(side, level)
-        half_width = high - side.share
+        low, high = rate_limits_at(side, significance)
+
+        # How far the rate may still go in the direction that enlarges the difference.
+        distance = high - side.share
         if side.sign < 0:
-            half_width = side.share - low
-        value += side.sign * side.share
-        squares += half_width**2
+            distance = side.share - low
 
-    return min(value + math.sqrt(squares), 1.0)
+        difference += side.sign * side.share
+        squares += distance**2
+
+    return min(difference + math.sqrt(squares), 1.0)
 
 
-def exposure_at_most(mean: float, n: int, size: int, *, level: float) -> float:
+def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> float:
     """Return the largest mean exposure that canaries could have, bits.
 
     Parameters
@@ -244,16 +305,16 @@ def exposure_at_most(mean: float, n: int, size: int, *, level: float) -> float:
         How many there are.
     size
         Candidates that each ranks among.
-    level
-        Level of significance of the one-sided test of chance.
+    significance
+        Of the one-sided test of chance.
 
     Notes
     -----
     The larger of two limits, each the inversion of the exact distribution of the mean
     of n canaries in a family of alternatives that holds chance:
 
-    - at ``level``, memory that favours ranks by a power of the rank: the family that
-      the test of the mean exposure is most powerful for
+    - at ``significance``, memory that favours ranks by a power of the rank: the family
+      that the test of the mean exposure is most powerful for
       (:func:`spark_audit.stats.canary_ranks.exposure_mde`);
     - at 2.5%, as of one end of an interval of 95%, a share of canaries that rank first
       while the others rank by chance: of all that give one mean, what leaves it most
@@ -262,32 +323,54 @@ def exposure_at_most(mean: float, n: int, size: int, *, level: float) -> float:
     The first alone misses that second kind of memory too often where a report has a
     single test; Student's t misses both where no canary of a few was remembered, since
     nothing then tells of the spread.
+
+    Examples
+    --------
+    Twelve canaries with the exposure of chance, among 128 candidates each:
+
+    >>> round(exposure_at_most(1.4, 12, 128, significance=0.05), 1)
+    2.9
     """
     # Only canaries need it: an audit of its own loads no other.
     from spark_audit.stats.canary_ranks import exposure_bits
 
-    bits = exposure_bits(np.arange(1.0, size + 1), size)
+    bits = exposure_bits(np.arange(1.0, size + 1), size)  # (size,), of each rank
 
-    def favoured(tilt: float) -> np.ndarray:
+    def chances_if_tilted(tilt: float) -> np.ndarray:
         return np.asarray(scipy.special.softmax(tilt * bits))
 
-    def mixed(share: float) -> np.ndarray:
+    def chances_if_some_are_first(share: float) -> np.ndarray:
         chances = np.full(size, (1 - share) / size)
         chances[0] += share
         return chances
 
-    by_test = _largest_mean(favoured, MAX_TILT, mean, n, bits, level)
-    by_mixture = _largest_mean(mixed, 1.0, mean, n, bits, END_OF_INTERVAL)
-    return max(by_test, by_mixture)
+    limit_of_tilted = _largest_mean(
+        chances_if_tilted,
+        strongest=MAX_TILT,
+        mean=mean,
+        n=n,
+        bits=bits,
+        significance=significance,
+    )
+    limit_of_some_first = _largest_mean(
+        chances_if_some_are_first,
+        strongest=1.0,
+        mean=mean,
+        n=n,
+        bits=bits,
+        significance=END_OF_INTERVAL,
+    )
+    return max(limit_of_tilted, limit_of_some_first)
 
 
 def _largest_mean(
     chances_of: Callable[[float], np.ndarray],
+    *,
     strongest: float,
     mean: float,
     n: int,
     bits: np.ndarray,
-    level: float,
+    significance: float,
 ) -> float:
     """Return the largest expected exposure under which a mean is not too small.
 
@@ -297,42 +380,56 @@ def _largest_mean(
         Chances of the ranks, shape ``(N,)``, by the strength of memory from 0, chance.
     strongest
         The largest strength.
+    mean
+        Mean exposure of ``n`` canaries, bits.
     bits
         Shape ``(N,)``: exposure of each rank.
+    significance
+        A strength under which so small a mean is less likely is excluded.
     """
-    most = float(bits.max())
+    largest_exposure = float(bits.max())
 
     def excess(strength: float) -> float:
-        below = _chance_of_at_most(mean, n, chances_of(strength), bits)
-        return math.log(max(below, 1e-300)) - math.log(level)
+        chance = _chance_of_at_most(mean, n, chances_of(strength), bits)
+        return math.log(max(chance, 1e-300)) - math.log(significance)
 
     # Not even the strongest memory is rejected; or chance itself is.
-    if mean >= most or excess(strongest) > 0:
-        return most
+    if mean >= largest_exposure or excess(strongest) > 0:
+        return largest_exposure
     if excess(0.0) < 0:
         return float(bits.mean())
+
     strength = scipy.optimize.brentq(excess, 0.0, strongest, xtol=1e-5)
     return float(chances_of(strength) @ bits)
 
 
 def _chance_of_at_most(
-    mean: float, n: int, chances: np.ndarray, bits: np.ndarray
+    mean: float,
+    n: int,
+    chances: np.ndarray,
+    bits: np.ndarray,
 ) -> float:
     """Return the chance that the mean exposure of n canaries is at most a value.
 
     Exposures are put on a grid, each shared between the two nearest points, and the
     distribution of their sum is a power in the Fourier domain.
     """
+    # The law of one canary's exposure on the grid of the sum.
     step = n * float(bits.max()) / GRID_OF_SUM
     position = bits / step
     below = np.floor(position).astype(np.int64)
-    share = position - below
-    places = np.concatenate([below, below + 1])
-    masses = np.concatenate([(1 - share) * chances, share * chances])
-    single = np.bincount(places, masses)
+    share_above = position - below
 
-    length = n * (len(single) - 1) + 1
-    fast = scipy.fft.next_fast_len(length, real=True)
-    summed = scipy.fft.irfft(scipy.fft.rfft(single, fast) ** n, fast)[:length]
-    place = math.floor(mean * n / step + 1e-6)
-    return float(np.clip(summed, 0.0, None)[: place + 1].sum())
+    points = np.concatenate([below, below + 1])
+    masses = np.concatenate([(1 - share_above) * chances, share_above * chances])
+    law = np.bincount(points, masses)
+
+    # The law of the sum, long enough that nothing wraps around.
+    length = n * (len(law) - 1) + 1
+    fast_length = scipy.fft.next_fast_len(length, real=True)
+    spectrum = scipy.fft.rfft(law, fast_length) ** n
+    law_of_sum = scipy.fft.irfft(spectrum, fast_length)[:length]
+
+    # Rounding must not lose the point that the mean itself stands on.
+    last = math.floor(mean * n / step + 1e-6)
+    return float(np.clip(law_of_sum, 0.0, None)[: last + 1].sum())

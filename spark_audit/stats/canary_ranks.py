@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from spark_audit.stats.intervals import clopper_pearson
 
 Of = Literal["exposure", "rank"]
+"""Figure of a canary: its exposure in bits, or its rank itself."""
 
 _GRID = 1 << 19
 """Points of the null distribution of a sum: of 50 canaries among 512, the grid of their
@@ -32,32 +33,52 @@ _ROUNDING = 1e-12
 """Tail probabilities below this are rounding of the Fourier transform."""
 
 
-def candidate_rank(nll: ArrayLike, true_index: int) -> tuple[int, int]:
-    """Rank of the true candidate, ties counted behind, and how many are tied with it.
+class CandidateRank(NamedTuple):
+    """Rank of a candidate, ties counted behind, and how many are tied with it."""
+
+    rank: int
+    ties: int
+
+
+def candidate_rank(nll: ArrayLike, true_index: int) -> CandidateRank:
+    """Return the rank of the true candidate and the number of its ties.
 
     Parameters
     ----------
     nll
         Shape ``(N,)``: nats, lower = more likely.
+    true_index
+        Place of the true candidate among them.
 
     Raises
     ------
     ValueError
         If an NLL is NaN: a score that is none must not look like memorisation.
+
+    Examples
+    --------
+    >>> candidate_rank([5.0, 2.0, 3.0, 3.0], true_index=2)
+    CandidateRank(rank=2, ties=1)
     """
     values = np.asarray(nll, dtype=np.float64)
     if np.isnan(values).any():
         raise ValueError("an NLL is NaN")
     if not 0 <= true_index < len(values):
         raise ValueError("the true one is not among the candidates")
-    own = values[true_index]
-    return 1 + int(np.sum(values < own)), int(np.sum(values == own)) - 1
+
+    nll_of_true = values[true_index]
+    n_likelier = int(np.sum(values < nll_of_true))
+    n_equal = int(np.sum(values == nll_of_true))  # itself among them
+    return CandidateRank(rank=1 + n_likelier, ties=n_equal - 1)
 
 
 def exposure_bits(
-    rank: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
+    rank: ArrayLike,
+    n_candidates: ArrayLike,
+    *,
+    ties: ArrayLike = 0,
 ) -> np.ndarray:
-    """Exposure in bits, ``log2 N - log2 rank``, the canary inside the N.
+    """Return exposure in bits, ``log2 N - log2 rank``, the canary inside the N.
 
     Carlini et al. (2019), "The Secret Sharer": between 0 and ``log2 N``. With ``ties``
     it is the mean over all ranks that breaking them can give. The exposure of the
@@ -66,31 +87,66 @@ def exposure_bits(
     Parameters
     ----------
     rank
-        Ties counted behind, as :func:`candidate_rank` has it.
+        Shape ``(n,)``: ties counted behind, as :func:`candidate_rank` has it.
+    n_candidates
+        The number N, or shape ``(n,)``.
     ties
         Candidates with exactly the canary's NLL, itself not counted.
+
+    Returns
+    -------
+    Shape ``(n,)``.
+
+    Examples
+    --------
+    The first, the second and the last of 512 candidates:
+
+    >>> exposure_bits([1, 2, 512], 512).tolist()
+    [9.0, 8.0, 0.0]
+
+    Tied over the ranks 1 and 2, a canary gets the mean of both:
+
+    >>> round(float(exposure_bits(1, 512, ties=1)), 6)
+    8.5
     """
     ranks, sizes = checked_ranks(rank, n_candidates)
     behind = np.asarray(ties, dtype=np.float64)
     checked_ranks(ranks + behind, sizes)
+
     # log2 of (rank + ties)! / (rank - 1)!, over as many ranks.
-    span = scipy.special.gammaln(ranks + behind + 1) - scipy.special.gammaln(ranks)
-    mean_log = np.where(behind > 0, span / np.log(2) / (behind + 1), np.log2(ranks))
-    return np.asarray(np.log2(sizes) - mean_log)
+    log_of_product = scipy.special.gammaln(ranks + behind + 1)
+    log_of_product = log_of_product - scipy.special.gammaln(ranks)
+    mean_of_logs = log_of_product / np.log(2) / (behind + 1)
+
+    # Without ties the plain logarithm is exact.
+    log_rank = np.where(behind > 0, mean_of_logs, np.log2(ranks))
+    return np.asarray(np.log2(sizes) - log_rank)
 
 
 def lower_tail_exposure(
-    rank: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
+    rank: ArrayLike,
+    n_candidates: ArrayLike,
+    *,
+    ties: ArrayLike = 0,
 ) -> np.ndarray:
     """Return exposure from the other end, ``log2 N - log2(N + 1 - rank)``.
 
-    Shape ``(n,)``: one per canary.
-
     A canary that a correction pushed below strings that were never there stands out as
     much as one that was memorised.
+
+    Parameters
+    ----------
+    rank, n_candidates, ties
+        Shape ``(n,)``, as for :func:`exposure_bits`.
+
+    Examples
+    --------
+    >>> lower_tail_exposure([512, 1], 512).tolist()
+    [9.0, 0.0]
     """
     ranks, sizes = checked_ranks(rank, n_candidates)
-    return exposure_bits(sizes + 1 - ranks - np.asarray(ties), sizes, ties=ties)
+    rank_from_end = sizes + 1 - ranks - np.asarray(ties)
+    return exposure_bits(rank_from_end, sizes, ties=ties)
 
 
 def top_k_credit(rank: ArrayLike, *, k: int, ties: ArrayLike = 0) -> np.ndarray:
@@ -98,18 +154,35 @@ def top_k_credit(rank: ArrayLike, *, k: int, ties: ArrayLike = 0) -> np.ndarray:
 
     Shape ``(n,)``: 0 or 1 without ties. ``rank`` and ``ties`` are as for
     :func:`exposure_bits`.
+
+    Examples
+    --------
+    >>> top_k_credit([1, 10, 11], k=10, ties=[0, 1, 0]).tolist()
+    [1.0, 0.5, 0.0]
     """
-    ranks, behind = (np.asarray(x, dtype=np.float64) for x in (rank, ties))
-    return np.clip((k - ranks + 1) / (behind + 1), 0.0, 1.0)
+    ranks = np.asarray(rank, dtype=np.float64)
+    behind = np.asarray(ties, dtype=np.float64)
+
+    # Of the ranks that the canary is tied over, those up to k.
+    n_among_first = k - ranks + 1
+    return np.clip(n_among_first / (behind + 1), 0.0, 1.0)
 
 
 def checked_ranks(
     rank: ArrayLike, n_candidates: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both as float64 of one shape; refused where a rank is not one of 1..N."""
+    """Return ranks and numbers of candidates as float64 of one shape.
+
+    Raises
+    ------
+    ValueError
+        If a rank is not one of 1 to N.
+    """
     ranks, sizes = np.broadcast_arrays(
-        np.asarray(rank, dtype=np.float64), np.asarray(n_candidates, dtype=np.float64)
+        np.asarray(rank, dtype=np.float64),
+        np.asarray(n_candidates, dtype=np.float64),
     )
+
     # A NaN fails the comparison too.
     if not np.all((ranks >= 1) & (ranks <= sizes)):
         raise ValueError("a rank is not between 1 and the number of candidates")
@@ -117,8 +190,14 @@ def checked_ranks(
 
 
 def null_moments(n_candidates: int, *, of: Of = "exposure") -> tuple[float, float]:
-    """Mean and standard deviation of a uniform rank among N, or of its exposure."""
-    values = _values(n_candidates, of)
+    """Return mean and standard deviation of a uniform rank among N, or its exposure.
+
+    Examples
+    --------
+    >>> null_moments(3, of="rank")
+    (2.0, 0.816496580927726)
+    """
+    values = _figure_of_each_rank(n_candidates, of)
     return float(values.mean()), float(values.std())
 
 
@@ -135,24 +214,28 @@ class NullMean:
     probability: np.ndarray
 
     def above(self, value: float) -> float:
-        """One-sided p value: the chance of at least ``value``."""
+        """Return the one-sided p value: the chance of at least ``value``."""
         # A mean of mid-ranks may lie between two points: the larger p value.
-        place = math.floor((value * self.n - self.first) / self.step + 1e-6)
-        return float(self.probability[max(place, 0) :].sum().clip(_ROUNDING, 1.0))
+        position = (value * self.n - self.first) / self.step
+        first_point = max(math.floor(position + 1e-6), 0)
+
+        chance = self.probability[first_point:].sum()
+        return float(chance.clip(_ROUNDING, 1.0))
 
     def quantile(self, q: float) -> float:
-        """Smallest value whose cumulated chance is at least ``q``."""
-        i = int(np.searchsorted(np.cumsum(self.probability), q - _ROUNDING))
+        """Return the smallest value whose cumulated chance is at least ``q``."""
+        cumulated = np.cumsum(self.probability)
+        i = int(np.searchsorted(cumulated, q - _ROUNDING))
         i = min(i, len(self.probability) - 1)
         return (self.first + i * self.step) / self.n
 
     def band(self, level: float = 0.95) -> tuple[float, float]:
-        """Central band of this level."""
+        """Return the central band of this confidence level."""
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
 
 
 def null_mean(n_candidates: ArrayLike, *, of: Of = "exposure") -> NullMean:
-    """Exact null distribution of the mean rank or mean exposure of n canaries.
+    """Return the exact null distribution of the mean rank or exposure of n canaries.
 
     By convolution (a power in the Fourier domain). Ranks are integers, so theirs is
     exact; exposures are put on a grid of half a million points for the sum, each
@@ -163,47 +246,84 @@ def null_mean(n_candidates: ArrayLike, *, of: Of = "exposure") -> NullMean:
     n_candidates
         Shape ``(n,)``: the size of each canary's set. They must be independent: pools
         that canaries share make their ranks dependent.
+    of
+        The figure that is averaged.
+
+    Examples
+    --------
+    Two canaries among 3 candidates each: both rank first in one of nine cases.
+
+    >>> law = null_mean([3, 3], of="rank")
+    >>> (law.probability * 9).round(6).tolist()
+    [1.0, 2.0, 3.0, 2.0, 1.0]
+    >>> round(law.above(3.0), 4)
+    0.1111
     """
     sizes = np.asarray(n_candidates, dtype=np.int64)
     if sizes.ndim != 1 or not len(sizes):
         raise ValueError("n_candidates must have shape (n,), n > 0")
     if sizes.min() < 2:
         raise ValueError("a rank needs at least 2 candidates")
-    return _null_mean(tuple(sorted(Counter(sizes.tolist()).items())), of)
+
+    count_by_size = sorted(Counter(sizes.tolist()).items())
+    return _null_mean(tuple(count_by_size), of)
 
 
 @lru_cache(maxsize=32)
-def _null_mean(counts: tuple[tuple[int, int], ...], of: Of) -> NullMean:
-    n = sum(count for _, count in counts)
+def _null_mean(count_by_size: tuple[tuple[int, int], ...], of: Of) -> NullMean:
+    """Return the distribution for (number of candidates, number of canaries) pairs."""
+    n = sum(count for _, count in count_by_size)
+
     # Steps of 1 keep ranks exact.
-    least, step = 1.0, 1.0
+    least = 1.0
+    step = 1.0
     if of == "exposure":
-        least, step = 0.0, float(sum(c * np.log2(size) for size, c in counts)) / _GRID
-    parts = []
-    for size, count in counts:
-        # Equal masses at real positions, shared between the neighbouring grid points.
-        position = (_values(size, of) - least) / step
-        low = np.floor(position).astype(np.int64)
-        share = position - low
-        where, mass = np.r_[low, low + 1], np.r_[1 - share, share] / size
-        parts.append((np.bincount(where[mass > 0], mass[mass > 0]), count))
-    length = sum(count * (len(pmf) - 1) for pmf, count in parts) + 1
-    fast = scipy.fft.next_fast_len(length, real=True)
-    product = np.ones(fast // 2 + 1, dtype=np.complex128)
-    for pmf, count in parts:
-        product *= scipy.fft.rfft(pmf, fast) ** count
-    probability = np.clip(scipy.fft.irfft(product, fast)[:length], 0.0, None)
+        least = 0.0
+        most = sum(count * np.log2(size) for size, count in count_by_size)
+        step = float(most) / _GRID
+
+    laws = []
+    for size, count in count_by_size:
+        laws.append((_law_on_grid(size, of, least=least, step=step), count))
+
+    # The law of the sum, long enough that nothing wraps around.
+    length = sum(count * (len(law) - 1) for law, count in laws) + 1
+    fast_length = scipy.fft.next_fast_len(length, real=True)
+    spectrum = np.ones(fast_length // 2 + 1, dtype=np.complex128)
+    for law, count in laws:
+        spectrum *= scipy.fft.rfft(law, fast_length) ** count
+
+    # Rounding leaves tiny negative chances.
+    law_of_sum = scipy.fft.irfft(spectrum, fast_length)[:length]
+    probability = np.clip(law_of_sum, 0.0, None)
     probability /= probability.sum()
-    probability.flags.writeable = False
-    return NullMean(n, n * least, step, probability)
+    probability.flags.writeable = False  # it is shared by all who ask
+    return NullMean(n=n, first=n * least, step=step, probability=probability)
 
 
-def _values(size: int, of: Of) -> np.ndarray:
-    """What a rank from 1 to the size gives, the rank itself or its exposure."""
+def _law_on_grid(size: int, of: Of, *, least: float, step: float) -> np.ndarray:
+    """Return the law of one canary's figure on the points ``least + i * step``.
+
+    Equal masses at real positions, shared between the neighbouring grid points.
+    """
+    position = (_figure_of_each_rank(size, of) - least) / step
+    below = np.floor(position).astype(np.int64)
+    share_above = position - below
+
+    points = np.r_[below, below + 1]
+    masses = np.r_[1 - share_above, share_above] / size
+    return np.bincount(points[masses > 0], masses[masses > 0])
+
+
+def _figure_of_each_rank(size: int, of: Of) -> np.ndarray:
+    """Return the figures of the ranks 1 to N, shape ``(N,)``."""
     if size < 2:
         raise ValueError("a rank needs at least 2 candidates")
+
     ranks = np.arange(1.0, size + 1)
-    return ranks if of == "rank" else exposure_bits(ranks, size)
+    if of == "rank":
+        return ranks
+    return exposure_bits(ranks, size)
 
 
 class TopK(NamedTuple):
@@ -225,116 +345,230 @@ class TopK(NamedTuple):
     p: float
 
 
-def top_k(ranks: ArrayLike, *, k: int, n_candidates: int, ties: ArrayLike = 0) -> TopK:
-    """How many of n canaries rank among the first k of N.
+def top_k(
+    ranks: ArrayLike,
+    *,
+    k: int,
+    n_candidates: int,
+    ties: ArrayLike = 0,
+) -> TopK:
+    """Return how many of n canaries rank among the first k of N, against chance.
 
     Parameters
     ----------
     ranks, ties
         Shape ``(n,)``, as for :func:`exposure_bits`.
+    k
+        To be chosen before looking.
+    n_candidates
+        Candidates N that each ranks among.
 
     Raises
     ------
     ValueError
         If there is no canary, or ``k`` is not in 1..N.
+
+    Examples
+    --------
+    Two of four canaries rank first among 20:
+
+    >>> found = top_k([1, 1, 7, 12], k=1, n_candidates=20)
+    >>> found.hits, found.rate, found.null, round(found.p, 3)
+    (2.0, 0.5, 0.05, 0.014)
     """
     checked, _ = checked_ranks(ranks, n_candidates)
-    n, chance = checked.size, _chance(k, n_candidates)
+    n = checked.size
+    chance = _chance_of_top_k(k, n_candidates)
     if not n:
         raise ValueError("there is no rank")
+
+    # Ties give parts of hits: limits take the next whole number to either side.
     hits = round(float(np.sum(top_k_credit(checked, k=k, ties=ties))), 9)
-    fewest, most = int(np.floor(hits)), int(np.ceil(hits))
+    fewest = int(np.floor(hits))
+    most = int(np.ceil(hits))
     low, _ = clopper_pearson(fewest, n)
     _, high = clopper_pearson(most, n)
-    cdf = scipy.special.bdtr(np.arange(n + 1), n, chance)
-    null_low, null_high = np.searchsorted(cdf, [0.025, 0.975]).tolist()
-    p = 1.0 if fewest == 0 else float(scipy.special.bdtrc(fewest - 1, n, chance))
-    return TopK(hits, hits / n, low, high, chance, null_low, null_high, p)
+
+    # The central 95% of Bin(n, chance).
+    cumulated = scipy.special.bdtr(np.arange(n + 1), n, chance)
+    null_low, null_high = np.searchsorted(cumulated, [0.025, 0.975]).tolist()
+
+    p = 1.0
+    if fewest > 0:
+        p = float(scipy.special.bdtrc(fewest - 1, n, chance))
+
+    return TopK(
+        hits=hits,
+        rate=hits / n,
+        low=low,
+        high=high,
+        null=chance,
+        null_low=null_low,
+        null_high=null_high,
+        p=p,
+    )
 
 
 def top_k_mde(n: int, *, k: int, n_candidates: int) -> float | None:
-    """Smallest true Top-k rate that a one-sided binomial test at 5 % finds in 80 %.
+    """Return the smallest Top-k rate that a one-sided test at 5 % finds in 80 %.
 
-    ``None`` where even n hits of n would not reject.
+    The test is the exact binomial one. ``None`` where even n hits of n would not
+    reject.
+
+    Examples
+    --------
+    >>> round(top_k_mde(20, k=1, n_candidates=20), 3)
+    0.259
     """
-    tails = scipy.special.bdtrc(np.arange(n), n, _chance(k, n_candidates))
-    enough = np.flatnonzero(tails <= 0.05)
-    if not len(enough):
+    # The chances of more than 0, 1, ..., n - 1 hits.
+    tails = scipy.special.bdtrc(np.arange(n), n, _chance_of_top_k(k, n_candidates))
+    rejecting = np.flatnonzero(tails <= 0.05)
+    if not len(rejecting):
         return None
-    hits = int(enough[0]) + 1
+
     # P[Bin(n, rate) >= hits] = 0.8 is a quantile of the beta distribution.
+    hits = int(rejecting[0]) + 1
     return float(scipy.special.betaincinv(hits, n - hits + 1, 0.8))
 
 
 def chance_mde(n: int, *, n_candidates: int, of: Of = "exposure") -> float:
-    """Shift of the mean of n canaries that a two-sided test finds in 80 %, at 5 %.
+    """Return the shift of the mean of n canaries that a test finds in 80 %, at 5 %.
 
-    ``(z_0.975 + z_0.8) SD / sqrt(n)`` with the standard deviation under chance.
+    Two-sided: ``(z_0.975 + z_0.8) SD / sqrt(n)`` with the standard deviation under
+    chance.
+
+    Examples
+    --------
+    >>> round(chance_mde(50, n_candidates=512), 2)
+    0.56
     """
     if n < 1:
         raise ValueError("chance_mde needs at least 1 canary")
+
     _, sd = null_moments(n_candidates, of=of)
-    return float(scipy.special.ndtri([0.975, 0.8]).sum() / np.sqrt(n) * sd)
+    z_of_both = scipy.special.ndtri([0.975, 0.8]).sum()
+    return float(z_of_both / np.sqrt(n) * sd)
 
 
 def exposure_mde(
-    n: int, n_candidates: int, *, significance: float, power: float
+    n: int,
+    n_candidates: int,
+    *,
+    significance: float,
+    power: float,
 ) -> float | None:
-    """Smallest rise of the mean exposure that its exact one-sided test finds, bits.
+    """Return the smallest rise of the mean exposure that its exact test finds, bits.
 
+    Parameters
+    ----------
+    n
+        Canaries.
+    n_candidates
+        Candidates N that each ranks among.
+    significance
+        Largest p of the one-sided test that is a detection.
+    power
+        The chance with which it is found.
+
+    Returns
+    -------
+    ``None`` where n canaries cannot reject chance even if all rank first.
+
+    Notes
+    -----
     Memory of growing strength is taken to favour ranks by a power of the rank
     (``P(rank) ~ rank**-s``), the family that a test of the mean exposure is most
     powerful for; that mean is taken as normal under it, and as it is (exactly) under
     chance.
 
-    Returns
-    -------
-    ``None`` where n canaries cannot reject chance even if all rank first.
+    Examples
+    --------
+    One canary among 8 cannot have a p of 1%:
+
+    >>> print(exposure_mde(1, 8, significance=0.01, power=0.8))
+    None
+    >>> round(exposure_mde(50, 512, significance=0.05, power=0.8), 2)
+    0.56
     """
-    bits = _values(n_candidates, "exposure")
+    bits = _figure_of_each_rank(n_candidates, "exposure")  # (N,)
     null = null_mean([n_candidates] * n)
     if null.above(float(bits.max())) > significance:
         return None
-    bar, z = null.quantile(1 - significance), float(scipy.special.ndtri(power))
+
+    critical = null.quantile(1 - significance)
+    z = float(scipy.special.ndtri(power))
 
     def moments(tilt: float) -> tuple[float, float]:
-        chance = scipy.special.softmax(tilt * bits)
-        mean = float(chance @ bits)
-        return mean, float(chance @ (bits - mean) ** 2) ** 0.5
+        chances = scipy.special.softmax(tilt * bits)
+        mean = float(chances @ bits)
+        sd = float(chances @ (bits - mean) ** 2) ** 0.5
+        return mean, sd
 
-    def short(tilt: float) -> float:
+    def shortfall(tilt: float) -> float:
+        """Return by how much the mean is too small to have the power."""
         mean, sd = moments(tilt)
-        return bar - mean + z * sd * float(n**-0.5)
+        return critical - mean + z * sd * float(n**-0.5)
 
     # At a tilt of 50 a bit all rank first, but for one in 10^15.
-    tilt = scipy.optimize.brentq(short, 0.0, 50.0) if short(50.0) < 0 else 50.0
-    return moments(tilt)[0] - float(bits.mean())
+    tilt = 50.0
+    if shortfall(50.0) < 0:
+        tilt = scipy.optimize.brentq(shortfall, 0.0, 50.0)
+
+    mean, _ = moments(tilt)
+    return mean - float(bits.mean())
 
 
 def uniformity_p(
-    ranks: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
+    ranks: ArrayLike,
+    n_candidates: ArrayLike,
+    *,
+    ties: ArrayLike = 0,
 ) -> float:
-    """Two-sided p that ranks are uniform; ``ties`` as for :func:`exposure_bits`.
+    """Return the two-sided p that ranks are uniform.
 
+    Parameters
+    ----------
+    ranks, n_candidates, ties
+        Shape ``(n,)``, as for :func:`exposure_bits`.
+
+    Notes
+    -----
     The smaller of two, by Bonferroni: that of the mean rank, and Kolmogorov-Smirnov's
     of the whole distribution. The mean is that of mid-ranks, whose spread under chance
     is smaller: careful. The whole distribution of mid-ranks is not uniform under
     chance, so there each canary takes one of the ranks that it is tied over, drawn with
     a fixed seed; quantiles ``(rank - 1/2) / N`` are compared with the continuous
     uniform distribution.
+
+    Examples
+    --------
+    Ranks that are spread evenly, and ranks that are all small:
+
+    >>> uniformity_p([10, 30, 50, 70, 90], 100)
+    1.0
+    >>> round(uniformity_p([1, 2, 3, 4, 5], 100), 4)
+    0.0
     """
     checked, sizes = checked_ranks(ranks, n_candidates)
     if not checked.size:
         raise ValueError("there is no rank")
     behind = np.broadcast_to(np.asarray(ties, dtype=np.int64), checked.shape)
-    drawn = checked + np.random.default_rng(0).integers(0, behind + 1)
-    sd = np.sqrt(np.sum((sizes**2 - 1) / 12))
-    z = float(np.sum(checked + behind / 2 - (sizes + 1) / 2) / sd)
-    ks = scipy.stats.kstest(((drawn - 0.5) / sizes).ravel(), "uniform")
-    return min(1.0, 2 * min(2 * float(scipy.special.ndtr(-abs(z))), float(ks.pvalue)))
+
+    # The mean of mid-ranks: a uniform rank among N has the variance (N^2 - 1) / 12.
+    sd_of_sum = np.sqrt(np.sum((sizes**2 - 1) / 12))
+    z = float(np.sum(checked + behind / 2 - (sizes + 1) / 2) / sd_of_sum)
+    p_of_mean = 2 * float(scipy.special.ndtr(-abs(z)))
+
+    # The whole distribution, ties broken at random.
+    ranks_drawn = checked + np.random.default_rng(0).integers(0, behind + 1)
+    quantiles = ((ranks_drawn - 0.5) / sizes).ravel()
+    p_of_distribution = float(scipy.stats.kstest(quantiles, "uniform").pvalue)
+
+    return min(1.0, 2 * min(p_of_mean, p_of_distribution))
 
 
-def _chance(k: int, n_candidates: int) -> float:
+def _chance_of_top_k(k: int, n_candidates: int) -> float:
+    """Return the chance of a uniform rank to be among the first k of N."""
     if not 1 <= k <= n_candidates:
         raise ValueError("k must lie between 1 and the number of candidates")
     return k / n_candidates

@@ -18,6 +18,12 @@ from spark_audit.stats.intervals import clopper_pearson
 MOST_EPSILON = 256.0
 """No bound is looked for beyond."""
 
+BISECTIONS = 32
+"""Halvings of the interval in which a bound lies."""
+
+Curve: TypeAlias = Callable[[float], float]
+"""The inverse of ``1 - f``, ``f`` being a trade-off curve of two error rates."""
+
 
 class GuessBound(NamedTuple):
     """Lower bounds of epsilon from guesses.
@@ -41,19 +47,7 @@ def candidate_guess_bound(
     rows: int = 1,
     significance: float = 0.05,
 ) -> GuessBound:
-    """Lower bound of epsilon from Top-k hits of canaries among their candidates.
-
-    Each of n canaries must have been drawn uniformly and independently from its N
-    candidates. Under epsilon-DP (delta 0, replacement) the posterior odds of two
-    candidates are at most ``e^eps`` whatever the other canaries are, so that the true
-    one is among the k first with probability at most
-
-        ``p_k(eps) = k e^eps / (k e^eps + N - k)``
-
-    and hits are dominated by ``Bin(n, p_k(eps))``. The bound is the epsilon at which
-    ``p_k`` reaches the one-sided Clopper-Pearson limit of the hit rate. The argument
-    is the one of Steinke, Nasr and Jagielski (2023), for candidates instead of
-    inclusion **[ours]**.
+    """Return a lower bound of epsilon from Top-k hits of canaries among candidates.
 
     Parameters
     ----------
@@ -61,6 +55,8 @@ def candidate_guess_bound(
         Canaries ranked among the first k.
     n
         Canaries.
+    n_candidates
+        Candidates N that each canary was drawn from.
     k
         To be chosen before looking.
     rows
@@ -74,21 +70,56 @@ def candidate_guess_bound(
     ------
     ValueError
         If the numbers do not fit each other.
+
+    Notes
+    -----
+    Each of n canaries must have been drawn uniformly and independently from its N
+    candidates. Under epsilon-DP (delta 0, replacement) the posterior odds of two
+    candidates are at most ``e^eps`` whatever the other canaries are, so that the true
+    one is among the k first with probability at most
+
+        ``p_k(eps) = k e^eps / (k e^eps + N - k)``
+
+    and hits are dominated by ``Bin(n, p_k(eps))``. The bound is the epsilon at which
+    ``p_k`` reaches the one-sided Clopper-Pearson limit of the hit rate. The argument
+    is the one of Steinke, Nasr and Jagielski (2023), for candidates instead of
+    inclusion **[ours]**.
+
+    Examples
+    --------
+    Nine of ten canaries rank first among 50 candidates:
+
+    >>> bound = candidate_guess_bound(9, 10, n_candidates=50)
+    >>> round(bound.canary, 2), round(bound.canary_add_remove, 2)
+    (4.32, 2.16)
+
+    As many as chance gives prove nothing:
+
+    >>> candidate_guess_bound(1, 50, n_candidates=50).canary
+    0.0
     """
-    _check(hits, n, significance)
+    _check_counts(hits, n, significance)
     if not 1 <= k < n_candidates or rows < 1:
         raise ValueError("candidate_guess_bound needs 1 <= k < n_candidates, rows >= 1")
+
     low, _ = clopper_pearson(hits, n, level=1 - 2 * significance)
-    canary = 0.0
+
     # Odds of k in N are what eps 0 allows; above them the bound is positive.
+    epsilon = 0.0
     if low > k / n_candidates:
-        odds = np.log(n_candidates - k) - np.log(k)
-        canary = float(scipy.special.logit(low) + odds)
-    return GuessBound(canary, canary / rows, canary / 2, canary / rows / 2)
+        log_odds_of_miss = np.log(n_candidates - k) - np.log(k)
+        epsilon = float(scipy.special.logit(low) + log_odds_of_miss)
+
+    return GuessBound(
+        canary=epsilon,
+        record=epsilon / rows,
+        canary_add_remove=epsilon / 2,
+        record_add_remove=epsilon / rows / 2,
+    )
 
 
 def declared_guesses(coins: int) -> int:
-    """How many coins are guessed: half, rounded up, those that tell most.
+    """Return how many coins are guessed: half, rounded up, those that tell most.
 
     Fixed here before any result. The best of several numbers of guesses is no bound at
     its confidence: of ten, it is above a true epsilon of 0 far more often than in 5 %.
@@ -97,30 +128,22 @@ def declared_guesses(coins: int) -> int:
 
 
 def one_run_bound(
-    correct: int,
-    guesses: int,
-    coins: int,
+    n_correct: int,
+    n_guesses: int,
+    n_coins: int,
     *,
     delta: float = 0.0,
     rows: int = 1,
     significance: float = 0.05,
 ) -> GuessBound:
-    """Lower bound of epsilon at a delta, from guesses at fair coins of one run.
+    """Return a lower bound of epsilon, from guesses at fair coins of one run.
 
     Each coin chose, independently, which of two data sets a run was given; the two
-    differ by ``rows`` rows. The bound is the larger of two, and no second look for
-    that: both come from upper bounds of the same probability, of as many right guesses.
-
-    - Steinke, Nasr and Jagielski (2023), "Privacy Auditing with One (1) Training Run"
-      (arXiv 2305.08846): right guesses are dominated by ``Bin(r, q)``, ``q =
-      e^eps / (1 + e^eps)``, up to ``2 m delta max_i P[v > Bin >= v - i] / i``.
-    - Mahloujifar, Melis and Chaudhuri (2025), "Auditing f-Differential Privacy in One
-      Run" (arXiv 2410.22235): their recursion, with the trade-off curve of
-      (eps, delta)-DP. It is the tighter one where delta is large beside ``1 / coins``.
+    differ by ``rows`` rows.
 
     Parameters
     ----------
-    correct, guesses, coins
+    n_correct, n_guesses, n_coins
         v of r guesses at m coins. r was chosen before looking, as by
         :func:`declared_guesses`, and which coins by a rule that does not know how they
         fell.
@@ -136,106 +159,215 @@ def one_run_bound(
     ------
     ValueError
         If the numbers do not fit each other.
+
+    Notes
+    -----
+    The bound is the larger of two, and no second look for that: both come from upper
+    bounds of the same probability, of as many right guesses.
+
+    - Steinke, Nasr and Jagielski (2023), "Privacy Auditing with One (1) Training Run"
+      (arXiv 2305.08846): right guesses are dominated by ``Bin(r, q)``, ``q =
+      e^eps / (1 + e^eps)``, up to ``2 m delta max_i P[v > Bin >= v - i] / i``.
+    - Mahloujifar, Melis and Chaudhuri (2025), "Auditing f-Differential Privacy in One
+      Run" (arXiv 2410.22235): their recursion, with the trade-off curve of
+      (eps, delta)-DP. It is the tighter one where delta is large beside ``1 / coins``.
+
+    Examples
+    --------
+    All of 100 guesses at 1000 coins are right:
+
+    >>> round(one_run_bound(100, 100, 1000, delta=1e-5).canary, 2)
+    3.49
     """
-    _check(correct, guesses, significance)
-    if guesses > coins or rows < 1 or not 0 <= delta < 1:
+    _check_counts(n_correct, n_guesses, significance)
+    if n_guesses > n_coins or rows < 1 or not 0 <= delta < 1:
         raise ValueError("one_run_bound needs guesses <= coins, rows >= 1, delta < 1")
 
     @cache
-    def bound(group: int) -> float:
-        if group > 1 and not delta:
-            return bound(1) / group
+    def bound_of_unit(group_size: int) -> float:
+        """Return the bound for one unit where a coin moves a group of them."""
+        # Without a delta, groups only multiply epsilon.
+        if group_size > 1 and not delta:
+            return bound_of_unit(1) / group_size
 
-        def told(epsilon: float) -> bool:
-            ratio = np.expm1(group * epsilon) / np.expm1(epsilon) if epsilon else group
-            epsilon, of = group * epsilon, min(1.0, delta * float(ratio))
-            up, down = np.exp(epsilon), np.exp(-epsilon)
+        def is_refuted(epsilon: float) -> bool:
+            delta_of_group = _delta_of_group(delta, epsilon, group_size)
+            return _refutes_epsilon(
+                n_correct,
+                n_guesses,
+                n_coins,
+                epsilon=group_size * epsilon,
+                delta=delta_of_group,
+                significance=significance,
+            )
 
-            def curve(y: float) -> float:
-                return float(max(0.0, down * (y - of), 1 - of - up * (1 - y)))
+        return _largest_refuted(is_refuted)
 
-            count = correct, guesses, coins
-            p = one_run_p(*count, epsilon=epsilon, delta=of)
-            return p <= significance or _too_many(*count, significance, curve)
+    # A coin replaces one canary, or as many records as it has rows. Replacing is
+    # removing and adding: a group of twice the size.
+    return GuessBound(
+        canary=bound_of_unit(1),
+        record=bound_of_unit(rows),
+        canary_add_remove=bound_of_unit(2),
+        record_add_remove=bound_of_unit(2 * rows),
+    )
 
-        return _largest(told)
 
-    return GuessBound(bound(1), bound(rows), bound(2), bound(2 * rows))
+def _delta_of_group(delta: float, epsilon: float, group_size: int) -> float:
+    """Return the delta of a group whose records are (epsilon, delta)-DP."""
+    ratio = float(group_size)
+    if epsilon:
+        ratio = float(np.expm1(group_size * epsilon) / np.expm1(epsilon))
+    return min(1.0, delta * ratio)
+
+
+def _refutes_epsilon(
+    n_correct: int,
+    n_guesses: int,
+    n_coins: int,
+    *,
+    epsilon: float,
+    delta: float,
+    significance: float,
+) -> bool:
+    """Return whether so many right guesses are too unlikely under (epsilon, delta)."""
+    p = one_run_p(n_correct, n_guesses, n_coins, epsilon=epsilon, delta=delta)
+    if p <= significance:
+        return True
+
+    raised = np.exp(epsilon)
+    lowered = np.exp(-epsilon)
+
+    def inverse_curve(y: float) -> float:
+        # y = min(delta + e^eps x, 1 - e^-eps (1 - delta - x)), each solved for x.
+        below_kink = lowered * (y - delta)
+        above_kink = 1 - delta - raised * (1 - y)
+        return float(max(0.0, below_kink, above_kink))
+
+    return _is_too_many(n_correct, n_guesses, n_coins, significance, inverse_curve)
 
 
 def one_run_mu(
-    correct: int, guesses: int, coins: int, *, rows: int = 1, significance: float = 0.05
+    n_correct: int,
+    n_guesses: int,
+    n_coins: int,
+    *,
+    rows: int = 1,
+    significance: float = 0.05,
 ) -> float:
-    """Lower bound of mu: the run is not mu-Gaussian-DP a record for any smaller one.
+    """Return a lower bound of mu: no record is mu-Gaussian-DP for any smaller one.
 
     As :func:`one_run_bound`, by Mahloujifar's recursion with the curve of a Gaussian
     mechanism, of which g records have ``g mu``. Of a mechanism of that kind it is much
     tighter than (eps, delta); of any other it refutes no more than it says.
-    """
-    _check(correct, guesses, significance)
 
-    def told(mu: float) -> bool:
-        def inverse(y: float) -> float:
+    Examples
+    --------
+    >>> one_run_mu(100, 100, 1000) > one_run_mu(90, 100, 1000) > 0
+    True
+    """
+    _check_counts(n_correct, n_guesses, significance)
+
+    def is_refuted(mu: float) -> bool:
+        def inverse_curve(y: float) -> float:
             z = scipy.special.ndtri(min(y, 1.0)) - rows * mu
             return float(scipy.special.ndtr(z))
 
-        return _too_many(correct, guesses, coins, significance, inverse)
+        return _is_too_many(n_correct, n_guesses, n_coins, significance, inverse_curve)
 
-    return _largest(told)
+    return _largest_refuted(is_refuted)
 
 
 def one_run_p(
-    correct: int, guesses: int, coins: int, *, epsilon: float, delta: float = 0.0
+    n_correct: int,
+    n_guesses: int,
+    n_coins: int,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
 ) -> float:
-    """Chance of as many right guesses under (epsilon, delta)-DP, or more (Steinke)."""
-    if not correct:
-        return 1.0
-    q = scipy.special.expit(epsilon)
-    beta, alpha = scipy.special.bdtrc(correct - 1, guesses, q), 0.0
-    if delta:
-        mass = scipy.stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, q)
-        alpha = float((np.cumsum(mass) / np.arange(1, correct + 1)).max())
-    return float(min(1.0, beta + 2 * coins * delta * alpha))
+    """Return the chance of as many right guesses, or more, under (epsilon, delta)-DP.
 
+    An upper bound of it: Steinke, Nasr and Jagielski (2023), see
+    :func:`one_run_bound`.
 
-Curve: TypeAlias = Callable[[float], float]
+    Examples
+    --------
+    Fair guesses: the chance of at least 8 heads of 10.
 
-
-def _too_many(
-    correct: int, guesses: int, coins: int, chance: float, inverse: Curve
-) -> bool:
-    """Whether so many right guesses are less likely than ``chance`` under a curve.
-
-    ``inverse`` is that of ``1 - f``. For every i, with p the law of the number of
-    right guesses: ``sum_{j >= i} j p_j / m <= (1 - f)(sum_{j >= i - 1} (r - j) p_j /
-    m)``. Going down from the least that ``P[>= correct] = chance`` asks for, the law
-    must hold more than 1 in all.
+    >>> round(one_run_p(8, 10, 10, epsilon=0.0), 4)
+    0.0547
     """
-    right = chance * correct / coins
-    wrong = chance * (guesses - correct) / coins
-    for i in range(correct - 1, -1, -1):
-        needed = max(wrong, inverse(right))
-        right += i / (guesses - i) * (needed - wrong)
-        wrong = needed
-        if right + wrong > guesses / coins:
+    if not n_correct:
+        return 1.0
+
+    q = scipy.special.expit(epsilon)
+    chance = scipy.special.bdtrc(n_correct - 1, n_guesses, q)
+
+    # max_i P[v > Bin >= v - i] / i: the chances of v - 1, v - 2, ..., 0 right guesses,
+    # added up from the first.
+    share_of_delta = 0.0
+    if delta:
+        fewer = np.arange(n_correct - 1, -1, -1)
+        cumulated = np.cumsum(scipy.stats.binom.pmf(fewer, n_guesses, q))
+        share_of_delta = float((cumulated / np.arange(1, n_correct + 1)).max())
+
+    return float(min(1.0, chance + 2 * n_coins * delta * share_of_delta))
+
+
+def _is_too_many(
+    n_correct: int,
+    n_guesses: int,
+    n_coins: int,
+    significance: float,
+    inverse_curve: Curve,
+) -> bool:
+    """Return whether so many right guesses are less likely than the significance.
+
+    Notes
+    -----
+    Mahloujifar, Melis and Chaudhuri (2025). With p the law of the number of right
+    guesses, for every i: ``sum_{j >= i} j p_j / m <= (1 - f)(sum_{j >= i - 1} (r - j)
+    p_j / m)``. Going down from the least that ``P[>= n_correct] = significance`` asks
+    for, the law must hold more than 1 in all.
+    """
+    # Both sums over j >= i, as small as they can be.
+    right = significance * n_correct / n_coins
+    wrong = significance * (n_guesses - n_correct) / n_coins
+
+    for i in range(n_correct - 1, -1, -1):
+        least_wrong = max(wrong, inverse_curve(right))
+        right += i / (n_guesses - i) * (least_wrong - wrong)
+        wrong = least_wrong
+
+        # Together they are the mass times r / m.
+        if right + wrong > n_guesses / n_coins:
             return True
+
     return False
 
 
-def _largest(told: Callable[[float], bool]) -> float:
-    """The largest number up to which ``told`` holds, from below; 0 if it never does."""
-    if not told(0.0):
+def _largest_refuted(is_refuted: Callable[[float], bool]) -> float:
+    """Return the largest number that is refuted, from below; 0 if none is."""
+    if not is_refuted(0.0):
         return 0.0
-    low, high = 0.0, 1.0
-    while told(high) and high < MOST_EPSILON:
-        low, high = high, 2 * high
-    for _ in range(32):
+
+    low = 0.0
+    high = 1.0
+    while is_refuted(high) and high < MOST_EPSILON:
+        low = high
+        high = 2 * high
+
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if told(middle) else (low, middle)
+        if is_refuted(middle):
+            low = middle
+        else:
+            high = middle
     return low
 
 
-def _check(events: int, trials: int, significance: float) -> None:
+def _check_counts(events: int, trials: int, significance: float) -> None:
     if not 0 <= events <= trials or trials < 1:
         raise ValueError("events must lie between 0 and trials, trials at least 1")
     if not 0 < significance < 1:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -26,6 +25,7 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
 
 NO_SPREAD = "all clusters agree: no spread to form an interval from"
+
 FEW_EVENTS = 10
 """With fewer events or non-events than this, a rate gets the exact interval."""
 
@@ -34,18 +34,20 @@ _ZERO = 1e-12
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
-    """The statistic ``sums[..., 0] / sums[..., 1]``."""
+    """Return the statistic ``sums[..., 0] / sums[..., 1]``, shape ``(...)``."""
     return np.asarray(sums[..., 0] / sums[..., 1])
 
 
 def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]:
-    """A statistic of the column totals, and without each cluster in turn.
+    """Return a statistic of the column totals, and without each cluster in turn.
 
     Parameters
     ----------
     sums
         Shape ``(C, J)``: per-cluster sums. A row of zeros is a cluster without data:
         leaving it out changes nothing.
+    statistic
+        Maps totals ``(..., J)`` to values ``(...)``.
 
     Returns
     -------
@@ -58,16 +60,24 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
     ------
     NotEstimableError
         If fewer than 2 clusters hold data, or a value is not finite.
+
+    Examples
+    --------
+    >>> value, values = left_out(np.array([[1.0, 1.0], [3.0, 1.0]]), ratio)
+    >>> value, values.tolist()
+    (2.0, [3.0, 1.0])
     """
     if not np.isfinite(sums).all():
         raise NotEstimableError("a sum is NaN or infinite")
-    clusters = int(sums.any(axis=1).sum())
-    if clusters < 2:
-        raise NotEstimableError(_too_few(clusters))
-    totals = sums.sum(axis=0)
+    n_clusters = int(sums.any(axis=1).sum())
+    if n_clusters < 2:
+        raise NotEstimableError(_too_few(n_clusters))
+
+    totals = sums.sum(axis=0)  # (J,)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(statistic(totals))
-        values = statistic(totals - sums)
+        values = statistic(totals - sums)  # (C,)
+
     if not np.isfinite(value):
         raise NotEstimableError("the statistic is undefined on these data")
     if not np.isfinite(values).all():
@@ -75,48 +85,86 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
     return value, values
 
 
-def _too_few(clusters: int) -> str:
-    one = "only 1 cluster holds data, an interval needs 2"
-    return one if clusters else "no cluster holds data"
+def _too_few(n_clusters: int) -> str:
+    """Return why no cluster, or a single one, gives no interval."""
+    if n_clusters:
+        return "only 1 cluster holds data, an interval needs 2"
+    return "no cluster holds data"
 
 
 def percentile_interval(
     replicates: ArrayLike, *, level: float = 0.95
 ) -> tuple[float, float]:
-    """Percentile interval of bootstrap replicates; NaN replicates are dropped."""
+    """Return the percentile interval of bootstrap replicates; NaN ones are dropped.
+
+    Parameters
+    ----------
+    replicates
+        Shape ``(B,)``.
+    level
+        Confidence level.
+
+    Examples
+    --------
+    >>> low, high = percentile_interval(range(101), level=0.9)
+    >>> round(low, 6), round(high, 6)
+    (5.0, 95.0)
+    """
     values = np.asarray(replicates, dtype=np.float64)
-    if not len(kept := values[~np.isnan(values)]):
+    values = values[~np.isnan(values)]
+    if not len(values):
         raise NotEstimableError("no resample gives a value")
-    low, high = np.quantile(kept, [0.5 - level / 2, 0.5 + level / 2])
+
+    low, high = np.quantile(values, [0.5 - level / 2, 0.5 + level / 2])
     return float(low), float(high)
 
 
 def clopper_pearson(x: float, n: float, *, level: float = 0.95) -> tuple[float, float]:
-    """Exact binomial interval for ``x`` events in ``n`` trials, each real-valued.
+    """Return the exact binomial interval for ``x`` events in ``n`` trials.
 
-    Either end by itself is the bound of one side at ``(1 + level) / 2``.
+    Both may be real numbers. Either end by itself is the bound of one side at
+    ``(1 + level) / 2``.
+
+    Examples
+    --------
+    None of ten, and the rule of three:
+
+    >>> low, high = clopper_pearson(0, 10)
+    >>> low, round(high, 3)
+    (0.0, 0.308)
+    >>> round(clopper_pearson(0, 100, level=0.9)[1], 3)
+    0.03
     """
     if not 0 <= x <= n or n <= 0:
         raise ValueError("clopper_pearson needs 0 <= x <= n and n > 0")
+
+    # Quantiles of beta distributions (Clopper and Pearson 1934).
     tail = (1 - level) / 2
-    low = scipy.special.betaincinv(x, n - x + 1, tail) if x > 0 else 0.0
-    high = scipy.special.betainccinv(x + 1, n - x, tail) if x < n else 1.0
+    low = 0.0
+    high = 1.0
+    if x > 0:
+        low = scipy.special.betaincinv(x, n - x + 1, tail)
+    if x < n:
+        high = scipy.special.betainccinv(x + 1, n - x, tail)
     return float(low), float(high)
 
 
 def effective_trials(rate: Estimate, n: float) -> float:
-    """Independent trials that tell as much of a rate as ``n`` clustered ones do.
+    """Return the independent trials that tell as much of a rate as ``n`` clustered.
 
     Korn and Graubard (1998) with the degrees-of-freedom adjustment that survey
     software uses: ``min(n, p(1-p)/V (t_{n-1}/t)^2)`` with V the jackknife variance and
     t the quantile of the rate's own interval, ``t_{C-1}`` where nothing is stratified.
     """
-    share, low, se = rate.value, rate.low, rate.se
+    share = rate.value
     assert share is not None
-    assert low is not None
-    assert se is not None
-    reach = scipy.special.stdtrit(n - 1, 0.5 + rate.level / 2) * se
-    return float(min(n, share * (1 - share) / se**2 * (reach / (share - low)) ** 2))
+    assert rate.low is not None
+    assert rate.se is not None
+
+    # The half width that n - 1 degrees of freedom would give, over the one it has.
+    half_width = scipy.special.stdtrit(n - 1, 0.5 + rate.level / 2) * rate.se
+    adjustment = (half_width / (share - rate.low)) ** 2
+    return float(min(n, share * (1 - share) / rate.se**2 * adjustment))
 
 
 def estimate_of(
@@ -130,7 +178,7 @@ def estimate_of(
     scale: np.ndarray | None = None,
     strata: np.ndarray | None = None,
 ) -> Estimate:
-    """Estimate of a smooth function of summed columns.
+    """Return the estimate of a smooth function of summed columns.
 
     Parameters
     ----------
@@ -158,34 +206,48 @@ def estimate_of(
     -------
     With the jackknife-t interval; without one, and saying so, where all clusters
     agree; missing where fewer than 2 clusters hold data.
+
+    Examples
+    --------
+    The mean of four clusters of one token each has the usual standard error:
+
+    >>> sums = np.array([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0], [6.0, 1.0]])
+    >>> mean = estimate_of(sums, ratio, n=4)
+    >>> mean.value, round(mean.se, 4), mean.df
+    (3.0, 1.0801, 3.0)
     """
-    held = sums[sums.any(axis=1)]
-    clusters = len(held)
+    has_data = sums.any(axis=1)  # (C,)
+    sums_with_data = sums[has_data]
+    n_clusters = len(sums_with_data)
+
     try:
-        value, values = left_out(held, statistic)
+        value, values = left_out(sums_with_data, statistic)
     except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=clusters)
-    squares = (values - value) ** 2
+        return Estimate.missing(error.what, n=n, clusters=n_clusters)
+
     # The cluster jackknife, centred at the value (CV3).
-    factor = (clusters - 1) / clusters if scale is None else scale
-    variance, freedom = np.sum(factor * squares), clusters - 1 if df is None else df
+    squares = (values - value) ** 2
     if strata is not None:
-        _, stratum, count = np.unique(
-            strata[sums.any(axis=1)], return_inverse=True, return_counts=True
-        )
-        own = (count - 1) / count * np.bincount(stratum, squares)
-        variance, weight = own.sum(), np.sum(own**2 / np.maximum(count - 1, 1))
-        freedom = variance**2 / weight if weight else freedom
-    se, plain = float(np.sqrt(variance)), Estimate(value, n=n, clusters=clusters)
+        spread = _stratified_variance(squares, strata[has_data])
+    else:
+        weights = (n_clusters - 1) / n_clusters if scale is None else scale
+        spread = JackknifeVariance(np.sum(weights * squares), df=None)
+
+    freedom = spread.df
+    if freedom is None:
+        freedom = n_clusters - 1 if df is None else df
+
+    estimate = Estimate(value, n=n, clusters=n_clusters)
+    se = float(np.sqrt(spread.variance))
     if se <= _ZERO * max(1.0, abs(value)):
-        return plain.noting(NO_SPREAD)
-    reach = float(scipy.special.stdtrit(freedom, 0.5 + plain.level / 2)) * se
-    low, high = bounds or (-np.inf, np.inf)
-    low, high = max(value - reach, low), min(value + reach, high)
+        return estimate.noting(NO_SPREAD)
+
+    half_width = float(scipy.special.stdtrit(freedom, 0.5 + estimate.level / 2)) * se
+    least, most = bounds or (-np.inf, np.inf)
     estimate = replace(
-        plain,
-        low=low,
-        high=high,
+        estimate,
+        low=max(value - half_width, least),
+        high=min(value + half_width, most),
         interval="jackknife-t",
         se=se,
         df=float(freedom),
@@ -193,10 +255,36 @@ def estimate_of(
     return with_parity(estimate, replicates)
 
 
-class Estimand(NamedTuple):
-    """A smooth function of per-cluster sums: what :func:`estimate_of` takes.
+class JackknifeVariance(NamedTuple):
+    """A variance, and its degrees of freedom; ``None``: those of the caller."""
 
-    Of a ``rate`` they are events and trials.
+    variance: float
+    df: float | None
+
+
+def _stratified_variance(squares: np.ndarray, strata: np.ndarray) -> JackknifeVariance:
+    """Return the stratified jackknife variance of clusters with data.
+
+    Degrees of freedom by Satterthwaite's approximation; ``None`` where no stratum has
+    a spread. ``squares``, ``strata``: shape ``(C,)``.
+    """
+    _, stratum, n_clusters = np.unique(
+        strata,
+        return_inverse=True,
+        return_counts=True,
+    )
+    # Of each stratum h: (C_h - 1) / C_h times its squares.
+    variances = (n_clusters - 1) / n_clusters * np.bincount(stratum, squares)
+
+    variance = variances.sum()
+    weight = np.sum(variances**2 / np.maximum(n_clusters - 1, 1))
+    return JackknifeVariance(variance, df=variance**2 / weight if weight else None)
+
+
+class Estimand(NamedTuple):
+    """A smooth function of per-cluster sums, as :func:`estimate_of` takes it.
+
+    The sums of a ``rate`` are events and trials.
     """
 
     sums: np.ndarray
@@ -206,24 +294,28 @@ class Estimand(NamedTuple):
     rate: bool = False
 
     def plus(self, constant: float) -> Estimand:
-        """The same function and a constant."""
+        """Return the same function with a constant added."""
         statistic = self.statistic
         return self._replace(statistic=lambda sums: statistic(sums) + constant)
 
-    def minus(self, other: Estimand) -> Estimand:
-        """Its difference from another one, paired by cluster."""
+    def minus(self, subtrahend: Estimand) -> Estimand:
+        """Return this function minus another one, paired by cluster."""
         width = self.sums.shape[1]
 
-        def statistic(sums: np.ndarray) -> np.ndarray:
-            own, others = sums[..., :width], sums[..., width:]
-            return np.asarray(self.statistic(own) - other.statistic(others))
+        def difference(sums: np.ndarray) -> np.ndarray:
+            first = self.statistic(sums[..., :width])
+            second = subtrahend.statistic(sums[..., width:])
+            return np.asarray(first - second)
 
-        return Estimand(np.hstack([self.sums, other.sums]), statistic, self.n)
+        both = np.hstack([self.sums, subtrahend.sums])  # (C, J + J')
+        return Estimand(both, difference, self.n)
 
     def estimate(self, replicates: np.ndarray | None = None) -> Estimate:
-        """Its estimate; ``replicates`` give the percentile interval."""
+        """Return its estimate; ``replicates`` ``(B,)`` give the percentile interval."""
         if self.rate:
-            return rate_estimate(*self.sums.T, replicates=replicates)
+            events, trials = self.sums.T
+            return rate_estimate(events, trials, replicates=replicates)
+
         return estimate_of(
             self.sums,
             self.statistic,
@@ -239,39 +331,69 @@ K = TypeVar("K")
 def replicates_of(
     estimands: Mapping[K, Estimand | Estimate], weights: Weights
 ) -> dict[K, np.ndarray]:
-    """Each estimand in every resample, shape ``(B,)``; of all in one product.
+    """Return each estimand in every resample, shape ``(B,)``; of all in one product.
 
     Parameters
     ----------
+    estimands
+        By any key; what is an estimate already has no replicates.
     weights
         The same resamples for all, so that differences are paired.
     """
-    parts = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
-    if not parts:
+    resampled = {
+        key: estimand
+        for key, estimand in estimands.items()
+        if isinstance(estimand, Estimand)
+    }
+    if not resampled:
         return {}
+
     # Before columns are compared: many rows would take longer than all else.
-    sums = [weights.block_sums(one.sums) for one in parts.values()]
+    sums = [weights.block_sums(estimand.sums) for estimand in resampled.values()]
+
     # Checkpoints share most columns: what is counted, and figures of the reference.
-    distinct, places = np.unique(np.hstack(sums), axis=1, return_inverse=True)
+    # Each is resampled once.
+    distinct, distinct_of_column = np.unique(
+        np.hstack(sums),
+        axis=1,
+        return_inverse=True,
+    )
+    # NumPy 2.0.0 gives these places a second axis.
+    distinct_of_column = distinct_of_column.ravel()
+
     # Each sum in one piece of memory, as the statistics read it.
-    totals = weighted_sums(weights.drawn, distinct).T.copy()
-    # NumPy 2.0.0 gives the places a second axis.
-    columns, found = iter(places.ravel()), dict[K, np.ndarray]()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for key, one in parts.items():
-            own = [*islice(columns, one.sums.shape[1])]
-            found[key] = one.statistic(totals[own].T)
-    return found
+    totals = weighted_sums(weights.drawn, distinct).T.copy()  # (distinct, B)
+
+    replicates = {}
+    first = 0
+    for key, estimand in resampled.items():
+        end = first + estimand.sums.shape[1]
+        columns = distinct_of_column[first:end].tolist()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicates[key] = estimand.statistic(totals[columns].T)
+        first = end
+    return replicates
 
 
 def estimates_of(
-    estimands: Mapping[K, Estimand | Estimate], drawn: Mapping[K, np.ndarray]
+    estimands: Mapping[K, Estimand | Estimate], replicates: Mapping[K, np.ndarray]
 ) -> dict[K, Estimate]:
-    """Estimates with the intervals that their replicates give; others as they are."""
-    return {
-        key: one.estimate(drawn.get(key)) if isinstance(one, Estimand) else one
-        for key, one in estimands.items()
-    }
+    """Return estimates with the intervals that their replicates give.
+
+    Parameters
+    ----------
+    estimands
+        By any key; what is an estimate already stays as it is.
+    replicates
+        By the same keys, each of shape ``(B,)``, from :func:`replicates_of`.
+    """
+    estimates = {}
+    for key, estimand in estimands.items():
+        if isinstance(estimand, Estimand):
+            estimates[key] = estimand.estimate(replicates.get(key))
+        else:
+            estimates[key] = estimand
+    return estimates
 
 
 def ratio_estimate(
@@ -281,7 +403,7 @@ def ratio_estimate(
     replicates: np.ndarray | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> Estimate:
-    """Estimate of a ratio of sums, ``sum num / sum den``, over clusters.
+    """Return the estimate of a ratio of sums, ``sum num / sum den``, over clusters.
 
     Parameters
     ----------
@@ -292,17 +414,32 @@ def ratio_estimate(
         Also give the percentile interval, see :func:`estimate_of`.
     bounds
         Limits of the range, such as ``(0, 1)``.
+
+    Examples
+    --------
+    Three clusters of 10, 20 and 30 tokens:
+
+    >>> mean = ratio_estimate([5.0, 12.0, 13.0], [10, 20, 30])
+    >>> mean.value, round(mean.se, 4), mean.n
+    (0.5, 0.068, 60)
     """
-    sums = np.column_stack([num, den]).astype(np.float64)
+    sums = np.column_stack([num, den]).astype(np.float64)  # (C, 2)
+
     total = float(sums[:, 1].sum())
-    count = round(total) if np.isfinite(total) else 0
+    count = 0
+    if np.isfinite(total):
+        count = round(total)
+
     return estimate_of(sums, ratio, n=count, replicates=replicates, bounds=bounds)
 
 
 def rate_estimate(
-    events: ArrayLike, trials: ArrayLike, *, replicates: np.ndarray | None = None
+    events: ArrayLike,
+    trials: ArrayLike,
+    *,
+    replicates: np.ndarray | None = None,
 ) -> Estimate:
-    """Estimate of a rate over clusters; its interval never has zero width.
+    """Return the estimate of a rate over clusters, whose interval has a width.
 
     Jackknife-t clipped to [0, 1]; with fewer than :data:`FEW_EVENTS` events or
     non-events, or where all clusters agree, Korn and Graubard's: Clopper and Pearson's
@@ -315,78 +452,120 @@ def rate_estimate(
         Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
     replicates
         Also give the percentile interval, see :func:`estimate_of`.
+
+    Examples
+    --------
+    No event in five clusters of four trials: as many trials as clusters.
+
+    >>> rate = rate_estimate([0, 0, 0, 0, 0], [4, 4, 4, 4, 4])
+    >>> rate.value, rate.interval, round(rate.high, 3)
+    (0.0, 'korn-graubard', 0.522)
     """
-    found = ratio_estimate(events, trials, replicates=replicates)
-    if found.value is None:
-        return found
-    happened, tried = float(np.sum(events)), float(np.sum(trials))
-    n = effective_trials(found, tried) if found.se else tried
-    if found.value in (0.0, 1.0):
+    rate = ratio_estimate(events, trials, replicates=replicates)
+    if rate.value is None:
+        return rate
+
+    n_events = float(np.sum(events))
+    n_trials = float(np.sum(trials))
+    n_effective = n_trials
+    if rate.value in (0.0, 1.0):
         # Their variance is 0 for want of events.
-        n = float(found.clusters)
-    return rate_limits(found, happened, tried, n)
+        n_effective = float(rate.clusters)
+    elif rate.se:
+        n_effective = effective_trials(rate, n_trials)
+
+    return rate_limits(rate, n_events, n_trials, n_effective)
 
 
 def rate_limits(
     rate: Estimate, events: float, trials: float, effective: float
 ) -> Estimate:
-    """A rate with its interval in [0, 1], exact where the events are few or alike.
+    """Return a rate with its interval in [0, 1], exact where events are few or alike.
 
     Parameters
     ----------
+    rate
+        The rate, with the interval of the jackknife if there is one.
+    events, trials
+        Counts over all clusters.
     effective
         Independent trials of the exact interval.
     """
-    few = min(events, trials - events) < FEW_EVENTS
-    if not few and rate.low is not None and rate.high is not None:
+    is_few = min(events, trials - events) < FEW_EVENTS
+    if not is_few and rate.low is not None and rate.high is not None:
         return replace(rate, low=max(rate.low, 0.0), high=min(rate.high, 1.0))
+
     share = min(max(rate.value or 0.0, 0.0), 1.0)
     low, high = clopper_pearson(share * effective, effective)
-    note = "" if rate.note == NO_SPREAD else rate.note
+
+    # Now there is an interval, whatever the jackknife said.
+    note = rate.note
+    if note == NO_SPREAD:
+        note = ""
     return replace(rate, low=low, high=high, interval="korn-graubard", note=note)
 
 
 def median_estimate(
-    values: ArrayLike, clusters: ArrayLike, *, replicates: np.ndarray
+    values: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    replicates: np.ndarray,
 ) -> Estimate:
-    """Median of the pooled values with the percentile interval over clusters.
+    """Return the median of the pooled values, with the percentile interval.
 
     Parameters
     ----------
     values, clusters
         Shape ``(n,)``: observations and their cluster codes.
     replicates
-        Shape ``(B,)``, from ``median_replicates``.
+        Shape ``(B,)``, from ``median_replicates``: the median in each resample of
+        clusters.
     """
-    pooled, held = np.asarray(values, dtype=np.float64), len(np.unique(clusters))
+    pooled = np.asarray(values, dtype=np.float64)
+    n_clusters = len(np.unique(clusters))
     if not np.isfinite(pooled).all():
-        return Estimate.missing("a value is NaN or infinite", clusters=held)
-    if held < 2:
-        return Estimate.missing(_too_few(held), n=len(pooled), clusters=held)
-    estimate = Estimate(float(np.median(pooled)), n=len(pooled), clusters=held)
-    estimate = with_parity(estimate, replicates)
-    if estimate.parity_low is None or estimate.parity_high is None:
-        return estimate
-    return estimate.between(estimate.parity_low, estimate.parity_high).noting(
+        return Estimate.missing("a value is NaN or infinite", clusters=n_clusters)
+    if n_clusters < 2:
+        reason = _too_few(n_clusters)
+        return Estimate.missing(reason, n=len(pooled), clusters=n_clusters)
+
+    median = Estimate(
+        float(np.median(pooled)),
+        n=len(pooled),
+        clusters=n_clusters,
+    )
+    median = with_parity(median, replicates)
+    if median.parity_low is None or median.parity_high is None:
+        return median
+
+    return median.between(median.parity_low, median.parity_high).noting(
         "percentile interval, conservative for discrete values"
     )
 
 
 def with_parity(estimate: Estimate, replicates: np.ndarray | None) -> Estimate:
-    """Add the percentile interval, or the reason why there is none.
+    """Return the estimate with the percentile interval, or why there is none.
 
     Without replicates the estimate stays as it is.
+
+    Parameters
+    ----------
+    replicates
+        Shape ``(B,)``: the figure in each resample; what is not finite is dropped.
     """
     if replicates is None:
         return estimate
-    kept = replicates[np.isfinite(replicates)]
-    if dropped := len(replicates) - len(kept):
+
+    finite = replicates[np.isfinite(replicates)]
+    n_dropped = len(replicates) - len(finite)
+    if n_dropped:
         estimate = estimate.noting(
-            f"{dropped} of {len(replicates)} resamples give no value and were dropped"
+            f"{n_dropped} of {len(replicates)} resamples give no value and were dropped"
         )
-    if not len(kept):
+    if not len(finite):
         return estimate
-    low, high = percentile_interval(kept, level=estimate.level)
+
+    low, high = percentile_interval(finite, level=estimate.level)
     if high - low <= _ZERO * max(1.0, abs(high)):
         return estimate.noting("resamples agree: no percentile interval")
     return replace(estimate, parity_low=low, parity_high=high)

@@ -127,7 +127,7 @@ def test_exposures_above_it_are_rejected_by_the_exact_test_of_the_mean(n):
     """By brute force: the mean of n canaries drawn as that test supposes."""
     size, level, mean = 32, 0.02, 1.7
     bits = np.asarray(exposure_bits(np.arange(1, size + 1), size))
-    end = exposure_at_most(mean, n, size, level=level)
+    end = exposure_at_most(mean, n, size, significance=level)
     rng = np.random.default_rng(0)
     tilts = np.linspace(0, 6, 601)
     odds = np.exp(tilts[:, None] * (bits - bits.max()))
@@ -147,7 +147,7 @@ def test_exposures_above_it_are_rejected_by_the_exact_test_of_the_mean(n):
 def test_what_chance_alone_rejects_is_claimed_and_lies_above_the_null():
     null = null_mean([128] * 12)
     bar = null.quantile(1 - 0.01)
-    assert exposure_at_most(bar, 12, 128, level=0.01) > bar
+    assert exposure_at_most(bar, 12, 128, significance=0.01) > bar
 
 
 def test_of_the_same_audit_it_is_close_to_the_inversion_of_the_permutation_test():
