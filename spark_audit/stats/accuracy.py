@@ -17,6 +17,11 @@ def last(matrix: np.ndarray) -> np.ndarray:
     """Return the mean accuracy over tasks after the last stage.
 
     ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+
+    Examples
+    --------
+    >>> last(np.array([[0.9, 0.0], [0.5, 0.7]])).item()
+    0.6
     """
     return np.asarray(matrix[..., -1, :].mean(axis=-1))
 
@@ -25,9 +30,17 @@ def avg(matrix: np.ndarray) -> np.ndarray:
     """Return the mean over stages of the mean accuracy on the tasks learned until then.
 
     ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+
+    Examples
+    --------
+    >>> avg(np.array([[0.9, 0.0], [0.5, 0.7]])).item()
+    0.75
     """
-    stages = range(matrix.shape[-2])
-    means = [matrix[..., t, : t + 1].mean(axis=-1) for t in stages]
+    means = []
+    for stage in range(matrix.shape[-2]):
+        learned = matrix[..., stage, : stage + 1]  # (..., stage + 1)
+        means.append(learned.mean(axis=-1))
+
     return np.asarray(np.mean(means, axis=0))
 
 
@@ -35,17 +48,31 @@ def learning_accuracy(matrix: np.ndarray) -> np.ndarray:
     """Return the mean accuracy on each task right after it was learned: the diagonal.
 
     ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+
+    Examples
+    --------
+    >>> learning_accuracy(np.array([[0.9, 0.0], [0.5, 0.7]])).item()
+    0.8
     """
-    return np.asarray(np.diagonal(matrix, axis1=-2, axis2=-1).mean(axis=-1))
+    right_after = np.diagonal(matrix, axis1=-2, axis2=-1)  # (..., N)
+    return np.asarray(right_after.mean(axis=-1))
 
 
 def bwt(matrix: np.ndarray) -> np.ndarray:
     """Return backward transfer: the mean change on earlier tasks since learned.
 
-    ``matrix`` has the shape ``(..., T, N)``: accuracy after stage t on task n.
+    Below 0 where earlier tasks were forgotten. ``matrix`` has the shape ``(..., T,
+    N)``: accuracy after stage t on task n.
+
+    Examples
+    --------
+    >>> bwt(np.array([[0.9, 0.0], [0.5, 0.7]])).item()
+    -0.4
     """
-    learned = np.diagonal(matrix, axis1=-2, axis2=-1)[..., :-1]
-    return np.asarray((matrix[..., -1, :-1] - learned).mean(axis=-1))
+    # Without the last task, which nothing came after.
+    right_after = np.diagonal(matrix, axis1=-2, axis2=-1)[..., :-1]  # (..., N - 1)
+    at_the_end = matrix[..., -1, :-1]
+    return np.asarray((at_the_end - right_after).mean(axis=-1))
 
 
 def forgetting(matrix: np.ndarray) -> np.ndarray:
@@ -55,10 +82,18 @@ def forgetting(matrix: np.ndarray) -> np.ndarray:
 
     Chaudhry et al. (2018). Accuracies that are not known (NaN) are no candidates. The
     best of several noisy values is biased upwards, so that 0 is not its chance value.
+
+    Examples
+    --------
+    >>> forgetting(np.array([[0.9, 0.0], [0.5, 0.7]])).item()
+    0.4
     """
-    before = matrix[..., :-1, :-1]
-    best = np.where(np.isnan(before), -np.inf, before).max(axis=-2)
-    return np.asarray((best - matrix[..., -1, :-1]).mean(axis=-1))
+    before_the_end = matrix[..., :-1, :-1]
+    candidates = np.where(np.isnan(before_the_end), -np.inf, before_the_end)
+    best = candidates.max(axis=-2)  # (..., N - 1)
+
+    at_the_end = matrix[..., -1, :-1]
+    return np.asarray((best - at_the_end).mean(axis=-1))
 
 
 ACCURACY_METRICS: Mapping[str, Metric] = {
@@ -74,7 +109,13 @@ LEVEL_METRICS = ("last", "avg", "learning_accuracy")
 
 
 def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
-    """Why a figure has no value on a matrix of this shape; ``None`` if it has one."""
+    """Return why a figure has no value on a matrix of this shape; ``None`` if it has.
+
+    Examples
+    --------
+    >>> reason_against("bwt", stages=1, tasks=1)
+    'a single task has no earlier one'
+    """
     if metric == "last":
         return None
     if stages == 1 and tasks > 1:
@@ -87,8 +128,19 @@ def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
 
 
 def task_weights(metric: str, tasks: int) -> np.ndarray:
-    """How much each task's answers weigh in one of :data:`LEVEL_METRICS`: sums to 1."""
+    """Return how much each task's answers weigh in one of :data:`LEVEL_METRICS`.
+
+    Shape ``(tasks,)``; they sum to 1.
+
+    Examples
+    --------
+    >>> task_weights("avg", 2).tolist(), task_weights("last", 2).tolist()
+    ([0.75, 0.25], [0.5, 0.5])
+    """
     if metric == "avg":
-        shares = 1 / (tasks * np.arange(1, tasks + 1))
-        return np.asarray(np.cumsum(shares[::-1])[::-1])
+        # Stage t weighs 1 / T and shares that among its t tasks; a task is in all
+        # stages from its own on.
+        shares_of_stages = 1 / (tasks * np.arange(1, tasks + 1))
+        return np.asarray(np.cumsum(shares_of_stages[::-1])[::-1])
+
     return np.full(tasks, 1 / tasks)

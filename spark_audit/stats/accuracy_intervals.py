@@ -8,9 +8,7 @@ tasks is one cluster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
@@ -28,6 +26,8 @@ from spark_audit.stats.intervals import Estimand
 @dataclass(frozen=True)
 class Answers:
     """Right answers of one series by cluster.
+
+    ``C`` clusters, ``T`` stages, ``N`` tasks.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Answers:
         n_tasks: int,
         n_clusters: int,
     ) -> Answers:
-        """From one row a question.
+        """Return the answers by cluster, from one row a question.
 
         Parameters
         ----------
@@ -59,125 +59,217 @@ class Answers:
         tasks, clusters
             Shape ``(n,)``: codes.
         """
-        right = np.zeros((n_clusters, n_tasks, correct.shape[1]))
+        n_stages = correct.shape[1]
+        right = np.zeros((n_clusters, n_tasks, n_stages))
         np.add.at(right, (clusters, tasks), correct)
+
         trials = np.zeros((n_clusters, n_tasks))
         np.add.at(trials, (clusters, tasks), 1.0)
-        return cls(right.transpose(0, 2, 1), trials)
+        return cls(correct=right.transpose(0, 2, 1), trials=trials)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Stages and tasks."""
-        return self.correct.shape[1], self.correct.shape[2]
+        _, n_stages, n_tasks = self.correct.shape
+        return n_stages, n_tasks
 
     @property
     def sums(self) -> np.ndarray:
-        """Shape ``(C, T * N + N)``: what is summed over clusters."""
-        return np.concatenate(
-            [self.correct.reshape(len(self.trials), -1), self.trials], axis=1
-        )
+        """Shape ``(C, T * N + N)``: right answers, then questions."""
+        right = self.correct.reshape(len(self.trials), -1)  # (C, T * N)
+        return np.concatenate([right, self.trials], axis=1)
 
     def figure(self, metric: str) -> Estimand:
-        """One of :data:`ACCURACY_METRICS` as a function of :attr:`sums`."""
+        """Return one of :data:`ACCURACY_METRICS` as a function of :attr:`sums`."""
+
+        def figure_of(totals: np.ndarray) -> np.ndarray:
+            return ACCURACY_METRICS[metric](matrix_of(totals, self.shape))
+
         return Estimand(
-            self.sums,
-            lambda totals: ACCURACY_METRICS[metric](matrix_of(totals, self.shape)),
-            round(float(self.trials.sum())),
+            sums=self.sums,
+            statistic=figure_of,
+            n=round(float(self.trials.sum())),
         )
 
     def matrix(self) -> np.ndarray:
-        """Shape ``(T, N)``: accuracies; NaN for a task without a question."""
+        """Return accuracies, shape ``(T, N)``; NaN for a task without a question."""
         return matrix_of(self.sums.sum(axis=0), self.shape)
 
     def strata(self) -> np.ndarray:
-        """Shape ``(C,)``: each cluster's task (of several the one with most rows).
+        """Return each cluster's task, shape ``(C,)``: that with most of its rows.
 
         A task with one cluster of its own joins the largest task, as it says nothing
         of its spread.
         """
-        found = self.trials.argmax(axis=1)
-        counts = np.bincount(found, minlength=self.trials.shape[1])
-        return np.where(counts[found] == 1, counts.argmax(), found)
+        task = self.trials.argmax(axis=1)  # (C,)
+        n_clusters = np.bincount(task, minlength=self.trials.shape[1])  # (N,)
+
+        is_alone = n_clusters[task] == 1
+        return np.where(is_alone, n_clusters.argmax(), task)
 
 
 def accuracy_estimate(
-    answers: Answers, metric: str, *, drawn: np.ndarray | None = None
+    answers: Answers,
+    metric: str,
+    *,
+    drawn: np.ndarray | None = None,
 ) -> Estimate:
-    """One of :data:`ACCURACY_METRICS` with intervals over clusters.
+    """Return one of :data:`ACCURACY_METRICS` with intervals over clusters.
 
     Jackknife-t, stratified by task; an accuracy with few events or without spread gets
     the Korn-Graubard interval at its effective number of questions.
 
     Parameters
     ----------
+    answers
+        Right answers by cluster.
+    metric
+        Name of the figure.
     drawn
         Shape ``(B, T * N + N)``, ``answers.sums`` in resamples that
         :func:`~spark_audit.stats.bootstrap.draw_in_strata` gives: also give the
         percentile interval.
+
+    Examples
+    --------
+    One task, one stage, and six sources of which four answer rightly:
+
+    >>> right = np.array([[1.0], [1.0], [1.0], [1.0], [0.0], [0.0]])
+    >>> task = np.zeros(6, int)
+    >>> answers = Answers.of_rows(right, task, np.arange(6), n_tasks=1, n_clusters=6)
+    >>> estimate = accuracy_estimate(answers, "last")
+    >>> round(estimate.value, 4), estimate.interval, estimate.clusters
+    (0.6667, 'korn-graubard', 6)
     """
-    estimate = _estimate([answers], metric, drawn)
+    reason = _reason_against(metric, answers)
+    if reason is not None:
+        return _missing(answers, reason)
+
+    estimate = _jackknife(answers, answers.figure(metric), drawn)
     if estimate.value is None or metric not in LEVEL_METRICS:
         return estimate
-    weights = task_weights(metric, answers.shape[1]) ** 2
-    # Independent questions that tell as much.
+
+    # Independent questions that tell as much: a weighted mean of tasks has the
+    # variance p (1 - p) sum w^2 / n.
+    _, n_tasks = answers.shape
+    squared_weights = task_weights(metric, n_tasks) ** 2  # (N,)
     if estimate.se is None or not 0 < estimate.value < 1:
-        n = float(1 / np.sum(weights / (answers.trials > 0).sum(axis=0)))
+        n_by_task = (answers.trials > 0).sum(axis=0)  # (N,), clusters
+        n_effective = float(1 / np.sum(squared_weights / n_by_task))
     else:
-        n = float(1 / np.sum(weights / answers.trials.sum(axis=0)))
-        n = intervals.effective_trials(estimate, n)
-    return intervals.rate_limits(estimate, estimate.value * estimate.n, estimate.n, n)
+        n_by_task = answers.trials.sum(axis=0)  # (N,), questions
+        n_effective = float(1 / np.sum(squared_weights / n_by_task))
+        n_effective = intervals.effective_trials(estimate, n_effective)
+
+    return intervals.rate_limits(
+        estimate,
+        events=estimate.value * estimate.n,
+        trials=estimate.n,
+        effective=n_effective,
+    )
 
 
 def accuracy_difference(
-    ours: Answers, theirs: Answers, metric: str, *, drawn: np.ndarray | None = None
+    first: Answers,
+    second: Answers,
+    metric: str,
+    *,
+    drawn: np.ndarray | None = None,
 ) -> Estimate:
-    """A figure of one series minus that of another over the same questions.
+    """Return a figure of one series minus that of another over the same questions.
 
-    Parameters are those of :func:`accuracy_estimate`; rows of ``ours`` and ``theirs``
-    are the same clusters, and ``drawn`` has the sums of both, one after the other.
+    Parameters
+    ----------
+    first, second
+        Answers whose rows are the same clusters; the second figure is subtracted.
+    metric
+        Name of the figure.
+    drawn
+        As for :func:`accuracy_estimate`: the sums of both, one after the other.
     """
-    if not np.array_equal(ours.trials, theirs.trials):
+    if not np.array_equal(first.trials, second.trials):
         raise ValueError("both sides must answer the same questions")
-    return _estimate([ours, theirs], metric, drawn)
+
+    reason = _reason_against(metric, first, second)
+    if reason is not None:
+        return _missing(first, reason)
+
+    difference = first.figure(metric).minus(second.figure(metric))
+    return _jackknife(first, difference, drawn)
 
 
 def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
-    """What each cluster adds to a figure that is linear in right answers.
+    """Return what each cluster adds to a figure that is linear in right answers.
 
     Shape ``(C,)``; the sum is the figure. For paired tests: differences of two series'
     shares can be flipped cluster by cluster.
     """
     if metric == "forgetting":
         raise ValueError("forgetting is not linear in right answers")
-    per_question = answers.correct / answers.trials.sum(axis=0)
+
     # The figure of each cluster's own additions to R: linear, so they add up.
-    return np.asarray(ACCURACY_METRICS[metric](per_question))
+    additions = answers.correct / answers.trials.sum(axis=0)  # (C, T, N)
+    return np.asarray(ACCURACY_METRICS[metric](additions))
 
 
-def _estimate(
-    sides: Sequence[Answers], metric: str, drawn: np.ndarray | None
+def _reason_against(metric: str, *series: Answers) -> str | None:
+    """Return why a figure of series of the same questions has no value, if it has none.
+
+    The first reason counts: the number of stages and tasks, then empty tasks.
+    """
+    for answers in series:
+        n_stages, n_tasks = answers.shape
+        reason = reason_against(metric, stages=n_stages, tasks=n_tasks)
+        if reason is not None:
+            return reason
+
+    n_questions = series[0].trials.sum(axis=0)  # (N,)
+    if not n_questions.all():
+        return "a task has no question"
+    return None
+
+
+def _missing(answers: Answers, reason: str) -> Estimate:
+    """Return an estimate that cannot be given, with the reason."""
+    n_clusters = int(answers.trials.any(axis=1).sum())
+    n_questions = round(float(answers.trials.sum()))
+    return Estimate.missing(reason, n=n_questions, clusters=n_clusters)
+
+
+def _jackknife(
+    answers: Answers,
+    figure: Estimand,
+    drawn: np.ndarray | None,
 ) -> Estimate:
-    trials = sides[0].trials
-    n, clusters = round(float(trials.sum())), int(trials.any(axis=1).sum())
-    shapes = (side.shape for side in sides)
-    reasons = [reason_against(metric, stages=s, tasks=n) for s, n in shapes]
-    if not trials.sum(axis=0).all():
-        reasons.append("a task has no question")
-    if reason := next(filter(None, reasons), None):
-        return Estimate.missing(reason, n=n, clusters=clusters)
-    sums, statistic, *_ = reduce(Estimand.minus, (one.figure(metric) for one in sides))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        replicates = None if drawn is None else statistic(drawn)
-    strata = sides[0].strata()
+    """Return a figure with its interval, stratified by the tasks of the answers."""
+    replicates = None
+    if drawn is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicates = figure.statistic(drawn)  # (B,)
+
     return intervals.estimate_of(
-        sums, statistic, n=n, replicates=replicates, strata=strata
+        figure.sums,
+        figure.statistic,
+        n=round(float(answers.trials.sum())),
+        replicates=replicates,
+        strata=answers.strata(),
     )
 
 
 def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Accuracies ``(..., T, N)`` of totals ``(..., T * N + N)``."""
-    stages, tasks = shape
-    right = totals[..., : stages * tasks].reshape(*totals.shape[:-1], stages, tasks)
-    trials = totals[..., None, stages * tasks :]
+    """Return accuracies ``(..., T, N)`` of totals ``(..., T * N + N)``.
+
+    Parameters
+    ----------
+    totals
+        Right answers after each stage on each task, then questions of each task.
+    shape
+        Stages T and tasks N.
+    """
+    n_stages, n_tasks = shape
+    right = totals[..., : n_stages * n_tasks]
+    right = right.reshape(*totals.shape[:-1], n_stages, n_tasks)
+    trials = totals[..., None, n_stages * n_tasks :]  # (..., 1, N)
+
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(right / trials)

@@ -13,9 +13,12 @@ import numpy as np
 
 from spark_audit.errors import NotEstimableError
 
+CONSTANT = 1e-6
+"""Values that differ by this share of the largest, or less, are one value."""
+
 
 def smd(a: np.ndarray, b: np.ndarray, *, sd: float) -> float:
-    """Standardised mean difference ``(mean(a) - mean(b)) / sd``, signed.
+    """Return the standardised mean difference ``(mean(a) - mean(b)) / sd``, signed.
 
     Parameters
     ----------
@@ -28,11 +31,17 @@ def smd(a: np.ndarray, b: np.ndarray, *, sd: float) -> float:
     ------
     NotEstimableError
         If a side is empty, a value is not finite, or the SD is 0.
+
+    Examples
+    --------
+    >>> smd(np.array([2.0, 4.0]), np.array([1.0, 3.0]), sd=2.0)
+    0.5
     """
-    a, b = _sample(a), _sample(b)
+    mean_of_a = _sample(a).mean()
+    mean_of_b = _sample(b).mean()
     if not sd > 0:
         raise NotEstimableError("the covariate is constant")
-    return float((a.mean() - b.mean()) / sd)
+    return float((mean_of_a - mean_of_b) / sd)
 
 
 def variance_ratio(a: np.ndarray, b: np.ndarray) -> float:
@@ -44,17 +53,28 @@ def variance_ratio(a: np.ndarray, b: np.ndarray) -> float:
     ------
     NotEstimableError
         If a side has fewer than 2 values, a value is not finite, or ``b`` is constant.
+
+    Examples
+    --------
+    >>> variance_ratio(np.array([0.0, 2.0]), np.array([0.0, 1.0]))
+    4.0
     """
-    above, below = _sd(_sample(a)), _sd(_sample(b))
-    if not below > 0:
+    sd_of_a = _sd(_sample(a))
+    sd_of_b = _sd(_sample(b))
+    if not sd_of_b > 0:
         raise NotEstimableError("the covariate is constant")
-    return (above / below) ** 2
+    return (sd_of_a / sd_of_b) ** 2
 
 
 def ecdf_max(a: np.ndarray, b: np.ndarray) -> float:
     """Return the largest distance of the empirical distributions (Kolmogorov-Smirnov).
 
     Shapes ``(n,)`` and ``(m,)``: a value for each observation of a side.
+
+    Examples
+    --------
+    >>> ecdf_max(np.array([1.0, 2.0]), np.array([2.0, 3.0]))
+    0.5
     """
     return float(_ecdf_distance(a, b).max())
 
@@ -65,6 +85,11 @@ def ecdf_mean(a: np.ndarray, b: np.ndarray) -> float:
     Shapes ``(n,)`` and ``(m,)``: a value for each observation of a side.
 
     An observation that occurs twice counts twice.
+
+    Examples
+    --------
+    >>> ecdf_mean(np.array([1.0, 2.0]), np.array([2.0, 3.0]))
+    0.375
     """
     return float(_ecdf_distance(a, b).mean())
 
@@ -76,7 +101,7 @@ def balance_rows(
     *,
     covariates_matched: Mapping[str, np.ndarray] | None = None,
 ) -> list[dict[str, str | float | None]]:
-    """One row a covariate, before and after matching: the data of a Love plot.
+    """Return a row for each covariate, before and after matching: of a Love plot.
 
     Parameters
     ----------
@@ -97,45 +122,87 @@ def balance_rows(
         ``variance_ratio``, ``ecdf_max`` and ``ecdf_mean``, each ``_before`` (PII
         against pool) and ``_after`` (matched PII against controls); ``note``. A figure
         that has no value is None and the note says why.
+
+    Examples
+    --------
+    >>> (row,) = balance_rows(
+    ...     {"nll": np.array([1.0, 3.0])},
+    ...     {"nll": np.array([0.0, 1.0])},
+    ...     {"nll": np.array([1.0, 2.5])},
+    ... )
+    >>> round(row["smd_before"], 3), round(row["smd_after"], 3)
+    (1.061, 0.177)
     """
-    matched = covariates_pii if covariates_matched is None else covariates_matched
-    sides = (covariates_pii, covariates_pool, matched, covariates_control)
+    if covariates_matched is None:
+        covariates_matched = covariates_pii
+
     return [
-        _balance_row(name, *(np.asarray(side[name], np.float64) for side in sides))
+        _balance_row(
+            name,
+            pii=np.asarray(covariates_pii[name], np.float64),
+            pool=np.asarray(covariates_pool[name], np.float64),
+            matched=np.asarray(covariates_matched[name], np.float64),
+            control=np.asarray(covariates_control[name], np.float64),
+        )
         for name in covariates_pii
     ]
 
 
 def _balance_row(
-    name: str, pii: np.ndarray, pool: np.ndarray, matched: np.ndarray, own: np.ndarray
+    name: str,
+    *,
+    pii: np.ndarray,
+    pool: np.ndarray,
+    matched: np.ndarray,
+    control: np.ndarray,
 ) -> dict[str, str | float | None]:
-    why: dict[str, list[str]] = {}
+    """Return the figures of one covariate; samples have one value a span or window."""
     row: dict[str, str | float | None] = {"covariate": name}
+    figures_by_reason: dict[str, list[str]] = {}
 
-    def put(figure: str, compute: Callable[..., float], *samples: np.ndarray) -> None:
+    def put(figure: str, compute: Callable[[], float]) -> None:
         try:
-            row[figure] = compute(*samples)
+            row[figure] = compute()
         except NotEstimableError as error:
             row[figure] = None
-            why.setdefault(error.what, []).append(figure)
+            figures_by_reason.setdefault(error.what, []).append(figure)
 
-    for side, values in (("pii", pii), ("pool", pool), ("control", own)):
-        put(f"mean_{side}", lambda one: float(_sample(one).mean()), values)
-    for when, *both in (("before", pii, pool), ("after", matched, own)):
-        put(f"smd_{when}", lambda a, b: smd(a, b, sd=_sd(_sample(pii))), *both)
-        for compute in (variance_ratio, ecdf_max, ecdf_mean):
-            put(f"{compute.__name__}_{when}", compute, *both)
-    row["note"] = "; ".join(f"{reason}: {', '.join(f)}" for reason, f in why.items())
+    put("mean_pii", lambda: _mean(pii))
+    put("mean_pool", lambda: _mean(pool))
+    put("mean_control", lambda: _mean(control))
+
+    # The ruler is the SD of all PII spans, before and after.
+    put("smd_before", lambda: smd(pii, pool, sd=_sd(_sample(pii))))
+    put("variance_ratio_before", lambda: variance_ratio(pii, pool))
+    put("ecdf_max_before", lambda: ecdf_max(pii, pool))
+    put("ecdf_mean_before", lambda: ecdf_mean(pii, pool))
+
+    put("smd_after", lambda: smd(matched, control, sd=_sd(_sample(pii))))
+    put("variance_ratio_after", lambda: variance_ratio(matched, control))
+    put("ecdf_max_after", lambda: ecdf_max(matched, control))
+    put("ecdf_mean_after", lambda: ecdf_mean(matched, control))
+
+    notes = []
+    for reason, figures in figures_by_reason.items():
+        notes.append(f"{reason}: {', '.join(figures)}")
+    row["note"] = "; ".join(notes)
     return row
 
 
 def effective_clusters(counts: Sequence[int] | np.ndarray) -> float:
-    """Clusters of equal size that would weigh as much: ``(sum n)^2 / sum n^2``.
+    """Return how many clusters of equal size would weigh as much.
+
+    ``(sum n)^2 / sum n^2`` for counts, or weights, of shape ``(C,)``.
 
     Raises
     ------
     NotEstimableError
         If no cluster holds anything.
+
+    Examples
+    --------
+    >>> effective_clusters([3, 3, 3]), effective_clusters([8, 1, 1])
+    (3.0, 1.5151515151515151)
     """
     n = np.asarray(counts, dtype=np.float64)
     if not n.size or not n.any():
@@ -144,28 +211,36 @@ def effective_clusters(counts: Sequence[int] | np.ndarray) -> float:
 
 
 def _sample(values: np.ndarray) -> np.ndarray:
-    """Shape ``(n,)``, float64, at least one value, all finite."""
-    out = np.asarray(values, dtype=np.float64)
-    if not out.size:
+    """Return values as float64, shape ``(n,)``: at least one, all finite."""
+    sample = np.asarray(values, dtype=np.float64)
+    if not sample.size:
         raise NotEstimableError("no values")
-    if not np.isfinite(out).all():
+    if not np.isfinite(sample).all():
         raise NotEstimableError("values that are not finite")
-    return out
+    return sample
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(_sample(values).mean())
 
 
 def _sd(values: np.ndarray) -> float:
-    """Standard deviation with n - 1; exactly 0 for a constant, to a millionth."""
+    """Return the standard deviation with n - 1; exactly 0 for a constant."""
     if len(values) < 2:
         raise NotEstimableError("fewer than 2 values")
+
     # Round-off would give a constant a tiny SD and a huge SMD.
-    same = np.ptp(values) <= 1e-6 * np.abs(values).max()
-    return 0.0 if same else float(values.std(ddof=1))
+    if np.ptp(values) <= CONSTANT * np.abs(values).max():
+        return 0.0
+    return float(values.std(ddof=1))
 
 
 def _ecdf_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Distance of the two distributions at each observation of both."""
-    a, b = np.sort(_sample(a)), np.sort(_sample(b))
-    at = np.concatenate([a, b])
-    below_a = np.searchsorted(a, at, side="right") / len(a)
-    below_b = np.searchsorted(b, at, side="right") / len(b)
-    return np.abs(below_a - below_b)
+    """Return the distance of the distributions at each observation, ``(n + m,)``."""
+    sorted_a = np.sort(_sample(a))
+    sorted_b = np.sort(_sample(b))
+    observations = np.concatenate([sorted_a, sorted_b])
+
+    share_of_a = np.searchsorted(sorted_a, observations, side="right") / len(sorted_a)
+    share_of_b = np.searchsorted(sorted_b, observations, side="right") / len(sorted_b)
+    return np.abs(share_of_a - share_of_b)

@@ -13,11 +13,18 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+MOST_P = 0.05
+"""Nobody is named above it: where most are named, the procedure alone would reach p up
+to the share, and name a stranger as often."""
+
 
 def standardised(
-    scores: ArrayLike, held_out: ArrayLike, task: ArrayLike, cluster: ArrayLike
+    scores: ArrayLike,
+    held_out: ArrayLike,
+    task: ArrayLike,
+    cluster: ArrayLike,
 ) -> np.ndarray:
-    """Scores on one scale for all tasks: by each task's held-out rows.
+    """Return scores on one scale for all tasks: by each task's held-out rows.
 
     Parameters
     ----------
@@ -33,84 +40,133 @@ def standardised(
     Shape ``(n,)``: distance to the median of the task's held-out rows in units of their
     median absolute deviation, a row's own cluster left out so that held-out rows are
     measured as trained ones are; NaN where fewer than two rows are left, or all alike.
+
+    Examples
+    --------
+    Held-out rows of 1, 2 and 4 have the median 2 and the median deviation 1:
+
+    >>> held_out = [True, True, True, False]
+    >>> scaled = standardised([1.0, 2.0, 4.0, 5.0], held_out, [0] * 4, range(4))
+    >>> scaled[-1].item()
+    3.0
     """
-    x, held = np.asarray(scores, np.float64), np.asarray(held_out, bool)
-    tasks, clusters = np.asarray(task), np.asarray(cluster)
-    found = np.full(len(x), np.nan)
-    known = held & np.isfinite(x)
+    values = np.asarray(scores, np.float64)
+    tasks = np.asarray(task)
+    clusters = np.asarray(cluster)
+    is_scored_held_out = np.asarray(held_out, bool) & np.isfinite(values)
+    scaled = np.full(len(values), np.nan)
+
     for name in np.unique(tasks):
-        own = tasks == name
-        for each in np.unique(clusters[own]):
-            others = x[known & own & (clusters != each)]
-            if len(others) < 2:
+        is_in_task = tasks == name
+
+        for label in np.unique(clusters[is_in_task]):
+            is_in_cluster = clusters == label
+            is_comparison = is_scored_held_out & is_in_task & ~is_in_cluster
+            comparison = values[is_comparison]
+            if len(comparison) < 2:
                 continue
-            middle = np.median(others)
-            if spread := np.median(np.abs(others - middle)):
-                rows = own & (clusters == each)
-                found[rows] = (x[rows] - middle) / spread
-    return found
+
+            median = np.median(comparison)
+            deviation = np.median(np.abs(comparison - median))
+            if deviation:
+                rows = is_in_task & is_in_cluster
+                scaled[rows] = (values[rows] - median) / deviation
+
+    return scaled
 
 
 def conformal_p(
     scores: ArrayLike, held_out: ArrayLike, cluster: ArrayLike
 ) -> np.ndarray:
-    """How often a held-out row looks at least as familiar as each row.
+    """Return how often a held-out row looks at least as familiar as each row.
 
     Parameters
     ----------
     scores
         Shape ``(n,)``, the larger the more familiar.
     held_out, cluster
-        As in :func:`standardised`.
+        Shape ``(n,)``, as in :func:`standardised`.
 
     Returns
     -------
     Shape ``(n,)``: p of trained rows, at least ``1 / (C + 1)`` of ``C`` held-out
     clusters; NaN for held-out rows, and for those without a score.
+
+    Examples
+    --------
+    Of three held-out clusters, none, or one, is as familiar as the trained rows:
+
+    >>> held_out = [True, True, True, False, False]
+    >>> conformal_p([1.0, 2.0, 3.0, 4.0, 2.5], held_out, [0, 1, 2, 3, 4]).tolist()
+    [nan, nan, nan, 0.25, 0.5]
     """
-    x, held = np.asarray(scores, np.float64), np.asarray(held_out, bool)
-    known = held & np.isfinite(x)
-    _, code, count = np.unique(
-        np.asarray(cluster)[known], return_inverse=True, return_counts=True
+    values = np.asarray(scores, np.float64)
+    is_held_out = np.asarray(held_out, bool)
+    is_scored = np.isfinite(values)
+    is_calibration = is_held_out & is_scored
+
+    # Each held-out cluster weighs 1, however many rows it has.
+    _, code, n_rows = np.unique(
+        np.asarray(cluster)[is_calibration],
+        return_inverse=True,
+        return_counts=True,
     )
-    order = np.argsort(x[known])
-    weight = np.concatenate([[0.0], np.cumsum(1 / count[code[order]])])
-    below = weight[np.searchsorted(x[known][order], x, side="left")]
-    p = (1 + weight[-1] - below) / (1 + len(count))
-    return np.where(held | ~np.isfinite(x), np.nan, np.minimum(p, 1.0))
+    n_clusters = len(n_rows)
+    weight_of_row = 1 / n_rows[code]
+
+    # Weight of the held-out rows that look less familiar than each row.
+    calibration = values[is_calibration]
+    order = np.argsort(calibration)
+    cumulated = np.concatenate([[0.0], np.cumsum(weight_of_row[order])])
+    n_below = np.searchsorted(calibration[order], values, side="left")
+    weight_below = cumulated[n_below]  # (n,)
+
+    # The row itself counts as one more cluster that is as familiar.
+    p = (1 + cumulated[-1] - weight_below) / (1 + n_clusters)
+    return np.where(is_held_out | ~is_scored, np.nan, np.minimum(p, 1.0))
 
 
 def simes(p: ArrayLike) -> float:
     """Return one p of several of one cluster, valid where they go together.
 
     Shape ``(n,)``. Source: Simes (1986).
+
+    Examples
+    --------
+    >>> simes([0.01, 0.5, 0.03])
+    0.03
     """
     ordered = np.sort(np.asarray(p, np.float64))
-    return float((ordered * len(ordered) / np.arange(1, len(ordered) + 1)).min())
-
-
-MOST_P = 0.05
-"""Nobody is named above it: where most are named, the procedure alone would reach p up
-to the share, and name a stranger as often."""
+    ranks = np.arange(1, len(ordered) + 1)
+    return float((ordered * len(ordered) / ranks).min())
 
 
 def discoveries(p: ArrayLike, *, share: float) -> np.ndarray:
-    """Those that are named: Benjamini and Hochberg (1995) at a share of false ones.
+    """Return who is named at a share of false ones (Benjamini and Hochberg 1995).
 
-    And none whose own p is above :data:`MOST_P`.
+    None whose own p is above :data:`MOST_P`.
 
     Parameters
     ----------
     p
         Shape ``(n,)``; NaN is never named.
+    share
+        Expected share of false ones among those that are named, at most.
 
     Returns
     -------
     Shape ``(n,)``, bool.
+
+    Examples
+    --------
+    >>> discoveries([0.001, 0.02, 0.3, float("nan")], share=0.1).tolist()
+    [True, True, False, False]
     """
     values = np.asarray(p, np.float64)
-    known = np.isfinite(values)
-    found = np.zeros(len(values), bool)
-    if known.any():
-        found[known] = scipy.stats.false_discovery_control(values[known]) <= share
-    return found & (values <= MOST_P)
+    is_tested = np.isfinite(values)
+    is_named = np.zeros(len(values), bool)
+
+    if is_tested.any():
+        adjusted = scipy.stats.false_discovery_control(values[is_tested])
+        is_named[is_tested] = adjusted <= share
+    return is_named & (values <= MOST_P)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import unicodedata
 from array import array
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -22,35 +23,53 @@ _SIMILARITY_ROUND_OFF = 1e-9
 
 
 class _Fold(dict[int, str | int | None]):
-    """Punctuation, symbols and controls to blanks; invisible characters to nothing."""
+    """Map punctuation, symbols and controls to blanks, invisible characters to nothing.
+
+    Filled as characters are met, for :meth:`str.translate`.
+    """
 
     def __missing__(self, code: int) -> str | int | None:
-        kind = unicodedata.category(chr(code))
-        new = None if kind == "Cf" else " " if kind[0] in "PSCZ" else code
-        self[code] = new
-        return new
+        category = unicodedata.category(chr(code))
+
+        folded: str | int | None = code
+        if category == "Cf":
+            folded = None
+        elif category[0] in "PSCZ":
+            folded = " "
+
+        self[code] = folded
+        return folded
 
 
 _FOLD = _Fold()
 
 
 def normalise_text(text: str) -> str:
-    """Fold what does not make a text another text.
+    """Return a text without what does not make it another text.
 
     Compatibility forms and case are folded (NFKC), punctuation, symbols and white space
     become single blanks. A text of nothing else keeps its characters, so that two such
     texts are equal only if they are.
+
+    Examples
+    --------
+    >>> normalise_text("  Hello, WORLD! "), normalise_text("...")
+    ('hello world', '...')
     """
+    # Folding of case can leave what the first normalisation would have changed.
     folded = unicodedata.normalize("NFKC", text).casefold()
     folded = unicodedata.normalize("NFKC", folded)
-    words = folded.translate(_FOLD).split() or folded.split()
+
+    words = folded.translate(_FOLD).split()
+    if not words:
+        words = folded.split()
     return " ".join(words)
 
 
 def duplicate_groups(
     texts: Sequence[str], *, threshold: float = 0.8, n: int = 5
 ) -> np.ndarray:
-    """Group texts that chains of near-duplicates connect.
+    """Return groups of texts that chains of near-duplicates connect.
 
     Two texts are near-duplicates where the Jaccard similarity of their sets of word
     n-grams is at least ``threshold``, or where they are equal once normalised.
@@ -68,30 +87,51 @@ def duplicate_groups(
     -------
     numpy.ndarray
         Shape ``(len(texts),)``, int64: the smallest index of each text's group.
+
+    Examples
+    --------
+    The first two share 3 of 5 pairs of words, the last is like neither:
+
+    >>> texts = ["a b c d e", "a b c d f", "x y z", "A, B, C, D, E!"]
+    >>> duplicate_groups(texts, threshold=0.6, n=2).tolist()
+    [0, 0, 2, 0]
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"a Jaccard threshold lies in (0, 1], not at {threshold}")
     if n < 1:
         raise ValueError(f"an n-gram has at least 1 word, not {n}")
-    groups: dict[str, list[int]] = {}
+
+    # Equal texts are of one group, and looked at once.
+    rows_by_text: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
-        groups.setdefault(normalise_text(text), []).append(i)
-    edges = [(group[0], i) for group in groups.values() for i in group]
+        rows_by_text.setdefault(normalise_text(text), []).append(i)
+
+    edges: list[tuple[int, int]] = []
+    for rows in rows_by_text.values():
+        edges += [(rows[0], row) for row in rows]
+
     # A shorter text is its own only n-gram: it is like equal texts and no other.
-    lengths = np.array([len(text.split()) for text in groups], np.int32)
-    words = (text.split() for text in groups)
-    long = (row for row in words if len(row) >= n)
-    first = np.array([group[0] for group in groups.values()], np.int64)[lengths >= n]
-    sets = _ngram_sets(long, lengths[lengths >= n], n)
-    for x, y in _join(sets, threshold):
-        edges += zip(first[x].tolist(), first[y].tolist(), strict=True)
+    lengths = np.array([len(text.split()) for text in rows_by_text], np.int32)
+    is_long = lengths >= n
+    first_rows = np.array([rows[0] for rows in rows_by_text.values()], np.int64)
+    first_rows = first_rows[is_long]
+
+    split_texts = (text.split() for text in rows_by_text)
+    long_texts = (words for words in split_texts if len(words) >= n)
+    sets = _ngram_sets(long_texts, lengths[is_long], n)
+
+    for pairs in _similar_pairs(sets, threshold):
+        first = first_rows[pairs.smaller].tolist()
+        second = first_rows[pairs.larger].tolist()
+        edges += zip(first, second, strict=True)
+
     return connected_components(len(texts), edges)
 
 
 def connected_components(
     n: int, edges: Sequence[tuple[int, int]] | np.ndarray
 ) -> np.ndarray:
-    """Label the nodes of an undirected graph by their component's smallest node.
+    """Return the smallest node of each node's component in an undirected graph.
 
     Parameters
     ----------
@@ -104,12 +144,20 @@ def connected_components(
     -------
     numpy.ndarray
         Shape ``(n,)``, int64.
+
+    Examples
+    --------
+    >>> connected_components(5, [(3, 1), (4, 3)]).tolist()
+    [0, 1, 2, 1, 1]
     """
-    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)  # (edges, 2)
     if n == 0:
         return np.zeros(0, np.int64)
+
     graph = scipy.sparse.coo_array((np.ones(len(ends)), tuple(ends.T)), (n, n))
     _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
+
+    # The first node that a component is met at is its smallest.
     _, smallest = np.unique(component, return_index=True)
     return smallest.astype(np.int64)[component]
 
@@ -120,7 +168,7 @@ def cluster_labels(
     duplicate_groups: Sequence[int] | np.ndarray,
     strings: Sequence[Collection[Hashable]] | None = None,
 ) -> list[str]:
-    """Clusters of rows: connected over source, canary, duplicate group and strings.
+    """Return clusters of rows that share source, canary, duplicate group or strings.
 
     A canary or a person that stands in six rows, or a text that stands in two sources,
     joins them: they are not independent.
@@ -137,103 +185,211 @@ def cluster_labels(
     list of str
         The cluster's name for each row: its smallest source id, whatever the order of
         the rows.
+
+    Examples
+    --------
+    The first two rows share a canary, the last two a string:
+
+    >>> cluster_labels(
+    ...     ["s3", "s1", "s2", "s4"],
+    ...     ["c", "c", None, None],
+    ...     [0, 1, 2, 3],
+    ...     [[], [], ["Ann"], ["Ann"]],
+    ... )
+    ['s1', 's1', 's2', 's2']
     """
+    n_rows = len(source_ids)
+    no_strings: list[Collection[Hashable]] = [()] * n_rows
+
+    # Of each column, the keys that connect its rows.
+    columns: list[Iterable[Collection[Hashable]]] = [
+        ([source] for source in source_ids),
+        ([int(group)] for group in duplicate_groups),
+        ([] if canary is None else [canary] for canary in canary_ids),
+        no_strings if strings is None else strings,
+    ]
+
+    # An edge from each row to the first one that has the same key. In an array, as
+    # there can be many millions.
     edges = array("q")
-    for column in (
-        ((source,) for source in source_ids),
-        ((int(group),) for group in duplicate_groups),
-        ((canary,) if canary is not None else () for canary in canary_ids),
-        () if strings is None else strings,
-    ):
-        first: dict[Hashable, int] = {}
-        for row, keys in enumerate(column):
+    for keys_of_rows in columns:
+        first_row: dict[Hashable, int] = {}
+        for row, keys in enumerate(keys_of_rows):
             for key in keys:
-                if (other := first.setdefault(key, row)) != row:
-                    edges.extend((other, row))
+                first = first_row.setdefault(key, row)
+                if first != row:
+                    edges.extend((first, row))
+
     pairs = np.array(edges, np.int64).reshape(-1, 2)
-    labels = connected_components(len(source_ids), pairs)
-    # The last that is put there stays.
-    names = dict(sorted(zip(labels.tolist(), source_ids, strict=True), reverse=True))
-    return [names[label] for label in labels.tolist()]
+    components = connected_components(n_rows, pairs).tolist()
+
+    smallest_source: dict[int, str] = {}
+    for component, source in zip(components, source_ids, strict=True):
+        smallest_source[component] = min(source, smallest_source.get(component, source))
+    return [smallest_source[component] for component in components]
 
 
 def _ngram_sets(
     texts: Iterable[Sequence[str]], lengths: np.ndarray, n: int
 ) -> scipy.sparse.csr_array:
-    """The set of n-grams of each text as a row of 0 and 1; columns are n-grams.
+    """Return the set of n-grams of each text as a row of 0 and 1.
 
-    Texts are gone through once: as words, each takes ten times its letters.
+    Columns are n-grams. Texts are gone through once: as words, each takes ten times its
+    letters. ``lengths`` has their numbers of words, shape ``(texts,)``.
 
     An n-gram's number is found from that of its first n - 1 words and its last word, so
     different n-grams never share one.
     """
-    number: dict[str, int] = {}
-    words = (number.setdefault(word, len(number)) for text in texts for word in text)
-    gram = word = np.fromiter(words, np.int32)
+    # All texts, one behind the other, as numbers of words.
+    number_of_word: dict[str, int] = {}
+    numbers = (
+        number_of_word.setdefault(word, len(number_of_word))
+        for text in texts
+        for word in text
+    )
+    words = np.fromiter(numbers, np.int32)
+    n_texts = len(lengths)
+
+    # The number of the m words from each place on, for m = 1, 2, ..., n. Those that
+    # cross into the next text are dropped below.
+    grams = words
     for m in range(1, n):
-        # Those that cross into the next text are dropped below.
-        keys = gram[:-1] * np.int64(len(number)) + word[m:]
-        gram = np.unique(keys, return_inverse=True)[1].astype(np.int32)
-    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(word))
+        keys = grams[:-1] * np.int64(len(number_of_word)) + words[m:]
+        _, codes = np.unique(keys, return_inverse=True)
+        grams = codes.astype(np.int32)
+
+    # Words of a text from each place on: enough for an n-gram or not.
+    ends = np.repeat(np.cumsum(lengths), lengths)
+    n_left = ends - np.arange(len(words))
+    is_start = n_left >= n
+
     # An n-gram belongs to the text that its first word stands in.
-    row = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[left >= n]
-    gram = gram[left[: len(gram)] >= n]
-    size = len(lengths), int(gram.max(initial=-1)) + 1
-    sets = scipy.sparse.csr_array((np.ones(len(gram), np.int32), (row, gram)), size)
+    text_of_word = np.repeat(np.arange(n_texts, dtype=np.int32), lengths)
+    rows = text_of_word[is_start]
+    columns = grams[is_start[: len(grams)]]
+
+    n_grams = int(columns.max(initial=-1)) + 1
+    sets = scipy.sparse.csr_array(
+        (np.ones(len(columns), np.int32), (rows, columns)),
+        (n_texts, n_grams),
+    )
     sets.data[:] = 1  # however often it stands there
     return sets
 
 
-def _join(
+class SimilarPairs(NamedTuple):
+    """Rows of sets that are similar, the smaller set of each pair and the larger.
+
+    Both of shape ``(pairs,)``.
+    """
+
+    smaller: np.ndarray
+    larger: np.ndarray
+
+
+def _similar_pairs(
     sets: scipy.sparse.csr_array, threshold: float
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of rows with Jaccard similarity of at least the threshold.
+) -> Iterator[SimilarPairs]:
+    """Yield pairs of rows with Jaccard similarity of at least the threshold.
 
     Order the columns from rare to common. Two similar sets, ``x`` the smaller, share a
     column among the first ``|x| - ceil(2t / (1 + t) |x|) + 1`` of ``x`` and the first
     ``|y| - ceil(t |y|) + 1`` of ``y``: prefix filtering, as in Xiao et al. (2011),
     "Efficient similarity joins for near duplicate detection".
     """
-    total = sets.shape[0]
-    size = np.diff(sets.indptr).astype(np.int64)
+    n_sets = sets.shape[0]
+
+    # Rows from the smallest set to the largest.
+    size = np.diff(sets.indptr).astype(np.int64)  # (sets,)
     by_size = np.argsort(size, kind="stable")
-    sets, size = sets[by_size], size[by_size]
+    sets = sets[by_size]
+    size = size[by_size]
+
+    # Columns from the rarest n-gram to the most common.
     frequency = np.bincount(sets.indices, minlength=sets.shape[1])
-    rare = np.argsort(frequency, kind="stable")
-    sets.indices = np.argsort(rare).astype(sets.indices.dtype)[sets.indices]
+    by_rarity = np.argsort(frequency, kind="stable")
+    new_column = np.argsort(by_rarity).astype(sets.indices.dtype)
+    sets.indices = new_column[sets.indices]
     sets.sort_indices()
-    probe = _prefixes(sets, threshold, frequency[rare])
-    index = _prefixes(sets, 2 * threshold / (1 + threshold), frequency[rare])
-    postings = np.bincount(index.indices, minlength=sets.shape[1])
-    work = np.concatenate([[0], np.cumsum(probe @ postings)])
+    frequency = frequency[by_rarity]
+
+    # Each row y looks for rows x that share a column of their prefixes.
+    prefixes_of_larger = _prefixes(sets, threshold, frequency)
+    prefixes_of_smaller = _prefixes(
+        sets,
+        2 * threshold / (1 + threshold),
+        frequency,
+    )
+    n_rows_of_column = np.bincount(
+        prefixes_of_smaller.indices,
+        minlength=sets.shape[1],
+    )
+    n_matches = prefixes_of_larger @ n_rows_of_column  # (sets,)
+    n_matches_before = np.concatenate([[0], np.cumsum(n_matches)])
+
     low = 0
-    while low < total:
+    while low < n_sets:
         # As many rows as fit into a block, at least one.
-        high = (
-            int(np.searchsorted(work, work[low] + _MAX_SIMILARITIES, side="right")) - 1
-        )
+        most = n_matches_before[low] + _MAX_SIMILARITIES
+        high = int(np.searchsorted(n_matches_before, most, side="right")) - 1
         high = max(high, low + 1)
-        shared = (probe[low:high] @ index.T).tocoo()
-        y, x = shared.coords[0].astype(np.int64) + low, shared.coords[1]
-        near = (x < y) & (size[x] >= threshold * size[y] - _SIMILARITY_ROUND_OFF)
-        x, y = x[near], y[near]
-        both = np.zeros(len(x), np.int64)
-        step = max(1, _MAX_SIMILARITIES // max(int(size[-1]), 1))
-        for at in range(0, len(x), step):
-            part = slice(at, at + step)
-            both[part] = sets[x[part]].multiply(sets[y[part]]).sum(axis=1)
-        hit = both / (size[x] + size[y] - both) >= threshold
-        yield by_size[x[hit]], by_size[y[hit]]
+
+        matches = (prefixes_of_larger[low:high] @ prefixes_of_smaller.T).tocoo()
+        larger, smaller = matches.coords
+        larger = larger.astype(np.int64) + low
+
+        # A set of less than t |y| cannot have a similarity of t with y.
+        is_ordered = smaller < larger
+        least_size = threshold * size[larger] - _SIMILARITY_ROUND_OFF
+        is_candidate = is_ordered & (size[smaller] >= least_size)
+        smaller = smaller[is_candidate]
+        larger = larger[is_candidate]
+
+        n_shared = _shared_columns(sets, smaller, larger, largest_size=int(size[-1]))
+        n_either = size[smaller] + size[larger] - n_shared
+        is_similar = n_shared / n_either >= threshold
+        yield SimilarPairs(
+            smaller=by_size[smaller[is_similar]],
+            larger=by_size[larger[is_similar]],
+        )
         low = high
+
+
+def _shared_columns(
+    sets: scipy.sparse.csr_array,
+    first: np.ndarray,
+    second: np.ndarray,
+    *,
+    largest_size: int,
+) -> np.ndarray:
+    """Return how many columns pairs of rows share, shape ``(pairs,)``."""
+    n_shared = np.zeros(len(first), np.int64)
+    step = max(1, _MAX_SIMILARITIES // max(largest_size, 1))
+    for start in range(0, len(first), step):
+        block = slice(start, start + step)
+        product = sets[first[block]].multiply(sets[second[block]])
+        n_shared[block] = product.sum(axis=1)
+    return n_shared
 
 
 def _prefixes(
     sets: scipy.sparse.csr_array, share: float, frequency: np.ndarray
 ) -> scipy.sparse.csr_array:
-    """The first columns of each row, which are the rarest, that another row has too."""
+    """Return the first columns of each row, the rarest, that another row has too.
+
+    As many as a row must share one of with a row that has ``share`` of its columns.
+    """
     size = np.diff(sets.indptr)
-    length = size - np.ceil(share * size - _SIMILARITY_ROUND_OFF) + 1
-    place = np.arange(sets.nnz) - np.repeat(sets.indptr[:-1], size)
-    use = (place < np.repeat(length, size)) & (frequency[sets.indices] > 1)
-    ends = np.concatenate([[0], np.cumsum(use)])[sets.indptr]
-    return scipy.sparse.csr_array((sets.data[use], sets.indices[use], ends), sets.shape)
+    n_shared = np.ceil(share * size - _SIMILARITY_ROUND_OFF)
+    length = size - n_shared + 1  # (sets,)
+
+    # 0, 1, .. within each row.
+    rank = np.arange(sets.nnz) - np.repeat(sets.indptr[:-1], size)
+    is_in_prefix = rank < np.repeat(length, size)
+    is_used = is_in_prefix & (frequency[sets.indices] > 1)
+
+    ends = np.concatenate([[0], np.cumsum(is_used)])[sets.indptr]
+    return scipy.sparse.csr_array(
+        (sets.data[is_used], sets.indices[is_used], ends),
+        sets.shape,
+    )

@@ -30,7 +30,9 @@ class Estimate:
     ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
     gives the reason. ``n`` counts what was averaged, ``clusters`` what was resampled.
     ``se`` is the standard error that ``mde`` was computed from, ``df`` the degrees of
-    freedom of the t quantile that the decision interval was computed with.
+    freedom of the t quantile that the decision interval was computed with. ``level``
+    is the confidence of both intervals, ``parity_low`` and ``parity_high`` those of
+    the percentile interval.
     """
 
     value: float | None
@@ -49,27 +51,35 @@ class Estimate:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if (self.value is None) != (self.status == "not_estimable"):
+        is_missing = self.status == "not_estimable"
+        if (self.value is None) != is_missing:
             raise ValueError("a value is missing exactly when it is not estimable")
-        if self.status == "not_estimable" and not self.note:
+        if is_missing and not self.note:
             raise ValueError("not_estimable needs its reason in note")
+
         for name, number in vars(self).items():
             if isinstance(number, float) and not math.isfinite(number):
                 raise ValueError(f"{name} is not finite")
 
     @classmethod
     def missing(cls, reason: str, *, n: int = 0, clusters: int = 0) -> Estimate:
-        """The explicit `not estimable`, with its reason."""
-        return cls(None, status="not_estimable", note=reason, n=n, clusters=clusters)
+        """Return the explicit `not estimable`, with its reason."""
+        return cls(
+            value=None,
+            status="not_estimable",
+            note=reason,
+            n=n,
+            clusters=clusters,
+        )
 
     def decided(self, *, paper: bool) -> Estimate:
-        """The same estimate; ``paper`` takes the percentile interval for decisions."""
+        """Return the estimate; ``paper`` decides by the percentile interval."""
         if not paper or self.parity_low is None or self.parity_high is None:
             return self
         return self.between(self.parity_low, self.parity_high)
 
     def between(self, low: float, high: float | None) -> Estimate:
-        """The same estimate with a percentile interval, which decides too."""
+        """Return the estimate with a percentile interval, which decides too."""
         return replace(
             self,
             low=low,
@@ -80,8 +90,11 @@ class Estimate:
         )
 
     def noting(self, text: str) -> Estimate:
-        """The same estimate with a sentence added to its note."""
-        return replace(self, note=f"{self.note}; {text}" if self.note else text)
+        """Return the estimate with a sentence added to its note."""
+        note = text
+        if self.note:
+            note = f"{self.note}; {text}"
+        return replace(self, note=note)
 
 
 class HasLimits(Protocol):
@@ -101,16 +114,26 @@ def side_of(figure: HasLimits, null: float = 0.0) -> int | None:
 
     Parameters
     ----------
+    figure
+        An estimate, or a figure of a report.
     null
         The value, in the unit of the figure.
 
     Returns
     -------
     1 above it, -1 below it, 0 around it; ``None`` without an interval.
+
+    Examples
+    --------
+    >>> side_of(Estimate(0.4, low=0.1, high=0.7)), side_of(Estimate(0.4))
+    (1, None)
     """
     if figure.low is None or figure.high is None:
         return None
-    return int(figure.low > null) - int(figure.high < null)
+
+    is_above = figure.low > null
+    is_below = figure.high < null
+    return int(is_above) - int(is_below)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,11 +184,9 @@ class Power:
     9,999 draws, or nobody was held out."""
 
     def __post_init__(self) -> None:
-        counts = (self.n, self.size)
-        probabilities = (self.least_p, *self.ps)
-        if min(counts) < 0:
+        if min(self.n, self.size) < 0:
             raise ValueError("n and size are counts: 0 or more")
-        if not all(0 <= p <= 1 for p in probabilities):
+        if not all(0 <= p <= 1 for p in [self.least_p, *self.ps]):
             raise ValueError("ps and least_p are probabilities: 0 to 1")
 
 

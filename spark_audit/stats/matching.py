@@ -19,20 +19,19 @@ from spark_audit.errors import InputError
 from spark_audit.stats.window_assignment import Choices, assign_disjoint
 
 SPAN_NOT_SCORED = "span not fully scored"
-
 NO_WINDOW = "no eligible window of length {}"
-
 OUTSIDE_CALIPER = "none within caliper"
-
 LOST_TO_SPAN = "lost to another span"
 
-# Round-off of a log-softmax can leave an NLL this far (nats) below its true minimum 0.
 _DISTANCE_ROUND_OFF = 1e-3
+"""Round-off of a log-softmax can leave an NLL this far (nats) below its true minimum
+0."""
 
-# Sums over 9 million tokens of this many nats still fit into int64 micro-nats.
 _MAX_DISTANCE = 1e6
+"""Nats of a token, at most: sums over 9 million of them fit into int64 micro-nats."""
 
 _MAX_DISTANCES = 1 << 20
+"""Tokens of windows that are sorted at once: bounds the memory."""
 
 
 class MatchedPair(NamedTuple):
@@ -55,7 +54,7 @@ class MatchedPair(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """What :func:`match_spans` found.
+    """Pairs of spans and controls, and the spans that have none.
 
     ``pairs`` are sorted by span and start; ``unmatched``: why a span has no control.
     """
@@ -65,7 +64,7 @@ class Matching(NamedTuple):
 
 
 def micro_nats(nll: np.ndarray) -> np.ndarray:
-    """NLLs in nats as integers of a millionth nat, half to even.
+    """Return NLLs in nats as integers of a millionth nat, half to even.
 
     Parameters
     ----------
@@ -81,18 +80,29 @@ def micro_nats(nll: np.ndarray) -> np.ndarray:
     ------
     InputError
         If a value is NaN or infinite, clearly negative, or too large for a token.
+
+    Examples
+    --------
+    >>> micro_nats(np.array([0.5, 2.0000004, -1e-7])).tolist()
+    [500000, 2000000, 0]
     """
     values = np.asarray(nll, dtype=np.float64)
-    bad = ~((values >= -_DISTANCE_ROUND_OFF) & (values <= _MAX_DISTANCE))
-    if bad.any():
-        what = f"{bad.sum()} of {values.size} token NLLs are no finite nats above 0"
-        fix = "give negative log probabilities, scored in float32"
-        raise InputError(what, where="reference scores", fix=fix)
+
+    # A NaN fails both comparisons.
+    is_valid = (values >= -_DISTANCE_ROUND_OFF) & (values <= _MAX_DISTANCE)
+    if not is_valid.all():
+        n_invalid = (~is_valid).sum()
+        raise InputError(
+            f"{n_invalid} of {values.size} token NLLs are no finite nats above 0",
+            where="reference scores",
+            fix="give negative log probabilities, scored in float32",
+        )
+
     return np.maximum(np.rint(1e6 * values), 0.0).astype(np.int64)
 
 
 def eligible_windows(eligible: np.ndarray, length: int) -> np.ndarray:
-    """Starts of all windows made of eligible tokens only, in O(T).
+    """Return the starts of all windows made of eligible tokens only, in O(T).
 
     Parameters
     ----------
@@ -105,19 +115,37 @@ def eligible_windows(eligible: np.ndarray, length: int) -> np.ndarray:
     -------
     numpy.ndarray
         Shape ``(n,)``, int64, rising.
+
+    Examples
+    --------
+    >>> eligible_windows(np.array([1, 1, 0, 1, 1, 1], bool), 2).tolist()
+    [0, 3, 4]
     """
     if length > len(eligible):
         return np.zeros(0, np.int64)
+
     counts = _prefix_sums(eligible)
-    return np.flatnonzero(counts[length:] - counts[:-length] == length)
+    n_eligible = counts[length:] - counts[:-length]  # of each window
+    return np.flatnonzero(n_eligible == length)
 
 
 def dilate(mask: np.ndarray, buffer: int) -> np.ndarray:
-    """Tokens at most ``buffer`` away from a token of the mask; shape ``(T,)``, bool."""
+    """Return which tokens are at most ``buffer`` away from a token of the mask.
+
+    Shape ``(T,)``, bool, as the mask.
+
+    Examples
+    --------
+    >>> dilate(np.array([0, 0, 1, 0, 0, 0], bool), 1).astype(int).tolist()
+    [0, 1, 1, 1, 0, 0]
+    """
     counts = _prefix_sums(mask)
-    at = np.arange(len(mask))
-    low, high = np.maximum(at - buffer, 0), np.minimum(at + buffer + 1, len(mask))
-    return counts[high] > counts[low]
+    tokens = np.arange(len(mask))
+
+    # The window of each token, end exclusive.
+    start = np.maximum(tokens - buffer, 0)
+    end = np.minimum(tokens + buffer + 1, len(mask))
+    return counts[end] > counts[start]
 
 
 def match_spans(
@@ -164,58 +192,111 @@ def match_spans(
         ``no eligible window of length L`` (after ``controls``);
         ``none within caliper``; ``lost to another span`` (it had an admissible
         window, and the optimum gave the tokens away).
+
+    Examples
+    --------
+    The span of tokens 0 and 1 has 3 nats; of the windows behind it, tokens 3 and 4
+    have nearly as much:
+
+    >>> unll = micro_nats(np.array([1.0, 2.0, 0.0, 1.4, 1.5, 9.0]))
+    >>> matching = match_spans(unll, np.ones(6, bool), [(0, 2)])
+    >>> matching.pairs
+    [MatchedPair(span=0, start=3, end=5, cost=100000)]
     """
-    scored = unll >= 0
-    free = eligible & scored
+    is_scored = unll >= 0  # (T,)
+    is_free = eligible & is_scored
     for start, end in spans:
-        free[start:end] = False
-    seen = None if shows is None else _prefix_sums(shows)
-    windows: dict[int, np.ndarray] = {}
+        is_free[start:end] = False
+
+    # Windows of each length that may be a control, whatever the span.
+    starts_by_length: dict[int, np.ndarray] = {}
+    for length in {end - start for start, end in spans}:
+        starts = eligible_windows(is_free, length)
+        starts_by_length[length] = _with_visible_token(starts, length, shows)
+
+    # Spans that stand earlier come first: that order breaks ties.
     choices: dict[int, Choices] = {}
     reasons: dict[int, str] = {}
-    for i in sorted(range(len(spans)), key=spans.__getitem__):
+    for i in sorted(range(len(spans)), key=lambda i: spans[i]):
         start, end = spans[i]
         length = end - start
-        if length not in windows:
-            at = eligible_windows(free, length)
-            windows[length] = at if seen is None else at[seen[at + length] > seen[at]]
-        starts = windows[length]
+        starts = starts_by_length[length]
         if controls == "before":
             # None reaches into the span, whose tokens are not free.
             starts = starts[starts < start]
-        if not scored[start:end].all():
+
+        if not is_scored[start:end].all():
             reasons[i] = SPAN_NOT_SCORED
-        elif not len(starts):
+            continue
+        if not len(starts):
             reasons[i] = NO_WINDOW.format(length)
+            continue
+
+        near = _within_caliper(
+            unll,
+            starts,
+            slice(start, end),
+            caliper_u,
+            is_profile=distance == "profile",
+        )
+        if len(near.starts):
+            choices[i] = near
         else:
-            span, profile = slice(start, end), distance == "profile"
-            near = _within_caliper(unll, starts, span, caliper_u, profile=profile)
-            if len(near.starts):
-                choices[i] = near
-            else:
-                reasons[i] = OUTSIDE_CALIPER
+            reasons[i] = OUTSIDE_CALIPER
+
     picks = assign_disjoint(list(choices.values()))
+
     pairs: list[MatchedPair] = []
     for (i, choice), window in zip(choices.items(), picks, strict=True):
         if window is None:
             reasons[i] = LOST_TO_SPAN
-        else:
-            start, cost = window
-            pairs.append(MatchedPair(i, start, start + choice.length, cost))
-    return Matching(sorted(pairs), dict(sorted(reasons.items())))
+            continue
+
+        start, cost = window
+        pair = MatchedPair(
+            span=i,
+            start=start,
+            end=start + choice.length,
+            cost=cost,
+        )
+        pairs.append(pair)
+
+    return Matching(pairs=sorted(pairs), unmatched=dict(sorted(reasons.items())))
+
+
+def _with_visible_token(
+    starts: np.ndarray, length: int, shows: np.ndarray | None
+) -> np.ndarray:
+    """Return the starts of windows that have a token which is not all blank."""
+    if shows is None:
+        return starts
+    n_visible = _prefix_sums(shows)
+    return starts[n_visible[starts + length] > n_visible[starts]]
 
 
 def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:
-    """Starts of disjoint eligible windows, greedily from the left; int64, rising.
+    """Return the starts of disjoint eligible windows, greedily from the left.
 
-    This is the pool that the slope of regression to the mean is fitted on.
+    Shape ``(n,)``, int64, rising, from ``eligible`` of shape ``(T,)``. This is the pool
+    that the slope of regression to the mean is fitted on.
+
+    Examples
+    --------
+    >>> non_overlapping_windows(np.array([1, 1, 1, 1, 1, 0, 1, 1], bool), 2).tolist()
+    [0, 2, 6]
     """
-    edges = np.diff(np.concatenate([[0], eligible, [0]]).astype(np.int8))
-    first, last = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-    fits = (last - first) // length
-    # 0, 1, .. within each run of eligible tokens.
-    rank = np.arange(fits.sum()) - np.repeat(np.cumsum(fits) - fits, fits)
-    starts: np.ndarray = np.repeat(first, fits) + rank * length
+    # Runs of eligible tokens, end exclusive.
+    padded = np.concatenate([[0], eligible, [0]]).astype(np.int8)
+    edges = np.diff(padded)
+    first = np.flatnonzero(edges == 1)
+    end = np.flatnonzero(edges == -1)
+    n_fitting = (end - first) // length  # windows of each run
+
+    # 0, 1, .. within each run.
+    n_before_run = np.cumsum(n_fitting) - n_fitting
+    rank = np.arange(n_fitting.sum()) - np.repeat(n_before_run, n_fitting)
+
+    starts: np.ndarray = np.repeat(first, n_fitting) + rank * length
     return starts
 
 
@@ -225,7 +306,7 @@ def placebo_spans(
     spans: Sequence[tuple[int, int]],
     rng: np.random.Generator,
 ) -> list[tuple[int, int]]:
-    """Draw disjoint non-PII windows to stand in for PII spans.
+    """Return disjoint non-PII windows, drawn to stand in for PII spans.
 
     Windows are drawn one after the other, the longest first, each evenly among the
     eligible windows still free. Match them with :func:`match_spans` on the same
@@ -242,42 +323,72 @@ def placebo_spans(
     -------
     The windows in the order of the spans, of those that have one.
     """
-    free = eligible & (unll >= 0)
+    is_free = eligible & (unll >= 0)  # (T,)
+    lengths = [end - start for start, end in spans]
+
+    # The longest first, the earlier one of two as long.
     drawn: dict[int, tuple[int, int]] = {}
-    for i, (first, last) in sorted(
-        enumerate(spans), key=lambda one: (one[1][0] - one[1][1], one[0])
-    ):
-        starts = eligible_windows(free, last - first)
-        if len(starts):
-            start = int(starts[rng.integers(len(starts))])
-            drawn[i] = start, start + last - first
-            free[slice(*drawn[i])] = False
+    for i in sorted(range(len(spans)), key=lambda i: (-lengths[i], i)):
+        starts = eligible_windows(is_free, lengths[i])
+        if not len(starts):
+            continue
+
+        start = int(starts[rng.integers(len(starts))])
+        end = start + lengths[i]
+        drawn[i] = (start, end)
+        is_free[start:end] = False
+
     return [drawn[i] for i in sorted(drawn)]
 
 
 def _prefix_sums(values: np.ndarray) -> np.ndarray:
-    """Shape ``(T + 1,)``, int64: sums of the first 0, 1, .. T values."""
+    """Return sums of the first 0, 1, .. T values, shape ``(T + 1,)``, int64."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
 
 
 def _within_caliper(
-    unll: np.ndarray, starts: np.ndarray, span: slice, caliper_u: int, *, profile: bool
+    unll: np.ndarray,
+    starts: np.ndarray,
+    span: slice,
+    caliper_u: int,
+    *,
+    is_profile: bool,
 ) -> Choices:
-    """The windows of a span's length that are near enough, with their costs."""
-    length, sums = span.stop - span.start, _prefix_sums(unll)
-    total = sums[span.stop] - sums[span.start]
-    costs = np.abs(sums[starts + length] - sums[starts] - total)
-    near = costs <= caliper_u * length
-    starts, costs = starts[near], costs[near]
-    if profile and len(starts):
+    """Return the windows of a span's length that are near enough, with their costs."""
+    length = span.stop - span.start
+    most = caliper_u * length  # micro-nat-tokens
+
+    # Differences of the summed NLLs.
+    sums = _prefix_sums(unll)
+    span_sum = sums[span.stop] - sums[span.start]
+    window_sums = sums[starts + length] - sums[starts]
+    costs = np.abs(window_sums - span_sum)
+    is_near = costs <= most
+    starts = starts[is_near]
+    costs = costs[is_near]
+
+    if is_profile and len(starts):
         # Never below the difference of the sums, which has pruned what it could.
-        own, windows = np.sort(unll[span]), sliding_window_view(unll, length)
-        rows = max(1, _MAX_DISTANCES // length)
-        for at in range(0, len(starts), rows):
-            block = np.sort(windows[starts[at : at + rows]], axis=1)
-            costs[at : at + rows] = np.abs(block - own).sum(axis=1)
-        near = costs <= caliper_u * length
-        starts, costs = starts[near], costs[near]
-    return Choices(length, starts, costs)
+        costs = _profile_costs(unll, starts, span)
+        is_near = costs <= most
+        starts = starts[is_near]
+        costs = costs[is_near]
+
+    return Choices(length=length, starts=starts, costs=costs)
+
+
+def _profile_costs(unll: np.ndarray, starts: np.ndarray, span: slice) -> np.ndarray:
+    """Return sums of differences between sorted NLLs of windows and span, ``(n,)``."""
+    length = span.stop - span.start
+    sorted_span = np.sort(unll[span])
+    windows = sliding_window_view(unll, length)  # (T - length + 1, length)
+
+    costs = np.zeros(len(starts), np.int64)
+    rows = max(1, _MAX_DISTANCES // length)
+    for first in range(0, len(starts), rows):
+        block = slice(first, first + rows)
+        sorted_windows = np.sort(windows[starts[block]], axis=1)
+        costs[block] = np.abs(sorted_windows - sorted_span).sum(axis=1)
+    return costs

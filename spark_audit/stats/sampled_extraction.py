@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 def top_k_logp(
     nll: ArrayLike, rank: ArrayLike, mass_logp: ArrayLike, *, k: ArrayLike
 ) -> np.ndarray:
-    """Log probability of tokens under top-k sampling, from columns of a token table.
+    """Return the log probability of tokens under top-k sampling.
 
     At temperature T it is that of ``nll / T`` and of the log of the likeliest tokens'
     probabilities to the power of 1 / T, summed. Top-p sampling is that of as many
@@ -37,32 +37,54 @@ def top_k_logp(
     Returns
     -------
     Shape ``(n,)``, nats; ``-inf`` where the rank is above k.
+
+    Examples
+    --------
+    A token with a probability of 0.2, where the two likeliest have 0.8 together:
+
+    >>> logp = top_k_logp([-np.log(0.2)], [2], [np.log(0.8)], k=2)
+    >>> round(float(np.exp(logp[0])), 6)
+    0.25
     """
-    logp = -np.asarray(nll, dtype=np.float64)
+    logp = -np.asarray(nll, dtype=np.float64)  # (n,), nats
     if np.isnan(logp).any():
         raise ValueError("an NLL is NaN")
+
     # Rounding of float32 columns must not make a probability larger than 1.
-    inside = np.minimum(logp - np.asarray(mass_logp, dtype=np.float64), 0.0)
-    return np.asarray(np.where(np.asarray(rank) <= k, inside, -np.inf))
+    logp_among_k = np.minimum(logp - np.asarray(mass_logp, dtype=np.float64), 0.0)
+
+    can_be_drawn = np.asarray(rank) <= k
+    return np.asarray(np.where(can_be_drawn, logp_among_k, -np.inf))
 
 
 def n_p(logp: ArrayLike, *, p: float = 0.5) -> np.ndarray:
-    """Fewest tries after which a span came at least once with probability p.
+    """Return the fewest tries after which a span came once with probability p.
 
-    ``ceil(ln(1-p) / ln(1-p_z))``, at least 1, from ``log p_z`` so that nothing
-    underflows: the number is finite down to ``log p_z`` of -700 and infinite where the
-    span cannot be drawn.
+    At least once: ``ceil(ln(1-p) / ln(1-p_z))``, at least 1, from ``log p_z`` so that
+    nothing underflows: the number is finite down to ``log p_z`` of -700 and infinite
+    where the span cannot be drawn.
 
     Parameters
     ----------
     logp
         ``log p_z``, nats, of any shape.
+    p
+        The probability, above 0 and below 1.
+
+    Examples
+    --------
+    A span that comes in 1 of 100 tries, and one that cannot come:
+
+    >>> n_p([np.log(0.01), -np.inf]).tolist()
+    [69.0, inf]
     """
     if not 0 < p < 1:
         raise ValueError("p must lie in (0, 1)")
+
     values = np.asarray(logp, dtype=np.float64)
     if np.isnan(values).any() or np.any(values > 0):
         raise ValueError("a log probability is NaN or above 0")
+
     with np.errstate(divide="ignore", over="ignore"):
         tries = np.log1p(-p) / np.log1p(-np.exp(values))
     return np.asarray(np.maximum(np.ceil(tries), 1.0))

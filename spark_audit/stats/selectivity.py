@@ -33,6 +33,9 @@ UNLIKE = 0.1
 MAX_DRIFT_INTERVAL_SHARE = 0.5
 """Share of a contrast that the interval of that difference may reach to."""
 
+ALIKE = 1e-12
+"""Mean squares of NLLs, nats squared, up to which windows do not vary."""
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -72,7 +75,7 @@ class Windows:
 def unlike_drift(
     contrast: float, drift: float, low: float | None, high: float | None
 ) -> bool:
-    """Whether two runs drifted so unequally that no contrast of theirs says anything.
+    """Return whether two runs drifted too unequally for a contrast to say anything.
 
     True where the drift of low-sensitivity text differs between them by more than a
     tenth of the contrast (:data:`UNLIKE`), and its paired interval excludes 0 (or it
@@ -88,11 +91,21 @@ def unlike_drift(
     drift, low, high
         NLL of low-sensitivity text on the one minus that on the other, nats per token,
         with its interval, ``None`` where there is none.
+
+    Examples
+    --------
+    A contrast of 0.5 beside a drift of 0.1, which is clear, and of 0.01:
+
+    >>> unlike_drift(0.5, 0.1, 0.05, 0.15), unlike_drift(0.5, 0.01, -0.02, 0.04)
+    (True, False)
     """
+    is_large = abs(drift) > UNLIKE * abs(contrast)
     if low is None or high is None:
-        return abs(drift) > UNLIKE * abs(contrast)
-    clear = (low > 0 or high < 0) and abs(drift) > UNLIKE * abs(contrast)
-    return clear or max(-low, high) > MAX_DRIFT_INTERVAL_SHARE * abs(contrast)
+        return is_large
+
+    is_clear = low > 0 or high < 0
+    is_unknown = max(-low, high) > MAX_DRIFT_INTERVAL_SHARE * abs(contrast)
+    return (is_clear and is_large) or is_unknown
 
 
 def reweighted(
@@ -103,7 +116,7 @@ def reweighted(
     *,
     n_clusters: int | None = None,
 ) -> dict[str, Estimand]:
-    """Delta_sel averaged over spans, and over sources, by the name of the variant.
+    """Return Delta_sel averaged over spans, and over sources, by the variant's name.
 
     It differs from that over tokens (SPARK's) when the effect depends on size. Over
     sources: the mean over clusters of each cluster's mean over its spans.
@@ -116,30 +129,47 @@ def reweighted(
         Shape ``(s,)``: tokens of each span, and as many of its control.
     clusters
         Shape ``(s,)``: cluster codes, below ``n_clusters`` if given.
+
+    Examples
+    --------
+    Two spans of one source differ from their controls by 1 and 3 nats a token, the
+    one span of another source by 5:
+
+    >>> variants = reweighted([1.0, 6.0, 5.0], [0.0, 0.0, 0.0], [1, 2, 1], [0, 0, 1])
+    >>> [round(variants[name].estimate().value, 3) for name in sorted(variants)]
+    [3.5, 3.0]
     """
-    apart = np.subtract(pii_sum, control_sum) / np.asarray(n_tokens)
-    columns = np.stack([apart, np.ones(len(apart))], axis=1)
-    spans = cluster_sums(columns, clusters, n_clusters)
-    held = spans[:, 1] > 0
-    means = np.divide(spans[:, 0], spans[:, 1], out=np.zeros(len(spans)), where=held)
+    difference = np.subtract(pii_sum, control_sum) / np.asarray(n_tokens)  # (s,)
+    n_spans = len(difference)
+
+    columns = np.stack([difference, np.ones(n_spans)], axis=1)
+    by_cluster = cluster_sums(columns, clusters, n_clusters)  # (C, 2)
+    differences, counts = by_cluster.T
+
+    # A cluster without a span has no mean, and weighs nothing.
+    has_span = counts > 0
+    means = np.divide(
+        differences,
+        counts,
+        out=np.zeros(len(by_cluster)),
+        where=has_span,
+    )
+    mean_and_weight = np.stack([means, has_span], axis=1)  # (C, 2)
+
     return {
-        "span-weighted": Estimand(spans, ratio, len(apart)),
-        "source-weighted": Estimand(
-            np.stack([means, held], axis=1), ratio, int(held.sum())
-        ),
+        "span-weighted": Estimand(by_cluster, ratio, n_spans),
+        "source-weighted": Estimand(mean_and_weight, ratio, int(has_span.sum())),
     }
 
 
 def rtm_bias(
-    windows: Windows, checkpoint: ArrayLike, baseline: ArrayLike | None = None
+    windows: Windows,
+    checkpoint: ArrayLike,
+    baseline: ArrayLike | None = None,
 ) -> Estimand | Estimate:
-    """R1 for a checkpoint's Delta_sel, or for its contrast with a baseline.
+    """Return R1 for a checkpoint's Delta_sel, or for its contrast with a baseline.
 
-    ``(1 - beta) * gap`` or ``(beta_baseline - beta_checkpoint) * gap``: both are
-    ``-slope * gap`` with the slope of the change in NLL (from the reference or the
-    baseline) on the reference's NLL. Slope and gap are re-computed without each
-    cluster, so the interval holds the uncertainty of both. An estimate where there is
-    none, with the reason.
+    An estimate with the reason where there is none.
 
     Parameters
     ----------
@@ -147,41 +177,110 @@ def rtm_bias(
         The reference model's window means.
     checkpoint, baseline
         Shape ``(m,)``: mean NLL of the pool's windows on these models, nats.
+
+    Notes
+    -----
+    ``(1 - beta) * gap`` or ``(beta_baseline - beta_checkpoint) * gap``: both are
+    ``-slope * gap`` with the slope of the change in NLL (from the reference or the
+    baseline) on the reference's NLL. Slope and gap are re-computed without each
+    cluster, so the interval holds the uncertainty of both.
     """
-    cells, span_cells = windows.pool_cells, windows.span_cells
-    before = windows.pool if baseline is None else np.asarray(baseline)
+    before = windows.pool
+    if baseline is not None:
+        before = np.asarray(baseline)
+    change = checkpoint - before  # (m,), nats
+
     # A span whose cell has no window has no candidate: Delta_sel never sees it.
-    tokens = np.where(np.isin(span_cells, cells), windows.span_tokens, 0.0)
-    size = 1 + max(cells.max(initial=0), span_cells.max(initial=0))
-    columns = np.stack([np.ones(len(cells)), windows.pool, checkpoint - before], axis=1)
-    ones, *sums = cluster_sums(columns, cells, size).T
-    centre, drift = sums / np.maximum(ones, 1)
-    x, spans = windows.pool - centre[cells], windows.spans - centre[span_cells]
-    change = columns[:, 2] - drift[cells]
-    moments = np.stack([columns[:, 0], x, change, x * x, x * change], axis=1)
-    pairs = np.stack([tokens, tokens * spans], axis=1)
-    of_pool = cluster_sums(moments, windows.pool_clusters, windows.n_clusters)
-    of_spans = cluster_sums(pairs, windows.span_clusters, windows.n_clusters)
-    table = np.hstack([of_pool, of_spans])
-    clusters = int(table.any(axis=1).sum())
-    if not tokens.any():
+    has_window = np.isin(windows.span_cells, windows.pool_cells)
+    span_tokens = np.where(has_window, windows.span_tokens, 0.0)  # (s,)
+
+    # Everything is taken within cells: as distance to the mean of the cell's windows.
+    nll_means, change_means = _means_of_cells(windows, change)  # each (cells,)
+    pool_nll = windows.pool - nll_means[windows.pool_cells]  # (m,)
+    pool_change = change - change_means[windows.pool_cells]  # (m,)
+    span_nll = windows.spans - nll_means[windows.span_cells]  # (s,)
+
+    # The sums that _bias takes apart.
+    moments = [
+        np.ones(len(pool_nll)),
+        pool_nll,
+        pool_change,
+        pool_nll * pool_nll,
+        pool_nll * pool_change,
+    ]
+    pool_sums = cluster_sums(
+        np.stack(moments, axis=1),
+        windows.pool_clusters,
+        windows.n_clusters,
+    )  # (C, 5)
+    span_sums = cluster_sums(
+        np.stack([span_tokens, span_tokens * span_nll], axis=1),
+        windows.span_clusters,
+        windows.n_clusters,
+    )  # (C, 2)
+    sums = np.hstack([pool_sums, span_sums])  # (C, 7)
+    n_clusters = int(sums.any(axis=1).sum())
+
+    if not span_tokens.any():
         reason = "no span shares a cell with a window of the pool"
-        return Estimate.missing(reason, clusters=clusters)
-    if np.isfinite(x).all() and float(x @ x) <= 1e-12 * len(x):
+        return Estimate.missing(reason, clusters=n_clusters)
+
+    is_finite = np.isfinite(pool_nll).all()
+    if is_finite and float(pool_nll @ pool_nll) <= ALIKE * len(pool_nll):
         reason = "the pool's windows do not vary on the reference model"
-        return Estimate.missing(reason, clusters=clusters)
-    return Estimand(table, _bias, len(x))
+        return Estimate.missing(reason, clusters=n_clusters)
+
+    return Estimand(sums, _bias, len(pool_nll))
+
+
+def _means_of_cells(windows: Windows, change: np.ndarray) -> np.ndarray:
+    """Return means over each cell's windows, shape ``(2, cells)``.
+
+    Of the NLL on the reference model, and of the change since; 0 for an empty cell.
+    """
+    last_pool_cell = windows.pool_cells.max(initial=0)
+    last_span_cell = windows.span_cells.max(initial=0)
+    n_cells = 1 + max(last_pool_cell, last_span_cell)
+
+    columns = [np.ones(len(change)), windows.pool, change]
+    sums = cluster_sums(np.stack(columns, axis=1), windows.pool_cells, n_cells)
+    n_windows, nll, changes = sums.T  # each (cells,)
+    means: np.ndarray = np.stack([nll, changes]) / np.maximum(n_windows, 1)
+    return means
 
 
 def slope(sums: np.ndarray) -> np.ndarray:
-    """Slope of the change on the reference's NLL, from what :func:`rtm_bias` sums."""
-    n, x, y, xx, xy = np.moveaxis(sums[..., :5], -1, 0)
+    """Return the slope of the change on the reference's NLL.
+
+    Parameters
+    ----------
+    sums
+        Shape ``(..., 5)`` or more columns: summed ``n, x, y, xx, xy`` of the pool, as
+        :func:`rtm_bias` sums them.
+
+    Returns
+    -------
+    Shape ``(...)``; NaN where x does not vary.
+
+    Examples
+    --------
+    The points (0, 1), (1, 3) and (2, 5):
+
+    >>> slope(np.array([3.0, 3.0, 9.0, 5.0, 13.0])).item()
+    2.0
+    """
+    n, x, y, xx, xy = np.moveaxis(sums[..., :5], -1, 0)  # each (...)
     spread = xx - x * x / n
-    steep = (xy - x * y / n) / np.where(spread > 1e-12 * n, spread, np.nan)
-    return np.asarray(steep)
+    spread = np.where(spread > ALIKE * n, spread, np.nan)
+    return np.asarray((xy - x * y / n) / spread)
 
 
 def _bias(sums: np.ndarray) -> np.ndarray:
-    """R1 from summed ``n, x, y, xx, xy`` of the pool and ``tokens, x`` of the spans."""
-    gap = sums[..., 6] / sums[..., 5] - sums[..., 1] / sums[..., 0]
+    """Return R1 from sums ``(..., 7)``.
+
+    ``n, x, y, xx, xy`` of the pool, then ``tokens, x`` of the spans.
+    """
+    mean_of_spans = sums[..., 6] / sums[..., 5]
+    mean_of_pool = sums[..., 1] / sums[..., 0]
+    gap = mean_of_spans - mean_of_pool
     return np.asarray(-slope(sums) * gap)

@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,83 +53,171 @@ class Choices:
     costs: np.ndarray
 
     def without(self, first: int, end: int) -> Choices:
-        """Those that share no token with a window."""
-        apart = (self.starts >= end) | (self.starts + self.length <= first)
-        return Choices(self.length, self.starts[apart], self.costs[apart])
+        """Return the windows that share no token with one from ``first`` to ``end``."""
+        is_behind = self.starts >= end
+        is_before = self.starts + self.length <= first
+        is_disjoint = is_behind | is_before
+        return Choices(
+            length=self.length,
+            starts=self.starts[is_disjoint],
+            costs=self.costs[is_disjoint],
+        )
+
+
+class TakenWindow(NamedTuple):
+    """The tokens of a span's window, end exclusive."""
+
+    start: int
+    end: int
+    span: int
 
 
 def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
-    """Give each span a window, no token used twice; ``None``: it got none.
+    """Return a window for each span, no token used twice; ``None``: it got none.
 
     Parameters
     ----------
     choices
         One entry a span, in the order that breaks ties.
+
+    Examples
+    --------
+    Both spans are nearest to the window at 0; the second loses least elsewhere:
+
+    >>> first = Choices(length=2, starts=np.array([0, 5]), costs=np.array([1, 9]))
+    >>> second = Choices(length=2, starts=np.array([0, 7]), costs=np.array([1, 2]))
+    >>> assign_disjoint([first, second])
+    [(0, 1), (7, 2)]
     """
     picks: list[Pick | None] = [None] * len(choices)
-    left = list(choices)
-    group = {i: [i] for i, choice in enumerate(choices) if len(choice.starts)}
-    unsolved = list(group.values())
+    admissible = list(choices)
+    groups = {i: [i] for i, choice in enumerate(choices) if len(choice.starts)}
+
+    unsolved = list(groups.values())
     while unsolved:
-        for members in unsolved:
-            solution = _dynamic_programme([left[i] for i in members])
-            for i, window in zip(members, solution, strict=True):
+        for group in unsolved:
+            solution = _dynamic_programme([admissible[i] for i in group])
+            for i, window in zip(group, solution, strict=True):
                 picks[i] = window
+
         unsolved = []
-        taken = sorted(
-            (window[0], window[0] + choices[i].length, i)
-            for i, window in enumerate(picks)
-            if window is not None
-        )
-        # The leftmost two windows that share a token.
-        for (first, end, one), (start, _, other) in pairwise(taken):
-            if start < end:
-                merged = sorted(group[one] + group[other])
-                if len(merged) <= MAX_SPANS_EXACT:
-                    group.update(dict.fromkeys(merged, merged))
-                    unsolved = [merged]
-                else:
-                    unsolved = [group[other]]
-                    for i in group[other]:
-                        left[i] = left[i].without(first, end)
-                break
+        clash = _leftmost_clash(choices, picks)
+        if clash is None:
+            break
+
+        first, second = clash
+        merged = sorted(groups[first.span] + groups[second.span])
+        if len(merged) <= MAX_SPANS_EXACT:
+            for i in merged:
+                groups[i] = merged
+            unsolved.append(merged)
+        else:
+            # The window that stands first stays; the other group does without it.
+            for i in groups[second.span]:
+                admissible[i] = admissible[i].without(first.start, first.end)
+            unsolved.append(groups[second.span])
+
     return picks
 
 
+def _leftmost_clash(
+    choices: Sequence[Choices], picks: Sequence[Pick | None]
+) -> tuple[TakenWindow, TakenWindow] | None:
+    """Return the leftmost two windows that share a token; ``None`` if none do."""
+    windows = []
+    for i, pick in enumerate(picks):
+        if pick is not None:
+            start, _ = pick
+            end = start + choices[i].length
+            windows.append(TakenWindow(start, end, span=i))
+
+    for first, second in pairwise(sorted(windows)):
+        if second.start < first.end:
+            return first, second
+    return None
+
+
+class WindowEnd(NamedTuple):
+    """A span's window, in the order of ends, then starts, in which it is looked at."""
+
+    end: int
+    start: int
+    span: int
+    cost: int
+
+
+class Solution(NamedTuple):
+    """Windows of some spans, and their total cost: the smaller, the better."""
+
+    cost: int
+    picks: tuple[Pick | None, ...]
+
+
 def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
-    """The optimum by interval scheduling over masks of the spans that have a window."""
-    events: list[tuple[int, int, int, int]] = []
-    lengths = [choice.length for choice in choices]
-    tokens = sum(lengths)
-    for i, choice in enumerate(choices):
-        touched = tokens - choice.length
-        touched += (len(choices) - 1) * (choice.length - 1)
-        cheapest = np.argsort(choice.costs, kind="stable")[: touched + 1]
-        windows = np.stack([choice.starts, choice.costs], axis=1)[cheapest].tolist()
-        events += [(start + choice.length, start, i, cost) for start, cost in windows]
-    events.sort()
-    reach = max(lengths)
-    # best[n]: mask -> least cost and then earliest windows, of those that end at
-    # ends[n] or before. Of one mask the same spans have none.
+    """Return the optimum, by interval scheduling over masks of spans with a window."""
+    longest = max(choice.length for choice in choices)
+
+    # best[n]: mask of spans -> least cost and then earliest windows, of those that end
+    # at ends[n] or before. Of one mask the same spans have none.
     nobody: tuple[Pick | None, ...] = (None,) * len(choices)
-    ends, best = [0], [{0: (0, nobody)}]
-    for end, start, i, cost in events:
+    ends = [0]
+    best = [{0: Solution(0, nobody)}]
+
+    for end, start, span, cost in _windows_by_end(choices):
         if end > ends[-1]:
             ends.append(end)
             best.append(best[-1].copy())
-            # Windows still to come start at end - reach or later.
-            old = bisect_right(ends, end - reach) - 1
-            if old > 0:
-                del ends[:old], best[:old]
-        now = best[-1]
-        for mask, (total, picks) in best[bisect_right(ends, start) - 1].items():
-            known = now.get(mask | 1 << i)
-            if mask >> i & 1 or (known is not None and total + cost > known[0]):
+
+            # Windows still to come start at end - longest or later.
+            n_outdated = bisect_right(ends, end - longest) - 1
+            if n_outdated > 0:
+                del ends[:n_outdated]
+                del best[:n_outdated]
+
+        # The window may follow whatever ended before it starts.
+        bit = 1 << span
+        solutions = best[-1]
+        before = best[bisect_right(ends, start) - 1]
+        for mask, (total, picks) in before.items():
+            if mask & bit:
                 continue
-            new = total + cost, (*picks[:i], (start, cost), *picks[i + 1 :])
-            if known is None or new < known:
-                now[mask | 1 << i] = new
-    _, (_, found) = min(
-        best[-1].items(), key=lambda one: (-one[0].bit_count(), one[1][0], one[0])
+            present = solutions.get(mask | bit)
+            if present is not None and total + cost > present.cost:
+                continue
+
+            with_window = (*picks[:span], (start, cost), *picks[span + 1 :])
+            candidate = Solution(total + cost, with_window)
+            if present is None or candidate < present:
+                solutions[mask | bit] = candidate
+
+    # Most spans, then the least cost, then the smallest mask.
+    final = best[-1]
+    best_mask = min(
+        final,
+        key=lambda mask: (-mask.bit_count(), final[mask].cost, mask),
     )
-    return list(found)
+    return list(final[best_mask].picks)
+
+
+def _windows_by_end(choices: Sequence[Choices]) -> list[WindowEnd]:
+    """Return the windows that can be in an optimum, from the first end to the last.
+
+    Of a span only as many of its cheapest ones as all other spans can touch, and one
+    more.
+    """
+    n_spans = len(choices)
+    all_tokens = sum(choice.length for choice in choices)
+
+    windows = []
+    for i, choice in enumerate(choices):
+        # A window of b tokens touches a + b - 1 windows of a tokens.
+        n_touched = all_tokens - choice.length
+        n_touched += (n_spans - 1) * (choice.length - 1)
+
+        cheapest = np.argsort(choice.costs, kind="stable")[: n_touched + 1]
+        starts = choice.starts[cheapest].tolist()
+        costs = choice.costs[cheapest].tolist()
+        for start, cost in zip(starts, costs, strict=True):
+            windows.append(WindowEnd(start + choice.length, start, i, cost))
+
+    return sorted(windows)
