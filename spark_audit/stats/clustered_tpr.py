@@ -149,7 +149,7 @@ def tpr_replicates(
     fprs
         ``F`` budgets of false positives.
     weights
-        ``B`` resamples, from :meth:`Design.draw`.
+        ``B`` resamples, from :meth:`~spark_audit.stats.clustered_roc.Design.draw`.
 
     Returns
     -------
@@ -175,6 +175,7 @@ def tpr_replicates(
             n_others = false_positives[-1]  # (b,)
             n_members = true_positives[-1]  # (b,)
             lacks_side = (n_others == 0) | (n_members == 0)
+            resample = np.arange(len(n_members))
 
             for row, fpr in enumerate(fprs):
                 # The first non-member that the budget has no room for.
@@ -182,8 +183,7 @@ def tpr_replicates(
                 n_within = (false_positives <= budget).sum(axis=0)
                 threshold = np.minimum(n_within, len(others) - 1)
 
-                column = np.arange(len(threshold))
-                hits = true_positives[n_above[threshold], column]
+                hits = true_positives[n_above[threshold], resample]
                 rate = hits / np.maximum(n_members, 1)
                 total[row, resamples.columns] += np.where(lacks_side, np.nan, rate)
 

@@ -29,7 +29,7 @@ def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
     Parameters
     ----------
     change
-        Shape ``(s,)``, as in :func:`memory`.
+        Shape ``(s,)``, as in :func:`spark_audit.stats.memory_contrast.memory`.
     sides
         Where they stand; occurrences never trained on are left out.
     dose

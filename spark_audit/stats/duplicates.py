@@ -25,7 +25,7 @@ _SIMILARITY_ROUND_OFF = 1e-9
 class _Fold(dict[int, str | int | None]):
     """Map punctuation, symbols and controls to blanks, invisible characters to nothing.
 
-    Filled as characters are met, for :meth:`str.translate`.
+    Filled as characters are met, for ``str.translate``.
     """
 
     def __missing__(self, code: int) -> str | int | None:

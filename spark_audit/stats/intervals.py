@@ -143,10 +143,10 @@ def clopper_pearson(x: float, n: float, *, level: float = 0.95) -> tuple[float, 
     low = 0.0
     high = 1.0
     if x > 0:
-        low = scipy.special.betaincinv(x, n - x + 1, tail)
+        low = float(scipy.special.betaincinv(x, n - x + 1, tail))
     if x < n:
-        high = scipy.special.betainccinv(x + 1, n - x, tail)
-    return float(low), float(high)
+        high = float(scipy.special.betainccinv(x + 1, n - x, tail))
+    return low, high
 
 
 def effective_trials(rate: Estimate, n: float) -> float:

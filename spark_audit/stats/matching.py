@@ -271,7 +271,9 @@ def _with_visible_token(
     if shows is None:
         return starts
     n_visible = _prefix_sums(shows)
-    return starts[n_visible[starts + length] > n_visible[starts]]
+    has_visible = n_visible[starts + length] > n_visible[starts]
+    visible: np.ndarray = starts[has_visible]
+    return visible
 
 
 def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:

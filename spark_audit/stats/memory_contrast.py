@@ -321,7 +321,7 @@ def _held_out_mean(totals: np.ndarray) -> np.ndarray:
 
 def _difference_of_means(totals: np.ndarray) -> np.ndarray:
     """Return trained minus held out: below 0 where trained ones became likelier."""
-    return _trained_mean(totals) - _held_out_mean(totals)
+    return np.asarray(_trained_mean(totals) - _held_out_mean(totals))
 
 
 def _jackknife_scale(by_cluster: SideSums) -> np.ndarray:

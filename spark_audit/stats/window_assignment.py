@@ -25,12 +25,19 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 Pick = tuple[int, int]
 """A window as ``(start, cost)``."""
+
+WindowEnd: TypeAlias = tuple[int, int, int, int]
+"""End, start, span and cost of a window: sorted, the order of the dynamic programme."""
+
+Solution: TypeAlias = tuple[int, tuple[Pick | None, ...]]
+"""Total cost, and the window of each span: the smaller, the better. A plain tuple, as
+there can be thousands for each window."""
 
 MAX_SPANS_EXACT = 12
 """Spans of a group: all of its 4096 masks may have to be looked at."""
@@ -128,29 +135,14 @@ def _leftmost_clash(
     for i, pick in enumerate(picks):
         if pick is not None:
             start, _ = pick
-            end = start + choices[i].length
-            windows.append(TakenWindow(start, end, span=i))
+            windows.append((start, start + choices[i].length, i))
 
     for first, second in pairwise(sorted(windows)):
-        if second.start < first.end:
-            return first, second
+        _, end, _ = first
+        next_start, _, _ = second
+        if next_start < end:
+            return TakenWindow(*first), TakenWindow(*second)
     return None
-
-
-class WindowEnd(NamedTuple):
-    """A span's window, in the order of ends, then starts, in which it is looked at."""
-
-    end: int
-    start: int
-    span: int
-    cost: int
-
-
-class Solution(NamedTuple):
-    """Windows of some spans, and their total cost: the smaller, the better."""
-
-    cost: int
-    picks: tuple[Pick | None, ...]
 
 
 def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
@@ -161,7 +153,7 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     # at ends[n] or before. Of one mask the same spans have none.
     nobody: tuple[Pick | None, ...] = (None,) * len(choices)
     ends = [0]
-    best = [{0: Solution(0, nobody)}]
+    best: list[dict[int, Solution]] = [{0: (0, nobody)}]
 
     for end, start, span, cost in _windows_by_end(choices):
         if end > ends[-1]:
@@ -182,11 +174,11 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
             if mask & bit:
                 continue
             present = solutions.get(mask | bit)
-            if present is not None and total + cost > present.cost:
+            if present is not None and total + cost > present[0]:
                 continue
 
             with_window = (*picks[:span], (start, cost), *picks[span + 1 :])
-            candidate = Solution(total + cost, with_window)
+            candidate = (total + cost, with_window)
             if present is None or candidate < present:
                 solutions[mask | bit] = candidate
 
@@ -194,9 +186,10 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     final = best[-1]
     best_mask = min(
         final,
-        key=lambda mask: (-mask.bit_count(), final[mask].cost, mask),
+        key=lambda mask: (-mask.bit_count(), final[mask][0], mask),
     )
-    return list(final[best_mask].picks)
+    _, best_picks = final[best_mask]
+    return list(best_picks)
 
 
 def _windows_by_end(choices: Sequence[Choices]) -> list[WindowEnd]:
@@ -218,6 +211,6 @@ def _windows_by_end(choices: Sequence[Choices]) -> list[WindowEnd]:
         starts = choice.starts[cheapest].tolist()
         costs = choice.costs[cheapest].tolist()
         for start, cost in zip(starts, costs, strict=True):
-            windows.append(WindowEnd(start + choice.length, start, i, cost))
+            windows.append((start + choice.length, start, i, cost))
 
     return sorted(windows)
