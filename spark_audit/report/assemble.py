@@ -34,7 +34,7 @@ MATCHING_TABLES = ("matching_by_type", "balance")
 
 
 def matching(manifest: Manifest) -> dict[str, Records]:
-    """What the manifest says of its own matching, for every report made with it."""
+    """Return the tables of a manifest's matching, for every report made with it."""
     matched = Counter(pair.pii.type for pair in manifest.pairs)
     lost: dict[str, Counter[str]] = defaultdict(Counter)
     for span in manifest.unmatched:
@@ -66,7 +66,7 @@ def assemble(
     evidence: Mapping[str, str] | None = None,
     timing: Mapping[str, float] | None = None,
 ) -> AuditReport:
-    """One report of audits' results, in the order in which they are given.
+    """Return one report of audits' results, in the order in which they are given.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def assemble(
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:
-    """What a report tells of single audits: findings, rows, contrasts and tables."""
+    """Return what a report holds of single audits."""
     return {
         audit: AuditResult(
             rows=[row for row in report.results if row.audit == audit],

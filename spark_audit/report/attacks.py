@@ -9,7 +9,6 @@ from spark_audit.audits import about
 from spark_audit.names import BASE
 from spark_audit.report.cells import ReportTable, records_table
 from spark_audit.report.standings import (
-    OUTCOMES,
     Outcome,
     Standing,
     Tried,
@@ -27,6 +26,9 @@ from spark_audit.sentences import (
     translated,
 )
 from spark_audit.sentences.renderer import effect
+
+WITHOUT_RESULT: tuple[Outcome, ...] = ("confounded", "void", "not tested")
+"""Outcomes of an attack from which nothing can be concluded."""
 
 UNITS_IN_WORDS = ("nats", "bits")
 """Units whose effects are said in words first, and as a number in brackets."""
@@ -69,32 +71,49 @@ class AttackSummary(TypedDict):
 
 
 def attacks(report: Report, found: Sequence[Standing]) -> list[AttackSummary]:
-    """Every class of attack over all checkpoints, the untried ones too."""
-    by_attack: dict[str, dict[str, Tried]] = {}
-    for one in found:
-        for tried in one.tried:
-            by_attack.setdefault(tried.audit, {})[one.name] = tried
-    summaries: list[AttackSummary] = []
-    for name, each in by_attack.items():
-        by_outcome: dict[Outcome, list[str]] = {}
-        for who, tried in each.items():
-            by_outcome.setdefault(tried.outcome, []).append(who)
-        state, why = _state(report, name, by_outcome)
-        open = OUTCOMES[1:4] if state == "tested" else ()
-        summary = AttackSummary(
-            name=attack_name(name),
-            audit=name,
-            question=optional(f"audit.{name}.asks"),
-            frames=optional(f"audit.{name}.frameworks"),
-            state=state,
-            why=why,
-            on=_on(report, name) if state in ("tested", "void") else "",
-            null=optional(f"audit.{name}.null"),
-            least=_detectable(report, each, name),
-            open={k: by_outcome[k] for k in open if k in by_outcome},
-        )
-        summaries.append(summary)
-    return summaries
+    """Return every class of attack over all checkpoints, the untried ones too."""
+    tried_by_audit: dict[str, dict[str, Tried]] = {}
+    for standing in found:
+        for tried in standing.tried:
+            tried_by_audit.setdefault(tried.audit, {})[standing.name] = tried
+    return [
+        _summary(report, audit, tried_by_name)
+        for audit, tried_by_name in tried_by_audit.items()
+    ]
+
+
+def _summary(
+    report: Report, audit: str, tried_by_name: Mapping[str, Tried]
+) -> AttackSummary:
+    """Return one attack over all checkpoints.
+
+    Parameters
+    ----------
+    tried_by_name
+        Checkpoint -> what the attack came to on it.
+    """
+    names_by_outcome: dict[Outcome, list[str]] = {}
+    for name, tried in tried_by_name.items():
+        names_by_outcome.setdefault(tried.outcome, []).append(name)
+    state, why = _state(report, audit, names_by_outcome)
+
+    without_result = {
+        outcome: names_by_outcome[outcome]
+        for outcome in WITHOUT_RESULT
+        if outcome in names_by_outcome
+    }
+    return AttackSummary(
+        name=attack_name(audit),
+        audit=audit,
+        question=optional(f"audit.{audit}.asks"),
+        frames=optional(f"audit.{audit}.frameworks"),
+        state=state,
+        why=why,
+        on=_on(report, audit) if state in ("tested", "void") else "",
+        null=optional(f"audit.{audit}.null"),
+        least=_detectable(report, tried_by_name, audit),
+        open=without_result if state == "tested" else {},
+    )
 
 
 def _on(report: Report, audit: str) -> str:
@@ -135,14 +154,14 @@ def _sizes_in_words(report: Report, audit: str, count: int) -> str:
     trained, held_out = [
         about(audit).size_of(facts.get(name)) for name in about(audit).sides
     ]
-    known = ["count"]
-    if trained is not None:
-        known.insert(0, "trained")
-        if held_out is not None:
-            known.insert(0, "sides")
-
     covers = f"audit.{audit}.covers"
-    for key in (*(f"{covers}.{sizes}" for sizes in known), covers):
+    keys = [f"{covers}.count", covers]
+    if trained is not None:
+        keys = [f"{covers}.trained", *keys]
+    if trained is not None and held_out is not None:
+        keys = [f"{covers}.sides", *keys]
+
+    for key in keys:
         if knows(key):
             return render(
                 key, count=count, trained=trained, held_out=held_out, facts=facts
@@ -172,50 +191,90 @@ def _facts_of_sizes(report: Report, audit: str) -> Mapping[str, Fact]:
 
 
 def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, str]:
-    """Whether an attack has a result for any checkpoint; if not, the reason."""
+    """Return whether an attack has a result for any checkpoint; if not, the reason."""
     if "FOUND" in outcomes or "not shown" in outcomes:
         return "tested", ""
-    for told in ("confounded", "void"):
-        if told in outcomes:
-            return "void", told
+    for outcome in ("confounded", "void"):
+        if outcome in outcomes:
+            return "void", outcome
+
     rows = [row for row in report.results if row.audit == audit]
     if not rows:
         return "not tested", render("dossier.not_run")
     if all(row.status == "not_estimable" for row in rows):
         note = next((row.note for row in rows if row.note), "")
         return "not applicable", translated("reason", note)
-    said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
-    told = next((f.text for f in said), "")
-    return "not tested", told.rstrip(".") or render("dossier.no_test")
+
+    for finding in report.findings:
+        if finding.audit == audit and finding.checkpoint != BASE:
+            return "not tested", finding.text.rstrip(".")
+    return "not tested", render("dossier.no_test")
 
 
-def _detectable(report: Report, each: Mapping[str, Tried], audit: str) -> str:
-    """The smallest effects where no leak was found; where all was found, those of it.
+def _detectable(report: Report, tried_by_name: Mapping[str, Tried], audit: str) -> str:
+    """Return the smallest effects that would have been detected, in words.
 
-    Of a checkpoint whose clearest test tells none, that of another of its tests in the
-    same unit. The checkpoints are named where these are not all.
+    They are those of checkpoints where no leak was found; where all were found, those
+    of these. The checkpoints are named where they are not all.
     """
-    told: dict[str, Finding] = {}
-    for one in report.findings:
-        if (one.audit, one.family) == (audit, "primary") and one.mde is not None:
-            told.setdefault(one.checkpoint, one)
     for outcome in ("not shown", "FOUND"):
-        found: dict[str, Finding] = {}
-        for name, tried in each.items():
-            if tried.outcome == outcome and (test := tried.finding) is not None:
-                found[name] = test if test.mde is not None else told.get(name, test)
-        mdes = {name: one.mde for name, one in found.items() if one.mde is not None}
-        if mdes:
-            # Those of clearest tests first: theirs is the unit.
-            own = sorted(mdes, key=lambda name: found[name] is not each[name].finding)
-            units = filter(None, (found[name].unit for name in own))
-            unit = next(units, about(audit).unit)
-            mdes = {k: v for k, v in mdes.items() if found[k].unit in ("", unit)}
-            lacking = [name for name in found if name not in mdes]
-            return _least_in_words(mdes, unit, n_checkpoints=len(each), lacking=lacking)
-        if never := next((one.why for one in found.values() if one.why), ""):
-            return render("dossier.never", why=never)
+        clearest = {
+            name: tried.finding
+            for name, tried in tried_by_name.items()
+            if tried.outcome == outcome and tried.finding is not None
+        }
+        tests = _tests_with_effect(report, audit, clearest)
+        unit = _unit_of_effects(tests, clearest, audit)
+
+        mde_by_name = {}
+        for name, test in tests.items():
+            if test.mde is not None and test.unit in ("", unit):
+                mde_by_name[name] = test.mde
+        if mde_by_name:
+            return _least_in_words(
+                mde_by_name,
+                unit,
+                n_checkpoints=len(tried_by_name),
+                lacking=[name for name in tests if name not in mde_by_name],
+            )
+
+        reasons = [test.why for test in tests.values() if test.why]
+        if reasons:
+            return render("dossier.never", why=reasons[0])
     return ""
+
+
+def _tests_with_effect(
+    report: Report, audit: str, clearest: Mapping[str, Finding]
+) -> dict[str, Finding]:
+    """Return the test of each checkpoint that tells the smallest effect.
+
+    Where the clearest test tells none, that is the first of its primary tests that
+    does.
+    """
+    first_with_effect: dict[str, Finding] = {}
+    for finding in report.findings:
+        is_primary = (finding.audit, finding.family) == (audit, "primary")
+        if is_primary and finding.mde is not None:
+            first_with_effect.setdefault(finding.checkpoint, finding)
+
+    tests = {}
+    for name, finding in clearest.items():
+        has_effect = finding.mde is not None
+        tests[name] = finding if has_effect else first_with_effect.get(name, finding)
+    return tests
+
+
+def _unit_of_effects(
+    tests: Mapping[str, Finding], clearest: Mapping[str, Finding], audit: str
+) -> str:
+    """Return the unit of the smallest effects: that of a clearest test, if any."""
+    with_effect = {name: test for name, test in tests.items() if test.mde is not None}
+    own = [test for name, test in with_effect.items() if test is clearest[name]]
+    for test in (*own, *with_effect.values()):
+        if test.unit:
+            return test.unit
+    return about(audit).unit
 
 
 def _least_in_words(
@@ -258,16 +317,18 @@ def _least_in_words(
 
 
 def attack_table(tried: Sequence[AttackSummary]) -> ReportTable:
-    """One line per attack: what it asks, on how much it was tested, what it detects."""
+    """Return a line per attack: its question, its sizes, and what it detects."""
     records = []
-    for one in tried:
+    for attack in tried:
         cells = {
-            "attack": f"{one['name']} ({one['audit']})",
-            "question": one["question"],
-            "on": one["on"] or f"{outcome_name('not tested')}: {one['why']}",
-            "null": one["null"],
-            "least": one["least"] if one["state"] == "tested" else "-",
+            "attack": f"{attack['name']} ({attack['audit']})",
+            "question": attack["question"],
+            "on": attack["on"] or f"{outcome_name('not tested')}: {attack['why']}",
+            "null": attack["null"],
+            "least": attack["least"] if attack["state"] == "tested" else "-",
         }
-        shown = {render(f"attacks.{k}"): capitalised(text) for k, text in cells.items()}
-        records.append(shown)
+        record = {}
+        for column, text in cells.items():
+            record[render(f"attacks.{column}")] = capitalised(text)
+        records.append(record)
     return records_table(records, title=render("attacks.title"), key="attacks")

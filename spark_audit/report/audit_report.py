@@ -44,7 +44,7 @@ class AuditReport(Report):
         return cls.model_construct(set(report.model_fields_set), **fields)
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
-        """The rows as a frame, a figure a line.
+        """Return the rows as a frame, one figure per line.
 
         What is of a checkpoint has its ``state`` and the setup guard that it is
         ``voided_by``.
@@ -94,7 +94,7 @@ class AuditReport(Report):
         return standings(self)
 
     def gate(self, rules: str | Sequence[str] = ()) -> list[RuleOutcome]:
-        """What rules come to on each checkpoint, as ``spark-audit gate`` has it.
+        """Return the outcome of rules on each checkpoint, as ``spark-audit gate`` does.
 
         Parameters
         ----------

@@ -77,7 +77,7 @@ SCORES_FOLDER = "scores"
 
 
 def folder_of(path: str | Path) -> Path:
-    """The report folder that a path is, or lies in: its page, a table, a figure.
+    """Return the report folder that a path is, or lies in: its page, a table, a figure.
 
     What is not there lies in none: a gate must not judge the report around it.
     """
@@ -225,7 +225,7 @@ def write_files(files: Iterable[File], folder: Path) -> list[Path]:
 
 
 def _before(folder: Path) -> Report | None:
-    """The report in a folder that is written to; one that cannot be read is none."""
+    """Return the report in a folder that is written to; None if it cannot be read."""
     check_links(folder, *REPORT_FOLDERS)
     if not os.path.lexists(folder / "report.json"):
         return None

@@ -76,7 +76,7 @@ class Named:
 
 
 def evidence_of(report: Report, folder: Path, audit: str = "") -> Evidence:
-    """The evidence of an audit that a report was made from.
+    """Return the evidence of an audit that a report was made from.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def evidence_of(report: Report, folder: Path, audit: str = "") -> Evidence:
 def named_rows(
     report: Report, evidence: Evidence, *, share: float = NAMED_SHARE
 ) -> list[Named]:
-    """The rows and groups that each checkpoint is shown to have been trained on.
+    """Return the rows and groups that each checkpoint is shown to be trained on.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def named_rows(
 
 
 def _doubt(report: Report, name: str) -> str:
-    """Why rows of a checkpoint cannot be compared with held-out ones; empty if so."""
+    """Return why rows of a checkpoint cannot be compared; empty where they can."""
     for guard in faults(report.guards, entry_of(name)):
         return guard.detail
     for guard in report.guards:
@@ -177,7 +177,7 @@ def persons(
     shown: Manifest | None = None,
     share: float = NAMED_SHARE,
 ) -> list[dict[str, Any]]:
-    """What each checkpoint shows of persons, by an id of a row or of a group of rows.
+    """Return what each checkpoint shows of persons, by ids of rows or of groups.
 
     ``p`` is of the hypothesis that none of the rows was trained on, ``p_adjusted``
     corrected (Holm) over the persons asked for; ``least`` the smallest p that so many
@@ -283,14 +283,14 @@ def _groups(
     sources: Mapping[str, str],
     asked: Iterable[str] = (),
 ) -> dict[str, set[str]]:
-    """The groups of rows of each person; some are only ``asked`` for by ``extract``."""
+    """Return the groups of rows of each person; ``extract`` alone asks for some."""
     rows, known = units.groupby("example")["cluster"], {*units["cluster"], *asked}
     own = rows.agg(set).to_dict()
     return {k: own.get(k, set()) | ({sources.get(k, k)} & known) for k in ids}
 
 
 def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
-    """The identifiers that were asked for, by their numbers in the evidence."""
+    """Return the identifiers that were asked for, by their numbers in the evidence."""
     from spark_audit.audits.extract.prompts import FULL_PROMPT, spans_of
 
     units = extracted.units[extracted.units["prompt"] == FULL_PROMPT].sort_values(
@@ -308,7 +308,7 @@ def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
 def _back(
     extracted: Evidence | None, name: str, groups: set[str]
 ) -> tuple[list[int] | None, int]:
-    """Which identifiers of groups come back word for word, of how many asked for."""
+    """Return which identifiers of groups come back word for word, of how many."""
     if extracted is None or name not in extracted.checkpoints:
         return None, 0
     units = extracted.units.assign(back=extracted.row(name, "greedy_sure"))
@@ -324,7 +324,7 @@ def changed(
     *,
     sources: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """What changed for persons between checkpoints of two reports, by folder.
+    """Return what changed for persons between checkpoints of two reports.
 
     Compared are checkpoints of one name, or the only ones. A row's change is that of
     its score; held-out rows of its task tell how much scores change anyway. ``p`` is

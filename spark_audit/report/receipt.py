@@ -70,7 +70,7 @@ class Claim:
     def bound(
         self, right: int, canaries: int, *, rows: int, level: float, candidates: int
     ) -> float:
-        """Lower bound of epsilon, for this unit and relation, of so many right guesses.
+        """Return the lower bound of epsilon that so many right guesses show.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What a checkpoint's canaries say of a claim.
+    """The outcome of a claim for a checkpoint, by its canaries.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Receipt:
 
 
 def receipts(report: Report, claim: Claim) -> list[Receipt]:
-    """What the canaries of each checkpoint say of a claim.
+    """Return the outcome of a claim for each checkpoint, by its canaries.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def receipts(report: Report, claim: Claim) -> list[Receipt]:
 
 
 def accounted(run: Path, claim: Claim) -> str:
-    """What the accountant of a run of ``spark-train`` states, beside a claim.
+    """Return what the accountant of a run of ``spark-train`` states, next to a claim.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def canaries_needed(
     level: float = SIGNIFICANCE,
     candidates: int = 0,
 ) -> int | None:
-    """With how many canaries a claim could be contradicted, were all guesses right.
+    """Return how many canaries could contradict a claim if all guesses are right.
 
     Parameters
     ----------

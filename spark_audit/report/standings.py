@@ -90,7 +90,7 @@ class Tried:
 
     @property
     def attack(self) -> str:
-        """What it tries, in words."""
+        """The attack, in words."""
         return attack_name(self.audit)
 
     @property
@@ -100,7 +100,7 @@ class Tried:
 
     @property
     def shown(self) -> str:
-        """What it tries, and by how much it found that."""
+        """The attack, and by how much it found what it tries to find."""
         found = self._found
         if not found:
             return self.attack
@@ -110,7 +110,7 @@ class Tried:
 
     @property
     def _found(self) -> str:
-        """What it found, in words; empty: nothing, or nothing towards a leak."""
+        """The effect that it found, in words; empty: none towards a leak."""
         finding = self.finding
         if self.outcome != "FOUND" or finding is None:
             return ""
@@ -172,7 +172,7 @@ class Standing:
 
     @property
     def lead(self) -> str:
-        """What must be asked first, its strongest evidence, and failed guards."""
+        """The question to ask first, its strongest evidence, and failed guards."""
         question = self.question.detail if self.question else ""
         return " ".join(filter(None, [question, self._evidence]))
 
@@ -203,8 +203,10 @@ class Standing:
     @property
     def ships(self) -> bool:
         """Whether ``gate`` lets it pass where it is given no rule."""
-        stops = any(SEVERITY["membership"] <= one.severity for one in self.detections)
-        return not stops and self.state != "NOT TESTED"
+        if self.state == "NOT TESTED":
+            return False
+        severest = max((finding.severity for finding in self.detections), default=0)
+        return severest < SEVERITY["membership"]
 
     def doubt_of(self, audit: str) -> str:
         """Return why nothing can be concluded from an audit's figures, in words.
@@ -219,27 +221,34 @@ class Standing:
     @property
     def unclear(self) -> bool:
         """Whether a measured difference may come from the texts alone."""
-        doubts = (one.finding for one in self.tried if one.outcome == "confounded")
-        return any(
-            _can_show_leak(finding.audit)
-            for finding in doubts
-            if finding is not None and finding.checkpoint != BASE
-        )
+        for tried in self.tried:
+            finding = tried.finding if tried.outcome == "confounded" else None
+            if finding is None or finding.checkpoint == BASE:
+                continue
+            if _can_show_leak(finding.audit):
+                return True
+        return False
 
     @property
     def tally(self) -> dict[Outcome, list[Tried]]:
         """The attacks by outcome, detections first."""
-        parts = grouped(self.tried, lambda one: one.outcome)
-        return {outcome: parts[outcome] for outcome in OUTCOMES if outcome in parts}
+        by_outcome = grouped(self.tried, lambda tried: tried.outcome)
+        return {
+            outcome: by_outcome[outcome]
+            for outcome in OUTCOMES
+            if outcome in by_outcome
+        }
 
     @property
     def outcomes(self) -> str:
-        """What its attacks came to, and the types that it exposes most, in words."""
-        parts = [
-            f"{outcome_name(outcome)}: {', '.join(tried.shown for tried in part)}"
-            for outcome, part in self.tally.items()
-        ]
-        return "; ".join(filter(None, [*parts, self.exposure]))
+        """Its attacks by outcome, and the types that it exposes most, in words."""
+        parts = []
+        for outcome, attacks in self.tally.items():
+            shown = ", ".join(tried.shown for tried in attacks)
+            parts.append(f"{outcome_name(outcome)}: {shown}")
+        if self.exposure:
+            parts.append(self.exposure)
+        return "; ".join(parts)
 
     @property
     def exposure(self) -> str:
@@ -248,14 +257,17 @@ class Standing:
             is_less_likely = (self.exposed[0].value or 0.0) > 0
             key = "page.exposed_less_likely" if is_less_likely else "page.exposed"
             return render(key, rows=self.exposed)
-        tested = [one.audit for one in self.tried if one.outcome == "not shown"]
-        looked = any(about(audit).attacks_identifiers for audit in tested)
-        clean = self.state == "NO LEAK FOUND" and looked
-        return render("page.no_type") if clean else ""
+
+        looked_for_identifiers = any(
+            tried.outcome == "not shown" and about(tried.audit).attacks_identifiers
+            for tried in self.tried
+        )
+        is_clean = self.state == "NO LEAK FOUND" and looked_for_identifiers
+        return render("page.no_type") if is_clean else ""
 
 
 def _can_show_leak(audit: str) -> bool:
-    """Whether the severest claim of an audit is more than membership."""
+    """Return whether the severest claim of an audit is more than membership."""
     claim = about(audit).strongest_claim
     return claim is not None and SEVERITY[claim] > SEVERITY["membership"]
 
@@ -278,7 +290,7 @@ def comparison_in_words(finding: Finding) -> str:
 
 
 def _seed(finding: Finding | None) -> str:
-    """The replicate that a finding on a method with several seeds is of; else empty."""
+    """Return the seed that a finding on a method with several seeds is of, or empty."""
     name = finding.checkpoint if finding else ""
     return name if name and entry_of(name) != name else ""
 
@@ -333,12 +345,12 @@ def _scored_checkpoints(report: Report) -> dict[str, set[str]]:
 
 
 def method_of(name: str) -> str:
-    """The method that a seed or a stage of a series is of, else the name."""
+    """Return the method that a seed or a stage of a series is of, else the name."""
     return entry_of(series_of(name))
 
 
 def remembers(finding: Finding) -> bool:
-    """Whether a finding rests on a test of memory, whatever that came to."""
+    """Return whether a finding rests on a test of memory, whatever that came to."""
     if finding.alone in ("not_tested", "confounded") or finding.checkpoint == BASE:
         return False
     if finding.alone in ("verbatim", "memory"):
@@ -359,38 +371,43 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     if untested_names and len(untested_names) == len(audited):
         untested_names = [""]
     return [
-        Finding.not_tested(OF_REPORT, "report.untested", checkpoint=name)
+        Finding.not_tested(
+            OF_REPORT,
+            "report.untested",
+            checkpoint=name,
+            further=["report.tests_of_memory"],
+        )
         for name in untested_names
     ]
 
 
 def key_of(state: State) -> str:
-    """A state as keys of sentences name it."""
+    """Return a state as keys of sentences name it."""
     return state.lower().replace(" ", "_")
 
 
 def state_name(state: State) -> str:
-    """A state in the current language."""
+    """Return a state in words."""
     return render(f"state.{key_of(state)}.name")
 
 
 def badge(state: State) -> str:
-    """A state with its sign."""
+    """Return a state with its sign."""
     return f"{SHAPES[state]} {state_name(state)}"
 
 
 def attack_name(audit: str) -> str:
-    """What an audit tries, in words."""
+    """Return the attack of an audit, in words."""
     return optional(f"audit.{audit}.attack") or audit
 
 
 def outcome_name(outcome: Outcome) -> str:
-    """The outcome of an attack, in the current language."""
+    """Return the outcome of an attack, in words."""
     return render(f"outcome.{outcome.replace(' ', '_')}")
 
 
 def relearned(found: Sequence[Standing]) -> bool:
-    """Whether checkpoints were audited again after a short training on other rows."""
+    """Return whether checkpoints were audited again after relearning on other rows."""
     return any(CheckpointName.parse(one.name).derived == RELEARN for one in found)
 
 

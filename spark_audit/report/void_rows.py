@@ -95,7 +95,7 @@ def _marked(rows: Iterable[F], marks: Marks) -> list[F]:
 
 
 def _says_nothing(row: Row | Finding) -> bool:
-    """Whether a finding has no figure that could be void."""
+    """Return whether a finding has no figure that could be void."""
     return isinstance(row, Finding) and row.claim == "not_tested"
 
 

@@ -256,6 +256,7 @@ class Finding(Rendered, Figure):
             n_scores = self.facts.get("scores")
             is_chosen = isinstance(n_scores, int) and n_scores > 1
             keys.append("ending.excludes_of_scores" if is_chosen else "ending.excludes")
+            keys.append("ending.unclear")
         if not self.shows_effect:
             return keys
 

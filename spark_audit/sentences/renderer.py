@@ -50,7 +50,7 @@ MIN_SHOWN_P = 0.0001
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A figure as readers see it everywhere."""
+    """Return a figure as readers see it everywhere."""
     if value is None:
         return "-"
     if ROUNDING_ERROR_SHOWN < abs(value) < 0.5 * 10**-digits:
@@ -64,7 +64,7 @@ def number(value: float | None, digits: int = 3) -> str:
 def limits(
     low: float | None, high: float | None, *, digits: int = 3, scale: float = 1
 ) -> str:
-    """``" [low, high]"``; empty without an interval."""
+    """Return ``" [low, high]"``; empty without an interval."""
     if low is None or high is None:
         return ""
     return f" [{number(scale * low, digits)}, {number(scale * high, digits)}]"
@@ -73,7 +73,7 @@ def limits(
 def figure(
     row: Figure, digits: int = 3, *, sign: int = 1, scale: float = 1, unit: str = ""
 ) -> str:
-    """``value [low, high]``; the unit stands behind the value.
+    """Return ``value [low, high]``; the unit stands behind the value.
 
     Parameters
     ----------
@@ -92,31 +92,31 @@ def _lacking(row: Figure) -> str:
 
 
 def points(row: Figure) -> str:
-    """A difference of shares: ``value [low, high]`` in percentage points."""
+    """Return a difference of shares: ``value [low, high]`` in percentage points."""
     return figure(row, DECIMALS["points"], scale=100)
 
 
 def percent(row: Figure) -> str:
-    """A share: ``value% [low, high]``."""
+    """Return a share: ``value% [low, high]``."""
     return figure(row, DECIMALS["points"], scale=100, unit="%")
 
 
 def value(row: Figure, digits: int = 3, *, scale: float = 1) -> str:
-    """The value without its interval."""
+    """Return the value without its interval."""
     if row.value is None:
         return _lacking(row)
     return number(scale * row.value, digits)
 
 
 def drifted(row: Figure | None) -> str:
-    """A drift; nothing has drifted on the reference itself."""
+    """Return a drift; nothing has drifted on the reference itself."""
     if row is None or (row.value is None and not getattr(row, "withheld", False)):
         return number(0.0)
     return value(row)
 
 
 def likelier(row: Figure) -> str:
-    """A change of NLL, nats per token, in words: ``12% more likely``."""
+    """Return a change of NLL, nats per token, in words: ``12% more likely``."""
     if row.value is None:
         return value(row)
     ratio = _ratio(row.value)
@@ -127,7 +127,7 @@ def likelier(row: Figure) -> str:
 
 
 def likelier_interval(row: Figure) -> str:
-    """The interval of :func:`likelier`: in times, or in per cent with signs."""
+    """Return the interval of :func:`likelier`: in times, or in per cent with signs."""
     low, high = _ratio(row.high), _ratio(row.low)
     if _ratio(row.value) >= TWICE:
         ratio = render("word.from_to", low=_times(low), high=_times(high))
@@ -137,7 +137,7 @@ def likelier_interval(row: Figure) -> str:
 
 
 def _ratio(change: float) -> float:
-    """How many times as likely per token."""
+    """Return how many times as likely per token."""
     return math.exp(min(-change, 2 * math.log(MOST)))
 
 
@@ -146,19 +146,19 @@ def _times(ratio: float) -> str:
 
 
 def share(part: float | None) -> str:
-    """A share in per cent, without its sign."""
+    """Return a share in per cent, without its sign."""
     return number(None if part is None else 100 * part, DECIMALS["points"])
 
 
 def probability(p: float) -> str:
-    """Two significant digits; of what is below 0.0001 only that it is."""
+    """Return two significant digits; below 0.0001 only that it is below."""
     return (
         f"{p:.2g}" if p >= MIN_SHOWN_P else render("word.below", least=f"{MIN_SHOWN_P}")
     )
 
 
 def p_value(p: float) -> str:
-    """``p 0.012``, as :func:`probability` shows it."""
+    """Return ``p 0.012``, as :func:`probability` shows it."""
     return f"p {probability(p)}"
 
 
@@ -169,7 +169,7 @@ def adjusted_p(p: float, tests: int) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """``a, b and c``."""
+    """Return ``a, b and c``."""
     last = f" {render('word.and')} "
     return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
@@ -185,7 +185,7 @@ def of_rows(dose: str) -> str:
 
 
 def effect(mde: float, unit: str, *, brief: bool = False) -> str:
-    """An effect with its unit; nats and bits in words too.
+    """Return an effect with its unit; nats and bits in words too.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def effect(mde: float, unit: str, *, brief: bool = False) -> str:
 
 
 def unit_name(unit: str) -> str:
-    """A unit."""
+    """Return a unit as readers see it."""
     return optional(f"unit.{unit}") or unit
 
 
@@ -230,7 +230,7 @@ def each(items: Sequence[object], key: str, separator: str = "; ") -> str:
 
 
 def capitalised(text: str) -> str:
-    """The text with a capital first letter."""
+    """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -263,7 +263,7 @@ def _known() -> dict[str, str]:
 
 
 def _files() -> Iterator[Traversable]:
-    """Ours, and those of other packages: of ``surprise.py`` ``surprise.en.toml``."""
+    """Yield our files, and those of other packages, as ``surprise.en.toml``."""
     yield from files("spark_audit.sentences").joinpath("en").iterdir()
     for point in entry_points(group="spark_audit.audits"):
         with suppress(ImportError):
@@ -286,12 +286,12 @@ def _environment() -> Environment:
 
 
 def knows(key: str) -> bool:
-    """Whether there is a sentence of a key."""
+    """Return whether there is a sentence of a key."""
     return key in _known()
 
 
 def render(key: str, /, **facts: object) -> str:
-    """The sentence of a key.
+    """Return the sentence of a key.
 
     Raises
     ------
@@ -303,22 +303,22 @@ def render(key: str, /, **facts: object) -> str:
 
 
 def optional(key: str) -> str:
-    """The sentence of a key without facts; empty where there is none."""
+    """Return the sentence of a key without facts; empty where there is none."""
     return render(key) if knows(key) else ""
 
 
 def translated(kind: str, text: str) -> str:
-    """A sentence that stands in code, by its English text."""
+    """Return a sentence that stands in code, by its English text."""
     return optional(f"{kind}.{text}") or text
 
 
 def under(prefix: str, **facts: object) -> list[str]:
-    """All sentences whose keys begin like that, in the order of the files."""
+    """Return all sentences whose keys begin so, in the order of the files."""
     return [render(key, **facts) for key in _known() if key.startswith(prefix)]
 
 
 def terms(group: str, **facts: object) -> list[tuple[str, str]]:
-    """Terms of a group and what they mean."""
+    """Return the terms of a group and what they mean."""
     keys = [key[:-5] for key in _known() if key.endswith(".term")]
     return [
         (render(f"{key}.term"), render(key, **facts))

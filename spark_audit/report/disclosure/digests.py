@@ -11,7 +11,10 @@ KEYED = "hmac-sha256:"
 
 
 def manifest_facts(facts: ManifestFacts) -> ManifestFacts:
-    """The digest of a text with six unknown digits is found in seconds: it is keyed."""
+    """Return the facts of a manifest with a keyed digest and a rounded count of tokens.
+
+    The digest of a text with six unknown digits is found in seconds, if it has no key.
+    """
     given = facts.digest
     if facts.key:
         given = f"{KEYED}{keyed_digest(facts, given)}"

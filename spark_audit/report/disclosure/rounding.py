@@ -24,7 +24,7 @@ DIGITS = 6
 
 
 def step_of(row: Row) -> float | None:
-    """The rounding step of a row's figures; none where nothing asks for one.
+    """Return the rounding step of a row's figures; None where nothing asks for one.
 
     It is at least what ``MIN_STEP_TIMES_CLUSTERS`` asks for, in other units the figure
     itself over the clusters, and at least what a cluster of one standard deviation, as
@@ -54,19 +54,19 @@ def step_of(row: Row) -> float | None:
 
 
 def count_of(n: int, clusters: int) -> int:
-    """Tokens or spans, to what an average cluster has: a difference would tell them."""
+    """Return a count of tokens or spans, rounded to what an average cluster has."""
     return int(rounded(n, step_above(n / clusters))) if n > clusters > 0 else n
 
 
 def step_above(least: float) -> float:
-    """The smallest of 1, 1.5, 2, 3, 5, 10, 15 ... that is not below ``least``."""
+    """Return the first of 1, 1.5, 2, 3, 5, 10, 15 ... that is not below ``least``."""
     power = 10.0 ** math.floor(math.log10(least))
     steps = (k * power for k in (1, 1.5, 2, 3, 5, 10))
     return next(step for step in steps if step >= least * (1 - 1e-9))
 
 
 def rounded(value: float, step: float) -> float:
-    """The nearest multiple of a step; half a step for what would else be zero.
+    """Return the nearest multiple of a step; half a step for what would else be zero.
 
     So no leak is shown as none, and every limit stays on its side of zero.
     """
@@ -98,20 +98,20 @@ def rounded_p(p: float) -> float:
 
 
 def is_p(column: str) -> bool:
-    """Whether a column holds p: ``p``, ``p_adjusted``, ``step_p_adjusted``, ..."""
+    """Return whether a column holds p: ``p``, ``p_adjusted``, ``step_p_adjusted``."""
     return "p" in column.split("_")
 
 
 def rounded_up(effect: float, step: float) -> float:
-    """The multiple of a step that is no smaller: no smaller effect was detectable."""
+    """Return the next multiple of a step: no smaller effect was detectable."""
     return float(f"{math.ceil(effect / step - ROUNDING_ERROR) * step:.12g}")
 
 
 def count_step(n: int, clusters: int) -> float:
-    """The step of a count of some of ``n``: twice what an average cluster has."""
+    """Return the step of a count of some of ``n``: twice an average cluster."""
     return max(step_above(2 * n / max(clusters, 1)), 2.0)
 
 
 def decade(tries: float) -> float:
-    """Tries are a span's NLL: a decade is 2.3 nats."""
+    """Return a number of tries to a decade: they are a span's NLL, 2.3 nats each."""
     return 10.0 ** round(math.log10(tries)) if tries > 0 else tries

@@ -111,7 +111,7 @@ def _clusters_of(record: Record, audit: str, report: Report) -> int:
 
 
 def _record(record: Record, size: int, rule: TableRule | None) -> Record | None:
-    """A record without figures of few; nothing where it says nothing without."""
+    """Return a record without figures of few; None where nothing is left of it."""
     figures = {
         key: value
         for key, value in record.items()

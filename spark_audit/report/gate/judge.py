@@ -40,7 +40,7 @@ State: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """What a rule came to on one checkpoint, or why it leaves it out."""
+    """The outcome of a rule on one checkpoint, or why the rule leaves it out."""
 
     rule: str
     checkpoint: str
@@ -69,7 +69,7 @@ def check(
     same: Collection[str] = (),
     allow_missing: bool = False,
 ) -> list[RuleOutcome]:
-    """What each rule comes to on every checkpoint, the base and the baseline too.
+    """Return the outcome of each rule on every checkpoint, base and baseline too.
 
     A checkpoint is left out where the rule says so, or where there can be no figure of
     it. Only the pooled figure and its decision interval count; ``p`` is the adjusted
@@ -107,7 +107,7 @@ def check(
 def _verdicts(
     report: Report, shared: Report, rule: Rule, same: Collection[str]
 ) -> Iterator[tuple[str, State, str]]:
-    """Of each checkpoint its name, what the rule comes to, and why."""
+    """Yield the name of each checkpoint, the outcome of the rule on it, and why."""
     names, rows = _names(report), _rows(report, rule)
     by_name = grouped(
         zip(rows, _rows(shared, rule), strict=True), lambda pair: pair[0].checkpoint
@@ -156,7 +156,7 @@ def judged(found: Sequence[RuleOutcome]) -> list[str]:
 
 
 def _chosen(rule: Rule, names: Sequence[str]) -> set[str]:
-    """Whom a rule speaks of; a method that is left out takes its seeds along."""
+    """Return the checkpoints of a rule; a method stands for its seeds."""
     texts = [rule.checkpoint or rule.but or ""]
     if rule.but is not None and rule.but not in names:
         # A name may hold a comma itself.
@@ -169,7 +169,7 @@ def _chosen(rule: Rule, names: Sequence[str]) -> set[str]:
 
 
 def _impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) -> str:
-    """Why there is no such figure of a checkpoint, whatever is measured; else empty."""
+    """Return why a checkpoint can have no such figure; empty where it can."""
     if rule.change and name == BASE:
         return render("gate.baseline")
     if rule.checkpoint is not None:
@@ -199,7 +199,7 @@ def _impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) -> s
 
 
 def _names(report: Report) -> list[str]:
-    """Whom a rule can speak of: checkpoints, and methods that have several seeds.
+    """Return what a rule can name: checkpoints, and methods with several seeds.
 
     A series that only its stages were scored of is known from its rows; a stage speaks
     through its series.
@@ -211,7 +211,7 @@ def _names(report: Report) -> list[str]:
 
 
 def _rows(report: Report, rule: Rule) -> list[Row]:
-    """The rows of the rule's figure; p values stand with contrasts only."""
+    """Return the rows of the rule's figure; p values stand with contrasts only."""
     wanted = (rule.audit, rule.metric, rule.of)
     found = [
         row
@@ -225,7 +225,7 @@ def _rows(report: Report, rule: Rule) -> list[Row]:
 
 
 def _of_metric(report: Report, rule: Rule, name: str) -> list[Row]:
-    """The rows of a checkpoint that the rule's metric has, in any group."""
+    """Return the rows of a checkpoint that the rule's metric has, in any group."""
     wanted = (rule.audit, rule.metric, rule.of, name)
     return [
         row
@@ -235,6 +235,7 @@ def _of_metric(report: Report, rule: Rule, name: str) -> list[Row]:
 
 
 def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
+    """Return whether a figure trips the rule, and the figures as shared."""
     field = "best_p" if rule.field == "p" else rule.field
     sound = [
         (value, _part(shown) + _number(shown, field))
@@ -263,7 +264,7 @@ def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
 
 
 def _moved(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
-    """Whether a figure has moved: it trips, is shown to have moved less, or neither.
+    """Return whether a figure moved as far as the rule forbids, and the figures.
 
     ``rose`` is towards more remembering where the metric has such a direction. A change
     as large as the bound is seen in 80 of 100 cases where the smallest effect that the
@@ -295,15 +296,17 @@ def _moved(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
 
 
 def _part(row: Row) -> str:
+    """Return the part of the rows that a figure is of, with a space behind it."""
     return "" if row.group == "pooled" else f"{row.grouping[1]} "
 
 
 def _number(shown: Row, field: str) -> str:
+    """Return a figure of a shared row, or that it is withheld."""
     return WITHHELD if shown.withheld else number(getattr(shown, field), 4)
 
 
 def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
-    """What is claimed of a checkpoint; one whose memory was not tested is missing."""
+    """Return whether a claim on a checkpoint trips; without a test it is missing."""
     own = [one for one in report.findings if one.checkpoint == name]
     # One of several claims of the same severity is meant by its name.
     named = rule.operator in ("==", "!=")
@@ -326,7 +329,7 @@ def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
 def _guarded(
     report: Report, shared: Report, rule: Rule, name: str
 ) -> tuple[State, str]:
-    """Whether a guard holds for a checkpoint; what was not tested is missing.
+    """Return whether a guard holds for a checkpoint; without a test it is missing.
 
     Whatever gives trained rows away shows that these are the rows.
     """
@@ -353,7 +356,7 @@ def _guarded(
 
 
 def _claims(findings: Sequence[Claimed]) -> str:
-    """Claims in the order of findings, each once with the audits that make it."""
+    """Return claims in the order of findings, each once with its audits."""
     by_claim: dict[str, dict[str, None]] = {}
     for one in findings:
         by_claim.setdefault(one.claim, {})[one.audit] = None

@@ -75,7 +75,7 @@ def _pass(found: Sequence[RuleOutcome]) -> str:
 
 
 def _checkpoint_lines(findings: Sequence[RuleOutcome]) -> list[str]:
-    """One paragraph a checkpoint: the result, its name, and why."""
+    """Return one paragraph per checkpoint: the result, its name, and why."""
     widths = [len(one.whom) for one in findings if len(one.whom) <= MOST_NAME]
     width = max(widths, default=0)
     lines: list[str] = []

@@ -17,7 +17,7 @@ SARIF_LEVELS = {"tripped": "error", "missing": "warning"}
 
 
 def junit(found: Sequence[RuleOutcome], *, name: str) -> str:
-    """One suite a rule, one case a checkpoint: failed where it tripped.
+    """Return one suite per rule and one case per checkpoint: failed where it tripped.
 
     Cases whose figure is missing, where that may be, and those that a rule leaves out
     are skipped.
@@ -34,7 +34,7 @@ def junit(found: Sequence[RuleOutcome], *, name: str) -> str:
 
 
 def sarif(found: Sequence[RuleOutcome], *, name: str) -> dict[str, Any]:
-    """A log of what tripped or lacks a figure, in SARIF 2.1.0 (OASIS, 2020).
+    """Return a log of what tripped or lacks a figure, in SARIF 2.1.0 (OASIS, 2020).
 
     ``name`` is that of the report's folder. GitHub's code scanning asks for both
     descriptions, help and a line as well.

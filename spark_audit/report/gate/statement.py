@@ -27,7 +27,7 @@ SHARED = ("html", "md", "csv", "latex", "figures", "card")
 def statement(
     report: Report, folder: Path, found: Sequence[RuleOutcome], *, allow_missing: bool
 ) -> bytes:
-    """What the rules of a gate came to on the checkpoints of a report, as JSON.
+    """Return the outcome of a gate's rules on a report, as JSON.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def statement(
 
 
 def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
-    """A statement's bytes, its rules, and whether missing figures pass.
+    """Return a statement's bytes, its rules, and whether missing figures pass.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def read_rules(path: Path) -> tuple[bytes, list[str], bool]:
 
 
 def differences(ours: bytes, theirs: bytes) -> list[str]:
-    """What a statement says otherwise than one made now, by name."""
+    """Return the parts in which a statement differs from one made now, by name."""
     here, there = (
         grouped(_parts(json.loads(one)), itemgetter(0)) for one in (ours, theirs)
     )
@@ -113,7 +113,7 @@ def differences(ours: bytes, theirs: bytes) -> list[str]:
 
 
 def _parts(whole: Any, name: str = "its form") -> Iterator[tuple[str, Any]]:
-    """Each part of a statement under the name of the file, model or list it is of."""
+    """Yield the parts of a statement, each with the name of its file, model or list."""
     if isinstance(whole, dict) and "name" in whole:
         place = "weights of " * (name == "subject")
         yield f"{place}{whole['name']}", whole
