@@ -199,7 +199,7 @@ def _share(key: str, row: Record) -> str:
 
 def _percent_with_control(row: Record) -> int:
     """Return the share of trained identifiers with a control, in per cent."""
-    return round(100 * row["with control"] / row["trained"])
+    return int(round(100 * row["with control"] / row["trained"]))
 
 
 def _type_in_words(row: Record) -> str:

@@ -381,7 +381,7 @@ def _doubts(failed: Sequence[Guard], found: Sequence[Standing]) -> list[str]:
 
     Checkpoints of which nothing can be concluded are said with their check.
     """
-    void = set()
+    void: set[str] = set()
     for failed_check in failed_checks(failed, found):
         if failed_check.is_void:
             void.update(failed_check.names)

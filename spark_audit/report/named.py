@@ -210,53 +210,116 @@ def persons(
         If an id is in no row of the evidence: the report says nothing of such a person.
         If the manifest has other identifiers than were audited.
     """
-    evidence, extracted = evidence_of(report, folder), None
+    evidence = evidence_of(report, folder)
+    extracted = None
     if Extraction.evidence_file() in report.evidence:
         extracted = evidence_of(report, folder, Extraction.name)
-    units = evidence.units
-    asked = () if extracted is None else extracted.units["cluster"]
-    groups = _groups(units, ids, sources or {}, asked)
-    for key in (key for key, own in groups.items() if not own):
-        raise InputError(
-            "is no row and no group of rows of this report: nothing is known of it",
-            where=f"--person {visible(key)}",
-            fix="give the id of a row, or --manifest for the sources of all rows",
-        )
+    asked_clusters = () if extracted is None else extracted.units["cluster"]
+    groups = _groups(evidence.units, ids, sources or {}, asked_clusters)
+    _check_all_known(groups)
+
     texts = [] if shown is None or extracted is None else _texts(shown, extracted)
-    found: list[dict[str, Any]] = []
-    for one in named_rows(report, evidence, share=share):
-        rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
-        known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
-        p = {k: conformal.simes(each) for k, each in known.items() if len(each)}
-        adjusted = holm_by_key(p)
-        listed = _listed(one, groups, p, share)
-        for key, mine in rows.items():
-            back, asked_for = _back(extracted, one.checkpoint, groups[key])
-            held = units[~units["member"] & units["cluster"].isin(groups[key])]
-            unused = "named.not_compared" if held.empty else "named.held_out"
-            state = "listed" if key in listed else "not_shown"
-            if key not in adjusted:
-                state = "not_tested"
-            elif adjusted[key] < ALPHA:
-                state = "shown"
-            found.append(
-                {
-                    "id": key,
-                    "checkpoint": one.checkpoint,
-                    "state": state,
-                    "trained": len(mine),
-                    "held_out": len(held),
-                    "named": int(mine["named"].sum()),
-                    "p": p.get(key),
-                    "p_adjusted": adjusted.get(key),
-                    "least": 1 / (1 + one.held_out),
-                    "back": None if back is None else len(back),
-                    "asked": asked_for,
-                    "texts": list(dict.fromkeys(texts[i] for i in back or () if texts)),
-                    "why": one.why or ("" if len(mine) else render(unused)),
-                }
+    records: list[dict[str, Any]] = []
+    for named in named_rows(report, evidence, share=share):
+        records += _records_of(named, groups, evidence.units, extracted, texts, share)
+    order = {key: place for place, key in enumerate(groups)}
+    return sorted(records, key=lambda record: order[record["id"]])
+
+
+def _check_all_known(groups: Mapping[str, set[str]]) -> None:
+    """Refuse a person of whom the evidence has no row.
+
+    Raises
+    ------
+    InputError
+        With the first of them.
+    """
+    for key, clusters in groups.items():
+        if not clusters:
+            raise InputError(
+                "is no row and no group of rows of this report: nothing is known of it",
+                where=f"--person {visible(key)}",
+                fix="give the id of a row, or --manifest for the sources of all rows",
             )
-    return sorted(found, key=lambda one: list(groups).index(one["id"]))
+
+
+def _records_of(
+    named: Named,
+    groups: Mapping[str, set[str]],
+    units: pd.DataFrame,
+    extracted: Evidence | None,
+    texts: Sequence[str],
+    share: float,
+) -> list[dict[str, Any]]:
+    """Return what one checkpoint shows of persons.
+
+    Parameters
+    ----------
+    named
+        The checkpoint's rows, named or not.
+    groups
+        Person -> groups of rows.
+    units
+        Rows whose membership was audited.
+    extracted
+        Evidence of identifiers that were asked for, if there is any.
+    texts
+        Those identifiers; empty: they are not shown.
+    share
+        Expected share of false ones among named rows.
+    """
+    rows_by_person = {
+        key: named.rows[named.rows["group"].isin(clusters)]
+        for key, clusters in groups.items()
+    }
+    p = {} if named.why else _p_by_person(rows_by_person)
+    p_adjusted = holm_by_key(p)
+    listed = _listed(named, groups, p, share)
+
+    records = []
+    for key, rows in rows_by_person.items():
+        back, n_asked = _back(extracted, named.checkpoint, groups[key])
+        is_held_out = ~units["member"] & units["cluster"].isin(groups[key])
+        n_held_out = int(is_held_out.sum())
+
+        state = "listed" if key in listed else "not_shown"
+        if key not in p_adjusted:
+            state = "not_tested"
+        elif p_adjusted[key] < ALPHA:
+            state = "shown"
+
+        why = named.why
+        if not why and rows.empty:
+            why = render("named.held_out" if n_held_out else "named.not_compared")
+        shown_texts = [texts[place] for place in back or () if texts]
+        records.append(
+            {
+                "id": key,
+                "checkpoint": named.checkpoint,
+                "state": state,
+                "trained": len(rows),
+                "held_out": n_held_out,
+                "named": int(rows["named"].sum()),
+                "p": p.get(key),
+                "p_adjusted": p_adjusted.get(key),
+                "least": 1 / (1 + named.held_out),
+                "back": None if back is None else len(back),
+                "asked": n_asked,
+                "texts": list(dict.fromkeys(shown_texts)),
+                "why": why,
+            }
+        )
+    return records
+
+
+def _p_by_person(rows_by_person: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+    """Return the p of each person over their rows; of one without scored rows none."""
+    p = {}
+    for key, rows in rows_by_person.items():
+        p_of_rows = rows["p"].dropna()
+        if len(p_of_rows):
+            p[key] = conformal.simes(p_of_rows)
+    return p
 
 
 def _listed(
@@ -281,12 +344,24 @@ def _groups(
     units: pd.DataFrame,
     ids: Sequence[str],
     sources: Mapping[str, str],
-    asked: Iterable[str] = (),
+    asked_clusters: Iterable[str] = (),
 ) -> dict[str, set[str]]:
-    """Return the groups of rows of each person; ``extract`` alone asks for some."""
-    rows, known = units.groupby("example")["cluster"], {*units["cluster"], *asked}
-    own = rows.agg(set).to_dict()
-    return {k: own.get(k, set()) | ({sources.get(k, k)} & known) for k in ids}
+    """Return the groups of rows of each person.
+
+    Parameters
+    ----------
+    sources
+        Source id -> group.
+    asked_clusters
+        Groups that only ``extract`` asked for.
+    """
+    clusters_by_row = units.groupby("example")["cluster"].agg(set).to_dict()
+    known_clusters = {*units["cluster"], *asked_clusters}
+    groups = {}
+    for key in ids:
+        named_group = {sources.get(key, key)} & known_clusters
+        groups[key] = clusters_by_row.get(key, set()) | named_group
+    return groups
 
 
 def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
@@ -308,14 +383,23 @@ def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
 def _back(
     extracted: Evidence | None, name: str, groups: set[str]
 ) -> tuple[list[int] | None, int]:
-    """Return which identifiers of groups come back word for word, of how many."""
+    """Return which identifiers of groups come back word for word, of how many.
+
+    None where none of them was asked for.
+    """
     if extracted is None or name not in extracted.checkpoints:
         return None, 0
     units = extracted.units.assign(back=extracted.row(name, "greedy_sure"))
-    own = units["cluster"].isin(groups) & (units["split"] == "train")
-    own &= (units["prompt"] == "full") & units["back"].notna()
-    back = units["span"][own & (units["back"] == 1)].tolist()
-    return (back, int(own.sum())) if own.any() else (None, 0)
+    is_asked = (
+        units["cluster"].isin(groups)
+        & (units["split"] == "train")
+        & (units["prompt"] == "full")
+        & units["back"].notna()
+    )
+    if not is_asked.any():
+        return None, 0
+    spans = units["span"][is_asked & (units["back"] == 1)]
+    return spans.tolist(), int(is_asked.sum())
 
 
 def changed(
@@ -343,45 +427,76 @@ def changed(
         what = "are of different rows, so that nothing can be compared"
         fix = "audit both checkpoints with one manifest"
         raise InputError(what, where=" and ".join(map(str, reports)), fix=fix)
+
     groups = _groups(units, ids, sources or {})
-    held_out = ~units["member"].to_numpy(bool)
-    least = min(1.0, 2 / (1 + units["cluster"][held_out].nunique()))
-    ours, theirs = ([n for n in e.checkpoints if n != BASE] for e in (before, after))
-    pairs = [(name, name) for name in ours if name in theirs]
-    if not pairs and len(ours) == len(theirs) == 1:
-        pairs = [(ours[0], theirs[0])]
-    found = []
-    for old, new in pairs:
-        score = Membership.names_rows_by
-        move = after.row(new, score) - before.row(old, score)
-        scaled = conformal.standardised(move, held_out, units["task"], units["cluster"])
-        down, up = (
-            conformal.conformal_p(x, held_out, units["cluster"])
-            for x in (-scaled, scaled)
-        )
-        doubt = any(map(_doubt, reports.values(), (old, new)))
-        sides: dict[str, tuple[float, float]] = {}
-        for key, of in () if doubt else groups.items():
-            own = units["cluster"].isin(of).to_numpy() & np.isfinite(down)
-            if own.any():
-                sides[key] = conformal.simes(down[own]), conformal.simes(up[own])
+    n_held_out = units["cluster"][~units["member"].to_numpy(bool)].nunique()
+    least = min(1.0, 2 / (1 + n_held_out))
+
+    records: list[dict[str, Any]] = []
+    for old, new in _compared_names(before, after):
+        is_doubtful = any(map(_doubt, reports.values(), (old, new)))
+        sides = {} if is_doubtful else _both_sides(before, after, old, new, groups)
         p = {key: min(1.0, 2 * min(both)) for key, both in sides.items()}
-        adjusted = holm_by_key(p)
-        shown = dict.fromkeys(p, "unchanged") | {
-            key: "fell" if sides[key][0] < sides[key][1] else "rose"
-            for key, level in adjusted.items()
-            if level < ALPHA
-        }
-        found += [
-            {
-                "id": key,
-                "before": old,
-                "after": new,
-                "change": shown.get(key, "untested"),
-                "p": p.get(key),
-                "p_adjusted": adjusted.get(key),
-                "least": least,
-            }
-            for key in groups
-        ]
-    return found
+        p_adjusted = holm_by_key(p)
+        for key in groups:
+            change = "untested"
+            if key in p_adjusted:
+                fell, rose = sides[key]
+                direction = "fell" if fell < rose else "rose"
+                change = direction if p_adjusted[key] < ALPHA else "unchanged"
+            records.append(
+                {
+                    "id": key,
+                    "before": old,
+                    "after": new,
+                    "change": change,
+                    "p": p.get(key),
+                    "p_adjusted": p_adjusted.get(key),
+                    "least": least,
+                }
+            )
+    return records
+
+
+def _compared_names(before: Evidence, after: Evidence) -> list[tuple[str, str]]:
+    """Return the checkpoints of one name in both reports, or the only ones."""
+    names_before = [name for name in before.checkpoints if name != BASE]
+    names_after = [name for name in after.checkpoints if name != BASE]
+    pairs = [(name, name) for name in names_before if name in names_after]
+    if not pairs and len(names_before) == len(names_after) == 1:
+        pairs = [(names_before[0], names_after[0])]
+    return pairs
+
+
+def _both_sides(
+    before: Evidence,
+    after: Evidence,
+    old: str,
+    new: str,
+    groups: Mapping[str, set[str]],
+) -> dict[str, tuple[float, float]]:
+    """Return the one-sided p that a person's rows fell, and that they rose.
+
+    Parameters
+    ----------
+    old, new
+        The checkpoint in the first and in the second report.
+    groups
+        Person -> groups of rows; one without a scored row is left out.
+    """
+    units = before.units
+    is_held_out = ~units["member"].to_numpy(bool)  # (rows,)
+    score = Membership.names_rows_by
+    change = after.row(new, score) - before.row(old, score)  # (rows,)
+    scaled = conformal.standardised(
+        change, is_held_out, units["task"], units["cluster"]
+    )
+    p_fell = conformal.conformal_p(-scaled, is_held_out, units["cluster"])
+    p_rose = conformal.conformal_p(scaled, is_held_out, units["cluster"])
+
+    sides = {}
+    for key, clusters in groups.items():
+        own = units["cluster"].isin(clusters).to_numpy() & np.isfinite(p_fell)
+        if own.any():
+            sides[key] = conformal.simes(p_fell[own]), conformal.simes(p_rose[own])
+    return sides

@@ -205,8 +205,8 @@ class Standing:
         """Whether ``gate`` lets it pass where it is given no rule."""
         if self.state == "NOT TESTED":
             return False
-        severest = max((finding.severity for finding in self.detections), default=0)
-        return severest < SEVERITY["membership"]
+        stopped = SEVERITY["membership"]
+        return all(finding.severity < stopped for finding in self.detections)
 
     def doubt_of(self, audit: str) -> str:
         """Return why nothing can be concluded from an audit's figures, in words.

@@ -103,12 +103,14 @@ def _shown_hits(hits: Hits, n_clusters: int) -> Hits:
 
 def figure_place(source: Row | Finding) -> Place:
     """Return the place of a row's figure, or of the row that a finding rests on."""
-    is_finding = isinstance(source, Finding)
+    metric = source.metric
+    if isinstance(source, Finding):
+        metric = source.row_metric
     return Place(
         audit=source.audit,
         checkpoint=source.checkpoint,
         group=source.group,
-        metric=source.row_metric if is_finding else source.metric,
+        metric=metric,
         of=source.of,
     )
 
