@@ -270,12 +270,12 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     )
     with stage("plans", clock):
         view, plans = make_plans(manifest, request.audits)
-    order = Lineup((), frozenset(), frozenset())
+    lineup = Lineup((), frozenset(), frozenset())
     store = Store(folder / f"store-{rows}")
     report = folder / f"report-{rows}-{count}"
     opening: Any = None
     job = Job(
-        *(request, order, opening, manifest, view, plans, store, report, shown()),
+        *(request, lineup, opening, manifest, view, plans, store, report, shown()),
         clock,
     )
     scored = [facts_of(name, number, rows) for number, name in enumerate(names)]

@@ -144,13 +144,13 @@ def _audit(
 ) -> None:
     """Do what is asked."""
     if dry_run:
-        from spark_audit.pipeline.estimate import estimate, told
+        from spark_audit.pipeline.estimate import estimate, estimate_lines
 
         estimated = estimate(request)
         if json:
             tell_json(estimated)
         else:
-            tell("\n".join(told(estimated)))
+            tell("\n".join(estimate_lines(estimated)))
         return
     if not quiet and awaited():
         # Libraries and headers take a while before anything can be counted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from spark_audit.audits import about
 from spark_audit.audits.base import Tables, baselines_of, originals
@@ -25,138 +26,186 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Scores
 
 STATISTICS = "statistics, audits"
-"""What is being done after scoring."""
+"""Progress is shown under this name after scoring."""
 
 
-def conclude(job: Job, scored: Sequence[CheckpointJob]) -> AuditReport:
-    """Conclude from what is stored, all of it, and write the report's folder."""
-    request, folder = job.request, job.folder
-    tables = {
-        one.facts.name: Scores(job.store, one.keys, served=one.facts.format == "server")
-        for one in scored
-    }
+def conclude(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> AuditReport:
+    """Conclude from the stored scores, which are complete, and write the report."""
+    request = job.request
+    folder = job.folder
+    tables = _tables(job, checkpoint_jobs)
     # Another command may have finished here in the meantime.
-    before = folders.check_folder(folder, job.manifest, job.order.specs, request)
-    results = _results(job, scored, tables)
-    manifest, view = job.manifest, job.view
-    partial = len(view.examples) < len(manifest.examples)
-    settings = {
-        f"{name}.{key}": value
-        for name, result in results.items()
-        for key, value in result.settings.items()
-    }
+    before = folders.check_folder(folder, job.manifest, job.lineup.specs, request)
+
+    results = _results(job, checkpoint_jobs, tables)
+    guards = _setup_guards(job, checkpoint_jobs, tables)
     parts = joined.ReportParts(
         results=results,
-        checkpoints=[one.facts for one in scored],
-        settings=request.shared_settings(manifest)
-        | {"caliper": manifest.settings.caliper, "reference": manifest.reference.name}
-        | settings,
-        guards=_setup(job, scored, tables),
-        timing={k: round(seconds, 3) for k, seconds in job.clock.items()},
+        checkpoints=[checkpoint_job.facts for checkpoint_job in checkpoint_jobs],
+        settings=_settings(job, results),
+        guards=guards,
+        timing={kind: round(seconds, 3) for kind, seconds in job.clock.items()},
     )
-    # Of other models of the same names nothing is taken over.
+    # From other models of the same names nothing is taken over.
     if before is not None and not other_models(before, parts.checkpoints):
         with at(str(folder)):
             parts = joined.joined(before, parts)
+
+    is_partial = len(job.view.examples) < len(job.manifest.examples)
     report = assemble(
         parts.results,
-        status="partial" if partial else "complete",
+        status="partial" if is_partial else "complete",
         command=list(request.command),
-        manifest=manifest_facts(view),
+        manifest=manifest_facts(job.view),
         checkpoints=parts.checkpoints,
         settings=parts.settings,
         guards=parts.guards,
-        tables=matching(view),
+        tables=matching(job.view),
         evidence=parts.evidence,
         timing=parts.timing,
     )
     keep_if_replaced(folder, before, report)
     evidence = {name: result.evidence for name, result in parts.results.items()}
-    sums = report.evidence | write_evidence(folder, evidence)
+    checksums = report.evidence | write_evidence(folder, evidence)
     write_report(
-        report.model_copy(update={"evidence": sums, "files": score_files(sums)}),
+        report.model_copy(
+            update={"evidence": checksums, "files": score_files(checksums)}
+        ),
         folder,
         # The report itself is always written: all else is rendered from it.
         formats=("json", *request.formats) if request.formats else (),
         manifest=job.view,
         show_text=request.show_text,
     )
-    return read_report(folder)  # it knows now what stands beside it
+    # The report that was written names the files that stand beside it.
+    return read_report(folder)
 
 
 def write_evidence(
     folder: Path, evidence: Mapping[str, Evidence | None]
 ) -> dict[str, str]:
-    """Write what comparisons conclude from, by audit; the checksum of each file."""
-    sums: dict[str, str] = {}
-    for name, one in evidence.items():
-        if one is not None and len(one):
-            path = folder / "scores" / about(name).evidence_file()
-            one.write(path)
-            sums[path.name] = sha256_file(path)
-    return sums
+    """Write the evidence of audits that have any; return each file's checksum.
+
+    Parameters
+    ----------
+    evidence
+        Name of an audit -> what later comparisons conclude from.
+    """
+    checksums: dict[str, str] = {}
+    for audit_name, audit_evidence in evidence.items():
+        if audit_evidence is not None and len(audit_evidence):
+            path = folder / "scores" / about(audit_name).evidence_file()
+            audit_evidence.write(path)
+            checksums[path.name] = sha256_file(path)
+    return checksums
 
 
 def score_files(evidence: Iterable[str]) -> dict[str, list[str]]:
-    """What a report names of its folder ``scores``, with some files of evidence."""
+    """Return the files that a report names in its folder ``scores``."""
     return {"scores": sorted(f"scores/{name}" for name in evidence)}
 
 
+def _tables(job: Job, checkpoint_jobs: Sequence[CheckpointJob]) -> dict[str, Scores]:
+    """Return the stored scores of each checkpoint, by its name."""
+    tables = {}
+    for checkpoint_job in checkpoint_jobs:
+        facts = checkpoint_job.facts
+        tables[facts.name] = Scores(
+            job.store, checkpoint_job.keys, served=facts.format == "server"
+        )
+    return tables
+
+
+def _settings(job: Job, results: Mapping[str, AuditResult]) -> dict[str, Any]:
+    """Return the settings that all audits share, and those of each as ``AUDIT.KEY``."""
+    settings = job.request.shared_settings(job.manifest)
+    settings["caliper"] = job.manifest.settings.caliper
+    settings["reference"] = job.manifest.reference.name
+    for audit_name, result in results.items():
+        for key, value in result.settings.items():
+            settings[f"{audit_name}.{key}"] = value
+    return settings
+
+
 def _results(
-    job: Job, scored: Sequence[CheckpointJob], tables: Tables
+    job: Job, checkpoint_jobs: Sequence[CheckpointJob], tables: Tables
 ) -> dict[str, AuditResult]:
-    """What each audit concludes."""
+    """Return what each audit concludes, by its name."""
+    request = job.request
+    n_audits = len(request.audits)
+    baselines_of_copies = originals(
+        checkpoint_job.facts for checkpoint_job in checkpoint_jobs
+    )
+
     results: dict[str, AuditResult] = {}
-    request, audits = job.request, job.request.audits
-    quantised = originals(one.facts for one in scored)
-    for count, audit in enumerate(audits):
-        job.show(STATISTICS, count, len(audits))
+    for n_done, audit in enumerate(request.audits):
+        job.show(STATISTICS, n_done, n_audits)
         with job.clock(f"statistics: {audit.name}"):
-            seen = {k: own for k, own in tables.items() if job.order.sees(k, audit)}
-            # A series is held against a series, by their own names.
-            names = dict.fromkeys(map(job.order.entry, seen))
+            visible_tables = {
+                name: scores
+                for name, scores in tables.items()
+                if job.lineup.sees(name, audit)
+            }
+            # A series is compared with a series, by their own names.
+            names = dict.fromkeys(job.lineup.entry(name) for name in visible_tables)
+            baselines = baselines_of(request.baseline, names) | baselines_of_copies
             result = audit(
-                seen,
+                visible_tables,
                 job.view,
-                baseline=baselines_of(request.baseline, names) | quantised,
+                baseline=baselines,
                 preset=request.preset,
                 seed=request.seed,
             )
             results[audit.name] = with_entries(result)
-    job.show(STATISTICS, len(audits), len(audits))
+    job.show(STATISTICS, n_audits, n_audits)
     return results
 
 
-def _setup(job: Job, scored: Sequence[CheckpointJob], tables: Tables) -> list[Guard]:
-    """The setup guards that fail, of a series by its last stage."""
-    stages = job.order.stages
-    names = {job.order.entry(name): name for name in tables if name in stages}
-    names |= {name: name for name in tables if name not in stages | {RELEARNED_BASE}}
+def _setup_guards(
+    job: Job, checkpoint_jobs: Sequence[CheckpointJob], tables: Tables
+) -> list[Guard]:
+    """Return the setup guards that fail; a series is judged by its last stage."""
+    stages = job.lineup.stages
+    series = {job.lineup.entry(name): name for name in tables if name in stages}
+    others = {
+        name: name for name in tables if name not in stages and name != RELEARNED_BASE
+    }
+
     weights = {BASE: job.manifest.reference.weights_sha256}
-    for one in (one.facts for one in scored):
-        # What is made of other weights bears their hash.
-        made = one.quantised_from or one.relearned_from
-        if made is None and one.format != "live":
-            weights[one.name] = one.weights_sha256
+    for checkpoint_job in checkpoint_jobs:
+        facts = checkpoint_job.facts
+        # A rounded or relearned checkpoint bears the hash of what it was made of.
+        is_derived = facts.quantised_from or facts.relearned_from
+        if not is_derived and facts.format != "live":
+            weights[facts.name] = facts.weights_sha256
+
     with job.clock("statistics: setup"):
-        return setup_guards(tables, job.view, names=names, weights=weights)
+        return setup_guards(
+            tables, job.view, names={**series, **others}, weights=weights
+        )
 
 
 def manifest_facts(manifest: Manifest) -> ManifestFacts:
-    """What a report says of the manifest, or of the part of it that was audited."""
-    by_id = manifest.by_id
-    trained = [
-        (one.source_id, one.cluster, pair.pii.token_end - pair.pii.token_start)
-        for pair in manifest.pairs
-        for one in (by_id[pair.example],)
-        if one.split == "train"
-    ]
+    """Return what a report says of the manifest, or of the part that was audited."""
+    sources = set[str]()
+    clusters = set[str]()
+    n_spans = 0
+    n_tokens = 0
+    for pair in manifest.pairs:
+        example = manifest.by_id[pair.example]
+        if example.split != "train":
+            continue
+        sources.add(example.source_id)
+        clusters.add(example.cluster)
+        n_spans += 1
+        n_tokens += pair.pii.token_end - pair.pii.token_start
+
     return ManifestFacts(
         name=manifest.name,
         digest=manifest.digest,
         key=secrets.token_hex(16),
-        n_sources=len({source for source, _, _ in trained}),
-        n_clusters=len({cluster for _, cluster, _ in trained}),
-        n_spans=len(trained),
-        n_tokens=sum(tokens for _, _, tokens in trained),
+        n_sources=len(sources),
+        n_clusters=len(clusters),
+        n_spans=n_spans,
+        n_tokens=n_tokens,
     )

@@ -11,15 +11,15 @@ import numpy as np
 
 from spark_audit.errors import InputError, free_bytes, memory_size
 from spark_audit.pipeline.engines.local import processes
-from spark_audit.pipeline.job import Job, Lacking, checked_job
+from spark_audit.pipeline.job import Job, Unscored, checked_job
 from spark_audit.pipeline.request import Request
 
-TIMED = 4096
+TIMED_TOKENS = 4096
 """Tokens of a pass that are timed."""
 
 
 def estimate(request: Request) -> dict[str, Any]:
-    """What a run of the request takes on this machine, as busy as it is now, for JSON.
+    """Return what a run takes on this machine, as busy as it is now, for JSON.
 
     ``passes`` has a record for each kind of pass: what is still to be scored of it.
     ``there`` are how many passes over checkpoints the ``store`` holds, and how many
@@ -34,104 +34,144 @@ def estimate(request: Request) -> dict[str, Any]:
     from spark_audit.scoring.store import Store
 
     job = checked_job(request)
-    described, place = job.opening.described, job.store.folder
-    if any(one.served for one in described):
-        fix = "leave it out: all else was checked, and a run that is stopped resumes"
+    described = job.opening.described
+    store_folder = job.store.folder
+    if any(checkpoint.served for checkpoint in described):
         raise InputError(
-            "how long a server takes is not known", where="--dry-run", fix=fix
+            "how long a server takes is not known",
+            where="--dry-run",
+            fix="leave it out: all else was checked, and a run that is stopped resumes",
         )
-    # A store that is made gets a salt; there is nothing in one that is not.
-    begun = place is not None and (place / "salt").exists()
-    job = job if begun else replace(job, store=Store(None))
-    lacking = job.lacking()
-    pace, loading = _timed(job, lacking)
-    passes: list[dict[str, Any]] = []
-    for name in dict.fromkeys(kind.kind for _, kind in lacking):
-        items = [
-            i for (_, kind), own in lacking.items() if kind.kind == name for i in own
-        ]
-        tokens = sum(item.tokens for item in items)
-        seconds = round(tokens * pace.get(name, 0.0), 2)
-        part = {"items": len(items), "tokens": tokens, "seconds": seconds}
-        passes.append({"pass": name, **part})
-    free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    at_once = processes(job, lacking)
+
+    # A store that was written to has a salt; nothing is in any other.
+    has_store = store_folder is not None and (store_folder / "salt").exists()
+    if not has_store:
+        job = replace(job, store=Store(None))
+    unscored = job.unscored()
+    seconds_per_token, loading = _time_passes(job, unscored)
+    passes = _pass_records(unscored, seconds_per_token)
+
+    notes: dict[str, None] = {}
+    for checkpoint in job.opening.items:
+        notes |= dict.fromkeys(checkpoint.notes)
+    # In KiB, as Linux gives it.
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    n_processes = processes(job, unscored)
     return {
         "manifest": job.manifest.name,
         "rows": len(job.manifest.examples),
         "folder": str(job.folder),
-        "checkpoints": [one.name for one in described],
-        "notes": list(dict.fromkeys(n for one in job.opening.items for n in one.notes)),
+        "checkpoints": [checkpoint.name for checkpoint in described],
+        "notes": list(notes),
         "passes": passes,
         "loading": round(loading, 2),
-        "seconds": round(loading + sum(one["seconds"] for one in passes), 2),
-        "memory_bytes": at_once * memory * 1024,
-        "free_bytes": free,
-        "processes": at_once,
-        "there": job.stored(lacking) if begun else None,
-        "store": str(place),
+        "seconds": round(loading + sum(record["seconds"] for record in passes), 2),
+        "memory_bytes": n_processes * memory * 1024,
+        "free_bytes": free_bytes(),
+        "processes": n_processes,
+        "there": job.stored(unscored) if has_store else None,
+        "store": str(store_folder),
     }
 
 
-def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float]:
-    """Seconds per token of each pass, and seconds of loading.
+def _pass_records(
+    unscored: Unscored, seconds_per_token: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Return what is still to be scored of each kind of pass, with its seconds."""
+    n_items: dict[str, int] = {}
+    n_tokens: dict[str, int] = {}
+    for (_, scoring_pass), items in unscored.items():
+        kind = scoring_pass.kind
+        n_items[kind] = n_items.get(kind, 0) + len(items)
+        tokens = sum(item.tokens for item in items)
+        n_tokens[kind] = n_tokens.get(kind, 0) + tokens
+
+    return [
+        {
+            "pass": kind,
+            "items": n_items[kind],
+            "tokens": tokens,
+            "seconds": round(tokens * seconds_per_token.get(kind, 0.0), 2),
+        }
+        for kind, tokens in n_tokens.items()
+    ]
+
+
+def _time_passes(job: Job, unscored: Unscored) -> tuple[dict[str, float], float]:
+    """Return seconds per token of each kind of pass, and seconds of loading.
 
     Where nothing is lacking, nothing is opened.
     """
     from spark_audit.scoring.score import score
 
-    samples = {kind: left for (_, kind), left in lacking.items() if left}
+    # Of passes of one kind, such as noise at several scales, the last one is timed.
+    samples = {}
+    for (_, scoring_pass), items in unscored.items():
+        if items:
+            samples[scoring_pass.kind] = (scoring_pass, items)
     if not samples:
         return {}, 0.0
-    groups = len(job.opening.groups)
+
+    n_groups = len(job.opening.groups)
     with job.clock("loading"):
-        loaded = next(iter(job.opening.open(groups - 1)))
-    pace: dict[str, float] = {}
-    for kind in {kind.kind: kind for kind in samples}.values():
+        loaded = next(iter(job.opening.open(n_groups - 1)))
+    seconds_per_token: dict[str, float] = {}
+    for kind, (scoring_pass, items) in samples.items():
         # Items of every length, about four batches of a CPU.
-        items = sorted(samples[kind], key=lambda item: item.tokens)
+        by_length = sorted(items, key=lambda item: item.tokens)
         mean = sum(item.tokens for item in items) / len(items)
-        count = min(len(items), max(int(TIMED / max(mean, 1)), 4))
-        some = [items[i] for i in np.linspace(0, len(items) - 1, count).astype(int)]
-        score(loaded, some[:1], passes=[kind])
-        with job.clock(kind.kind):
-            score(loaded, some, passes=[kind], batch_size=job.request.batch_size)
-        pace[kind.kind] = job.clock[kind.kind] / sum(item.tokens for item in some)
+        n_timed = min(len(items), max(int(TIMED_TOKENS / max(mean, 1)), 4))
+        chosen = np.linspace(0, len(items) - 1, n_timed).astype(int)
+        timed = [by_length[i] for i in chosen]
+
+        # The first call pays for what is only done once.
+        score(loaded, timed[:1], passes=[scoring_pass])
+        with job.clock(kind):
+            score(
+                loaded, timed, passes=[scoring_pass], batch_size=job.request.batch_size
+            )
+        seconds_per_token[kind] = job.clock[kind] / sum(item.tokens for item in timed)
     job.opening.release()
-    return pace, job.clock["loading"] * groups
+    return seconds_per_token, job.clock["loading"] * n_groups
 
 
-def told(estimated: Mapping[str, Any]) -> Iterator[str]:
-    """The estimate in at most 25 lines of 80 columns."""
-    names, there = ", ".join(estimated["checkpoints"]), estimated["there"]
-    count, free = estimated["processes"], estimated["free_bytes"]
+def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the estimate in at most 25 lines of 80 columns."""
+    names = ", ".join(estimated["checkpoints"])
+    short_names = names if len(names) <= 70 else f"{names[:67]}..."
     yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
-    yield f"with     {names if len(names) <= 70 else f'{names[:67]}...'}"
-    if there:
-        yield f"Scores   {stored_passes(*there)}: {estimated['store']}"
-    yield from (f"Note     {note}" for note in estimated["notes"])
-    for one in estimated["passes"]:
-        reads = f"{one['items']:,} items, {one['tokens']:,} tokens"
-        yield f"{one['pass']:<10}{duration(one['seconds']):>12}  {reads}"
+    yield f"with     {short_names}"
+    if estimated["there"]:
+        yield f"Scores   {stored_passes(*estimated['there'])}: {estimated['store']}"
+    for note in estimated["notes"]:
+        yield f"Note     {note}"
+    for record in estimated["passes"]:
+        reads = f"{record['items']:,} items, {record['tokens']:,} tokens"
+        yield f"{record['pass']:<10}{duration(record['seconds']):>12}  {reads}"
     yield f"{'loading':<10}{duration(estimated['loading']):>12}"
     yield ""
-    by = f", by {count} processes" if count > 1 else ""
+
+    n_processes = estimated["processes"]
+    by = f", by {n_processes} processes" if n_processes > 1 else ""
     yield f"In all about {duration(estimated['seconds'])}{by}."
-    beside = "" if free is None else f" of {memory_size(free)} that are free"
-    yield f"Memory: {memory_size(estimated['memory_bytes'])}{beside}."
+    free = estimated["free_bytes"]
+    of_free = "" if free is None else f" of {memory_size(free)} that are free"
+    yield f"Memory: {memory_size(estimated['memory_bytes'])}{of_free}."
     yield "Some batches of each pass were timed on one checkpoint; saved scores count"
     yield "as done. Statistics, pictures and short trainings (--relearn) come on top."
     yield f"The report goes to {estimated['folder']}; nothing was written."
 
 
 def stored_passes(n_whole: int, n_passes: int, n_in_part: int = 0) -> str:
-    """How many passes are stored, in words."""
+    """Return how many passes are stored, in words."""
     words = f"{n_whole} of {n_passes} passes"
-    return f"{words}, and parts of {n_in_part} more," if n_in_part else words
+    if n_in_part:
+        words += f", and parts of {n_in_part} more,"
+    return words
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Return seconds as people say them."""
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     if seconds < 5400:

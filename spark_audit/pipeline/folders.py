@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError
-from spark_audit.files import (
-    check_links,
-    check_writable,
-    lies_inside,
-)
+from spark_audit.files import check_links, check_writable, lies_inside
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
+from spark_audit.pipeline.joined import lost_parts
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import REPORT_FOLDERS, read_report
 from spark_audit.results import Report
@@ -25,23 +22,23 @@ from spark_audit.results import Report
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.specs import Spec
-from spark_audit.pipeline.joined import lost_parts
 
 MANIFESTS = Path("manifests")
 
 REPORTS = Path("reports")
 
-OTHERS = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
-"""What folders of checkpoints and of data hold."""
+FOREIGN_FILES = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
+"""Files by which a folder of checkpoints or of data is recognised."""
 
 REPORT_PAGES = ("report.html", "report.md", "dossier.html", "tables", "figures")
-"""What a report would write over in a folder that is not its own."""
+"""Files that a report would overwrite in a folder that is not its own."""
 
 
 def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
-    """The one that fits, or one of the data alone."""
+    """Return the manifest that fits a checkpoint, or one of ``--data`` alone."""
     if not request.data:
         return find_manifest(checkpoint)
+
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.manifest.task_manifest import task_manifest
 
@@ -52,7 +49,7 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
 
 
 def find_manifest(checkpoint: Loaded) -> Manifest:
-    """The one manifest of ``manifests/`` that was made for this checkpoint's base.
+    """Return the one manifest of ``manifests/`` that fits a checkpoint's base.
 
     Raises
     ------
@@ -60,7 +57,7 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
         If none or several fit; it lists them.
     """
     fitting: dict[Path, Manifest] = {}
-    others: list[str] = []
+    refused: list[str] = []
     for path in sorted([*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")]):
         try:
             if not lies_inside(path):
@@ -69,15 +66,18 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
             check_fit(manifest, checkpoint, base_sha256=checkpoint.base_sha256)
             fitting[path] = manifest
         except InputError as error:
-            others.append(f"{path} ({error.what})")
+            refused.append(f"{path} ({error.what})")
+
     if len(fitting) == 1:
-        return fitting.popitem()[1]
-    what = f"several manifests fit: {', '.join(map(str, fitting))}"
-    if not fitting:
-        found = "; ".join(others) or f"there is none in {MANIFESTS}/"
-        what = f"no manifest fits: {found}"
+        return next(iter(fitting.values()))
+    if fitting:
+        paths = ", ".join(str(path) for path in fitting)
+        problem = f"several manifests fit: {paths}"
+    else:
+        reasons = "; ".join(refused) or f"there is none in {MANIFESTS}/"
+        problem = f"no manifest fits: {reasons}"
     raise InputError(
-        what,
+        problem,
         where=f"checkpoint {checkpoint.name!r}",
         fix="give --manifest, or build one with `spark-audit manifest build`",
     )
@@ -86,11 +86,20 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
 def report_folder(
     manifest: Manifest, names: Sequence[str], specs: Sequence[Spec], request: Request
 ) -> Path:
-    """Where a report goes, checked: by default ``reports/<manifest>-<names>``."""
-    name = "-".join([manifest.name, *names])
-    # Nothing in it that a file system could read otherwise.
-    safe = "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
-    folder = request.output or REPORTS / safe
+    """Return where a report goes: by default ``reports/<manifest>-<names>``.
+
+    Raises
+    ------
+    InputError
+        As :func:`check_folder`.
+    """
+    if request.output is not None:
+        folder = request.output
+    else:
+        name = "-".join([manifest.name, *names])
+        # Nothing in it that a file system could read otherwise.
+        safe_name = "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
+        folder = REPORTS / safe_name
     check_folder(folder, manifest, specs, request)
     return folder
 
@@ -98,17 +107,24 @@ def report_folder(
 def check_folder(
     folder: Path, manifest: Manifest, specs: Sequence[Spec], request: Request
 ) -> Report | None:
-    """The report that the folder holds; refuse to lose it, or not to be able to write.
+    """Return the report that the folder holds, if any; refuse a folder not to be used.
 
-    A folder of another manifest is refused, one with a finished report that this call
-    would not write again, and one of data or of a checkpoint.
+    Raises
+    ------
+    InputError
+        If it holds a finished report, or parts of one, that this call would not write
+        again, such as one of another manifest; or if it is a folder of data or of a
+        checkpoint.
+    OutputError
+        If it cannot be written.
     """
     check_links(folder, *REPORT_FOLDERS)
     check_is_for_reports(folder)
     before = None
     if (folder / "report.json").exists():
         before = read_report(folder)
-        if lost := lost_parts(before, request, manifest, specs):
+        lost = lost_parts(before, request, manifest, specs)
+        if lost:
             raise InputError(
                 f"holds a finished report with {lost}, which would be lost",
                 where=str(folder),
@@ -128,10 +144,16 @@ def check_is_for_reports(folder: Path) -> None:
     """
     if (folder / "report.json").exists():
         return
-    theirs = [one for kind in OTHERS for one in folder.glob(kind)]
+
+    foreign: list[Path] = []
+    for pattern in FOREIGN_FILES:
+        foreign += folder.glob(pattern)
     # A run that was interrupted while it wrote its report has scores.
     if not (folder / "scores").exists():
-        theirs += [folder / name for name in REPORT_PAGES if (folder / name).exists()]
-    if theirs:
-        what = f"is no report folder: it holds {theirs[0].name}"
-        raise InputError(what, where=str(folder), fix="give another -o")
+        foreign += [folder / name for name in REPORT_PAGES if (folder / name).exists()]
+    if foreign:
+        raise InputError(
+            f"is not a report folder: it holds {foreign[0].name}",
+            where=str(folder),
+            fix="give another -o",
+        )

@@ -1,4 +1,4 @@
-"""A request, checked from headers: what its checkpoints score, and what is lacking.
+"""A request, checked from headers: what its checkpoints score and the store lacks.
 
 The passes of all audits are united before anything is scored. An audit that wants the
 stages of a series gets them as ``NAME@K``; the others see a series as its last stage.
@@ -18,12 +18,15 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
-from spark_audit.names import (
-    BASE,
-    check_known,
-    entry_of,
-)
+from spark_audit.names import BASE, check_known, entry_of
 from spark_audit.pipeline.folders import manifest_for, report_folder
+from spark_audit.pipeline.lineup import (
+    Lineup,
+    make_lineup,
+    make_plans,
+    union,
+    with_order,
+)
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
@@ -35,9 +38,8 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.open import OpenCheckpoints
     from spark_audit.scoring.items import AnyItem
     from spark_audit.scoring.store import Keys, Store
-from spark_audit.pipeline.lineup import Lineup, lineup, make_plans, union, with_order
 
-Lacking: TypeAlias = dict[tuple[str, Pass], list["AnyItem"]]
+Unscored: TypeAlias = dict[tuple[str, Pass], list["AnyItem"]]
 """Name of a checkpoint and pass -> items that nobody has scored."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -46,7 +48,10 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class CheckpointJob:
-    """A checkpoint after its passes, without its model; how its scores are stored."""
+    """What a report says of a checkpoint, and what the store calls its scores.
+
+    It holds no model, and exists before the checkpoint is scored.
+    """
 
     facts: CheckpointFacts
     keys: Mapping[Pass, Keys]
@@ -58,16 +63,22 @@ class Job:
 
     Attributes
     ----------
+    lineup
+        Which checkpoints are opened, and which audits look at each.
+    opening
+        The checkpoints, checked from their headers.
     manifest, view
         The whole manifest, and the part that ``--limit`` leaves.
     plans
-        What each audit looks at.
+        The sequences of each audit by pass, in the order of ``request.audits``.
+    store
+        Where scores are kept.
     folder
-        Of the report.
+        Where the report goes.
     """
 
     request: Request
-    order: Lineup
+    lineup: Lineup
     opening: OpenCheckpoints
     manifest: Manifest
     view: Manifest
@@ -80,7 +91,9 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, progress: Progress | None = None) -> Job:
-        """Refuse what headers show to be wrong; nothing is written.
+        """Return the job of a request; refuse what headers show to be wrong.
+
+        Nothing is written. What takes least is checked first.
 
         Raises
         ------
@@ -90,163 +103,262 @@ class Job:
         from spark_audit.checkpoints.open import OpenCheckpoints
         from spark_audit.scoring.store import Store
 
-        check_formats(request.formats)
-        if not request.audits:
-            raise InputError("no audit is asked for", where="audits")
-        order = Lineup(tuple(parse_specs(request.ckpt)))
-        if any(audit.of_series for audit in request.audits):
-            order = lineup(order.specs, request.audits)
-        # Adapters bring their base along under this name; it is known after loading.
-        known = [*order.names, *map(entry_of, order.names), BASE]
-        if request.baseline is not None:
-            check_known(request.baseline, known, where="--baseline")
-        for audit in request.audits:
-            audit.check_names(order.names)
-        if not order.stages and all(audit.alone for audit in request.audits):
-            raise InputError(
-                request.audits[0].alone,
-                where="--ckpt",
-                fix="give the folder of a series, or its stages as [PATH,PATH,...]",
-            )
-        loading, opening = loading_of(request), None
-        if request.manifest is None:
-            opening = OpenCheckpoints(order.specs, loading)
-            manifest = original(manifest_for(opening.described[0], request))
-        else:
+        lineup = _lineup_of(request)
+        loading = loading_of(request)
+
+        # Without a manifest the first checkpoint's headers say which one fits.
+        opening = None
+        if request.manifest is not None:
             manifest = original(load_manifest(request.manifest))
-        if order.stages:
+        else:
+            opening = OpenCheckpoints(lineup.specs, loading)
+            manifest = original(manifest_for(opening.described[0], request))
+        if lineup.stages:
             # Before headers are read, where that can be: this takes a second.
-            request = with_order(request, order, manifest)
-        folder = report_folder(manifest, order.names, order.specs, request)
+            request = with_order(request, lineup, manifest)
+        folder = report_folder(manifest, lineup.names, lineup.specs, request)
+
         relearning = relearning_of(request, manifest) if request.relearn else None
         if opening is None or relearning:
-            opening = OpenCheckpoints(order.specs, loading, relearning=relearning)
-        is_base_given = request.base is not None or any(
-            spec.name == BASE for spec in order.specs
-        )
-        if is_base_given:
-            check_not_swapped(manifest, opening.described)
-        for one in opening.described:
-            check_fit(manifest, one, base_sha256=one.base_sha256)
+            opening = OpenCheckpoints(lineup.specs, loading, relearning=relearning)
+        _check_fits(manifest, opening.described, lineup, request)
+
         view, plans = make_plans(
             manifest, request.audits, preset=request.preset, limit=request.limit
         )
         scores = store_of(request.scores) if request.scores else None
-        store = Store(scores or folder / "scores" / "store")
-        show = progress or (lambda what, done, total: None)
-        return cls(request, order, opening, manifest, view, plans, store, folder, show)
+        return cls(
+            request=request,
+            lineup=lineup,
+            opening=opening,
+            manifest=manifest,
+            view=view,
+            plans=plans,
+            store=Store(scores or folder / "scores" / "store"),
+            folder=folder,
+            show=progress or (lambda activity, done, total: None),
+        )
 
     def keys(self, checkpoint: Loaded) -> dict[Pass, Keys]:
-        """By pass, the items that a checkpoint scores and what the store calls them."""
-        audits = zip(self.request.audits, self.plans, strict=True)
-        plans = [own for one, own in audits if self.order.sees(checkpoint.name, one)]
-        kinds = sorted({kind for plan in plans for kind in plan})
+        """Return by pass the items that a checkpoint scores, and their store keys."""
+        plans = self._plans_for(checkpoint)
+        passes = sorted({scoring_pass for plan in plans for scoring_pass in plan})
         if checkpoint.served is not None:
             from spark_audit.scoring.served import SERVED_PASSES
 
-            kinds = [kind for kind in kinds if kind.kind in SERVED_PASSES]
-        # All checkpoints with one tokenizer share what any of them scores.
+            passes = [one_pass for one_pass in passes if one_pass.kind in SERVED_PASSES]
+        items_by_pass = self._items_of(checkpoint, passes)
+
+        keys_by_pass = {}
+        for scoring_pass in passes:
+            # Whole checkpoints and stages score different items of one pass.
+            planned = set[str]()
+            for plan in plans:
+                planned.update(plan.get(scoring_pass, ()))
+            items = [
+                item for item in items_by_pass[scoring_pass] if item.key in planned
+            ]
+            keys_by_pass[scoring_pass] = self.store.keys(
+                checkpoint, items, scoring_pass
+            )
+        return keys_by_pass
+
+    def _plans_for(self, checkpoint: Loaded) -> list[Plan]:
+        """Return the plans of the audits that look at a checkpoint."""
+        audits_and_plans = zip(self.request.audits, self.plans, strict=True)
+        return [
+            plan
+            for audit, plan in audits_and_plans
+            if self.lineup.sees(checkpoint.name, audit)
+        ]
+
+    def _items_of(
+        self, checkpoint: Loaded, passes: Sequence[Pass]
+    ) -> Mapping[Pass, Sequence[Any]]:
+        """Return the items of some passes, as a checkpoint's tokenizer reads them.
+
+        All checkpoints with one tokenizer share them.
+        """
         items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
-        if fresh := [kind for kind in kinds if kind not in items]:
-            from spark_audit.scoring.score import check_known
+        new_passes = [
+            scoring_pass for scoring_pass in passes if scoring_pass not in items
+        ]
+        if not new_passes:
+            return items
 
-            every = union(self.plans)
-            with self.clock("tokenising"):
-                made = {kind: every[kind] for kind in fresh}
-                items.update(items_for(self.view, checkpoint, made))
-            for kind in fresh:
-                check_known(checkpoint, items[kind])
-        by_pass = {}
-        for kind in kinds:
-            # Whole checkpoints and stages score others.
-            chosen = set[str]().union(*(plan.get(kind, ()) for plan in plans))
-            own = [item for item in items[kind] if item.key in chosen]
-            by_pass[kind] = self.store.keys(checkpoint, own, kind)
-        return by_pass
+        from spark_audit.scoring.score import check_known
 
-    def lacking(self) -> Lacking:
-        """What the store lacks, by checkpoint and pass, as far as headers tell."""
-        return {
-            (one.name, kind): [*self.store.left(keys).values()]
-            for one in self.opening.described
-            if self.order.scores(one.name)
-            for kind, keys in self.keys(one).items()
-        }
+        united = union(self.plans)
+        plan = {scoring_pass: united[scoring_pass] for scoring_pass in new_passes}
+        with self.clock("tokenising"):
+            items.update(items_for(self.view, checkpoint, plan))
+        for scoring_pass in new_passes:
+            check_known(checkpoint, items[scoring_pass])
+        return items
 
-    def stored(self, lacking: Lacking) -> tuple[int, int, int] | None:
+    def unscored(self) -> Unscored:
+        """Return what the store lacks, as far as headers tell."""
+        unscored: Unscored = {}
+        for checkpoint in self.opening.described:
+            if not self.lineup.scores(checkpoint.name):
+                continue
+            for scoring_pass, keys in self.keys(checkpoint).items():
+                items = [*self.store.left(keys).values()]
+                unscored[checkpoint.name, scoring_pass] = items
+        return unscored
+
+    def stored(self, unscored: Unscored) -> tuple[int, int, int] | None:
         """Return how many passes the store holds, of how many, and parts of how many.
 
         ``None`` where a checkpoint's id is known after loading only.
         """
-        described = {one.name: one for one in self.opening.described}
-        if not all(one.model_id for one in described.values()):
+        described = {
+            checkpoint.name: checkpoint for checkpoint in self.opening.described
+        }
+        if not all(checkpoint.model_id for checkpoint in described.values()):
             return None
 
         n_whole = 0
         n_in_part = 0
-        for (name, kind), items in lacking.items():
+        for (name, scoring_pass), items in unscored.items():
             # A text that stands there twice is stored once.
-            distinct = {*self.keys(described[name])[kind]().values()}
+            store_keys = set(self.keys(described[name])[scoring_pass]().values())
             if not items:
                 n_whole += 1
-            elif len(items) < len(distinct):
+            elif len(items) < len(store_keys):
                 n_in_part += 1
-        return n_whole, len(lacking), n_in_part
+        return n_whole, len(unscored), n_in_part
 
-    def scored(self, checkpoint: Loaded) -> CheckpointJob:
-        """What a report says of a checkpoint, and where its scores will be."""
-        fit = check_fit(self.manifest, checkpoint, base_sha256=checkpoint.base_sha256)
-        notes = [*checkpoint.notes, *fit]
-        return CheckpointJob(facts_of(checkpoint, notes), self.keys(checkpoint))
+    def checkpoint_job(self, checkpoint: Loaded) -> CheckpointJob:
+        """Return what a report says of a checkpoint, and where its scores will be."""
+        remarks = check_fit(
+            self.manifest, checkpoint, base_sha256=checkpoint.base_sha256
+        )
+        facts = facts_of(checkpoint, [*checkpoint.notes, *remarks])
+        return CheckpointJob(facts, self.keys(checkpoint))
 
-    def tokens_left(self, group: int, lacking: Lacking) -> int | None:
-        """Tokens that a module's checkpoints lack; ``None``: known after loading."""
+    def tokens_left(self, group: int, unscored: Unscored) -> int | None:
+        """Return the tokens that a module's checkpoints lack.
+
+        ``None`` where that is known after loading only.
+        """
         names = self.opening.groups[group]
-        ids = [one.model_id for one in self.opening.described if one.name in names]
-        if len(ids) < len(names) or not all(ids):
+        model_ids = [
+            checkpoint.model_id
+            for checkpoint in self.opening.described
+            if checkpoint.name in names
+        ]
+        if len(model_ids) < len(names) or not all(model_ids):
             return None
-        parts = (items for (name, _), items in lacking.items() if name in names)
-        return sum(item.tokens for items in parts for item in items)
 
-    def opened(self, lacking: Lacking) -> Iterator[Loaded]:
-        """Every checkpoint; where nothing is to be scored, as headers describe it."""
+        n_tokens = 0
+        for (name, _), items in unscored.items():
+            if name in names:
+                n_tokens += sum(item.tokens for item in items)
+        return n_tokens
+
+    def opened(self, unscored: Unscored) -> Iterator[Loaded]:
+        """Yield every checkpoint, without weights where nothing is to be scored."""
         for group, names in enumerate(self.opening.groups):
-            if self.tokens_left(group, lacking) == 0:
-                described = self.opening.described
-                yield from (one for one in described if one.name in names)
-            else:
+            if self.tokens_left(group, unscored) != 0:
                 yield from self.opening.open(group)
+                continue
+            for checkpoint in self.opening.described:
+                if checkpoint.name in names:
+                    yield checkpoint
 
-    def missing(self, scored: Sequence[CheckpointJob]) -> int:
-        """How many items nobody has scored yet."""
+    def n_missing(self, checkpoint_jobs: Sequence[CheckpointJob]) -> int:
+        """Return how many items nobody has scored yet."""
         self.store.refresh()
-        every = (keys for one in scored for keys in one.keys.values())
-        return sum(len(self.store.left(keys)) for keys in every)
+        n_missing = 0
+        for checkpoint_job in checkpoint_jobs:
+            for keys in checkpoint_job.keys.values():
+                n_missing += len(self.store.left(keys))
+        return n_missing
 
-    def noted(self, scored: Sequence[CheckpointJob]) -> list[CheckpointJob]:
-        """With what was remarked while they were scored."""
+    def with_notes(
+        self, checkpoint_jobs: Sequence[CheckpointJob]
+    ) -> list[CheckpointJob]:
+        """Return the checkpoints with what was remarked while they were scored."""
         self.store.refresh()
-        noted = []
-        for one in scored:
-            notes = [*one.facts.notes]
-            for keys in one.keys.values():
+        with_notes = []
+        for checkpoint_job in checkpoint_jobs:
+            notes = [*checkpoint_job.facts.notes]
+            for keys in checkpoint_job.keys.values():
                 notes += self.store.remarks(keys().values())
-            notes += self.store.notes if one.keys else []
-            # A folder and its copy: one path twice was refused, stages may be alike.
-            notes += [
-                f"the same model as {other.facts.name!r}"
-                for other in scored
-                if other.facts.model_id == one.facts.model_id and other is not one
-                if not {one.facts.name, other.facts.name} & self.order.stages
-            ]
-            notes = list(dict.fromkeys(notes))
-            facts = one.facts.model_copy(update={"notes": notes})
-            noted.append(replace(one, facts=facts))
-        return noted
+            if checkpoint_job.keys:
+                notes += self.store.notes
+            notes += self._notes_on_copies(checkpoint_job, checkpoint_jobs)
+
+            distinct_notes = list(dict.fromkeys(notes))
+            facts = checkpoint_job.facts.model_copy(update={"notes": distinct_notes})
+            with_notes.append(replace(checkpoint_job, facts=facts))
+        return with_notes
+
+    def _notes_on_copies(
+        self, checkpoint_job: CheckpointJob, checkpoint_jobs: Sequence[CheckpointJob]
+    ) -> list[str]:
+        """Say which other checkpoints are the same model, such as a folder's copy.
+
+        One path twice was refused before; stages of a series may be alike.
+        """
+        facts = checkpoint_job.facts
+        notes = []
+        for other in checkpoint_jobs:
+            if other is checkpoint_job or other.facts.model_id != facts.model_id:
+                continue
+            if not {facts.name, other.facts.name} & self.lineup.stages:
+                notes.append(f"the same model as {other.facts.name!r}")
+        return notes
+
+
+def _lineup_of(request: Request) -> Lineup:
+    """Return which checkpoints a request opens; refuse names that are none of them."""
+    check_formats(request.formats)
+    if not request.audits:
+        raise InputError("no audit is asked for", where="audits")
+
+    lineup = Lineup(tuple(parse_specs(request.ckpt)))
+    if any(audit.of_series for audit in request.audits):
+        lineup = make_lineup(lineup.specs, request.audits)
+
+    if request.baseline is not None:
+        methods = [entry_of(name) for name in lineup.names]
+        # Adapters bring their base along under this name; it is known after loading.
+        known = [*lineup.names, *methods, BASE]
+        check_known(request.baseline, known, where="--baseline")
+    for audit in request.audits:
+        audit.check_names(lineup.names)
+    if not lineup.stages and all(audit.alone for audit in request.audits):
+        raise InputError(
+            request.audits[0].alone,
+            where="--ckpt",
+            fix="give the folder of a series, or its stages as [PATH,PATH,...]",
+        )
+    return lineup
+
+
+def _check_fits(
+    manifest: Manifest,
+    described: Sequence[Loaded],
+    lineup: Lineup,
+    request: Request,
+) -> None:
+    """Refuse checkpoints that the manifest was not made for."""
+    is_base_given = request.base is not None or any(
+        spec.name == BASE for spec in lineup.specs
+    )
+    if is_base_given:
+        check_not_swapped(manifest, described)
+    for checkpoint in described:
+        check_fit(manifest, checkpoint, base_sha256=checkpoint.base_sha256)
 
 
 def checked_job(request: Request, progress: Progress | None = None) -> Job:
-    """The request, refused for what headers show to be wrong, or for no cluster."""
+    """Return the job of a request; refuse what headers show to be wrong.
+
+    A request for Ray is also refused where there is no cluster.
+    """
     if request.engine == "ray":
         from spark_audit.pipeline.engines.cluster import check
 
@@ -263,7 +375,7 @@ def check_not_swapped(manifest: Manifest, described: Sequence[Loaded]) -> None:
         If a checkpoint is the manifest's base, and the base that is given is not.
     """
     reference = manifest.reference.weights_sha256
-    weights = {one.name: one.weights_sha256 for one in described}
+    weights = {checkpoint.name: checkpoint.weights_sha256 for checkpoint in described}
     if weights.get(BASE) == reference:
         return
     for name, sha256 in weights.items():
@@ -280,7 +392,7 @@ def missing_base(
     manifest: Manifest, described: Sequence[Loaded], request: Request
 ) -> str:
     """Return what is not tested where the base is not scored; empty: it is."""
-    is_scored = any(one.name == BASE for one in described)
+    is_scored = any(checkpoint.name == BASE for checkpoint in described)
     if is_scored or all(audit.of_series for audit in request.audits):
         return ""
     return (
@@ -292,21 +404,22 @@ def missing_base(
 
 
 def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:
-    """What a report says of a checkpoint."""
+    """Return what a report says of a checkpoint."""
     facts = CheckpointFacts.model_validate(checkpoint, from_attributes=True)
     return facts.model_copy(update={"notes": [*notes]})
 
 
 def loading_of(request: Request) -> Loading:
-    """How all checkpoints of a request are opened."""
-    given = request.base is not None
-    return replace(request.loading, base=request.base, include_base=given)
+    """Return how all checkpoints of a request are opened."""
+    return replace(
+        request.loading, base=request.base, include_base=request.base is not None
+    )
 
 
 def relearning_of(request: Request, manifest: Manifest) -> Relearning:
-    """The short training that a request asks for, once the manifest is known.
+    """Return the short training that a request asks for.
 
-    Rows of both splits are used, and none that the manifest audits: trained on, its
+    It takes rows of both splits, and none that the manifest audits: once trained on,
     held-out rows and identifiers would be no control any more.
 
     Raises
@@ -325,26 +438,32 @@ def relearning_of(request: Request, manifest: Manifest) -> Relearning:
         where="--relearn",
     )
     texts = tuple(row.text for row in rows)
-    steps, lr = request.relearn_steps, request.relearn_lr
-    return Relearning(texts, steps, lr, request.seed)
+    return Relearning(
+        texts=texts,
+        steps=request.relearn_steps,
+        lr=request.relearn_lr,
+        seed=request.seed,
+    )
 
 
 def store_of(scores: Path) -> Path:
-    """The store that ``--scores`` names: itself, or that of a report folder.
+    """Return the store that ``--scores`` names: itself, or that of a report folder.
 
     Raises
     ------
     InputError
         If it is a file, or a folder of something else.
     """
-    place = folder_of(scores)
-    for store in (place / "scores" / "store", place / "store", place):
+    folder = folder_of(scores)
+    for store in (folder / "scores" / "store", folder / "store", folder):
         if (store / "salt").exists():
             return store
-    if place.exists() and (place.is_file() or any(place.iterdir())):
+
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_empty:
         raise InputError(
             "holds no scores",
             where=f"--scores {scores}",
             fix="give a report folder with scores/store, or a folder for scores",
         )
-    return place
+    return folder

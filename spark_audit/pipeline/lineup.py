@@ -65,56 +65,72 @@ class Lineup:
         return [*whole, *only_series]
 
     def scores(self, name: str) -> bool:
-        """Whether anything is scored: nothing of what is made of a stage."""
+        """Return whether anything of it is scored: not of what is made of a stage."""
         derived = CheckpointName.parse(name).derived
         return not derived or original_of(name) not in self.stages
 
     def entry(self, name: str) -> str:
-        """The series that a stage belongs to; any other checkpoint's own name."""
+        """Return the series that a stage belongs to, or any other name itself."""
         return series_of(name) if name in self.stages else name
 
     def sees(self, name: str, audit: Audit) -> bool:
-        """Whether an audit looks at a checkpoint; at the relearned base one does."""
+        """Return whether an audit looks at a checkpoint.
+
+        Few look at the relearned base.
+        """
         if audit.of_series:
             return name in self.stages or name in self.both or name == BASE
-        return name not in self.stages and (
-            name != RELEARNED_BASE or audit.sees_relearned_base
-        )
+        if name in self.stages:
+            return False
+        return name != RELEARNED_BASE or audit.sees_relearned_base
 
 
-def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
-    """What to open so that every audit has what it looks at, one at least of series.
+def make_lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
+    """Return what to open so that every audit has what it looks at.
 
-    A list of paths is a series where only audits of series are asked for, unless each
-    of them is a series itself; else it is replicates, each of which may be a series.
+    At least one of the audits is of series. A list of paths is a series where only
+    audits of series are asked for, unless each of them is a series itself; else it is
+    replicates, each of which may be a series.
     """
-    from spark_audit.checkpoints.specs import Spec
-    from spark_audit.checkpoints.task_series import expand, series
+    from spark_audit.checkpoints.task_series import expand
 
-    wanted = [audit.of_series for audit in audits]
-    opened = [] if all(wanted) else list(specs)
+    only_series = all(audit.of_series for audit in audits)
+    opened = [] if only_series else list(specs)
     stages: list[Spec] = []
     both: set[str] = set()
     for spec in specs:
-        several = len(spec.paths) > 1 and (
-            not all(wanted)
-            # Their last stages, one after the other, would be no series of anything.
-            or (spec.stage is None and all(map(series, spec.paths)))
-        )
-        alone = [
-            Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
-            for number, path in enumerate(spec.paths, start=1)
-        ]
-        for one in alone if several else [spec]:
-            found = expand(one)
-            if found == (one,):
-                both.add(one.name)
-                if all(wanted):
-                    opened.append(one)
-            else:
-                stages += found
-    names = frozenset(spec.name for spec in stages)
-    return Lineup((*opened, *stages), names, frozenset(both))
+        for candidate in _candidate_series(spec, only_series=only_series):
+            stages_of_candidate = expand(candidate)
+            if stages_of_candidate != (candidate,):
+                stages += stages_of_candidate
+                continue
+            # No series, or one of a single stage: every audit sees it.
+            both.add(candidate.name)
+            if only_series:
+                opened.append(candidate)
+
+    return Lineup(
+        specs=(*opened, *stages),
+        stages=frozenset(spec.name for spec in stages),
+        both=frozenset(both),
+    )
+
+
+def _candidate_series(spec: Spec, *, only_series: bool) -> list[Spec]:
+    """Return what of a spec may be a series: itself, or each of its replicates."""
+    from spark_audit.checkpoints.specs import Spec
+    from spark_audit.checkpoints.task_series import series
+
+    if len(spec.paths) == 1:
+        return [spec]
+    # The last stages of series, one after the other, would be no series of anything.
+    each_is_series = spec.stage is None and all(series(path) for path in spec.paths)
+    if only_series and not each_is_series:
+        return [spec]
+    return [
+        Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
+        for number, path in enumerate(spec.paths, start=1)
+    ]
 
 
 def make_plans(
@@ -124,31 +140,40 @@ def make_plans(
     preset: str | None = None,
     limit: int | None = None,
 ) -> tuple[Manifest, list[Plan]]:
-    """The manifest, or the part that a limit leaves, with each audit's plan for it."""
+    """Return the manifest, or the part that a limit leaves, and each audit's plan."""
     paper = (preset or manifest.settings.preset) == "paper"
     plans = [audit.plan(manifest, paper=paper) for audit in audits]
     if limit is None:
         return manifest, plans
-    everything = union(plans).items()
-    wanted = {example_of(one, key) for one, keys in everything for key in keys}
-    if len(wanted) <= limit:
+
+    examples = set[str]()
+    for scoring_pass, keys in union(plans).items():
+        examples.update(example_of(scoring_pass, key) for key in keys)
+    if len(examples) <= limit:
         return manifest, plans
-    by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
+
+    # By their hash, not in the order of rows; a larger limit only adds some.
+    by_hash = sorted(examples, key=lambda key: hashlib.sha256(key.encode()).digest())
     view = limited(manifest, set(by_hash[:limit]))
     return view, [audit.plan(view, paper=paper) for audit in audits]
 
 
 def union(plans: Iterable[Plan]) -> Plan:
-    """Each pass once, with every sequence that anybody asked for once."""
-    found: dict[Pass, set[str]] = {}
+    """Return each pass once, with every sequence that any plan asks for, once."""
+    keys_by_pass: dict[Pass, set[str]] = {}
     for plan in plans:
-        for wanted, keys in plan.items():
-            found.setdefault(wanted, set()).update(keys)
-    return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
+        for scoring_pass, keys in plan.items():
+            keys_by_pass.setdefault(scoring_pass, set()).update(keys)
+    return {
+        scoring_pass: sorted(keys)
+        for scoring_pass, keys in sorted(keys_by_pass.items())
+    }
 
 
-def with_order(request: Request, order: Lineup, manifest: Manifest) -> Request:
-    """The request, with the order in which its runs learned the tasks, unless given.
+def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
+    """Return the request with the order in which its runs learned the tasks.
+
+    An order that the user gave stays.
 
     Raises
     ------
@@ -157,35 +182,65 @@ def with_order(request: Request, order: Lineup, manifest: Manifest) -> Request:
         order that was given, or a series beside a run does not say how: stages would
         be taken for those of other tasks.
     """
-    counts = Counter(order.entry(name) for name in order.stages)
-    learned: dict[str, tuple[str, ...]] = {}
-    for spec in order.specs:
-        names = seeds_of(spec.name, len(spec.paths))
-        for name, path in zip(map(order.entry, names), spec.paths, strict=True):
-            # A single stage is that of all tasks, whatever their order.
-            if counts[name] > 1 and name not in learned:
-                learned[name] = tuple(trained_order(Path(path).expanduser()))
-    first = next(filter(None, learned.values()), ())
-    orders = (getattr(one, "order", None) for one in request.audits if one.of_series)
-    given = next((order for order in orders if order is not None), None)
-    asked = [] if given is None else [task.strip() for task in given.split(",")]
-    for name, tasks in learned.items():
-        common = [[t for t in asked if t in tasks], [t for t in tasks if t in asked]]
-        if common[0] != common[1] if asked else tasks != first:
-            here = ", ".join(tasks) or "it does not tell which"
+    orders = _learned_orders(lineup)
+    first_order = next((tasks for tasks in orders.values() if tasks), ())
+    requested_order = _requested_order(request)
+
+    for name, tasks in orders.items():
+        if requested_order:
+            conflicts = _restrict(requested_order, tasks) != _restrict(
+                tasks, requested_order
+            )
+        else:
+            conflicts = tasks != first_order
+        if conflicts:
+            learned = ", ".join(tasks) or "order unknown"
+            expected = ", ".join(requested_order or first_order)
             raise InputError(
-                f"{name!r} learned its tasks in another order ({here}) than "
-                f"{', '.join(asked or first)}",
-                where="--order" if asked else "--ckpt",
+                f"{name!r} learned its tasks in another order ({learned}) than "
+                f"{expected}",
+                where="--order" if requested_order else "--ckpt",
                 fix="audit runs of one order at a time; --order may be left out, or "
                 "given where it holds for all",
             )
-    known = {example.task for example in manifest.examples}
-    common_order = ",".join(task for task in first if task in known)
-    audits = tuple(
-        replace(audit, **{"order": audit.order or common_order or None})
-        if audit.of_series and hasattr(audit, "order")
-        else audit
-        for audit in request.audits
-    )
-    return replace(request, audits=audits)
+
+    known_tasks = {example.task for example in manifest.examples}
+    common_order = ",".join(task for task in first_order if task in known_tasks)
+    audits = []
+    for audit in request.audits:
+        if audit.of_series and hasattr(audit, "order"):
+            order = audit.order or common_order or None
+            audit = replace(audit, **{"order": order})
+        audits.append(audit)
+    return replace(request, audits=tuple(audits))
+
+
+def _learned_orders(lineup: Lineup) -> dict[str, tuple[str, ...]]:
+    """Map each series of several stages to its tasks in order, as its run says.
+
+    The tasks are empty where there is no record of the run.
+    """
+    n_stages = Counter(lineup.entry(name) for name in lineup.stages)
+    orders: dict[str, tuple[str, ...]] = {}
+    for spec in lineup.specs:
+        names = seeds_of(spec.name, len(spec.paths))
+        for name, path in zip(names, spec.paths, strict=True):
+            entry = lineup.entry(name)
+            # A single stage is that of all tasks, whatever their order.
+            if n_stages[entry] > 1 and entry not in orders:
+                orders[entry] = tuple(trained_order(Path(path).expanduser()))
+    return orders
+
+
+def _requested_order(request: Request) -> list[str]:
+    """Return the tasks of ``--order``; empty where it is not given."""
+    for audit in request.audits:
+        order = getattr(audit, "order", None) if audit.of_series else None
+        if order is not None:
+            return [task.strip() for task in order.split(",")]
+    return []
+
+
+def _restrict(tasks: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return the tasks that are among the others, in their own order."""
+    return [task for task in tasks if task in others]

@@ -2,7 +2,7 @@
 
 The union of the passes that the audits need is scored once per checkpoint into a
 store that resumes, by an engine: on this machine, by workers that share a folder, or
-on Ray. Of several workers one that finds nothing missing writes the report.
+on Ray. Among several workers, one that finds nothing missing writes the report.
 """
 
 from __future__ import annotations
@@ -20,20 +20,34 @@ from spark_audit.messages import progress as shown
 from spark_audit.pipeline import up_to_date
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.estimate import stored_passes
-from spark_audit.pipeline.job import CheckpointJob, Progress, checked_job, missing_base
+from spark_audit.pipeline.job import (
+    CheckpointJob,
+    Job,
+    Progress,
+    Unscored,
+    checked_job,
+    missing_base,
+)
 from spark_audit.pipeline.request import Request
 from spark_audit.report.audit_report import AuditReport, read_report
 
 LOCK = ".report.lock"
-"""Held in a report folder by whoever writes the report."""
+"""Name of the lock in a report folder, held by the process that writes the report."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """The report of a run, and where it is.
 
-    ``report`` is ``None`` while ``missing`` items of other workers are not scored.
-    ``anew`` is false where the folder held the report, and nothing had changed.
+    Attributes
+    ----------
+    report
+        ``None`` while items of other workers are not scored.
+    anew
+        Whether the report was written now; false where the folder held it, and nothing
+        had changed.
+    missing
+        How many items of other workers are not scored.
     """
 
     folder: Path
@@ -51,32 +65,48 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         For anything that the user gave and that cannot be used; what was scored until
         then is kept, and the same request resumes.
     """
-    if (folder := up_to_date.unchanged(request)) is not None:
+    folder = up_to_date.unchanged(request)
+    if folder is not None:
         return Outcome(folder, read_report(folder), anew=False)
+
     # What headers show to be wrong is refused here, before anything is scored.
     job = checked_job(request, progress)
     inputs = up_to_date.inputs_of(request, job.opening)
-    lacking = job.lacking()
-    if note := missing_base(job.manifest, job.opening.described, request):
-        say(f"note: {note}")
-    there = job.stored(lacking)
-    if there is not None and (there[0] or there[2] or request.scores is not None):
-        say(f"{stored_passes(*there)} are stored in {job.store.folder}")
+    unscored = job.unscored()
+    _say_before_scoring(job, unscored)
+
     engine = import_module(f"spark_audit.pipeline.engines.{request.engine}")
-    scored: list[CheckpointJob] = engine.score(job, lacking)
+    checkpoint_jobs: list[CheckpointJob] = engine.score(job, unscored)
     with job.clock("gathering"):
-        missing = job.missing(scored)
-    if missing and request.shard[1] > 1:
-        return Outcome(job.folder, None, missing=missing)
-    if missing:
-        raise IncompleteError(f"{missing} items could not be scored")
+        n_missing = job.n_missing(checkpoint_jobs)
+    has_other_workers = request.shard[1] > 1
+    if n_missing and has_other_workers:
+        return Outcome(job.folder, None, missing=n_missing)
+    if n_missing:
+        raise IncompleteError(f"{n_missing} items could not be scored")
+
     # Commands, and workers of one, wait for one another.
     with alone(job.folder / LOCK):
-        if request.shard[1] > 1 and up_to_date.unchanged(request) is not None:
+        if has_other_workers and up_to_date.unchanged(request) is not None:
             return Outcome(job.folder, read_report(job.folder), anew=False)
-        report = conclude(job, job.noted(scored))
+        report = conclude(job, job.with_notes(checkpoint_jobs))
         up_to_date.keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
+
+
+def _say_before_scoring(job: Job, unscored: Unscored) -> None:
+    """Say what is not tested without a base, and what the store holds already."""
+    note = missing_base(job.manifest, job.opening.described, job.request)
+    if note:
+        say(f"note: {note}")
+
+    stored = job.stored(unscored)
+    if stored is None:
+        return
+    n_whole, n_passes, n_in_part = stored
+    if n_whole or n_in_part or job.request.scores is not None:
+        passes = stored_passes(n_whole, n_passes, n_in_part)
+        say(f"{passes} are stored in {job.store.folder}")
 
 
 def audit(
@@ -96,7 +126,7 @@ def audit(
         Names of audits, or audits with options (``sa.audits.Matched(...)``).
     progress
         Whether progress is shown; by default where a person waits.
-    options
+    **options
         The other fields of :class:`Request`: ``base``, ``manifest``, ``output``,
         ``formats``, ``baseline`` ...
 
@@ -106,8 +136,8 @@ def audit(
         As :func:`run`.
     """
     request = Request(ckpt=ckpt, audits=audits, **options)
-    show_it = awaited() if progress is None else progress
-    with shown(quiet=not show_it) as show:
+    is_shown = awaited() if progress is None else progress
+    with shown(quiet=not is_shown) as show:
         report = run(request, progress=show).report
     if report is None:
         raise IncompleteError("other workers have not scored their part")

@@ -29,7 +29,7 @@ def test_errors_of_a_node_are_told_in_one_line():
     def said(text: str = "", cause: Exception | None = None) -> Exception:
         error: Any = RuntimeError(text)  # Ray's has what it was raised from
         error.cause = cause
-        return ray.told(error)
+        return ray.cause_of(error)
 
     other = said("it broke\nwith a trace")
     assert isinstance(other, IncompleteError)
@@ -80,8 +80,8 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
         return Job.of(request)
 
     alone, job, own = job_of("alone"), job_of("shared"), versions()["spark-audit"]
-    expected = local.score(alone, alone.lacking())
-    assert ray.parts(job.tokens_left(0, job.lacking()), 3) == 3
+    expected = local.score(alone, alone.unscored())
+    assert ray.parts(job.tokens_left(0, job.unscored()), 3) == 3
     copied = pickle.dumps(without_models(job))
     results: list[Any] = []
     opened: dict[str, Any] = {}
@@ -91,10 +91,12 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
         ray.take(results[-1], job.store, opened)
     assert not list(results[0][0][1].model.parameters())
     assert [*opened] == ["base", "a", "a+int8", "b", "b+int8"]
-    scored = [job.scored(known) for known in opened.values()]
-    assert not job.missing(scored)
-    assert ray.parts(job.tokens_left(0, job.lacking()), 3) == 0  # nothing is lacking
-    for here, there in zip(alone.noted(expected), job.noted(scored), strict=True):
+    scored = [job.checkpoint_job(known) for known in opened.values()]
+    assert not job.n_missing(scored)
+    assert ray.parts(job.tokens_left(0, job.unscored()), 3) == 0  # nothing is lacking
+    for here, there in zip(
+        alone.with_notes(expected), job.with_notes(scored), strict=True
+    ):
         assert here.facts == there.facts
         for kind, keys in here.keys.items():
             table = job.store.gather(there.keys[kind](), scoring_pass=kind)

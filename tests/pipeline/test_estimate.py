@@ -1,7 +1,7 @@
 """What a run takes, shown beforehand in words that fit a screen."""
 
 from spark_audit.errors import memory_size
-from spark_audit.pipeline.estimate import duration, stored_passes, told
+from spark_audit.pipeline.estimate import duration, estimate_lines, stored_passes
 from spark_audit.scoring.table import COLUMN_TYPES
 
 
@@ -25,7 +25,7 @@ def test_words_fit_a_screen():
         "there": (3, 1200, 45),
         "store": "reports/small-er/scores/store",
     }
-    lines = list(told(long))
+    lines = list(estimate_lines(long))
     assert len(lines) <= 25
     assert not [line for line in lines if len(line) > 80]
 

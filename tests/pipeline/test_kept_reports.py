@@ -156,7 +156,7 @@ def test_a_page_that_no_report_wrote_is_not_written_over(request_of, tmp_path):
     folder = tmp_path / "reports" / "m-ours"
     folder.mkdir(parents=True)
     (folder / "report.md").write_text("Minutes of a meeting")
-    with pytest.raises(InputError, match=r"is no report folder: it holds report.md"):
+    with pytest.raises(InputError, match=r"is not a report folder: it holds report.md"):
         run(request_of("first"))
     assert (folder / "report.md").read_text() == "Minutes of a meeting"
     out = ["-o", str(folder)]

@@ -7,7 +7,7 @@ from audited import chosen
 
 from spark_audit.audits import Matched, Utility
 from spark_audit.checkpoints.specs import Spec
-from spark_audit.pipeline.lineup import lineup, make_plans
+from spark_audit.pipeline.lineup import make_lineup, make_plans
 from spark_audit.scoring.table import Pass
 
 PLAIN = Pass()
@@ -31,7 +31,7 @@ def test_a_list_is_a_series_for_utility_alone(folders):
         Spec("run", (folders["one"], folders["one"])),
         Spec("x", (folders["one"],)),
     ]
-    found = lineup(specs, chosen("utility"))
+    found = make_lineup(specs, chosen("utility"))
     assert names(found) == ["x", "run@1", "run@2"]
     assert found.stages == {"run@1", "run@2"}
     assert found.entry("run@2") == "run"
@@ -40,20 +40,22 @@ def test_a_list_is_a_series_for_utility_alone(folders):
 
 
 def test_a_list_of_series_is_replicates_for_utility_too(folders):
-    found = lineup(
+    found = make_lineup(
         [Spec("run", (folders["series"], folders["series"]))], chosen("utility")
     )
     assert names(found) == ["run[1]@1", "run[1]@2", "run[2]@1", "run[2]@2"]
     assert found.stages == set(names(found))
     # One of the two is a single checkpoint: two stages, as they are written.
-    mixed = lineup(
+    mixed = make_lineup(
         [Spec("run", (folders["one"], folders["series"]))], chosen("utility")
     )
     assert names(mixed) == ["run@1", "run@2"]
 
 
 def test_a_series_is_its_last_stage_for_every_other_audit(folders):
-    found = lineup([Spec("run", (folders["series"],))], chosen("matched", "utility"))
+    found = make_lineup(
+        [Spec("run", (folders["series"],))], chosen("matched", "utility")
+    )
     assert names(found) == ["run", "run@1", "run@2"]
     assert [found.sees(n, Matched()) for n in ("run", "run@1")] == [True, False]
     assert [found.sees(n, Utility()) for n in ("run", "run@1")] == [False, True]
@@ -64,7 +66,7 @@ def test_a_series_is_its_last_stage_for_every_other_audit(folders):
 
 def test_a_list_is_replicates_where_other_audits_are_asked_for(folders):
     spec = Spec("x", (folders["one"], folders["series"]))
-    found = lineup([spec], chosen("nll", "utility"))
+    found = make_lineup([spec], chosen("nll", "utility"))
     assert names(found) == ["x", "x[2]@1", "x[2]@2"]
     assert found.both == {"x[1]"}
     assert [found.sees(n, Utility()) for n in ("x[1]", "x[2]")] == [True, False]
@@ -77,11 +79,11 @@ def test_a_series_beside_a_checkpoint_keeps_its_name(folders):
         Spec("run", (folders["series"],)),
         Spec("a", (folders["series"],)),
     ]
-    assert lineup(specs, chosen("utility")).names == ["x", "a", "run"]
+    assert make_lineup(specs, chosen("utility")).names == ["x", "a", "run"]
     # Where every audit has something to look at, the names are those of the call.
-    assert lineup(specs, chosen("matched", "utility")).names == ["x", "run", "a"]
+    assert make_lineup(specs, chosen("matched", "utility")).names == ["x", "run", "a"]
     seeds = Spec("x", (folders["one"], folders["series"]))
-    assert lineup([seeds], chosen("nll", "utility")).names == ["x"]
+    assert make_lineup([seeds], chosen("nll", "utility")).names == ["x"]
 
 
 def test_a_limit_leaves_the_first_by_hash(make_case):

@@ -208,8 +208,8 @@ def test_an_empty_store_holds_nothing_in_part(request_of, tiny_base, tmp_path):
     manifest = build_manifest([*rows, again], loaded, name="twice", caliper=2.0)
     write_manifest(manifest, tmp_path / "twice.json")
     job = checked_job(request_of(manifest=tmp_path / "twice.json"))
-    lacking = job.lacking()
-    assert job.stored(lacking) == (0, len(lacking), 0)
+    unscored = job.unscored()
+    assert job.stored(unscored) == (0, len(unscored), 0)
 
 
 def test_scores_of_another_report_are_counted_and_taken(
@@ -522,9 +522,7 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
         run(replace(request, audits=(Utility(order="t0,t1"),)))
     theirs = trained("theirs", ["t0", "t1"])
     (tmp_path / "theirs" / "run.json").unlink()
-    with pytest.raises(
-        InputError, match="'theirs' .* does not tell which. than t1, t0"
-    ):
+    with pytest.raises(InputError, match="'theirs' .* order unknown. than t1, t0"):
         run(replace(request, ckpt=(one, theirs)))
     # What is no contradiction is taken.
     some = run(replace(request, audits=(Utility(order="t0"),))).report
@@ -641,7 +639,7 @@ def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
         for one in job.opening.described[::order]:
             own = zip(job.request.audits, job.plans, strict=True)
             plans[one.name] = union(
-                plan for audit, plan in own if job.order.sees(one.name, audit)
+                plan for audit, plan in own if job.lineup.sees(one.name, audit)
             )
             scored = {kind: [*keys()] for kind, keys in job.keys(one).items()}
             assert scored == plans[one.name]

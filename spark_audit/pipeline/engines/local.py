@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from spark_audit.errors import InputError, free_bytes
 from spark_audit.messages import say
-from spark_audit.pipeline.job import CheckpointJob, Job, Lacking
+from spark_audit.pipeline.job import CheckpointJob, Job, Unscored
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.added_rows import added_remarks
 from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_threads
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-
+    from spark_audit.scoring.store import Keys
 
 Work: TypeAlias = Callable[[], Any]
 """A function of a module with its arguments bound (``functools.partial``)."""
@@ -40,24 +40,24 @@ Helper: TypeAlias = subprocess.Popen[bytes]
 MAX_PROCESSES = 8
 """Processes that a job takes unasked at most: of more nothing was measured."""
 
-OWN = 1_500_000_000
+PROCESS_BYTES = 1_500_000_000
 """Bytes of a process besides its weights: libraries, a manifest, what is computed."""
 
-WORTH = 5e11
+MIN_WORK = 5e11
 """Tokens times weights that are worth more processes: 15 seconds of a core, about; one
 needs 6 to begin."""
 
-GRACE = 10.0
+GRACE_SECONDS = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
 
 HELPER_PROGRAM = "from spark_audit.pipeline.engines import local; local.help_out()"
 
 
-def processes(job: Job, lacking: Lacking) -> int:
-    """How many processes score what a job lacks on this machine's CPU.
+def processes(job: Job, unscored: Unscored) -> int:
+    """Return how many processes score what a job lacks on this machine's CPU.
 
-    Unasked one per core, :data:`MAX_PROCESSES` at most, as far as each has memory of
-    its own.
+    Where the user gives no number, one per core, :data:`MAX_PROCESSES` at most, as far
+    as there is memory for each.
 
     Raises
     ------
@@ -66,99 +66,129 @@ def processes(job: Job, lacking: Lacking) -> int:
     """
     from spark_audit.checkpoints.devices import pick_device
 
-    request, described = job.request, job.opening.described
-    tokens = sum(item.tokens for items in lacking.values() for item in items)
-    if not request.several or not tokens:
+    request = job.request
+    described = job.opening.described
+    n_tokens = sum(item.tokens for items in unscored.values() for item in items)
+    if not request.several or not n_tokens:
         return 1
-    served = any(one.served for one in described)
-    place = "a server" if served else pick_device(request.loading.device)
+
+    if any(checkpoint.served for checkpoint in described):
+        device = "a server"
+    else:
+        device = pick_device(request.loading.device)
     if isinstance(request.jobs, int):
-        if place != "cpu":
+        if device != "cpu":
             raise InputError(
-                f"shares the cores of a CPU, and checkpoints are on {place}",
+                f"shares the cores of a CPU, and checkpoints are on {device}",
                 where="--jobs",
                 fix="leave it out",
             )
         return request.jobs
-    weights = max((one.parameters or 0 for one in described), default=0)
-    if place != "cpu" or tokens * weights < WORTH:
+
+    n_weights = max((checkpoint.parameters or 0 for checkpoint in described), default=0)
+    if device != "cpu" or n_tokens * n_weights < MIN_WORK:
         return 1
-    free, copies = free_bytes(), 1 + bool(request.loading.quantize)
-    room = MAX_PROCESSES if free is None else int(free / (copies * 4 * weights + OWN))
-    return max(min(cores(), MAX_PROCESSES, room), 1)
+    n_fitting = MAX_PROCESSES
+    free = free_bytes()
+    if free is not None:
+        # float32, and a second copy while weights are rounded.
+        n_copies = 2 if request.loading.quantize else 1
+        n_fitting = int(free / (n_copies * 4 * n_weights + PROCESS_BYTES))
+    return max(min(cores(), MAX_PROCESSES, n_fitting), 1)
 
 
-def score(job: Job, lacking: Lacking) -> list[CheckpointJob]:
+def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
     """Score what falls to this process; all of the job, unless it is a worker's part.
 
     Processes that help keep what they have scored when the job is interrupted.
     """
-    count = processes(job, lacking) if any(lacking.values()) else 1
-    if count == 1:
-        return score_part(job, job.opened(lacking), job.request.shard)
-    return _shared(job, lacking, count)
+    has_work = any(unscored.values())
+    n_processes = processes(job, unscored) if has_work else 1
+    if n_processes == 1:
+        return score_part(job, job.opened(unscored), job.request.shard)
+    return _score_in_processes(job, unscored, n_processes)
 
 
-def _shared(job: Job, lacking: Lacking, count: int) -> list[CheckpointJob]:
-    """Score the job in so many processes."""
-    threads = max(cores() // count, 1)
-    parts = (replace(job.request, jobs=1, shard=(i, count)) for i in range(1, count))
-    with helped([partial(help_score, one) for one in parts], threads) as helpers:
-        scored = score_part(job, job.opened(lacking), (0, count))
+def _score_in_processes(
+    job: Job, unscored: Unscored, n_processes: int
+) -> list[CheckpointJob]:
+    """Score the job in so many processes, of which this is the first."""
+    threads = max(cores() // n_processes, 1)
+    works = []
+    for worker in range(1, n_processes):
+        request = replace(job.request, jobs=1, shard=(worker, n_processes))
+        works.append(partial(help_score, request))
+
+    with helped(works, threads) as helpers:
+        checkpoint_jobs = score_part(job, job.opened(unscored), (0, n_processes))
         with job.clock("waiting"):
-            for number, one in enumerate(helpers, start=1):
+            for number, helper in enumerate(helpers, start=1):
                 job.show("waiting for other processes", number, len(helpers))
-                one.wait()
-        if ended := [one.returncode for one in helpers if one.returncode]:
+                helper.wait()
+
+        error_codes = [helper.returncode for helper in helpers if helper.returncode]
+        if error_codes:
             say(
-                f"{len(ended)} of {count} processes ended early (code {ended[0]}; "
-                "out of memory?): this one does their work"
+                f"{len(error_codes)} of {n_processes} processes ended early (code "
+                f"{error_codes[0]}; out of memory?): this one does their work"
             )
-        if job.missing(scored):
-            score_part(job, job.opened(job.lacking()), (0, 1))
-    return scored
+        if job.n_missing(checkpoint_jobs):
+            score_part(job, job.opened(job.unscored()), (0, 1))
+    return checkpoint_jobs
 
 
 def help_score(request: Request) -> None:
     """Score the part of a request that falls to this process."""
     job = Job.of(request)
-    score_part(job, job.opened(job.lacking()), request.shard)
+    score_part(job, job.opened(job.unscored()), request.shard)
 
 
 def score_part(
     job: Job, opened: Iterator[Loaded], shard: tuple[int, int]
 ) -> list[CheckpointJob]:
     """Score one worker's part of all passes over some checkpoints."""
-    scored: list[CheckpointJob] = []
+    checkpoint_jobs: list[CheckpointJob] = []
     while True:
         with job.clock("loading"):
             checkpoint = next(opened, None)
         if checkpoint is None:
-            return scored
-        if job.order.scores(checkpoint.name):
-            scored.append(job.scored(checkpoint))
-            for keys in scored[-1].keys.values():
-                what = f"scoring {checkpoint.name}, {keys.scoring_pass.label}, tokens"
+            return checkpoint_jobs
+        if job.lineup.scores(checkpoint.name):
+            checkpoint_job = job.checkpoint_job(checkpoint)
+            checkpoint_jobs.append(checkpoint_job)
+            for keys in checkpoint_job.keys.values():
                 with job.clock(f"scoring: {keys.scoring_pass.kind}"):
-                    job.store.refresh()
-                    if not job.store.left(keys):
-                        continue
-                    if not shard[0]:
-                        seed = job.request.seed
-                        remarks = drift_remarks(checkpoint, keys, seed)
-                        remarks += added_remarks(checkpoint, keys, seed)
-                        for remark in remarks:
-                            job.store.remark(remark)
-                    score_keys(
-                        checkpoint,
-                        keys,
-                        store=job.store,
-                        batch_size=job.request.batch_size,
-                        shard=shard,
-                        progress=partial(job.show, what),
-                    )
+                    _score_pass(job, checkpoint, keys, shard)
         # Let go of full weights before the next checkpoint is loaded.
         del checkpoint
+
+
+def _score_pass(
+    job: Job, checkpoint: Loaded, keys: Keys, shard: tuple[int, int]
+) -> None:
+    """Score one worker's part of one pass over a checkpoint, if any of it is left."""
+    store = job.store
+    store.refresh()
+    if not store.left(keys):
+        return
+
+    is_first_worker = shard[0] == 0
+    if is_first_worker:
+        seed = job.request.seed
+        remarks = drift_remarks(checkpoint, keys, seed)
+        remarks += added_remarks(checkpoint, keys, seed)
+        for remark in remarks:
+            store.remark(remark)
+
+    activity = f"scoring {checkpoint.name}, {keys.scoring_pass.label}, tokens"
+    score_keys(
+        checkpoint,
+        keys,
+        store=store,
+        batch_size=job.request.batch_size,
+        shard=shard,
+        progress=partial(job.show, activity),
+    )
 
 
 def run_jobs(
@@ -174,62 +204,70 @@ def run_jobs(
     ended
         Called with what each job returns here.
     """
-    shares = [jobs[part::processes] for part in range(processes)]
-    with helped([partial(_each, share) for share in shares[1:]], 1) as helpers:
-        for part, share in enumerate(shares):
-            if part:
-                helpers[part - 1].wait()
+    own_share, *other_shares = [jobs[worker::processes] for worker in range(processes)]
+    works = [partial(_call_all, share) for share in other_shares]
+    with helped(works, 1) as helpers:
+        for job in own_share:
+            ended(job())
+        for helper, share in zip(helpers, other_shares, strict=True):
+            helper.wait()
             for job in share:
                 ended(job())
 
 
-def _each(jobs: Sequence[Work]) -> None:
+def _call_all(jobs: Sequence[Work]) -> None:
     for job in jobs:
         job()
 
 
 @contextmanager
 def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
-    """Processes that do some work each, while this one computes with as many threads.
+    """Start a process for each work, while this one computes with as many threads.
 
     In the end they are interrupted, and waited for.
     """
     helpers: list[Helper] = []
     try:
-        helpers += (start(work, threads) for work in works)
+        for work in works:
+            helpers.append(start(work, threads))
         with use_threads(threads):
             yield helpers
     finally:
-        for one in helpers:
+        for helper in helpers:
             with suppress(OSError):
-                one.stdin.close()  # type: ignore[union-attr]
-        for one in helpers:
-            one.wait()
+                helper.stdin.close()  # type: ignore[union-attr]
+        for helper in helpers:
+            helper.wait()
 
 
 def start(work: Work, threads: int) -> Helper:
-    """A process that does some work; its stdin is open while it shall."""
+    """Start a process that does some work, as long as its stdin is open."""
+    # Modules are found where they are here, and not in this folder.
+    import_path = os.pathsep.join(folder for folder in sys.path if folder)
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": import_path,
+    }
     helper = subprocess.Popen(
-        # Modules are found where they are here, and not in this folder.
         [sys.executable, "-P", "-c", HELPER_PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         # An interrupt at the terminal is for this process.
         process_group=0,
-        env=os.environ
-        | {"OMP_NUM_THREADS": str(threads)}
-        | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=environment,
     )
     assert helper.stdin is not None
-    with suppress(OSError):  # it died: others do its part
+    # Where it has died already, others do its part.
+    with suppress(OSError):
         pickle.dump(work, helper.stdin)
         helper.stdin.flush()
     return helper
 
 
 def help_out() -> None:
-    """Do the work that comes by stdin, whose end is an interrupt."""
+    """Do the work that comes by stdin; the end of stdin is an interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     work: Work = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -239,5 +277,5 @@ def help_out() -> None:
 def _end_with_stdin() -> NoReturn:
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(GRACE)
+    time.sleep(GRACE_SECONDS)
     os._exit(1)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_audit import errors
+from spark_audit.pipeline.engines.cluster import connected
 from spark_audit.pipeline.engines.local import score_part
-from spark_audit.pipeline.job import CheckpointJob, Job, Lacking, loading_of
+from spark_audit.pipeline.job import CheckpointJob, Job, Unscored, loading_of
 from spark_audit.provenance import versions
 from spark_audit.scoring.store import Rows, Store
 
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import OpenCheckpoints
     from spark_audit.checkpoints.specs import Loading, Spec
-from spark_audit.pipeline.engines.cluster import connected
 
 PART_TOKENS = 500_000
-"""Of a part of a module's checkpoints, about: what a death may cost."""
+"""Tokens of a part, about: what has to be scored again when a node dies."""
 
-LOOK = 2.0
+LOOK_SECONDS = 2.0
 """Seconds between two looks at the nodes."""
 
 STORE_FULL_ERRORS = ("ObjectStoreFullError", "OutOfDiskError")
-"""Errors of Ray where neither the memory for objects nor the disk behind it is left."""
+"""Errors of Ray when the memory for objects and the disk behind it are full."""
 
 SAME_INSTALLATION = "install the same spark-audit on all nodes"
 
@@ -46,7 +45,8 @@ class Remote(Store):
 
     def __init__(self, store: Store) -> None:
         super().__init__(None)
-        self._salt, self._parts = store._salt, store._parts
+        self._salt = store._salt
+        self._parts = store._parts
         self.parts: list[tuple[Rows, list[str]]] = []
 
     def flush(self) -> None:
@@ -59,53 +59,60 @@ class Remote(Store):
 
 
 def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Result:
-    """On a node: a module's checkpoints without weights, and the rows of a part.
+    """Score a part on a node; return a module's checkpoints and the rows of the part.
 
     Parameters
     ----------
     release
         The driver's version.
     copied
-        Its job, without what is open.
+        The driver's job, pickled, without what is open.
+    group
+        The module, as :attr:`OpenCheckpoints.groups` counts.
     """
-    if (here := versions()["spark-audit"]) != release:
+    release_here = versions()["spark-audit"]
+    if release_here != release:
         raise errors.InputError(
-            f"a node has spark-audit {here}, not {release}",
+            f"a node has spark-audit {release_here}, not {release}",
             where="--engine ray",
             fix=SAME_INSTALLATION,
         )
     job: Any = pickle.loads(copied)
-    opening = _opening(job.order.specs, loading_of(job.request))
+    opening = _opening(job.lineup.specs, loading_of(job.request))
     job = replace(job, opening=opening, show=lambda *_: None)
     opened: list[Loaded] = []
 
-    def each() -> Iterator[Loaded]:
+    def checkpoints() -> Iterator[Loaded]:
         for loaded in opening.open(group):
             opened.append(loaded.without_weights())
             yield loaded
 
-    score_part(job, each(), shard)
+    score_part(job, checkpoints(), shard)
     return opened, job.store.parts
 
 
 def without_models(job: Job) -> Job:
-    """A job for another machine: its part of the manifest, and nothing that is open."""
+    """Return a job for another machine: with its part of the manifest, nothing open."""
     nothing: Any = None
-    store, view = Remote(job.store), job.view
     return replace(
-        job, manifest=view, store=store, opening=nothing, show=nothing, _items={}
+        job,
+        manifest=job.view,
+        store=Remote(job.store),
+        opening=nothing,
+        show=nothing,
+        _items={},
     )
 
 
 @lru_cache(maxsize=1)
 def _opening(specs: tuple[Spec, ...], loading: Loading) -> OpenCheckpoints:
-    """The checkpoints of a job: a node checks their files once."""
+    """Return the checkpoints of a job; a node checks their files once."""
     from spark_audit.checkpoints.open import OpenCheckpoints
 
     return OpenCheckpoints(specs, loading)
 
 
-def score(job: Job, lacking: Lacking) -> list[CheckpointJob]:
+def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
     """Have all of a job scored on a cluster; the store is written here.
 
     Raises
@@ -115,95 +122,121 @@ def score(job: Job, lacking: Lacking) -> list[CheckpointJob]:
     """
     with connected(job.request.address) as ray:
         try:
-            return _scored(ray, job, lacking)
+            return _score_on(ray, job, unscored)
         except ray.exceptions.RayError as error:
-            raise told(error) from error
+            raise cause_of(error) from error
 
 
-def _scored(ray: Any, job: Job, lacking: Lacking) -> list[CheckpointJob]:
-    """Ask for all parts at once, and take in what comes back."""
+def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
+    """Start the tasks of all parts at once, and take in what comes back."""
     cpus, gpus, slots = capacity(ray, job.request.loading.device)
     # Ray has its process use as many threads as it gives it cores, and ends one that
     # used a GPU unless it is told otherwise.
     task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=0)(work)
     copied = ray.put(pickle.dumps(without_models(job)))
     release = versions()["spark-audit"]
-    asked = [
-        task.remote(release, copied, group, (part, count))
-        for group in range(len(job.opening.groups))
-        for count in (parts(job.tokens_left(group, lacking), slots),)
-        for part in range(count)
-    ]
-    total = len(asked)
+    pending = []
+    for group in range(len(job.opening.groups)):
+        n_parts = parts(job.tokens_left(group, unscored), slots)
+        for part in range(n_parts):
+            pending.append(task.remote(release, copied, group, (part, n_parts)))
+    n_tasks = len(pending)
     opened: dict[str, Loaded] = {}
+
     try:
         with job.clock("scoring: ray"):
-            while asked:
-                job.show("scoring on Ray, parts", total - len(asked), total)
+            while pending:
+                job.show("scoring on Ray, parts", n_tasks - len(pending), n_tasks)
                 # Without any node nothing would ever come back.
                 capacity(ray, job.request.loading.device)
-                done, asked = ray.wait(asked, timeout=LOOK)
-                for result in map(ray.get, done):
-                    take(result, job.store, opened)
+                done, pending = ray.wait(pending, timeout=LOOK_SECONDS)
+                for reference in done:
+                    take(ray.get(reference), job.store, opened)
         job.store.flush()
     finally:
+        # The same command resumes from here.
         with suppress(errors.OutputError):
-            job.store.flush()  # the same command resumes from here
-        for reference in asked:
+            job.store.flush()
+        for reference in pending:
             ray.cancel(reference, force=True)
+
     # Where nothing was lacking, nothing was opened.
-    known = {one.name: one for one in job.opening.described} | opened
-    names = filter(job.order.scores, chain(*job.opening.groups))
-    return [job.scored(known[name]) for name in names]
+    described = {checkpoint.name: checkpoint for checkpoint in job.opening.described}
+    checkpoints = {**described, **opened}
+    checkpoint_jobs = []
+    for names in job.opening.groups:
+        for name in names:
+            if job.lineup.scores(name):
+                checkpoint_jobs.append(job.checkpoint_job(checkpoints[name]))
+    return checkpoint_jobs
 
 
 def capacity(ray: Any, device: str) -> tuple[float, int, int]:
-    """Cores and GPUs of a task, and how many tasks run at once on a cluster."""
+    """Return the cores and GPUs of a task, and how many tasks run at once."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cores = [node["CPU"] for node in nodes if node.get("CPU", 0) >= 1]
-    if not cores:
-        what = "the Ray cluster has no node that scores"
-        raise errors.IncompleteError(what, where="--engine ray")
-    cards = sum(node.get("GPU", 0) for node in nodes)
-    if cards and device != "cpu":
-        return 1.0, 1, int(cards)
+    cores_by_node = [node["CPU"] for node in nodes if node.get("CPU", 0) >= 1]
+    if not cores_by_node:
+        raise errors.IncompleteError(
+            "the Ray cluster has no node that scores", where="--engine ray"
+        )
+
+    n_gpus = sum(node.get("GPU", 0) for node in nodes)
+    if n_gpus and device != "cpu":
+        return 1.0, 1, int(n_gpus)
     # A task of a node that dies must fit on any other one.
-    return min(cores), 0, int(sum(one // min(cores) for one in cores))
+    task_cores = min(cores_by_node)
+    return task_cores, 0, int(sum(cores // task_cores for cores in cores_by_node))
 
 
 def parts(tokens: int | None, slots: int) -> int:
-    """How many tasks share what a module's checkpoints lack, if that is known."""
+    """Return how many tasks share what a module's checkpoints lack.
+
+    Parameters
+    ----------
+    tokens
+        Tokens that are to be scored; ``None``: not known yet.
+    slots
+        Tasks that run at once.
+    """
     if tokens is None:
         return slots
-    return max(slots, -(-tokens // PART_TOKENS)) if tokens else 0
+    if not tokens:
+        return 0
+    return max(slots, -(-tokens // PART_TOKENS))
 
 
 def take(result: Result, store: Store, opened: dict[str, Loaded]) -> None:
-    """Store what :func:`work` came to, and add the checkpoints that it opened."""
-    checkpoints, scored = result
-    for one in checkpoints:
-        if opened.setdefault(one.name, one).model_id != one.model_id:
+    """Store the rows that :func:`work` returned, and add the checkpoints it opened."""
+    checkpoints, rows_and_remarks = result
+    for checkpoint in checkpoints:
+        first = opened.setdefault(checkpoint.name, checkpoint)
+        if first.model_id != checkpoint.model_id:
             raise errors.CheckpointError(
                 "is another checkpoint on one node than on the others",
-                where=one.name,
+                where=checkpoint.name,
                 fix="give a path to the same files on all nodes",
             )
-    for rows, remarks in scored:
+    for rows, remarks in rows_and_remarks:
         store.take(rows, remarks)
 
 
-def told(error: Exception) -> Exception:
-    """What a node raised; what Ray itself says becomes one line."""
+def cause_of(error: Exception) -> Exception:
+    """Return the error that a node raised; Ray's own becomes one line."""
     cause = getattr(error, "cause", None) or error
-    place = "--engine ray"
     if type(cause).__name__ in STORE_FULL_ERRORS:
-        what = "the object store of the Ray cluster is full"
-        fix = "start Ray with a larger one (--object-store-memory)"
-        return errors.IncompleteError(what, where=place, fix=fix)
+        return errors.IncompleteError(
+            "the object store of the Ray cluster is full",
+            where="--engine ray",
+            fix="start Ray with a larger one (--object-store-memory)",
+        )
     if isinstance(cause, ImportError):
-        what = f"a node cannot begin ({errors.one_line(cause)})"
-        return errors.InputError(what, where=place, fix=SAME_INSTALLATION)
+        return errors.InputError(
+            f"a node cannot begin ({errors.one_line(cause)})",
+            where="--engine ray",
+            fix=SAME_INSTALLATION,
+        )
     if cause is error:
-        what = f"Ray says: {errors.one_line(error)}"
-        return errors.IncompleteError(what, where=place)
+        return errors.IncompleteError(
+            f"Ray says: {errors.one_line(error)}", where="--engine ray"
+        )
     return cause
