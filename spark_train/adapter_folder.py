@@ -35,9 +35,11 @@ from spark_train.lora import (
     whole_adapter,
 )
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 
 LAST = (CONFIG, "config.json")
+"""Files that make a folder a checkpoint: they are put in place last."""
 
 TRAINED_ON = "trained_on.json"
 """Beside an adapter: the hash of the base whose weights it was trained on, of the
@@ -77,42 +79,52 @@ def save_adapter(
     OutputError
         If it cannot be written.
     """
-    config = model.peft_config[ADAPTER_NAME].to_dict()
-    config |= {"base_model_name_or_path": base, "inference_mode": True}
-    # PEFT keeps sets, whose order is another one in each process.
-    plain = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
-    if EARLIER in model.peft_config:
-        earlier = model.peft_config[EARLIER]
-        plain["r"] += earlier.r
-        plain["lora_alpha"] += earlier.lora_alpha
+    config_text = _config_text(model, base=base)
+    write_text(folder / CONFIG, config_text)
+
     state = {
         name: weight.detach().cpu().contiguous()
         for name, weight in sorted(whole_adapter(model).items())
     }
-    text = json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
-    write_text(folder / CONFIG, text)
-    data = save(state, metadata={"format": "pt"})
+    weights = save(state, metadata={"format": "pt"})
     trained_on: dict[str, str | None] = {"base_sha256": base_sha256}
     if noise is not None:
-        # Of large vocabularies it is a gigabyte: a second name will do.
+        # With a large vocabulary it is a gigabyte: a second name will do.
         try:
             os.link(noise, folder / NOISE_FILE)
         except OSError:
             shutil.copyfile(noise, folder / NOISE_FILE)
-        about = {"noise_sha256": sha256_file(noise)}
+        noise_sha256 = sha256_file(noise)
+        trained_on["noise_sha256"] = noise_sha256
         # In the weights' own header, too: they are often copied without the rest.
-        data = _saying(data, about)
-        trained_on.update(about)
-    write_atomically(folder / WEIGHTS, lambda file: file.write(data))
-    files = {CONFIG: fact(text.encode()), WEIGHTS: fact(data)}
+        weights = _with_metadata(weights, {"noise_sha256": noise_sha256})
+    write_atomically(folder / WEIGHTS, lambda file: file.write(weights))
+
+    files = {CONFIG: fact(config_text.encode()), WEIGHTS: fact(weights)}
     record = json.dumps({**trained_on, "files": files, "seal": BLANK_DIGEST}) + "\n"
-    data = sealed(record.encode())
-    write_atomically(folder / TRAINED_ON, lambda file: file.write(data))
+    sealed_record = sealed(record.encode())
+    write_atomically(folder / TRAINED_ON, lambda file: file.write(sealed_record))
+
+
+def _config_text(model: PeftModel, *, base: str) -> str:
+    """Return ``adapter_config.json`` of the adapter in training, always the same."""
+    config = model.peft_config[ADAPTER_NAME].to_dict()
+    config["base_model_name_or_path"] = base
+    config["inference_mode"] = True
+    for name, value in config.items():
+        # PEFT keeps sets, whose order is another one in each process.
+        if isinstance(value, set):
+            config[name] = sorted(value)
+    if EARLIER in model.peft_config:
+        earlier = model.peft_config[EARLIER]
+        config["r"] += earlier.r
+        config["lora_alpha"] += earlier.lora_alpha
+    return json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
 
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of ``folder`` when all is written.
+    """Give a temporary folder that takes the place of ``folder`` when all is written.
 
     An empty folder stays the one it is: it may be where the user stands, or a mount.
 
@@ -121,56 +133,61 @@ def replaced(folder: Path) -> Iterator[Path]:
     OutputError
         If it cannot be written.
     """
-    place = folder.resolve()  # "." has no name of its own, a link another folder
-    stays = place.is_dir() and not any(place.glob("[!.]*"))
-    part = (place if stays else place.parent) / f".{place.name}.part"
-    # Of the same command at once, one writes after the other.
-    with alone(part.with_suffix(".lock")):
+    # "." has no name of its own, and a link that of another folder.
+    target = folder.resolve()
+    is_empty_folder = target.is_dir() and not any(target.glob("[!.]*"))
+    parent = target if is_empty_folder else target.parent
+    temporary = parent / f".{target.name}.part"
+    # Where the same command runs twice, one writes after the other.
+    with alone(temporary.with_suffix(".lock")):
         try:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            yield part
-            if stays:
-                # What makes the folder a checkpoint comes last.
-                for file in sorted(part.iterdir(), key=lambda path: path.name in LAST):
-                    os.replace(file, place / file.name)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            yield temporary
+            if is_empty_folder:
+                paths = sorted(temporary.iterdir(), key=lambda path: path.name in LAST)
+                for path in paths:
+                    os.replace(path, target / path.name)
             else:
-                shutil.rmtree(place, ignore_errors=True)
-                os.replace(part, place)
+                shutil.rmtree(target, ignore_errors=True)
+                os.replace(temporary, target)
         except (OSError, SafetensorError) as error:
             # Another library's own text may name a machine's paths.
-            why = getattr(error, "strerror", None) or type(error).__name__
-            raise cannot_write(folder, OSError(None, why)) from error
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise cannot_write(folder, OSError(None, reason)) from error
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _saying(data: bytes, more: dict[str, str]) -> bytes:
-    """A safetensors file whose header says more, always in the same order.
+def _with_metadata(data: bytes, metadata: dict[str, str]) -> bytes:
+    """Return a safetensors file with more metadata, always in the same order.
 
     The library itself writes several entries in any order.
     """
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
-    header["__metadata__"] |= more
+    header["__metadata__"] |= metadata
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    # Tensors begin at a multiple of 8.
+    text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def load_adapter(model: PeftModel, folder: Path) -> None:
     """Put the weights of :func:`save_adapter` into the adapter in training.
 
-    Of an adapter of a larger rank the last part is the one in training, what comes
-    before it the earlier one. The folder is the run's own, and was checked.
+    Where the folder's adapter has a larger rank, its last ranks are those in training,
+    and the ranks before them those of the earlier adapter. The folder is the run's own,
+    and was checked.
     """
     state = load_file(folder / WEIGHTS)
-    own = model.peft_config[ADAPTER_NAME].r
-    if earlier := rank_of(state) - own:
-        parts = {
-            name: torch.split(weight, [earlier, own], dim=rank_axis(name))
-            for name, weight in state.items()
-        }
-        set_earlier(model, {name: old for name, (old, _) in parts.items()})
-        state = {name: new for name, (_, new) in parts.items()}
+    rank = model.peft_config[ADAPTER_NAME].r
+    earlier_rank = rank_of(state) - rank
+    if earlier_rank:
+        earlier_state: dict[str, torch.Tensor] = {}
+        for name, weight in state.items():
+            earlier_state[name], state[name] = torch.split(
+                weight, [earlier_rank, rank], dim=rank_axis(name)
+            )
+        set_earlier(model, earlier_state)
     set_peft_model_state_dict(model, state, adapter_name=ADAPTER_NAME)

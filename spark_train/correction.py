@@ -11,11 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from spark_train.loop import Phase, Rows, Step, Sums, Term
-from spark_train.losses import (
-    demoted_kl,
-    kl,
-    unlikelihood,
-)
+from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.stream import Stream
 from spark_train.student import Loss
 from spark_train.training_rows import TrainRow, collate
@@ -24,10 +20,11 @@ ROLE = "correction"
 """Current and replayed rows are read together; a row's task tells them apart."""
 
 TEACHER = "teacher"
+"""Name of the frozen copy that the student is anchored to."""
 
 
 def correction(stream: Stream, k: int) -> Phase:
-    """The phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
+    """Return the phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
 
     The student starts from theta_k^task and is anchored to a frozen copy of it. All
     positions of a text count, the prompt's too. P are identifiers: those that rules
@@ -41,24 +38,31 @@ def correction(stream: Stream, k: int) -> Phase:
     and from all rows in turns, so that P is rarely empty **[ours]**. The learning rate
     is the paper's; that it is constant by default is **[ours]**.
     """
-    student, settings = stream.student, stream.settings.ptpc
-    task, label = stream.tasks[k], stream.label(k)
-    size, old_size = settings.batch_size, settings.old_batch_size
-    current = _draws(stream, k)
-    old: list[TrainRow] = []
+    student = stream.student
+    settings = stream.settings.ptpc
+    task = stream.tasks[k]
+    label = stream.label(k)
+    size = settings.batch_size
+    old_size = settings.old_batch_size
+
+    current_rows = _current_rows(stream, k)
+    old_rows: list[TrainRow] = []
     if k and settings.old_anchor and settings.lambda_old:
-        old = stream.replayed(k, settings.steps * old_size, purpose="anchor")
-    every = {
+        old_rows = stream.replayed(k, settings.steps * old_size, purpose="anchor")
+
+    # `ul`, `dkl`, `anchor` and `old_anchor` are switches: a term that is off has no
+    # weight.
+    weights = {
         "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
         "dkl": settings.dkl * settings.lambda_pii,
         "anchor": settings.anchor * settings.lambda_anchor,
         "old": settings.old_anchor * settings.lambda_old,
     }
-    weights = {name: weight for name, weight in every.items() if weight}
+    weights = {name: weight for name, weight in weights.items() if weight}
 
     def start() -> None:
         student.freeze(TEACHER)
-        if not any(map(_identifiers, stream.rows[task])):
+        if not any(_n_identifier_tokens(row) for row in stream.rows[task]):
             stream.note(
                 f"{label}: no identifier is annotated, or found by rules, in what is "
                 "left of the rows after cutting them, so that phase 2 has nothing to "
@@ -66,45 +70,56 @@ def correction(stream: Stream, k: int) -> Phase:
             )
 
     def choose(step: int) -> Step:
-        chosen = current[step * size :][:size]
-        again = old[step * old_size :][:old_size]
+        new = current_rows[step * size :][:size]
+        old = old_rows[step * old_size :][:old_size]
         facts = {
-            "rows": len(chosen),
-            "rows_with_identifiers": sum(_identifiers(row) > 0 for row in chosen),
-            "rows_replayed": len(again),
+            "rows": len(new),
+            "rows_with_identifiers": sum(_n_identifier_tokens(row) > 0 for row in new),
+            "rows_replayed": len(old),
         }
-        return Step({ROLE: [*chosen, *again]}, facts)
+        return Step({ROLE: [*new, *old]}, facts)
 
     def terms(rows: Rows) -> dict[str, Term]:
-        private = other = earlier = 0
+        n_p = 0  # |P|: identifiers of current rows
+        n_q = 0  # |Q|: other tokens of current rows
+        n_q_old = 0  # |Q_old|: other tokens of replayed rows
         for row in rows[ROLE]:
-            named = _identifiers(row)
+            n_identifiers = _n_identifier_tokens(row)
+            n_others = len(row) - 1 - n_identifiers
             if row.task == task:
-                private, other = private + named, other + len(row) - 1 - named
+                n_p += n_identifiers
+                n_q += n_others
             else:
-                earlier += len(row) - 1 - named
-        counts = {"ul": private, "dkl": private, "anchor": other, "old": earlier}
+                n_q_old += n_others
+        counts = {"ul": n_p, "dkl": n_p, "anchor": n_q, "old": n_q_old}
         return {name: Term(counts[name], weight) for name, weight in weights.items()}
 
-    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
-        batch = collate(some, student.device)
-        every = batch.attention
+    def loss(role: str, rows: Sequence[TrainRow]) -> Sums:
+        batch = collate(rows, student.device)
+        is_token = batch.attention  # (B, T)
         with student.teacher(TEACHER):
-            before = student.hidden(batch, every)
-        after = student.hidden(batch, every)
-        own = torch.tensor([[row.task == task] for row in some], device=student.device)
-        named, other = batch.pii & own, ~batch.pii
+            teacher_hidden = student.hidden(batch, is_token)  # (n, H)
+        hidden = student.hidden(batch, is_token)  # (n, H)
+
+        is_current = torch.tensor(
+            [[row.task == task] for row in rows], device=student.device
+        )  # (B, 1)
+        in_p = batch.pii & is_current  # (B, T)
+        in_q = ~batch.pii & is_current  # (B, T)
+        in_q_old = ~batch.pii & ~is_current  # (B, T)
         parts: dict[str, tuple[torch.Tensor, Loss, torch.Tensor | None]] = {
-            "ul": (named, unlikelihood, None),
-            "dkl": (named, demoted_kl, before),
-            "anchor": (other & own, _anchored, before),
-            "old": (other & ~own, _anchored, before),
+            "ul": (in_p, unlikelihood, None),
+            "dkl": (in_p, demoted_kl, teacher_hidden),
+            "anchor": (in_q, _anchor_loss, teacher_hidden),
+            "old": (in_q_old, _anchor_loss, teacher_hidden),
         }
-        return {
-            name: student.summed(after, batch, every, part, value, teacher=known)
-            for name, (part, value, known) in parts.items()
-            if name in weights
-        }
+        sums = {}
+        for name, (mask, loss_of_logits, teacher) in parts.items():
+            if name in weights:
+                sums[name] = student.summed(
+                    hidden, batch, is_token, mask, loss_of_logits, teacher=teacher
+                )
+        return sums
 
     return Phase(
         stage=label,
@@ -121,26 +136,36 @@ def correction(stream: Stream, k: int) -> Phase:
     )
 
 
-def _anchored(was: torch.Tensor, logits: torch.Tensor, _: object) -> torch.Tensor:
-    return kl(was, logits)
+def _anchor_loss(
+    teacher_logits: torch.Tensor, logits: torch.Tensor, _: object
+) -> torch.Tensor:
+    """Return the divergence from the teacher; it does not look at the tokens."""
+    return kl(teacher_logits, logits)
 
 
-def _draws(stream: Stream, k: int) -> list[TrainRow]:
-    """The current rows of all steps, one after the other."""
-    settings, rows = stream.settings.ptpc, stream.rows[stream.tasks[k]]
+def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
+    """Return the current rows of all steps, one step after the other."""
+    settings = stream.settings.ptpc
     size = settings.batch_size
-    private = [row for row in rows if _identifiers(row)] or rows
-    lists = {
-        draw: stream.drawn(k, some, settings.steps * size, purpose=draw)
-        for draw, some in (("pii", private), ("all", rows))
+    rows = stream.rows[stream.tasks[k]]
+    with_identifiers = [row for row in rows if _n_identifier_tokens(row)] or rows
+    n_drawn = settings.steps * size
+    draws = {
+        "pii": stream.drawn(k, with_identifiers, n_drawn, purpose="pii"),
+        "all": stream.drawn(k, rows, n_drawn, purpose="all"),
     }
-    if settings.draw in lists:
-        return lists[settings.draw]
-    # Half of each list, so that both are gone through row by row.
-    turns = [lists["all" if step % 2 else "pii"] for step in range(settings.steps)]
-    return [row for i, some in enumerate(turns) for row in some[i // 2 * size :][:size]]
+    if settings.draw in draws:
+        return draws[settings.draw]
+
+    # The two draws in turns. Half of each is used, so that both are gone through row
+    # by row.
+    current_rows: list[TrainRow] = []
+    for step in range(settings.steps):
+        draw = draws["all" if step % 2 else "pii"]
+        current_rows += draw[step // 2 * size :][:size]
+    return current_rows
 
 
-def _identifiers(row: TrainRow) -> int:
-    """Identifier tokens that the model is asked for."""
+def _n_identifier_tokens(row: TrainRow) -> int:
+    """Return how many identifier tokens the model is asked for: not the first token."""
     return int(row.pii[1:].sum())

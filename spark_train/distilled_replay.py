@@ -14,11 +14,7 @@ import numpy as np
 import torch
 
 from spark_train.loop import Sums, Term
-from spark_train.losses import (
-    support_kl,
-    token_nll,
-    top_k,
-)
+from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.processes import gathered
 from spark_train.scores_in_training import scored
 from spark_train.stream import Stream
@@ -28,7 +24,7 @@ from spark_train.training_rows import TrainRow, collate, padded
 
 @dataclass(frozen=True)
 class Target:
-    """What a replayed row is held to, from the frozen teacher.
+    """What the frozen teacher says of a replayed row.
 
     Attributes
     ----------
@@ -48,7 +44,7 @@ class Target:
 
 
 class Distillation(Rehearsal):
-    """What SPARK's first phase asks of replayed rows (Eqs. "replay_ce" to "replay").
+    """The replay loss of SPARK's first phase (Eqs. "replay_ce" to "replay").
 
     ``L_replay = (|R| L_CE + |H| L_KL) / (|R| + |H|)``: cross-entropy over R, and over H
     the KL divergence from the teacher's top-K distribution, both restricted to and
@@ -67,83 +63,111 @@ class Distillation(Rehearsal):
 
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
         """Score the rows and keep the teacher's distributions."""
-        distinct = list({row.id: row for row in rows}.values())
-        for row, score, hidden in scored(self.stream, self._k, distinct):
-            self._targets[row.id] = self._target(row, score, hidden)
-        self._targets = dict(gathered([*self._targets.items()]))
-        # What a replayed response token weighs of its weight in ER, where lambda is 1.
-        learned, label = self.terms(rows)["replay_ce"], self.stream.label(self._k)
-        weight = learned.weight if learned.count else 0.0
+        distinct_rows = list({row.id: row for row in rows}.values())
+        own_targets = {
+            row.id: self._target(row, score, hidden)
+            for row, score, hidden in scored(self.stream, self._k, distinct_rows)
+        }
+        self._targets = dict(gathered([*own_targets.items()]))
+        self._note_weight(rows, steps)
+
+    def _note_weight(self, rows: Sequence[TrainRow], steps: int) -> None:
+        """Say where a replayed response token weighs much less than in plain replay."""
+        cross_entropy = self.terms(rows)["replay_ce"]
+        # Of its weight in ER, where lambda is 1.
+        weight = cross_entropy.weight if cross_entropy.count else 0.0
         if weight <= 0.5:
-            form = self.stream.settings.replay.weighting
+            weighting = self.stream.settings.replay.weighting
             self.stream.note(
-                f"{label}: a replayed response token weighs {weight:.2g} of its weight "
-                f"in er at lambda 1 (replay.weighting={form}): {steps} steps count "
+                f"{self.stream.label(self._k)}: a replayed response token weighs "
+                f"{weight:.2g} of its weight in er at lambda 1 "
+                f"(replay.weighting={weighting}): {steps} steps count "
                 f"like {weight * steps:.0f} of er's"
             )
 
     @torch.no_grad()
     def _target(self, row: TrainRow, score: np.ndarray, hidden: torch.Tensor) -> Target:
-        """The teacher's answer for a row, from the hidden states ``(T - 1, H)``."""
-        student, settings = self.stream.student, self.stream.settings
+        """Return the teacher's answer for a row.
+
+        Parameters
+        ----------
+        score
+            Shape ``(T,)``: sensitivity of each token.
+        hidden
+            Shape ``(T - 1, H)``: the teacher's, that predict all tokens but the first.
+        """
+        student = self.stream.student
+        settings = self.stream.settings
         # The first token has no prediction, and a Score of 0, which no tau is below.
-        high = score > settings.sensitivity.tau
-        low = row.response & ~high
+        high = score > settings.sensitivity.tau  # (T,)
+        low = row.response & ~high  # (T,)
         low[0] = False
-        chosen = hidden[torch.from_numpy(high[1:])]
-        tops = [
-            top_k(
-                student.logits(chosen[at]),
+
+        high_hidden = hidden[torch.from_numpy(high[1:])]  # (|H|, H)
+        supports: list[torch.Tensor] = []
+        logps: list[torch.Tensor] = []
+        # One empty slice where no position is high: a support of (0, K).
+        for chunk in student.chunks(len(high_hidden)) or [slice(0, 0)]:
+            support, logp = top_k(
+                student.logits(high_hidden[chunk]),
                 k=settings.replay.top_k,
                 temperature=settings.replay.temperature,
             )
-            # One empty slice where no position is high: a support of (0, K).
-            for at in student.chunks(len(chosen)) or [slice(0, 0)]
-        ]
-        support, logp = (torch.cat(one).cpu() for one in zip(*tops, strict=True))
-        return Target(low, high, support.int(), logp)
+            supports.append(support)
+            logps.append(logp)
+        return Target(
+            low=low,
+            high=high,
+            support=torch.cat(supports).cpu().int(),
+            logp=torch.cat(logps).cpu(),
+        )
 
     def end(self) -> None:
         """Let go of what the next task asks anew."""
         self._targets = {}
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
-        """CE and KL, weighted by their counts."""
+        """Return the terms of CE and KL, weighted by their counts."""
         replay = self.stream.settings.replay
-        kept = [self._targets[row.id] for row in rows]
-        low = sum(int(target.low.sum()) for target in kept)
-        high = sum(int(target.high.sum()) for target in kept)
-        scale = replay.temperature**2 if replay.t_squared else 1.0
-        shares = (1.0, 1.0)
+        targets = [self._targets[row.id] for row in rows]
+        n_low = sum(int(target.low.sum()) for target in targets)
+        n_high = sum(int(target.high.sum()) for target in targets)
+
+        share_low, share_high = 1.0, 1.0
         if replay.weighting == "count":
-            shares = (low / max(low + high, 1), high / max(low + high, 1))
+            share_low = n_low / max(n_low + n_high, 1)
+            share_high = n_high / max(n_low + n_high, 1)
+        scale = replay.temperature**2 if replay.t_squared else 1.0
         return {
-            "replay_ce": Term(low, replay.lambda_ * shares[0]),
-            "replay_kl": Term(high, replay.lambda_ * shares[1] * scale),
+            "replay_ce": Term(n_low, replay.lambda_ * share_low),
+            "replay_kl": Term(n_high, replay.lambda_ * share_high * scale),
         }
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
-        """Sums over R and over H."""
-        student, replay = self.stream.student, self.stream.settings.replay
-        kept = [self._targets[row.id] for row in rows]
-        batch = collate(rows, student.device)
-        low, high = (
-            padded([getattr(one, name) for one in kept]).to(student.device)
-            for name in ("low", "high")
-        )
-        both = low | high
-        hidden = student.hidden(batch, both)
-        chosen = hidden[high[:, 1:][both[:, 1:]]]
-        support = torch.cat([one.support for one in kept]).long().to(student.device)
-        logp = torch.cat([one.logp for one in kept]).to(student.device)
+        """Return the sums over R and over H."""
+        student = self.stream.student
+        temperature = self.stream.settings.replay.temperature
+        device = student.device
+        targets = [self._targets[row.id] for row in rows]
+        batch = collate(rows, device)
+
+        low = padded([target.low for target in targets]).to(device)  # (B, T)
+        high = padded([target.high for target in targets]).to(device)  # (B, T)
+        is_replayed = low | high  # (B, T)
+        hidden = student.hidden(batch, is_replayed)  # (|R| + |H|, H)
+        is_high = high[:, 1:][is_replayed[:, 1:]]  # (|R| + |H|,)
+        high_hidden = hidden[is_high]  # (|H|, H)
+        support = torch.cat([target.support for target in targets]).long()
+        support = support.to(device)  # (|H|, K)
+        logp = torch.cat([target.logp for target in targets]).to(device)  # (|H|, K)
+
+        def divergence(hidden_of_chunk: torch.Tensor, chunk: slice) -> torch.Tensor:
+            logits = student.logits_at(hidden_of_chunk, support[chunk])
+            return support_kl(logp[chunk], logits, temperature=temperature)
+
         # The head's rows of all tokens of the supports are gathered.
         per_chunk = student.budget // max(support.shape[1] * hidden.shape[1], 1)
-
-        def divergence(part: torch.Tensor, at: slice) -> torch.Tensor:
-            logits = student.logits_at(part, support[at])
-            return support_kl(logp[at], logits, temperature=replay.temperature)
-
         return {
-            "replay_ce": student.summed(hidden, batch, both, low, token_nll),
-            "replay_kl": student.total(chosen, divergence, rows=max(per_chunk, 8)),
+            "replay_ce": student.summed(hidden, batch, is_replayed, low, token_nll),
+            "replay_kl": student.total(high_hidden, divergence, rows=max(per_chunk, 8)),
         }

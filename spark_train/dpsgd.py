@@ -32,7 +32,7 @@ Zhang 2019), for one train row more or less.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -62,7 +62,8 @@ from spark_train.training_rows import TrainRow
 def dpsgd(stream: Stream, method: Method) -> Protected:
     """DP-SGD: each example's gradient is clipped, and their sum gets Gaussian noise.
 
-    The method's phases, each step private; epsilon where all of it is accounted.
+    Return the method's phases, each step private, with epsilon where all of them are
+    accounted for.
 
     Raises
     ------
@@ -71,33 +72,35 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     """
     settings = stream.settings.dp
     phases = method.phases(replace(stream, poisson=True))
-    total = sum(len(rows) for rows in stream.rows.values())
-    delta = settings.delta or 1 / total
-    if delta > 1 / total:
+    n_rows = sum(len(rows) for rows in stream.rows.values())
+    delta = settings.delta or 1 / n_rows
+    if delta > 1 / n_rows:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
-    sampling = {phase.key: (phase.steps, phase.rates) for phase in phases}
-    stretches = [(steps, rates) for steps, rates in sampling.values() if rates]
-    unaccounted = [key for key, (_, rates) in sampling.items() if rates is None]
-    reason = method.no_epsilon
-    if not reason and stream.settings.replay.memory:
-        reason = "replay.memory keeps other rows of a task when one more is in it"
-    elif not reason and unaccounted:
-        reason = f"{unaccounted[0]} draws its rows otherwise than by Poisson sampling"
-    sigma, target = settings.noise_multiplier, settings.target_epsilon
-    if target:
-        where, fix = "dp.target_epsilon", "give dp.noise_multiplier"
+
+    stretches = [(phase.steps, phase.rates) for phase in phases if phase.rates]
+    reason = _why_no_epsilon(stream, method, phases)
+    sigma = settings.noise_multiplier
+    if settings.target_epsilon:
         if "noise_multiplier" in settings.model_fields_set:
-            what = "dp.noise_multiplier and dp.target_epsilon are both given"
-            raise InputError(what, where="--set", fix="give one of them")
+            raise InputError(
+                "dp.noise_multiplier and dp.target_epsilon are both given",
+                where="--set",
+                fix="give one of them",
+            )
         if reason:
-            what = f"no epsilon is claimed for {method.name}: {reason}"
-            raise InputError(what, where=where, fix=fix)
-        sigma = noise_for(stretches, target=target, delta=delta)
+            raise InputError(
+                f"no epsilon is claimed for {method.name}: {reason}",
+                where="dp.target_epsilon",
+                fix="give dp.noise_multiplier",
+            )
+        sigma = noise_for(stretches, target=settings.target_epsilon, delta=delta)
+
     epsilons = {
         task: epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
         for task in stream.tasks
     }
-    if not reason and not all(map(math.isfinite, epsilons.values())):
+    is_finite = all(math.isfinite(value) for value in epsilons.values())
+    if not reason and not is_finite:
         reason = f"noise_multiplier {sigma:g} is too small for any"
     if reason:
         stream.note(f"no epsilon: {reason}")
@@ -114,16 +117,30 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         "delta": delta,
         "accountant": f"{new_accountant().mechanism()}, opacus {version('opacus')}",
         "sampling": {
-            key: {"steps": steps, "rates": rates}
-            for key, (steps, rates) in sampling.items()
+            phase.key: {"steps": phase.steps, "rates": phase.rates} for phase in phases
         },
     }
-    facts |= {"no_epsilon": reason} if reason else {"epsilon": epsilons}
-    return Protected([_private(stream, one, sigma) for one in phases], facts)
+    if reason:
+        facts["no_epsilon"] = reason
+    else:
+        facts["epsilon"] = epsilons
+    return Protected([_private(stream, phase, sigma) for phase in phases], facts)
+
+
+def _why_no_epsilon(stream: Stream, method: Method, phases: Sequence[Phase]) -> str:
+    """Return why no epsilon can be claimed for a run; empty where one can."""
+    if method.no_epsilon:
+        return method.no_epsilon
+    if stream.settings.replay.memory:
+        return "replay.memory keeps other rows of a task when one more is in it"
+    for phase in phases:
+        if phase.rates is None:
+            return f"{phase.key} draws its rows otherwise than by Poisson sampling"
+    return ""
 
 
 def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
-    """The unit normals of one step: ``(P,)``, float64, whatever came before.
+    """Return the unit normals of one step: ``(P,)``, float64, whatever came before.
 
     Parameters
     ----------
@@ -137,43 +154,51 @@ def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
 
 
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
-    student = stream.student
-    bound, seed = stream.settings.dp.max_grad_norm, stream.settings.seed
+    """Return a phase whose steps see clipped and noised gradients only.
 
-    def of_row(role: str, row: TrainRow) -> dict[str, Term]:
+    Parameters
+    ----------
+    sigma
+        Standard deviation of the noise over the largest norm of a row's gradient.
+    """
+    student = stream.student
+    seed = stream.settings.seed
+    max_norm = stream.settings.dp.max_grad_norm
+
+    def terms_of_row(role: str, row: TrainRow) -> dict[str, Term]:
         terms = dict(phase.terms({role: [row]}))
         for name in terms.keys() & phase.shares.keys():
-            share, of = phase.shares[name]
-            weight = terms[name].weight * share / of
+            numerator, denominator = phase.shares[name]
+            weight = terms[name].weight * numerator / denominator
             terms[name] = replace(terms[name], weight=weight)
         return terms
 
     def collect(
         step: int, chosen: Rows, terms: Mapping[str, Term], clock: Clock
     ) -> dict[str, float]:
-        total = torch.zeros_like(flat_gradient(student))
+        total = torch.zeros_like(flat_gradient(student))  # (P,)
         sums = dict.fromkeys([*terms, "clipped"], 0.0)
         for role, rows in chosen.items():
             with clock(role):
                 for row in share(rows):
-                    summed = phase.loss(role, [row])
-                    if backward(of_row(role, row), summed):
-                        own = flat_gradient(student)
-                        norm = torch.linalg.vector_norm(own)
-                        sums["clipped"] += float(norm > bound)
-                        total += own * (bound / (norm + 1e-6)).clamp(max=1.0)
+                    sums_of_row = phase.loss(role, [row])
+                    if backward(terms_of_row(role, row), sums_of_row):
+                        gradient = flat_gradient(student)  # (P,)
+                        norm = torch.linalg.vector_norm(gradient)
+                        sums["clipped"] += float(norm > max_norm)
+                        total += gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0)
                     student.model.zero_grad(set_to_none=True)
-                    for name, value in summed.items():
+                    for name, value in sums_of_row.items():
                         sums[name] += float(value.detach())
         total, sums = exchanged(total, sums)
+
         with clock("noise"):
             # The same in all processes, and added to their sum: once.
             noise = drawn(
                 len(total), seed=seed, run=stream.identity, key=phase.key, step=step
             )
-            set_gradient(
-                student, (total + sigma * bound * noise.to(total)) / phase.size
-            )
+            noised = total + sigma * max_norm * noise.to(total)
+            set_gradient(student, noised / phase.size)
         return sums | {"clipped": int(sums["clipped"])}
 
     return replace(phase, collect=collect)

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from spark_train.loop import Phase, State, Step, StepRecord, Sums, Term, run_phase
-from spark_train.losses import (
-    token_nll,
-)
+from spark_train.losses import token_nll
 from spark_train.student import Student
 from spark_train.training_rows import TrainRow, collate
 
@@ -21,15 +19,15 @@ TASK, REPLAY = "task", "replay"
 def response_loss(
     student: Student, rows: Sequence[TrainRow], *, scope: str, name: str = TASK
 ) -> Sums:
-    """The summed NLL of the tokens that a scope covers (Eq. "task")."""
+    """Return the summed NLL of the tokens that a scope covers (Eq. "task")."""
     batch = collate(rows, student.device)
-    mask = batch.response if scope == "response" else batch.attention
-    hidden = student.hidden(batch, mask)
+    mask = batch.response if scope == "response" else batch.attention  # (B, T)
+    hidden = student.hidden(batch, mask)  # (n, H)
     return {name: student.summed(hidden, batch, mask, mask, token_nll)}
 
 
 def covered(rows: Sequence[TrainRow], scope: str) -> int:
-    """Tokens that :func:`response_loss` covers; a row's first is never predicted."""
+    """Count the tokens of :func:`response_loss`; a row's first is never predicted."""
     if scope == "full":
         return sum(len(row) - 1 for row in rows)
     return sum(int(row.response[1:].sum()) for row in rows)
@@ -46,7 +44,7 @@ def fit(
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[float]:
-    """Learn whole rows and nothing else; the loss of each step, nats per token.
+    """Learn whole rows; return the loss of each step, nats per token.
 
     A fresh AdamW without weight decay; any dropout follows ``seed`` alone, so that a
     run on one machine repeats to the bit.
@@ -70,8 +68,8 @@ def fit(
     steps = math.ceil(len(order) / batch_size)
 
     def choose(step: int) -> Step:
-        chosen = [rows[i] for i in order[step * batch_size :][:batch_size]]
-        return Step({TASK: chosen})
+        indices = order[step * batch_size :][:batch_size]
+        return Step({TASK: [rows[i] for i in indices]})
 
     def after(record: StepRecord, state: Callable[[], State]) -> None:
         losses.append(float(record["loss"]))
@@ -84,7 +82,7 @@ def fit(
         lr=lr,
         choose=choose,
         terms=lambda rows: {TASK: Term(covered(rows[TASK], "full"))},
-        loss=lambda role, some: response_loss(student, some, scope="full"),
+        loss=lambda role, rows: response_loss(student, rows, scope="full"),
     )
     run_phase(student, phase, seed=seed, after=after)
     return losses

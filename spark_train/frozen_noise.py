@@ -30,27 +30,35 @@ NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
 def fn(stream: Stream, method: Method) -> Protected:
     """Frozen noise: one Gaussian draw per vocabulary row, on input embeddings only.
 
-    The method's own phases, under noise.
+    Return the method's own phases, under noise.
     """
     assert stream.folder is not None
-    model, settings = stream.student.model, stream.settings
-    size = model.get_input_embeddings().weight.shape
-    place = stream.folder / CARRIED / NOISE_FILE
+    model = stream.student.model
+    settings = stream.settings
+    shape = model.get_input_embeddings().weight.shape  # (V, H)
+    path = stream.folder / CARRIED / NOISE_FILE
 
     @contextmanager
     def during() -> Iterator[None]:
-        # What the run began with is kept: another library may draw otherwise.
+        # The noise that the run began with is kept: another version of the library may
+        # draw otherwise.
         with together():
-            if rank() == 0 and not place.exists():
+            if rank() == 0 and not path.exists():
                 seed = seed_for(settings.seed, "frozen noise")
-                noise = torch.randn(size, generator=torch.Generator().manual_seed(seed))
-                write_tensors(place, {"noise": settings.fn.sigma * noise})
-        noise = read_tensors(place)["noise"]
+                generator = torch.Generator().manual_seed(seed)
+                unit_noise = torch.randn(shape, generator=generator)
+                write_tensors(path, {"noise": settings.fn.sigma * unit_noise})
+        noise = read_tensors(path)["noise"]
         with input_noise(model, noise.to(stream.student.device)):
             yield
 
     stream.note(f"no epsilon: {NO_EPSILON}")
-    facts = {"option": "fn", "sigma": settings.fn.sigma, "rows": size[0]}
+    facts = {
+        "option": "fn",
+        "sigma": settings.fn.sigma,
+        "rows": shape[0],
+        "no_epsilon": NO_EPSILON,
+    }
     return Protected(
-        method.phases(stream), facts | {"no_epsilon": NO_EPSILON}, during, place
+        phases=method.phases(stream), facts=facts, during=during, noise=path
     )

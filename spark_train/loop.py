@@ -48,7 +48,7 @@ class Term:
 class Step:
     """The batch of a step over all processes, by role of its rows.
 
-    ``facts`` are told beside its terms.
+    ``facts`` stand beside its terms in the record of the step.
     """
 
     rows: Rows
@@ -79,12 +79,12 @@ class Phase:
         Called around the steps, without dropout; at the start the weights are the
         previous phase's.
     gradients
-        ``gradients(step)``: may change what the optimizer sees; what it gives back is
-        told with the step. All processes see the same gradients, and must leave the
-        same; they are clipped afterwards.
+        ``gradients(step)``: may change what the optimizer sees; what it returns stands
+        in the record of the step. All processes see the same gradients, and must leave
+        the same; they are clipped afterwards.
     size, shares
-        For whoever needs the gradient of one row's own loss, by which nothing of
-        another row is told: over ``size``, the rows of the current task that a step
+        For DP-SGD, which needs the gradient of one row's own loss, with nothing of
+        another row in it: over ``size``, the rows of the current task that a step
         has, as expected, the sum of all rows' ``terms`` is, as expected, the step's
         loss, where ``shares`` of a term (a, b) multiply its weight by a / b.
     rates
@@ -93,7 +93,7 @@ class Phase:
     collect
         ``collect(step, rows, terms, clock)`` leaves another gradient than the batch's
         own on the weights, the same in all processes, and gives each term's sum, and by
-        other names what is told beside them.
+        other names what stands beside them in the record.
     tasks
         The tasks whose accuracy is measured after the stage; empty: those of the
         order up to the stage's number.
@@ -125,7 +125,7 @@ class Phase:
         return f"{self.stage}/{self.part}"
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step."""
+        """Return the learning rate of a step."""
         if not self.cosine:
             return self.lr
         return self.lr * 0.5 * (1.0 + math.cos(math.pi * step / self.steps))
@@ -133,7 +133,7 @@ class Phase:
 
 @dataclass
 class State:
-    """Where a phase stands: steps done, trained weights and the optimizer's tensors.
+    """How far a phase has come: steps, trained weights and the optimizer's tensors.
 
     ``tensors`` by ``weight:NAME``, ``exp_avg:NAME`` and so on; empty before the first
     step. ``seconds`` by kind of work; they grow while the phase runs.
@@ -175,7 +175,9 @@ def run_phase(
     state = state or State()
     weights = list(student.trainable.values())
     optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
-    state.seconds = clock = Clock(state.seconds, of=timed(str(student.device)))
+    clock = Clock(state.seconds, of=timed(str(student.device)))
+    state.seconds = clock
+
     # Dropout draws from the global generator: give it the seed and put it back.
     devices = [student.device] if student.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -183,10 +185,12 @@ def run_phase(
             phase.start()
         _restore(optimizer, student, state)
         student.model.train()
+
         for step in range(state.step, phase.steps):
             torch.manual_seed(seed_for(seed, phase.key, step, rank()))
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
+
             chosen = phase.choose(step)
             terms = phase.terms(chosen.rows)
             if phase.collect is not None:
@@ -194,6 +198,7 @@ def run_phase(
             else:
                 sums = accumulate(student, phase.loss, chosen.rows, terms, clock)
             record = _record(phase, step, chosen.facts, terms, sums, clock)
+
             # A step without any position still is one: moments decay, alike in one
             # process and in several.
             for weight in weights:
@@ -202,27 +207,30 @@ def run_phase(
                 record |= phase.gradients(step) or {}
             with clock("optimizer"):
                 norm = float(torch.nn.utils.clip_grad_norm_(weights, clip))
-                for what, value in (
-                    ("loss", float(record["loss"])),
-                    ("gradient", norm),
-                ):
-                    if not math.isfinite(value):
-                        raise InputError(
-                            f"the {what} is not finite at step {step + 1} of "
-                            f"{phase.steps}",
-                            where=phase.key,
-                            fix="lower the learning rate",
-                        )
+                _check_finite("loss", float(record["loss"]), phase, step)
+                _check_finite("gradient", norm, phase, step)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
+
             state.step = step + 1
             if after is not None:
                 record["grad_norm"] = norm
                 after(record, lambda: _state(student, optimizer, state))
+
         student.model.eval()
         with clock("end"):
             phase.end()
     return state
+
+
+def _check_finite(name: str, value: float, phase: Phase, step: int) -> None:
+    """Stop a run whose loss or gradient is NaN or infinite."""
+    if not math.isfinite(value):
+        raise InputError(
+            f"the {name} is not finite at step {step + 1} of {phase.steps}",
+            where=phase.key,
+            fix="lower the learning rate",
+        )
 
 
 def accumulate(
@@ -238,31 +246,32 @@ def accumulate(
     gradients of sums add up to the batch's. Weights must have no gradient.
     """
     sums = dict.fromkeys(terms, 0.0)
-    for role, some in rows.items():
+    for role, rows_of_role in rows.items():
         with clock(role):
-            for part in pieces(share(some), student.tokens):
-                summed = loss_of(role, part)
-                backward(terms, summed)
-                for name, value in summed.items():
+            for piece in pieces(share(rows_of_role), student.tokens):
+                sums_of_piece = loss_of(role, piece)
+                backward(terms, sums_of_piece)
+                for name, value in sums_of_piece.items():
                     sums[name] += float(value.detach())
     if world() > 1:
-        total, sums = exchanged(flat_gradient(student), sums)
-        set_gradient(student, total)
+        gradient, sums = exchanged(flat_gradient(student), sums)
+        set_gradient(student, gradient)
     return sums
 
 
 def exchanged(
     gradient: Tensor, sums: dict[str, float]
 ) -> tuple[Tensor, dict[str, float]]:
-    """A gradient ``(P,)`` and sums, added up over all processes in one exchange."""
-    own = gradient.new_tensor([*sums.values()])
-    total = added(torch.cat([gradient, own]))
-    sums = dict(zip(sums, total[len(gradient) :].tolist(), strict=True))
-    return total[: len(gradient)], sums
+    """Add up a gradient ``(P,)`` and sums over all processes, in one exchange."""
+    values = gradient.new_tensor([*sums.values()])  # (sums,)
+    total = added(torch.cat([gradient, values]))  # (P + sums,)
+    total_gradient = total[: len(gradient)]
+    total_values = total[len(gradient) :].tolist()
+    return total_gradient, dict(zip(sums, total_values, strict=True))
 
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
-    """Add the gradient of the terms that count; whether there is one."""
+    """Add the gradient of the terms that count; return whether there is one."""
     loss = sum(
         (terms[name].weight / terms[name].count) * value
         for name, value in sums.items()
@@ -275,25 +284,25 @@ def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
 
 
 def flat_gradient(student: Student) -> Tensor:
-    """The gradients of all trained weights, one after the other: ``(P,)``, float64."""
+    """Return the gradients of all trained weights in a row: ``(P,)``, float64."""
     weights = student.trainable.values()
     return torch.cat([_or_zero(weight).reshape(-1).double() for weight in weights])
 
 
 def by_weight(student: Student, flat: Tensor) -> dict[str, Tensor]:
-    """Numbers of :func:`flat_gradient`'s shape by weight, of its shape and dtype."""
+    """Cut numbers ``(P,)`` into a tensor for each weight, of its shape and dtype."""
     weights = student.trainable
-    parts = torch.split(flat, [weight.numel() for weight in weights.values()])
-    return {
-        name: part.view_as(weight).to(weight.dtype)
-        for part, (name, weight) in zip(parts, weights.items(), strict=True)
-    }
+    pieces_of_flat = torch.split(flat, [weight.numel() for weight in weights.values()])
+    tensors = {}
+    for piece, (name, weight) in zip(pieces_of_flat, weights.items(), strict=True):
+        tensors[name] = piece.view_as(weight).to(weight.dtype)
+    return tensors
 
 
 def set_gradient(student: Student, flat: Tensor) -> None:
-    """Give the trained weights the gradients of :func:`flat_gradient`'s shape."""
-    for name, part in by_weight(student, flat).items():
-        student.trainable[name].grad = part
+    """Give the trained weights the gradients ``(P,)`` of :func:`flat_gradient`."""
+    for name, gradient in by_weight(student, flat).items():
+        student.trainable[name].grad = gradient
 
 
 def _or_zero(weight: Tensor) -> Tensor:
@@ -319,14 +328,18 @@ def _record(
             values = phase.penalty()
             torch.autograd.backward([*values.values()])
         penalties = {name: float(value.detach()) for name, value in values.items()}
-    means = {n: sums[n] / t.count if t.count else 0.0 for n, t in terms.items()}
-    parts = [t.weight * means[n] for n, t in terms.items()]
+
+    means = {
+        name: sums[name] / term.count if term.count else 0.0
+        for name, term in terms.items()
+    }
+    weighted = [term.weight * means[name] for name, term in terms.items()]
     return {
         "stage": phase.stage,
         "part": phase.part,
         "step": step + 1,
         "lr": phase.rate(step),
-        "loss": math.fsum([*parts, *penalties.values()]),
+        "loss": math.fsum([*weighted, *penalties.values()]),
         **means,
         **penalties,
         **{f"n_{name}": term.count for name, term in terms.items()},
@@ -336,32 +349,33 @@ def _record(
 
 
 def timed(device: str) -> Literal["wall", "processor"]:
-    """What seconds are of: of one thread of a CPU the processor's own.
+    """Return which clock gives seconds: the processor's for one thread on a CPU.
 
-    What else runs there slows the clock on the wall, not the work.
+    Other programs slow the clock on the wall, not that of the work itself.
     """
-    alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
-    return "processor" if alone else "wall"
+    is_one_thread = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
+    return "processor" if is_one_thread else "wall"
 
 
 def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> State:
-    """A copy that later steps do not change."""
-    tensors = {
-        f"{key}:{name}": value.detach().cpu().clone()
-        for name, weight in student.trainable.items()
-        for key, value in {"weight": weight, **optimizer.state.get(weight, {})}.items()
-    }
+    """Return a copy that later steps do not change."""
+    tensors = {}
+    for name, weight in student.trainable.items():
+        tensors_of_weight = {"weight": weight, **optimizer.state.get(weight, {})}
+        for key, value in tensors_of_weight.items():
+            tensors[f"{key}:{name}"] = value.detach().cpu().clone()
     return State(state.step, tensors, dict(state.seconds))
 
 
 @torch.no_grad()
 def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -> None:
-    """Put weights and optimizer where they were."""
+    """Give weights and optimizer the values of a state."""
     for key, value in state.tensors.items():
-        kind, _, name = key.partition(":")
+        moment, _, name = key.partition(":")
         weight = student.trainable[name]
-        if kind == "weight":
+        if moment == "weight":
             weight.copy_(value)
-        else:  # AdamW counts its steps on the CPU
-            device = value.device if kind == "step" else weight.device
-            optimizer.state.setdefault(weight, {})[kind] = value.to(device, copy=True)
+            continue
+        # AdamW counts its steps on the CPU.
+        device = value.device if moment == "step" else weight.device
+        optimizer.state.setdefault(weight, {})[moment] = value.to(device, copy=True)

@@ -20,40 +20,45 @@ _ATTENTION = re.compile(r"(attn|attention).*\.")
 
 
 def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str]:
-    """Full names of the linear layers that get LoRA: q, k, v and o of attention blocks.
+    """Return the full names of the linear layers that get LoRA.
+
+    They are q, k, v and o of attention blocks.
 
     Parameters
     ----------
     targets
-        Last names of the linear layers that get it instead.
+        Last names of linear layers that get it instead.
 
     Raises
     ------
     InputError
-        If there is no such layer, with the names of those there are, or if one is the
-        output head.
+        If there is no such layer, with the names of the model's layers, or if one is
+        the output head.
     """
     layers = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, (torch.nn.Linear, Conv1D))
     }
+    if targets:
+        names = [name for name in layers if _leaf(name) in targets]
+    else:
+        names = [name for name in layers if _ATTENTION.search(name)]
+
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    leaves = dict.fromkeys(_leaf(n) for n, layer in layers.items() if layer is not head)
-    missing = sorted({*targets} - {*map(_leaf, layers)})
-    names = [
-        name
-        for name in layers
-        if (_leaf(name) in targets if targets else _ATTENTION.search(name))
-    ]
+    missing = sorted({*targets} - {_leaf(name) for name in layers})
     if missing or not names:
-        what = f"linear layer {missing[0]!r}" if missing else "attention projections"
+        leaves = dict.fromkeys(
+            _leaf(name) for name, layer in layers.items() if layer is not head
+        )
+        wanted = f"linear layer {missing[0]!r}" if missing else "attention projections"
         raise InputError(
-            f"has no {what}; its linear layers are: {', '.join(leaves) or 'none'}",
+            f"has no {wanted}; its linear layers are: {', '.join(leaves) or 'none'}",
             where=type(model).__name__,
             fix="name some with --lora-targets" if leaves else "choose a transformer",
         )
-    if heads := [name for name in names if layers[name] is head]:
+    heads = [name for name in names if layers[name] is head]
+    if heads:
         raise InputError(
             f"{_leaf(heads[0])!r} is the output head, which stays as it is",
             where="--lora-targets",
@@ -131,7 +136,7 @@ def copy_adapter(model: PeftModel, source: str, name: str) -> None:
 
 
 def _state(model: PeftModel, name: str) -> dict[str, torch.Tensor]:
-    """The tensors of an adapter by PEFT's names in a file."""
+    """Return the tensors of an adapter by PEFT's names in a file."""
     return dict(
         get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     )
@@ -167,12 +172,16 @@ def set_aside(model: PeftModel, *, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in _layers(model):
+            # PEFT draws a new lora_A, and sets lora_B to 0.
             reset: Callable[[str, bool], None] = module.reset_lora_parameters
             reset(ADAPTER_NAME, True)
 
 
 def old_and_new(model: PeftModel) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """``lora_A`` of earlier tasks ``(R, n)`` and in training ``(r, n)``, by layer."""
+    """Return ``lora_A`` of earlier tasks ``(R, n)`` and in training ``(r, n)``.
+
+    One pair for each layer.
+    """
     return [
         (_weight(module.lora_A[EARLIER]), _weight(module.lora_A[ADAPTER_NAME]))
         for module in _layers(model)
@@ -206,16 +215,19 @@ def set_earlier(model: PeftModel, state: dict[str, torch.Tensor]) -> None:
 
 
 def whole_adapter(model: PeftModel) -> dict[str, torch.Tensor]:
-    """The tensors of the adapter that acts as all that are switched on do.
+    """Return the tensors of one adapter that acts as all that are switched on.
 
     Low-rank parts stand one below the other: ``A = [A_1; A_2]``, ``B = [B_1 B_2]``, so
     that ``B A = B_1 A_1 + B_2 A_2``.
     """
-    own = _state(model, ADAPTER_NAME)
+    state = _state(model, ADAPTER_NAME)
     if EARLIER not in model.peft_config:
-        return own
-    old = _state(model, EARLIER)
-    return {n: torch.cat([old[n], new], dim=rank_axis(n)) for n, new in own.items()}
+        return state
+    earlier = _state(model, EARLIER)
+    return {
+        name: torch.cat([earlier[name], weight], dim=rank_axis(name))
+        for name, weight in state.items()
+    }
 
 
 def rank_axis(name: str) -> int:

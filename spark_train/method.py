@@ -1,4 +1,4 @@
-"""What a method is, and what a privacy option makes of it."""
+"""Methods, and their phases under a privacy option."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from spark_train.stream import Stream
 Phases: TypeAlias = Callable[[Stream], list[Phase]]
 
 COMMON = ("loss", "lora")
+"""Groups of settings that every method reads."""
 
 REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
 """Settings of plain replay; distillation reads the whole group."""
@@ -24,7 +25,9 @@ READS_NOT_DECLARED = "the method does not declare which rows it reads outside it
 
 @dataclass(frozen=True)
 class Method:
-    """A function from the stream of tasks to its phases, which its docstring tells of.
+    """A function from the stream of tasks to its phases, and what it reads.
+
+    The first line of the function's docstring is what ``spark-train methods`` shows.
 
     Attributes
     ----------
@@ -41,11 +44,14 @@ class Method:
 
 
 def task_by_task(learn: Callable[[Stream, int], list[Phase]]) -> Phases:
-    """A method that goes through the tasks: its phases of task ``k``, one by one."""
+    """Make a method of a function that gives the phases of task ``k``."""
 
     @wraps(learn)
     def phases(stream: Stream) -> list[Phase]:
-        return [one for k in range(len(stream.tasks)) for one in learn(stream, k)]
+        all_phases: list[Phase] = []
+        for k in range(len(stream.tasks)):
+            all_phases += learn(stream, k)
+        return all_phases
 
     return phases
 
@@ -73,4 +79,4 @@ class Protected:
 
 
 Option = Callable[[Stream, Method], Protected]
-"""A privacy option: what it makes of a method."""
+"""A privacy option: it turns a method into its protected phases."""

@@ -25,7 +25,7 @@ Stretch: TypeAlias = tuple[int, Mapping[str, float]]
 def epsilon(
     stretches: Sequence[Stretch], task: str, *, noise_multiplier: float, delta: float
 ) -> float:
-    """Epsilon for an example of ``task`` over all steps; infinite without noise.
+    """Return epsilon for an example of ``task``; infinite without noise.
 
     Never below 0, where the accountant goes when ``delta`` alone would do.
 
@@ -34,29 +34,31 @@ def epsilon(
     noise_multiplier
         Standard deviation of the noise on the sum of gradients over their largest norm.
     """
-    seen = [(rates[task], steps) for steps, rates in stretches if rates.get(task)]
-    if not seen:
+    drawn_in = [(rates[task], steps) for steps, rates in stretches if rates.get(task)]
+    if not drawn_in:
         return 0.0
     if noise_multiplier <= 0:
         return math.inf
+
     accountant = new_accountant()
-    sigma = min(
-        noise_multiplier, MAX_NOISE_MULTIPLIER
-    )  # the square of a larger one overflows
-    accountant.history = [(sigma, rate, steps) for rate, steps in seen]
+    # The square of a larger one overflows.
+    sigma = min(noise_multiplier, MAX_NOISE_MULTIPLIER)
+    accountant.history = [(sigma, rate, steps) for rate, steps in drawn_in]
     with warnings.catch_warnings():
-        # Of orders that end too early: epsilon is then larger than need be.
+        # Opacus warns where its orders end too early: epsilon is then larger than need
+        # be.
         warnings.simplefilter("ignore")
         try:
             orders = [*accountant.DEFAULT_ALPHAS, *LARGE_ORDERS]
             value = float(accountant.get_epsilon(delta=delta, alphas=orders))
-        except (ArithmeticError, ValueError):  # hardly any noise
+        except (ArithmeticError, ValueError):
+            # With hardly any noise the accountant overflows.
             return math.inf
     return max(value, 0.0) if math.isfinite(value) else math.inf
 
 
 def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> float:
-    """The least noise multiplier, to within 0.1%, that keeps every task's epsilon.
+    """Return the least noise multiplier that keeps every task's epsilon, to 0.1%.
 
     Raises
     ------
@@ -65,25 +67,24 @@ def noise_for(stretches: Sequence[Stretch], *, target: float, delta: float) -> f
     """
     tasks = {task for _, rates in stretches for task in rates}
 
-    def kept(sigma: float) -> bool:
+    def is_enough(sigma: float) -> bool:
         return all(
             epsilon(stretches, task, noise_multiplier=sigma, delta=delta) <= target
             for task in tasks
         )
 
     low, high = 0.0, 1.0
-    while not kept(high):
+    while not is_enough(high):
         low, high = high, 2 * high
         if high > MAX_NOISE_MULTIPLIER:
             raise InputError(
-                f"the accountant shows no epsilon of {target:g} at delta {delta:g}, "
-                "whatever the noise",
+                f"no noise gives an epsilon of {target:g} at delta {delta:g}",
                 where="dp.target_epsilon",
                 fix="give a larger one",
             )
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if kept(middle) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 

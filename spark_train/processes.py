@@ -15,12 +15,13 @@ T = TypeVar("T")
 
 
 def assemble(device: str) -> str:
-    """Join what ``accelerate launch`` or ``torchrun`` started; the device to use.
+    """Join what ``accelerate launch`` or ``torchrun`` started; return the device.
 
     Parameters
     ----------
     device
-        Of a process that is alone; of several each has its own, or all have the CPU.
+        The device of a single process. Among several, each process has its own, or all
+        have the CPU.
     """
     if int(os.environ.get("WORLD_SIZE") or 1) < 2:
         return device
@@ -31,23 +32,24 @@ def assemble(device: str) -> str:
 
 
 def world() -> int:
-    """How many processes there are."""
-    joined = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if joined else 1
+    """Return how many processes there are."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    return 1
 
 
 def rank() -> int:
-    """Which process this is; 0 writes the files."""
+    """Return the number of this process; 0 writes the files."""
     return distributed.get_rank() if world() > 1 else 0
 
 
 def share(items: Sequence[T]) -> list[T]:
-    """The part of this process in what all have to do."""
+    """Return this process's part of what all have to do."""
     return list(items[rank() :: world()])
 
 
 def added(tensor: Tensor) -> Tensor:
-    """The sum over all processes, in place."""
+    """Add a tensor up over all processes, in place, and return it."""
     if world() > 1:
         with _reached():
             distributed.all_reduce(tensor)
@@ -55,7 +57,7 @@ def added(tensor: Tensor) -> Tensor:
 
 
 def gathered(items: list[T]) -> list[T]:
-    """The lists of all processes, one after the other."""
+    """Return the lists of all processes, one after the other."""
     if world() == 1:
         return items
     from accelerate.utils import gather_object
@@ -66,7 +68,7 @@ def gathered(items: list[T]) -> list[T]:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Wait until all are here; a fault of one stops them all, and the first tells it.
+    """Wait until all are here; a fault of one stops them all, and the first raises it.
 
     Nothing inside may wait for other processes.
 
@@ -91,6 +93,7 @@ def _reached() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # A process that leaves closes its connections, and the others hear of it.
-        what = "another process of the run has stopped; its message says why"
-        raise InputError(what) from error
+        # A process that ends closes its connections, which the others then miss.
+        raise InputError(
+            "another process of the run has stopped; its message says why"
+        ) from error

@@ -39,14 +39,17 @@ from spark_train.training_rows import encode_rows
 
 
 class UsedRows(TypedDict):
-    """How many rows were ``used``, and by reason ``left_out``."""
+    """Numbers of rows: ``used``, and ``left_out`` by reason."""
 
     used: int
     left_out: dict[str, int]
 
 
 class RelearnRecord(TypedDict):
-    """What ``relearn.json`` beside the weights says; ``losses`` in nats per token."""
+    """The content of ``relearn.json`` beside the weights.
+
+    ``losses`` are in nats per token.
+    """
 
     kind: str
     created: str
@@ -74,7 +77,7 @@ def relearn(
     Returns
     -------
     dict
-        What ``relearn.json`` beside the weights says: what was asked for, ``rows`` (how
+        The content of ``relearn.json`` beside the weights: the settings, ``rows`` (how
         many were ``used``, and by reason ``left_out``; see
         :func:`~spark_audit.data.occurrences.without_identifiers`), and the ``losses``
         of each step, nats per token.
@@ -89,21 +92,20 @@ def relearn(
     OutputError
         If the folder cannot be written.
     """
-    output, steps = request.output, request.steps
-    if output.exists() and (not output.is_dir() or any(output.glob("[!.]*"))):
-        there, fix = "is there already, and not empty", "give another -o"
-        raise InputError(there, where=str(output), fix=fix)
+    output = request.output
+    _check_empty(output)
     check_writable(output)
     files = data_files(request.data)
-    plain, left_out = without_identifiers(read_examples(*files))
+    examples, left_out = without_identifiers(read_examples(*files))
     loading = replace(request.loading, base=request.base)
     opened = read_headers(request.ckpt, loading)
     loaded = open_checkpoint(request.ckpt, loading)
-    rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
-    size = min(request.batch_size, len(rows))
+    rows = encode_rows(examples, loaded.tokenizer, max_length=loaded.max_positions)
+
+    batch_size = min(request.batch_size, len(rows))
     rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
-    order = endless(len(rows), steps * size, rng)
-    # Switched on with whatever belongs to it, as its frozen noise.
+    order = endless(len(rows), request.steps * batch_size, rng)
+    # Switched on with all that belongs to it, such as its frozen noise.
     with loaded.activate():
         with quiet():
             student = Student(_in_training(loaded, opened, seed=request.seed))
@@ -112,11 +114,12 @@ def relearn(
             rows,
             order,
             name="relearn",
-            batch_size=size,
+            batch_size=batch_size,
             lr=request.lr,
             seed=request.seed,
-            progress=lambda *done: progress("relearning, steps", *done),
+            progress=lambda done, total: progress("relearning, steps", done, total),
         )
+
         record: RelearnRecord = {
             "kind": "spark-train-relearn",
             "created": now(),
@@ -126,7 +129,9 @@ def relearn(
                 "weights_sha256": loaded.weights_sha256,
                 "base_sha256": loaded.base_sha256,
             },
-            "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
+            "data": [
+                {"file": path.name, "sha256": sha256_file(path)} for path in files
+            ],
             "settings": {
                 "steps": request.steps,
                 "lr": request.lr,
@@ -137,24 +142,40 @@ def relearn(
             "rows": {"used": len(rows), "left_out": left_out},
             "losses": losses,
         }
-        with replaced(output) as part:
-            _save(student.model, part, loaded, opened)
-            write_text(part / "relearn.json", json.dumps(record, indent=1) + "\n")
+        with replaced(output) as folder:
+            _save(student.model, folder, loaded, opened)
+            write_text(folder / "relearn.json", json.dumps(record, indent=1) + "\n")
     return record
+
+
+def _check_empty(output: Path) -> None:
+    """Refuse a file, or a folder that holds anything."""
+    is_empty = output.is_dir() and not any(output.glob("[!.]*"))
+    if output.exists() and not is_empty:
+        raise InputError(
+            "exists already and is not empty", where=str(output), fix="give another -o"
+        )
 
 
 def _in_training(loaded: Loaded, opened: Checkpoint, *, seed: int) -> PeftModel:
     """Return a model whose adapter ``default`` is what is trained."""
     model = loaded.model
-    config, where = opened.config, opened.where
     if not opened.adapter:
         if getattr(model.config, "quantization_config", None) is not None:
-            what = "is quantised: trained weights cannot be merged into it exactly"
-            raise InputError(what, where=where, fix="give the weights it was made from")
+            raise InputError(
+                "is quantised: trained weights cannot be merged into it exactly",
+                where=opened.where,
+                fix="give the weights it was made from",
+            )
         return add_lora(model, seed=seed_for(seed, "lora"))
+
+    config = opened.config
     if config.get("peft_type") != "LORA" or changes_base(config) or opened.complete:
-        what = "is an adapter, but no LoRA alone that leaves its base as it is"
-        raise InputError(what, where=where, fix="merge it, and give the merged folder")
+        raise InputError(
+            "is an adapter that is not LoRA, or that changes weights of its base",
+            where=opened.where,
+            fix="merge it, and give the merged folder",
+        )
     # What was opened stays as it is; a copy of it is trained.
     assert isinstance(model, PeftModel)
     (name,) = model.peft_config
@@ -179,6 +200,6 @@ def _save(model: PeftModel, folder: Path, loaded: Loaded, opened: Checkpoint) ->
             model.merge_and_unload().save_pretrained(folder)
         if noise.exists():
             shutil.copyfile(noise, folder / NOISE_FILE)
-            belongs = {"noise_sha256": sha256_file(noise)}
-            write_text(folder / TRAINED_ON, json.dumps(belongs) + "\n")
+            trained_on = {"noise_sha256": sha256_file(noise)}
+            write_text(folder / TRAINED_ON, json.dumps(trained_on) + "\n")
     loaded.tokenizer.save_pretrained(folder)

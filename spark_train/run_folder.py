@@ -1,4 +1,4 @@
-"""The folder of a training run: its record, where it stands, and what it has left.
+"""The folder of a training run: its record, its state, and what it has written.
 
 ``run.json`` says what was trained and on what; ``stages/1-fomc/{task,priv}`` are PEFT
 adapters; ``metrics.jsonl`` has a line a step, ``accuracy.csv`` a line a stage; an
@@ -46,13 +46,16 @@ class Folder:
     """A run folder on disk."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.stages = path, path / "stages"
-        self.metrics, self.accuracy = path / "metrics.jsonl", path / "accuracy.csv"
-        self._run, self._state = path / run_record.RECORD, path / run_record.STATE
+        self.path = path
+        self.stages = path / "stages"
+        self.metrics = path / "metrics.jsonl"
+        self.accuracy = path / "accuracy.csv"
+        self._record = path / run_record.RECORD
+        self._state = path / run_record.STATE
         self._lines: list[str] = []
 
     def read(self) -> RunRecord | None:
-        """The record of the run that the folder holds, if any.
+        """Return the record of the run that the folder holds, if any.
 
         Raises
         ------
@@ -61,37 +64,41 @@ class Folder:
         OutputError
             If the record cannot be read, or is not as it was written.
         """
-        if not self._run.exists():
-            if others := sorted(path.name for path in self.path.glob("[!.]*")):
-                expected = run_record.RECORD
+        if not self._record.exists():
+            foreign = sorted(path.name for path in self.path.glob("[!.]*"))
+            if foreign:
                 raise InputError(
-                    f"holds something else than a run ({others[0]}, no {expected})",
+                    f"holds {foreign[0]} and no {run_record.RECORD}: it is not the "
+                    "folder of a run",
                     where=str(self.path),
                     fix="give another -o, or empty the folder",
                 )
             return None
+
         try:
-            data = read_regular(self._run)
-            told = parse_json(data, place=str(self._run), finite=False)
-            record = RunRecord.model_validate(told)
+            data = read_regular(self._record)
+            content = parse_json(data, place=str(self._record), finite=False)
+            record = RunRecord.model_validate(content)
             if not intact(data):
                 raise ValueError("other bytes than were written")
         except (OSError, InputError, ValueError) as error:
-            what = "is damaged, or no record of a run that can be read"
-            fix = "give another -o"
-            raise OutputError(what, where=str(self._run), fix=fix) from error
+            raise OutputError(
+                "is damaged, or is not a readable record of a run",
+                where=str(self._record),
+                fix="give another -o",
+            ) from error
         return record
 
     def write(self, record: RunRecord) -> None:
         """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
         blank = record.model_copy(update={"seal": BLANK_DIGEST})
         data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
-        write_atomically(self._run, lambda file: file.write(data), mode=0o600)
+        write_atomically(self._record, lambda file: file.write(data), mode=0o600)
 
     def files(self) -> dict[str, Fact]:
-        """Size and SHA-256 of the files that grow."""
-        grown = (self.metrics, self.accuracy)
-        return {path.name: fact_of(path) for path in grown if path.is_file()}
+        """Return size and SHA-256 of the files that grow."""
+        growing = (self.metrics, self.accuracy)
+        return {path.name: fact_of(path) for path in growing if path.is_file()}
 
     def check_left(self, done: Iterable[str]) -> None:
         """Make sure that the adapters of finished phases are as they were written.
@@ -108,12 +115,17 @@ class Folder:
         CheckpointError
             If a file of an adapter is not as it was written.
         """
-        for key in (key for key in done if not key.endswith("/answers")):
-            place = self.stages / key
-            with at(str(place)):
-                if not check_whole(place):
-                    what = f"stages/{key}/{TRAINED_ON} of the run is gone"
-                    raise InputError(what, where=str(self.path), fix=TRAIN_AGAIN)
+        for key in done:
+            if key.endswith("/answers"):
+                continue
+            folder = self.stages / key
+            with at(str(folder)):
+                if not check_whole(folder):
+                    raise InputError(
+                        f"stages/{key}/{TRAINED_ON} of the run is gone",
+                        where=str(self.path),
+                        fix=TRAIN_AGAIN,
+                    )
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -157,14 +169,14 @@ class Folder:
             If a file cannot be written, or somebody has emptied the folder meanwhile:
             what is left of the run could not be resumed.
         """
-        if not self._run.exists():
+        if not self._record.exists():
             raise OutputError(
                 "was emptied while the run was writing to it",
                 where=str(self.path),
                 fix="run the same command again: it starts again",
             )
         try:
-            # Losses of single steps are the rows' own: for their owner only.
+            # Losses of single steps tell about the rows: for their owner only.
             with open(self.metrics, "a", opener=partial(os.open, mode=0o600)) as file:
                 file.writelines(self._lines)
                 file.flush()
@@ -172,16 +184,20 @@ class Folder:
         except OSError as error:
             raise cannot_write(self.metrics, error) from error
         self._lines = []
-        meta = {
+
+        # The phase's own seconds stand under an empty name.
+        description = {
             "phase": phase,
             "step": state.step,
             "files": self.files(),
             "seconds": {**seconds, "": state.seconds},
         }
-        write_tensors(self._state, state.tensors, mode=0o600, state=json.dumps(meta))
+        write_tensors(
+            self._state, state.tensors, mode=0o600, state=json.dumps(description)
+        )
 
     def restore(self) -> tuple[int, loop.State, PhaseSeconds]:
-        """The phase, its state, and the seconds of earlier phases.
+        """Return the phase's number, its state, and the seconds of earlier phases.
 
         Lines of steps behind the state are cut off: those steps will be taken again.
 
@@ -193,18 +209,21 @@ class Folder:
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
             return 0, loop.State(), {}
-        meta, tensors = run_record.read_state(self._state), read_tensors(self._state)
-        run_record.check_files(self.path, meta["files"], grows=True)
+
+        description = run_record.read_state(self._state)
+        tensors = read_tensors(self._state)
+        run_record.check_files(self.path, description["files"], grows=True)
         try:
-            os.truncate(self.metrics, meta["files"][self.metrics.name]["bytes"])
+            n_bytes = description["files"][self.metrics.name]["bytes"]
+            os.truncate(self.metrics, n_bytes)
         except OSError as error:
             raise cannot_write(self.metrics, error) from error
-        seconds = dict(meta["seconds"])
-        return (
-            meta["phase"],
-            loop.State(meta["step"], tensors, seconds.pop("")),
-            seconds,
+
+        seconds = dict(description["seconds"])
+        state = loop.State(
+            step=description["step"], tensors=tensors, seconds=seconds.pop("")
         )
+        return description["phase"], state, seconds
 
     def close(self) -> None:
         """Remove what an interrupted run resumes from: the run is complete."""

@@ -6,22 +6,19 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from spark_audit.files import (
-    Fact,
-)
+from spark_audit.files import Fact
 from spark_audit.provenance import sha256_json
 
 FREE_SETTINGS = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
 accuracy depends on them."""
 
-
 PhaseSeconds: TypeAlias = dict[str, dict[str, float]]
 """Phase -> seconds by kind of work."""
 
 
 class RunRecord(BaseModel):
-    """``run.json``: what was asked for, on what, and what came of it.
+    """``run.json``: the settings of a run, its data, and its results.
 
     Attributes
     ----------
@@ -36,14 +33,14 @@ class RunRecord(BaseModel):
         On another device, with another number of threads or processes, or by other
         versions of libraries the same step may round otherwise.
     privacy
-        What the run's privacy option says of itself; empty without one.
+        The facts of the run's privacy option; empty without one.
     accuracy
         ``accuracy[t][i]``: on task ``i`` after stage ``t``; ``None``: not measured
         (later tasks, tasks without test rows). ``accuracy.csv`` shows it.
     clock, seconds
         Phase -> seconds by kind of work, on the wall or of the processor.
     files
-        Size and SHA-256 of what a complete run left beside its adapters.
+        Size and SHA-256 of the files of a complete run beside its adapters.
     seal
         Checksum of the record.
     """
@@ -72,7 +69,10 @@ class RunRecord(BaseModel):
     seal: str = ""
 
     def identity(self) -> dict[str, object]:
-        """All that adapters depend on beside settings; ``data``: hashes of files."""
+        """Return all that adapters depend on beside settings.
+
+        ``data`` are hashes of files.
+        """
         return {
             "method": self.method,
             "order": ",".join(self.tasks),
@@ -85,6 +85,10 @@ class RunRecord(BaseModel):
         }
 
     def fingerprint(self) -> str:
-        """A hash of all that a run's weights depend on; of another run, another one."""
-        settings = {k: v for k, v in self.settings.items() if k not in FREE_SETTINGS}
+        """Return a hash of all that a run's weights depend on."""
+        settings = {
+            name: value
+            for name, value in self.settings.items()
+            if name not in FREE_SETTINGS
+        }
         return sha256_json({"identity": self.identity(), "settings": settings})

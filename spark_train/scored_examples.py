@@ -16,11 +16,11 @@ from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass
+from spark_train.token_scores import row_scores, task_counts
 from spark_train.training_rows import TrainRow, encode_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-from spark_train.token_scores import row_scores, task_counts
 
 
 class ScoredToken(TypedDict):
@@ -50,7 +50,7 @@ def score_examples(
     show_text: bool = False,
     progress: Progress | None = None,
 ) -> list[ScoredExample]:
-    """Tokens and sensitivity scores of the first train rows among some examples.
+    """Return the tokens and sensitivity scores of the first train rows.
 
     Score_1 is the checkpoint's NLL. Score_2 compares all tasks whose train rows are
     given; in training it compares those that were learned so far.
@@ -62,7 +62,7 @@ def score_examples(
     limit
         How many rows to score; all count for Score_2.
     show_text
-        Identifiers as they are, not their types in their place.
+        Show identifiers as they are, and not their types in their place.
 
     Returns
     -------
@@ -80,73 +80,111 @@ def score_examples(
     CheckpointError
         If logits are NaN or infinite.
     """
-    trained = [example for example in examples if example.split == "train"]
-    if not trained:
+    train_examples = [example for example in examples if example.split == "train"]
+    if not train_examples:
         raise InputError("there is no train row to score", where="data")
-    tokenizer, known = loaded.tokenizer, annotated_strings(examples)
-    every = encode_rows(trained, tokenizer, max_length=loaded.max_positions)
-    counts = {
-        task: task_counts(
-            [row for row in every if row.task == task], vocab_size=len(loaded.usable)
-        )
-        for task in sorted({row.task for row in every})
-    }
-    rows = every[:limit]
+
+    tokenizer = loaded.tokenizer
+    all_rows = encode_rows(train_examples, tokenizer, max_length=loaded.max_positions)
+    counts = {}
+    for task in sorted({row.task for row in all_rows}):
+        rows_of_task = [row for row in all_rows if row.task == task]
+        counts[task] = task_counts(rows_of_task, vocab_size=len(loaded.usable))
+
+    rows = all_rows[:limit]
     items = [Item(row.id, row.ids, np.arange(len(row), dtype=np.int32)) for row in rows]
     table = score(loaded, items, progress=progress)[Pass()]
-    nll = [table.columns["nll"][table.rows(row.id)] for row in rows]
-    scores = row_scores(rows, nll, counts, alpha=alpha)
+    nll_by_row = [table.columns["nll"][table.rows(row.id)] for row in rows]
+    scores_by_row = row_scores(rows, nll_by_row, counts, alpha=alpha)
+
+    types_by_string = annotated_strings(examples)
     scored_examples: list[ScoredExample] = []
-    for row, example, first, own in zip(
-        rows, trained[:limit], nll, scores, strict=True
+    for row, example, nll, scores in zip(
+        rows, train_examples[:limit], nll_by_row, scores_by_row, strict=True
     ):
-        types = (
-            [None] * len(row) if show_text else _types(example, row, tokenizer, known)
-        )
-        end = next((t - 1 for t, type in enumerate(types) if type), len(row))
-        # Of several kinds the last one holds.
-        kinds = np.full(len(row), "text", dtype=object)
-        kinds[row.response] = "response"
-        kinds[row.fixed] = "template or stop word"
-        kinds[row.pii] = "pii"
-        kinds[[*row.special]] = "special"
-        tokens: list[ScoredToken] = [
-            {
-                "position": t,
-                "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
-                "kind": kinds[t],
-                "nll": float(first[t - 1]) if 0 < t < end else None,
-                "score": float(own[t]) if t < end else None,
-            }
-            for t, type in enumerate(types)
-        ]
+        hidden_types: list[str | None] = [None] * len(row)
+        if not show_text:
+            hidden_types = _identifier_types(example, row, tokenizer, types_by_string)
+        tokens = _scored_tokens(row, nll, scores, hidden_types, tokenizer)
         scored_examples.append({"example": row.id, "task": row.task, "tokens": tokens})
     return scored_examples
 
 
-def _types(
+def _scored_tokens(
+    row: TrainRow,
+    nll: np.ndarray,
+    scores: np.ndarray,
+    hidden_types: Sequence[str | None],
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[ScoredToken]:
+    """Return a row's tokens with their figures, without what is hidden.
+
+    Parameters
+    ----------
+    nll, scores
+        Shapes ``(T - 1,)`` and ``(T,)``.
+    hidden_types
+        For each token the type that is shown in its place; ``None``: its text.
+    """
+    # Figures end before the first hidden token.
+    end = len(row)
+    for position, hidden_type in enumerate(hidden_types):
+        if hidden_type:
+            end = position - 1
+            break
+
+    # Of several kinds the last one holds.
+    kinds = np.full(len(row), "text", dtype=object)  # (T,)
+    kinds[row.response] = "response"
+    kinds[row.fixed] = "template or stop word"
+    kinds[row.pii] = "pii"
+    kinds[[*row.special]] = "special"
+
+    tokens: list[ScoredToken] = []
+    for t, hidden_type in enumerate(hidden_types):
+        text = f"[{hidden_type}]"
+        if not hidden_type:
+            text = tokenizer.decode([int(row.ids[t])])
+        token: ScoredToken = {
+            "position": t,
+            "text": text,
+            "kind": kinds[t],
+            "nll": float(nll[t - 1]) if 0 < t < end else None,
+            "score": float(scores[t]) if t < end else None,
+        }
+        tokens.append(token)
+    return tokens
+
+
+def _identifier_types(
     example: Example,
     row: TrainRow,
     tokenizer: PreTrainedTokenizerBase,
-    known: dict[str, str],
+    types_by_string: dict[str, str],
 ) -> list[str | None]:
-    """The type of the identifier that each token shares a character with, if any.
+    """Return the type of the identifier that each token shares a character with.
 
-    Identifiers are those that training knows, and those that are annotated in another
-    row of the data.
+    ``None`` where there is none. Identifiers are those that training knows, and those
+    that are annotated in another row of the data.
     """
     (encoding,) = encode(tokenizer, [example.text])
-    # Only the start of a text is ever cut off.
-    text = np.setdiff1d(np.arange(len(row)), row.special)
-    read = np.flatnonzero(~encoding.special)[-len(text) :]
-    types: list[str | None] = ["OTHER" if pii else None for pii in row.pii]
-    found, annotated = (
-        [(span.start, span.end, span.type) for span in spans]
-        for spans in (find_identifiers(example.text), example.spans)
-    )
-    # Of several the annotated one is told.
-    held = ((a, b, known[which]) for a, b, which in found_in(example.text, known))
-    for start, end, type in (*found, *held, *annotated):
-        for t in text[encoding.mask([(start, end)])[read]]:
-            types[t] = type
+    # The row's tokens of text, and the same tokens in the encoding of the whole text:
+    # only the start of a text is ever cut off.
+    in_row = np.setdiff1d(np.arange(len(row)), row.special)
+    in_text = np.flatnonzero(~encoding.special)[-len(in_row) :]
+
+    # Where several identifiers overlap, an annotated one gives the type.
+    identifiers = [
+        (span.start, span.end, span.type) for span in find_identifiers(example.text)
+    ]
+    for start, end, string in found_in(example.text, types_by_string):
+        identifiers.append((start, end, types_by_string[string]))
+    for span in example.spans:
+        identifiers.append((span.start, span.end, span.type))
+
+    types: list[str | None] = ["OTHER" if is_pii else None for is_pii in row.pii]
+    for start, end, identifier_type in identifiers:
+        is_touched = encoding.mask([(start, end)])[in_text]
+        for t in in_row[is_touched]:
+            types[t] = identifier_type
     return types

@@ -22,7 +22,7 @@ CARRIED = "carried"
 
 @dataclass(frozen=True)
 class Stream:
-    """The tasks of a run in their order, with what a method works with.
+    """The tasks of a run in their order, with all that a method works with.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Stream:
     note
         Tells the user something that a reader of the run must know.
     folder
-        Where a phase may leave what it found; ``None``: nowhere.
+        Where a phase may leave tensors for later ones; ``None``: nowhere.
     poisson
         Whether each row comes into a step's batch by a draw of its own, as accountants
         of differential privacy suppose, and not by going through all rows in turn.
@@ -50,65 +50,64 @@ class Stream:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks in order."""
+        """Return the tasks in order."""
         return tuple(self.rows)
 
     def label(self, k: int) -> str:
-        """A stage's name, ``2-yelp``; ``k`` counts from 0."""
+        """Return a stage's name, ``2-yelp``; ``k`` counts from 0."""
         return f"{k + 1}-{self.tasks[k]}"
 
     def earlier(self, k: int) -> dict[str, list[TrainRow]]:
-        """The rows kept of the tasks before ``k``.
+        """Return the rows kept of the tasks before ``k``.
 
         All of them, or ``replay.memory`` rows, evenly over those tasks: drawn anew as
         tasks come, and always from the rows that were kept so far.
         """
-        kept = {task: list(self.rows[task]) for task in self.tasks[:k]}
+        rows_by_task = {task: list(self.rows[task]) for task in self.tasks[:k]}
         limit = self.settings.replay.memory
-        if limit:
-            for task, share in zip(kept, shares(limit, k), strict=True):
-                rng = self._rng("memory", task)
-                # One permutation a task: a smaller share is part of a larger one.
-                order = rng.permutation(len(kept[task]))[:share]
-                kept[task] = [kept[task][i] for i in sorted(order)]
-        return kept
+        if not limit:
+            return rows_by_task
+
+        for task, share in zip(rows_by_task, shares(limit, k), strict=True):
+            rows = rows_by_task[task]
+            # One permutation a task: a smaller share is part of a larger one.
+            order = self._rng("memory", task).permutation(len(rows))[:share]
+            rows_by_task[task] = [rows[i] for i in sorted(order)]
+        return rows_by_task
 
     def replayed(self, k: int, size: int, *, purpose: str) -> list[TrainRow]:
-        """A list of earlier rows, evenly over the tasks before ``k`` **[ours]**.
+        """Return a list of earlier rows, evenly over the tasks before ``k`` **[ours]**.
 
         A task with fewer rows than its share gives all of them several times.
         """
-        drawn: list[TrainRow] = []
         # A small memory may hold nothing of a task; the others then fill its place.
         memory = {task: rows for task, rows in self.earlier(k).items() if rows}
-        parts = shares(size, len(memory))
-        for (task, rows), share in zip(memory.items(), parts, strict=True):
+        sizes = shares(size, len(memory))
+        drawn: list[TrainRow] = []
+        for (task, rows), share in zip(memory.items(), sizes, strict=True):
             rng = self._rng("replay", purpose, k, task)
             drawn += [rows[i] for i in endless(len(rows), share, rng)]
         order = self._rng("replay", purpose, k).permutation(len(drawn))
         return [drawn[i] for i in order]
 
     def order(self, k: int, epoch: int, *, size: int, purpose: str) -> np.ndarray:
-        """A permutation of ``size`` rows: of an epoch, whatever was drawn before."""
+        """Return an epoch's permutation of rows, whatever was drawn before."""
         return self._rng("order", purpose, k, epoch).permutation(size)
 
     def drawn(
         self, k: int, rows: Sequence[TrainRow], size: int, *, purpose: str
     ) -> list[TrainRow]:
-        """``size`` rows, each as often as any other to within one."""
+        """Draw ``size`` rows, each as often as any other to within one."""
         rng = self._rng("draw", purpose, k)
         return [rows[i] for i in endless(len(rows), size, rng)]
 
     def sampled(
         self, step: int, rows: Sequence[TrainRow], rate: float, *, purpose: str
     ) -> list[TrainRow]:
-        """The rows of a step by Poisson sampling: each with probability ``rate``."""
+        """Draw a step's rows by Poisson sampling: each with probability ``rate``."""
         rng = self._rng("poisson", self.identity, purpose, step)
-        return [
-            row
-            for row, at in zip(rows, rng.random(len(rows)), strict=True)
-            if at < rate
-        ]
+        draws = rng.random(len(rows))  # (rows,)
+        return [row for row, draw in zip(rows, draws, strict=True) if draw < rate]
 
     def keep(self, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Keep groups of tensors, one tensor for each weight, after task ``k``.
@@ -118,11 +117,11 @@ class Stream:
         ends. The file of the task before stays until the next one: a run that is killed
         now begins with the end of task ``k`` again.
         """
-        tensors = {
-            f"{group}:{name}": value.detach().cpu().contiguous()
-            for group, some in groups.items()
-            for name, value in some.items()
-        }
+        tensors = {}
+        for group, tensors_of_group in groups.items():
+            for name, value in tensors_of_group.items():
+                tensors[f"{group}:{name}"] = value.detach().cpu().contiguous()
+
         with together():
             if rank() == 0:
                 write_tensors(self._carried(k), tensors, mode=0o600)
@@ -130,7 +129,7 @@ class Stream:
                     self._carried(k - 2).unlink(missing_ok=True)
 
     def kept(self, k: int) -> dict[str, dict[str, Tensor]]:
-        """What was kept after task ``k``, on the student's device.
+        """Return what was kept after task ``k``, on the student's device.
 
         Raises
         ------
@@ -153,12 +152,16 @@ class Stream:
 
 
 def shares(total: int, parts: int) -> list[int]:
-    """``total`` cut into whole parts that differ by at most 1."""
+    """Cut ``total`` into whole parts that differ by at most 1, the larger ones first.
+
+    >>> shares(8, 3)
+    [3, 3, 2]
+    """
     return [total // parts + (i < total % parts) for i in range(parts)]
 
 
 def endless(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """``size`` of ``count`` indices: permutation after permutation."""
+    """Draw ``size`` of ``count`` indices: permutation after permutation."""
     if not count or not size:
         return np.zeros(0, dtype=np.int64)
     rounds = -(-size // count)

@@ -11,6 +11,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from spark_audit.scoring.head import Transform
 from spark_audit.scoring.passes.plain import own_head, unwrapped
 from spark_train.lora import ADAPTER_NAME, copy_adapter, switch
 from spark_train.losses import wide
@@ -51,46 +52,58 @@ class Student:
     def __init__(self, model: PeftModel | PreTrainedModel, *, tokens: int = 0) -> None:
         self.model = model
         self._base = unwrapped(model)
+        # A fresh adapter's wrapper and its base may be in different modes.
+        model.eval()
         self.trainable: dict[str, Tensor] = {
             name: weight
             for name, weight in model.named_parameters()
             if weight.requires_grad
         }
-        weight = self._base.get_input_embeddings().weight
-        self.device: torch.device = weight.device
+        self.device: torch.device = self._base.get_input_embeddings().weight.device
         self.vocabulary = len(self._base.get_output_embeddings().weight)
         on_cpu = self.device.type == "cpu"
         self.tokens = tokens or (CPU_TOKENS if on_cpu else GPU_TOKENS)
         self.budget = CPU_LOGITS if on_cpu else GPU_LOGITS
         self.rows = max(self.budget // self.vocabulary, 8)
+
+        self._head: tuple[Tensor, Tensor | None, Transform] | None = None
+        reason = self._take_head()
+        self.note = ""
+        if reason:
+            self.note = f"the logits of whole batches are held in memory: {reason}"
+
+    def _take_head(self) -> str:
+        """Apply the output head here, where that is possible; else return why not."""
         head = own_head(self._base, rows=self.vocabulary)
         if self._base.get_output_embeddings().weight.requires_grad:
-            head = "the output head is trained"
-        self._head = None
-        model.eval()  # a fresh adapter's wrapper and its base may be of two minds
-        if not isinstance(head, str):
-            # Of a head in half precision a float32 copy: V x H numbers more.
-            weight, bias, transform = head
-            self._head = wide(weight), None if bias is None else wide(bias), transform
-            if not self._agrees():
-                head, self._head = "the model's own logits differ from its head's", None
-        held = "the logits of whole batches are held in memory"
-        self.note = f"{held}: {head}" if isinstance(head, str) else ""
+            return "the output head is trained"
+        if isinstance(head, str):
+            return head
+
+        # A head in half precision is copied to float32: V x H numbers more.
+        weight, bias, transform = head
+        self._head = (wide(weight), None if bias is None else wide(bias), transform)
+        if not self._agrees():
+            self._head = None
+            return "the model's own logits differ from its head's"
+        return ""
 
     def _agrees(self) -> bool:
-        """Whether body and head give the model's own logits."""
-        ids = torch.arange(1, 9, device=self.device)[None] % self.vocabulary
-        batch = Batch(ids, *(torch.ones_like(ids, dtype=torch.bool) for _ in range(3)))
+        """Return whether body and head give the model's own logits."""
+        ids = torch.arange(1, 9, device=self.device)[None] % self.vocabulary  # (1, 8)
+        is_token = torch.ones_like(ids, dtype=torch.bool)
+        batch = Batch(ids, is_token, is_token, is_token)
         with torch.no_grad():
-            ours = self.logits(self.hidden(batch, batch.attention))
-            theirs = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
-        theirs = wide(theirs)
+            head_logits = self.logits(self.hidden(batch, is_token))  # (7, V)
+            model_logits = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
+        model_logits = wide(model_logits)  # (7, V)
+
         bound = 1e-3 if next(self._base.parameters()).dtype.itemsize >= 4 else 0.05
-        size = max(float(theirs.abs().max()), 1.0)
-        return bool((ours - theirs).abs().max() <= bound * size)
+        largest = max(float(model_logits.abs().max()), 1.0)
+        return bool((head_logits - model_logits).abs().max() <= bound * largest)
 
     def hidden(self, batch: Batch, mask: Tensor) -> Tensor:
-        """What the head reads to predict the masked tokens.
+        """Return what the head reads to predict the masked tokens.
 
         Parameters
         ----------
@@ -106,13 +119,14 @@ class Student:
         options = {"attention_mask": batch.attention.long(), "use_cache": False}
         if self._head is not None:
             body = getattr(self._base, self._base.base_model_prefix)
-            states: Tensor = body(input_ids=batch.ids, **options)[0]
+            states: Tensor = body(input_ids=batch.ids, **options)[0]  # (B, T, H)
         else:
-            states = self.model(input_ids=batch.ids, **options).logits
+            states = self.model(input_ids=batch.ids, **options).logits  # (B, T, V)
+        # Position t - 1 predicts token t.
         return states[:, :-1][mask[:, 1:]]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits ``(n, V)`` of hidden states ``(n, H)``, computed in float32 or wider.
+        """Return logits ``(n, V)`` of hidden states ``(n, H)``, in float32 or wider.
 
         A body of half precision loses little; logits rounded to it would bury small
         divergences in noise.
@@ -123,20 +137,24 @@ class Student:
         return transform(torch.nn.functional.linear(wide(hidden), weight, bias))
 
     def logits_at(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Logits ``(n, K)`` of the tokens ``(n, K)`` alone."""
+        """Return logits ``(n, K)`` of the tokens ``(n, K)`` alone."""
         if self._head is None:
             return wide(hidden).gather(1, ids)
         weight, bias, transform = self._head
-        z = torch.einsum("nh,nkh->nk", wide(hidden), weight[ids])
-        return transform(z if bias is None else z + bias[ids])
+        logits = torch.einsum("nh,nkh->nk", wide(hidden), weight[ids])
+        if bias is not None:
+            logits = logits + bias[ids]
+        return transform(logits)
 
     def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
-        """Slices of positions whose logits may exist at a time; none of 0."""
+        """Return slices of ``count`` positions whose logits may exist at a time."""
         size = rows or self.rows
-        return [slice(at, min(at + size, count)) for at in range(0, count, size)]
+        return [
+            slice(start, min(start + size, count)) for start in range(0, count, size)
+        ]
 
     def total(self, hidden: Tensor, value: Value, *, rows: int | None = None) -> Tensor:
-        """Sum of per-position values, a bounded number of positions at a time.
+        """Return the sum of per-position values, some positions at a time.
 
         The gradient with respect to ``hidden`` is taken chunk by chunk on the way, so
         that no more than one chunk of logits exists, and nothing is computed twice.
@@ -169,27 +187,31 @@ class Student:
         *,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """Sum of a loss of logits and tokens over the masked tokens in a part.
+        """Return the sum of a loss over those masked tokens that are in a part.
 
         Parameters
         ----------
         hidden
-            Of :meth:`hidden` for the mask.
+            Shape ``(n, H)``: what :meth:`hidden` gives for the mask.
         mask, part
             Shape ``(B, T)``, bool over the predicted tokens.
+        loss
+            ``loss(logits, ids)`` gives the values of some positions.
         teacher
-            Another model's hidden states for the mask: the loss then takes their
-            logits, too, before the student's.
+            Another model's hidden states for the mask: the loss is then
+            ``loss(teacher_logits, logits, ids)``.
         """
-        inside = part[:, 1:][mask[:, 1:]]
-        ids = targets(batch, mask)[inside]
-        before = None if teacher is None else teacher[inside]
+        is_inside = part[:, 1:][mask[:, 1:]]  # (n,)
+        ids = targets(batch, mask)[is_inside]  # (m,)
+        teacher_hidden = None if teacher is None else teacher[is_inside]  # (m, H)
 
-        def value(some: Tensor, at: slice) -> Tensor:
-            known = [] if before is None else [self.logits(before[at])]
-            return loss(*known, self.logits(some), ids[at])
+        def value(hidden_of_chunk: Tensor, chunk: slice) -> Tensor:
+            if teacher_hidden is None:
+                return loss(self.logits(hidden_of_chunk), ids[chunk])
+            teacher_logits = self.logits(teacher_hidden[chunk])
+            return loss(teacher_logits, self.logits(hidden_of_chunk), ids[chunk])
 
-        return self.total(hidden[inside], value)
+        return self.total(hidden[is_inside], value)
 
     def freeze(self, name: str) -> None:
         """Keep a frozen copy of the adapter as it is now, under a name."""
@@ -199,7 +221,7 @@ class Student:
 
     @contextmanager
     def teacher(self, name: str) -> Iterator[None]:
-        """The frozen copy in place of the student, without gradients or dropout."""
+        """Put the frozen copy in the student's place, without gradients or dropout."""
         training = self.model.training
         self.model.eval()
         switch(self.model, name)
@@ -216,20 +238,22 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, value: Value, chunks: list[slice]) -> Tensor:
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        total = torch.zeros((), dtype=wide, device=hidden.device)
-        gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        total = torch.zeros((), dtype=dtype, device=hidden.device)
+        if not ctx.needs_input_grad[0]:
+            for chunk in chunks:
+                total += value(hidden[chunk].detach(), chunk).sum()
+            return total
+
+        gradient = torch.zeros_like(hidden)  # (n, H)
         for chunk in chunks:
-            part = hidden[chunk].detach()
-            if gradient is None:
-                total += value(part, chunk).sum()
-                continue
+            hidden_of_chunk = hidden[chunk].detach()
             with torch.enable_grad():
-                part.requires_grad_()
-                some = value(part, chunk).sum()
-            (gradient[chunk],) = torch.autograd.grad(some, part)
-            total += some.detach()
-        ctx.save_for_backward(*([] if gradient is None else [gradient]))
+                hidden_of_chunk.requires_grad_()
+                chunk_sum = value(hidden_of_chunk, chunk).sum()
+            (gradient[chunk],) = torch.autograd.grad(chunk_sum, hidden_of_chunk)
+            total += chunk_sum.detach()
+        ctx.save_for_backward(gradient)
         return total
 
     @staticmethod
@@ -239,5 +263,5 @@ class _Total(torch.autograd.Function):
 
 
 def targets(batch: Batch, mask: Tensor) -> Tensor:
-    """The masked tokens that are predicted: ``(n,)``, in the order of ``hidden``."""
+    """Return the masked tokens that are predicted: ``(n,)``, in ``hidden``'s order."""
     return batch.ids[:, 1:][mask[:, 1:]]

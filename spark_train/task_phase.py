@@ -39,7 +39,7 @@ class Rehearsal:
 def learning(
     stream: Stream, k: int, *, recall: Rehearsal | None = None, purpose: str = TASK
 ) -> Phase:
-    """The phase in which task ``k`` is learned.
+    """Return the phase in which task ``k`` is learned.
 
     ``L_train = L_task + lambda_replay L_replay`` (SPARK, Eq. "train"): the mean NLL of
     the current rows' responses, and what ``recall`` asks of the replayed rows. Each
@@ -64,61 +64,78 @@ def learning(
     InputError
         If a batch is too small to hold a replayed row, too.
     """
-    settings, task, label = stream.settings, stream.tasks[k], stream.label(k)
-    rows, scope, size = stream.rows[task], settings.loss.scope, settings.batch_size
+    settings = stream.settings
+    scope = settings.loss.scope
+    task = stream.tasks[k]
+    label = stream.label(k)
+    rows = stream.rows[task]
+
+    # Task -> its rows that may be replayed.
     memory: dict[str, list[TrainRow]] = {}
     if recall is not None and k and settings.replay.enabled:
-        memory = {name: some for name, some in stream.earlier(k).items() if some}
-    old = [row for some in memory.values() for row in some]
-    if old and not stream.poisson:
-        old = stream.replayed(k, len(rows), purpose="list")
+        for name, earlier_rows in stream.earlier(k).items():
+            if earlier_rows:
+                memory[name] = earlier_rows
+    old_rows = [row for earlier_rows in memory.values() for row in earlier_rows]
+    if old_rows and not stream.poisson:
+        old_rows = stream.replayed(k, len(rows), purpose="list")
     # Asked only where rows are replayed.
-    replay = recall if recall is not None and old else Rehearsal(stream)
-    if old and size < 2:
-        raise InputError(
-            "batch_size 1 has no room for a replayed row next to the current one",
-            where="--set",
-            fix="give 2 or more",
-        )
-    n_old = min(max(round(size * settings.replay.ratio), 1), size - 1) if old else 0
-    n_new = size - n_old
-    an_epoch = math.ceil(len(rows) / n_new)
-    steps, expected = settings.epochs * an_epoch, min(n_new, len(rows))
+    replay = recall if recall is not None and old_rows else Rehearsal(stream)
+
+    n_new, n_old = _shares_of_batch(
+        settings.batch_size, ratio=settings.replay.ratio, has_old=bool(old_rows)
+    )
+    steps_per_epoch = math.ceil(len(rows) / n_new)
+    steps = settings.epochs * steps_per_epoch
     rates = {task: min(n_new / len(rows), 1.0)}
-    for name, some in memory.items():
-        rates[name] = min(n_old / len(memory) / len(some), 1.0)
-    replayed = sum(rates[name] * len(some) for name, some in memory.items())
+    for name, earlier_rows in memory.items():
+        rates[name] = min(n_old / len(memory) / len(earlier_rows), 1.0)
+    expected_new = min(n_new, len(rows))
+    expected_old = sum(
+        rates[name] * len(earlier_rows) for name, earlier_rows in memory.items()
+    )
 
     def choose(step: int) -> Step:
-        """The rows of a step, each current one once an epoch."""
-        epoch, at = divmod(step, an_epoch)
+        """Return the rows of a step: each current one comes once an epoch."""
+        epoch, batch = divmod(step, steps_per_epoch)
         order = stream.order(k, epoch, size=len(rows), purpose=purpose)
-        current = [rows[i] for i in order[at * n_new : (at + 1) * n_new]]
-        if not old:
-            return Step({TASK: current})
-        order = stream.order(k, epoch, size=len(old), purpose=REPLAY)
+        new = [rows[i] for i in order[batch * n_new : (batch + 1) * n_new]]
+        if not old_rows:
+            return Step({TASK: new})
+
         # The last batch of an epoch is smaller, in both parts alike.
-        end = at * n_old + math.ceil(n_old * len(current) / n_new)
-        again = [old[i] for i in order.take(range(at * n_old, end), mode="wrap")]
-        return Step({TASK: current, REPLAY: again})
+        start = batch * n_old
+        end = start + math.ceil(n_old * len(new) / n_new)
+        order = stream.order(k, epoch, size=len(old_rows), purpose=REPLAY)
+        old = [old_rows[i] for i in order.take(range(start, end), mode="wrap")]
+        return Step({TASK: new, REPLAY: old})
 
     def sample(step: int) -> Step:
-        """The rows of a step by Poisson sampling."""
-        current, *earlier = (
-            stream.sampled(step, some, rates[name], purpose=f"{label} {name}")
-            for name, some in ((task, rows), *memory.items())
-        )
-        again = {REPLAY: [row for some in earlier for row in some]} if old else {}
-        return Step({TASK: current, **again})
+        """Return the rows of a step by Poisson sampling."""
+        new = stream.sampled(step, rows, rates[task], purpose=f"{label} {task}")
+        if not old_rows:
+            return Step({TASK: new})
+
+        old: list[TrainRow] = []
+        for name, earlier_rows in memory.items():
+            purpose_of_draw = f"{label} {name}"
+            old += stream.sampled(
+                step, earlier_rows, rates[name], purpose=purpose_of_draw
+            )
+        return Step({TASK: new, REPLAY: old})
 
     def terms(batch: Rows) -> dict[str, Term]:
-        found = {TASK: Term(covered(batch[TASK], scope))} if TASK in batch else {}
-        return found | (replay.terms(batch[REPLAY]) if REPLAY in batch else {})
+        terms_by_name: dict[str, Term] = {}
+        if TASK in batch:
+            terms_by_name[TASK] = Term(covered(batch[TASK], scope))
+        if REPLAY in batch:
+            terms_by_name |= replay.terms(batch[REPLAY])
+        return terms_by_name
 
-    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
+    def loss(role: str, rows_of_role: Sequence[TrainRow]) -> Sums:
         if role == REPLAY:
-            return replay.loss(some)
-        return response_loss(stream.student, some, scope=scope)
+            return replay.loss(rows_of_role)
+        return response_loss(stream.student, rows_of_role, scope=scope)
 
     return Phase(
         stage=label,
@@ -128,9 +145,31 @@ def learning(
         choose=sample if stream.poisson else choose,
         terms=terms,
         loss=loss,
-        start=lambda: replay.start(old, steps),
+        start=lambda: replay.start(old_rows, steps),
         end=replay.end,
-        size=expected,
-        shares=dict.fromkeys(replay.terms([]), (expected, replayed)),
+        size=expected_new,
+        shares=dict.fromkeys(replay.terms([]), (expected_new, expected_old)),
         rates=rates if stream.poisson else None,
     )
+
+
+def _shares_of_batch(size: int, *, ratio: float, has_old: bool) -> tuple[int, int]:
+    """Return how many rows of a batch are current, and how many are replayed.
+
+    Where any are replayed, there is at least one of each.
+
+    Raises
+    ------
+    InputError
+        If the batch is too small for both.
+    """
+    if not has_old:
+        return size, 0
+    if size < 2:
+        raise InputError(
+            "batch_size 1 has no room for a replayed row next to the current one",
+            where="--set",
+            fix="give 2 or more",
+        )
+    n_old = min(max(round(size * ratio), 1), size - 1)
+    return size - n_old, n_old

@@ -33,7 +33,7 @@ def write_tensors(
 def read_tensors(
     path: Path, *, device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
-    """Tensors of :func:`write_tensors`, on a device.
+    """Read the tensors of :func:`write_tensors` onto a device.
 
     Raises
     ------

@@ -8,19 +8,15 @@ identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spark_audit.data.sensitivity import score2, sensitivity
 from spark_train.training_rows import TrainRow
 
-if TYPE_CHECKING:
-    pass
-
 
 def task_counts(rows: Iterable[TrainRow], *, vocab_size: int) -> np.ndarray:
-    """How often each token occurs in one task's rows: shape ``(V,)``, int64.
+    """Count each token in one task's rows: shape ``(V,)``, int64.
 
     Special tokens (a BOS, EOS) are left out: every row has them, so that they would
     count as the most frequent token of short texts.
@@ -38,7 +34,7 @@ def row_scores(
     *,
     alpha: float,
 ) -> list[np.ndarray]:
-    """Sensitivity score of every token of some rows (SPARK, Eq. "sensitivity").
+    """Return the sensitivity score of every token (SPARK, Eq. "sensitivity").
 
     Parameters
     ----------
@@ -62,15 +58,16 @@ def row_scores(
     InputError
         If an NLL is NaN.
     """
-    second = score2([*counts.values()])
+    score2_of_token = score2([*counts.values()])  # (V,)
     scores = []
-    for row, first in zip(rows, nll, strict=True):
-        some = sensitivity(
-            first,
-            second[row.ids[1:]],
+    for row, score1 in zip(rows, nll, strict=True):
+        score = sensitivity(
+            score1,
+            score2_of_token[row.ids[1:]],
             alpha=alpha,
             pii_mask=row.pii[1:],
             zero_mask=row.fixed[1:],
-        )
-        scores.append(np.append(np.float32(0), some.astype(np.float32)))
+        )  # (T - 1,)
+        # The first token has no prediction.
+        scores.append(np.append(np.float32(0), score.astype(np.float32)))
     return scores

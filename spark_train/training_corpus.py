@@ -7,20 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.data.encoding import (
-    encode_rows as encode_texts,
-)
+from spark_audit.data.encoding import encode_rows as encode_texts
 from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.sequences import row_prompts
 from spark_audit.scoring.items import Prompt
-
-if TYPE_CHECKING:
-    pass
 from spark_train.training_rows import TrainRow, encode_rows
 
 ORDERS = {
@@ -43,17 +37,22 @@ class TrainingCorpus:
 
     @classmethod
     def read(cls, data: Sequence[Path], order: str, note: Note) -> TrainingCorpus:
-        """The data of ``--data``, and its tasks as ``--order`` has them.
+        """Read the data of ``--data``, and its tasks as ``--order`` has them.
 
         Raises
         ------
         InputError
             If there is no train row, or no such task.
         """
-        # Neither names nor the order they are given in decide on the order of rows.
+        # Neither the files' names nor the order they are given in decide on the order
+        # of rows.
         files = sorted(data_files(data), key=_content)
         examples = read_examples(*files)
-        return cls(tuple(files), tuple(examples), _tasks(order, examples, note))
+        return cls(
+            files=tuple(files),
+            examples=tuple(examples),
+            tasks=_tasks(order, examples, note),
+        )
 
     def rows(
         self,
@@ -63,29 +62,42 @@ class TrainingCorpus:
         note: Note,
         progress: Callable[[str, int, int], None],
     ) -> dict[str, list[TrainRow]]:
-        """Task -> its train rows as tokens; ``max_length`` 0: the model's context."""
-        longest = min(filter(None, (max_length, loaded.max_positions)), default=None)
+        """Return the train rows of each task as tokens.
+
+        Parameters
+        ----------
+        max_length
+            Tokens of a row, at most; 0: as many as the model's context has.
+        """
+        limits = [limit for limit in (max_length, loaded.max_positions) if limit]
+        longest = min(limits, default=None)
         if loaded.tokenizer.eos_token_id is None:
             note("the tokenizer has no EOS token: no response ends with one")
-        by_task: dict[str, list[TrainRow]] = {}
-        for done, task in enumerate(self.tasks):
-            progress("tokenising, tasks", done, len(self.tasks))
-            some = [e for e in self.examples if e.task == task and e.split == "train"]
-            rows = encode_rows(some, loaded.tokenizer, max_length=longest)
-            if cut := sum(row.cut for row in rows):
-                lost = sum(row.lost for row in rows)
+
+        rows_by_task: dict[str, list[TrainRow]] = {}
+        for n_done, task in enumerate(self.tasks):
+            progress("tokenising, tasks", n_done, len(self.tasks))
+            examples = [
+                example
+                for example in self.examples
+                if example.task == task and example.split == "train"
+            ]
+            rows = encode_rows(examples, loaded.tokenizer, max_length=longest)
+            n_cut = sum(row.cut for row in rows)
+            if n_cut:
+                n_lost = sum(row.lost for row in rows)
                 note(
-                    f"{task}: {cut} of {len(rows)} train rows were cut to {longest} "
-                    f"tokens, and {lost} identifiers with the removed text"
+                    f"{task}: {n_cut} of {len(rows)} train rows were cut to {longest} "
+                    f"tokens, and {n_lost} identifiers with the removed text"
                 )
-            by_task[task] = rows
+            rows_by_task[task] = rows
         progress("tokenising, tasks", len(self.tasks), len(self.tasks))
-        return by_task
+        return rows_by_task
 
     def prompts(
         self, loaded: Loaded, *, limit: int, note: Note
     ) -> dict[str, list[Prompt]]:
-        """Task -> the prompts of its test rows, as the utility audit asks them.
+        """Return the prompts of each task's test rows, as the utility audit asks them.
 
         Rows with a canary, without a response or with nothing before it are not asked.
 
@@ -101,65 +113,96 @@ class TrainingCorpus:
             If the tokenizer gives no offsets, or a prompt does not fit the context with
             its answer.
         """
-        examples = [one for one in self.examples if one.task in self.tasks]
-        texts = encode_texts(loaded.tokenizer, examples)
+        examples = [example for example in self.examples if example.task in self.tasks]
+        encodings = encode_texts(loaded.tokenizer, examples)
         # All rows: an answer may be longer than its task's longest response, by four.
-        rows = [*zip(examples, texts, strict=True)]
-        asked: dict[str, list[str]] = {task: [] for task in self.tasks}
-        unasked: Counter[str] = Counter()
+        rows = list(zip(examples, encodings, strict=True))
+
+        ids_by_task: dict[str, list[str]] = {task: [] for task in self.tasks}
+        n_unanswered: Counter[str] = Counter()
         for example, encoding in rows:
-            # A row with a canary is another audit's.
-            if example.split == "test" and example.canary is None:
-                before = encoding.reaching(len(example.prompt))
-                if example.response.strip() and before > 0:
-                    asked[example.task].append(example.id)
-                else:
-                    unasked[example.task] += 1
-        if missing := [task for task, keys in asked.items() if not keys]:
-            note(f"no test rows, so no accuracy: {', '.join(missing)}")
-        if unasked:
-            told = ", ".join(f"{task} {count}" for task, count in unasked.items())
+            # A row with a canary belongs to another audit.
+            if example.split != "test" or example.canary is not None:
+                continue
+            n_prompt_tokens = encoding.reaching(len(example.prompt))
+            if example.response.strip() and n_prompt_tokens > 0:
+                ids_by_task[example.task].append(example.id)
+            else:
+                n_unanswered[example.task] += 1
+
+        tasks_without = [task for task, ids in ids_by_task.items() if not ids]
+        if tasks_without:
+            note(f"no test rows, so no accuracy: {', '.join(tasks_without)}")
+        if n_unanswered:
+            counts = ", ".join(
+                f"{task} {count}" for task, count in n_unanswered.items()
+            )
             note(
                 "test rows without a response, or with nothing before it, are not "
-                f"answered: {told}"
+                f"answered: {counts}"
             )
-        return {
-            task: row_prompts(
-                rows, sorted(keys)[: limit or None], limit=loaded.max_positions
-            )
-            for task, keys in asked.items()
-        }
+
+        prompts = {}
+        for task, ids in ids_by_task.items():
+            first_ids = sorted(ids)[: limit or None]
+            prompts[task] = row_prompts(rows, first_ids, limit=loaded.max_positions)
+        return prompts
 
 
 def _content(path: Path) -> str:
-    """A file's hash; of one that cannot be read its reader tells."""
+    """Return a file's hash; empty if it cannot be read, which its reader will say."""
     with contextlib.suppress(OSError):
         return sha256_file(path)
     return ""
 
 
 def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ...]:
-    """The tasks to train on, by the names that the data gives them."""
-    there = sorted({e.task for e in examples if e.split == "train"})
-    if not there:
-        what, fix = "holds no train row", "see `data import --split train`"
-        raise InputError(what, where="--data", fix=fix)
+    """Return the tasks to train on, by the names that the data gives them."""
+    known_tasks = sorted(
+        {example.task for example in examples if example.split == "train"}
+    )
+    if not known_tasks:
+        raise InputError(
+            "holds no train row", where="--data", fix="see `data import --split train`"
+        )
+
     if order in ORDERS:
-        by_name = {task.lower(): task for task in there}
-        tasks = [by_name[name] for name in ORDERS[order] if name in by_name]
-        if missing := [name for name in ORDERS[order] if name not in by_name]:
-            note(f"order {order}: not in the data: {', '.join(missing)}")
+        tasks = _tasks_of_paper(order, known_tasks, note)
+    elif not order and len(known_tasks) == 1:
+        tasks = known_tasks
     else:
-        named = list(filter(None, map(str.strip, order.split(","))))
-        tasks = named if order or len(there) > 1 else there
-    if unknown := [name for name in tasks if name not in there]:
-        what = f"{unknown[0]!r} is no task with train rows"
-    else:
-        what = "names no task of the data, or one twice"
-    if unknown or not tasks or len({*tasks}) < len(tasks):
-        fix = f"name each once, in order (t1,t2,...), or give {', '.join(ORDERS)}"
-        what = f"{what}; there are: {', '.join(there)}"
-        raise InputError(what, where="--order", fix=fix)
-    if left := [task for task in there if task not in tasks]:
-        note(f"not trained on, for the order does not name them: {', '.join(left)}")
+        names = [name.strip() for name in order.split(",")]
+        tasks = [name for name in names if name]
+    _check_tasks(tasks, known_tasks)
+
+    left_out = [task for task in known_tasks if task not in tasks]
+    if left_out:
+        note(f"not trained on, for the order does not name them: {', '.join(left_out)}")
     return tuple(tasks)
+
+
+def _tasks_of_paper(order: str, known_tasks: Sequence[str], note: Note) -> list[str]:
+    """Return the tasks of one of the paper's orders, those that the data holds."""
+    by_name = {task.lower(): task for task in known_tasks}
+    missing = [name for name in ORDERS[order] if name not in by_name]
+    if missing:
+        note(f"order {order}: not in the data: {', '.join(missing)}")
+    return [by_name[name] for name in ORDERS[order] if name in by_name]
+
+
+def _check_tasks(tasks: Sequence[str], known_tasks: Sequence[str]) -> None:
+    """Refuse an order without a task, with an unknown one, or with one twice."""
+    unknown = [name for name in tasks if name not in known_tasks]
+    if unknown:
+        problem = f"no train row is of the task {unknown[0]!r}"
+    elif not tasks:
+        problem = "names no task of the data"
+    elif len(set(tasks)) < len(tasks):
+        problem = "names a task twice"
+    else:
+        return
+    raise InputError(
+        f"{problem}; there are: {', '.join(known_tasks)}",
+        where="--order",
+        fix=f"name each once, in order (t1,t2,...), or give {', '.join(ORDERS)}",
+    )

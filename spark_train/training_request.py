@@ -146,4 +146,8 @@ class RelearnRequest:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr > 0):
-            raise InputError(f"{self.lr} is no learning rate", where="--lr")
+            raise InputError(
+                f"{self.lr} is not a learning rate",
+                where="--lr",
+                fix="give a number above 0",
+            )

@@ -11,14 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from spark_audit.data.encoding import (
-    Encoding,
-    kept_range,
-    tokens_of_ranges,
-)
-from spark_audit.data.encoding import (
-    encode_rows as encode_texts,
-)
+from spark_audit.data.encoding import Encoding, kept_range, tokens_of_ranges
+from spark_audit.data.encoding import encode_rows as encode_texts
 from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.fixed_wording import template_ranges
 from spark_audit.data.occurrences import identifier_ranges
@@ -116,16 +110,18 @@ def encode_rows(
     """
     templates = task_templates(examples)
     encodings = encode_texts(tokenizer, examples)
-    return [
-        (_row if example.training_input is None else _row_as_trained)(
+    rows = []
+    for example, encoding in zip(examples, encodings, strict=True):
+        make_row = _row if example.training_input is None else _row_as_trained
+        row = make_row(
             example,
             encoding,
             template_ranges(example, templates),
             eos=tokenizer.eos_token_id,
             max_length=max_length,
         )
-        for example, encoding in zip(examples, encodings, strict=True)
-    ]
+        rows.append(row)
+    return rows
 
 
 def _row(
@@ -136,54 +132,66 @@ def _row(
     eos: int | None,
     max_length: int | None,
 ) -> TrainRow:
-    border, where = len(example.prompt), f"example {example.id!r}"
+    """Return the row of a prompt and its response, with an EOS behind it."""
+    border = len(example.prompt)
+    where = f"example {example.id!r}"
     if encoding.span(border, len(example.text)) is None:
         raise InputError(
             "its response is blank: there is nothing to learn",
             where=where,
             fix="give it one, or leave the row out",
         )
+
     # From the first token on that reaches into the response, as generation continues:
     # an all-blank token in front of the label has to be learned, too.
-    response = (encoding.end > border) & ~encoding.special
-    private = identifier_ranges(example)
-    places = [encoding.span(*place) for place in private]
-    spans = [(span.start, span.end) for span in places if span is not None]
+    is_response = (encoding.end > border) & ~encoding.special  # (all tokens,)
+    identifiers = identifier_ranges(example)
+    spans = _token_spans(encoding, identifiers)
+    n_eos = 0 if eos is None else 1
     with at(where):
         # Whatever counts as an identifier is kept whole or cut whole.
-        kept = kept_range(
+        kept_start, kept_end = kept_range(
             encoding,
-            max_length=None if max_length is None else max_length - (eos is not None),
+            max_length=None if max_length is None else max_length - n_eos,
             response_start=border,
             spans=spans,
         )
-    first = int(np.argmax(response))
-    no_prompt = kept[0] >= first > encoding.leading
-    if no_prompt or kept[0] > first or kept[1] < encoding.text_end:
+
+    first_of_response = int(np.argmax(is_response))
+    has_prompt = first_of_response > encoding.leading
+    lost_all_prompt = has_prompt and kept_start >= first_of_response
+    cut_response = kept_start > first_of_response or kept_end < encoding.text_end
+    if lost_all_prompt or cut_response:
         raise InputError(
-            f"its response takes {response.sum()} tokens, and max_length {max_length} "
-            "leaves too few for it and some prompt, without cutting an identifier",
+            f"its response takes {is_response.sum()} tokens, and max_length "
+            f"{max_length} leaves too few for it and some prompt, without cutting an "
+            "identifier",
             where=where,
             fix="give a larger max_length, or leave the row out",
         )
-    ids, positions = encoding.fed(kept)
+
+    ids, positions = encoding.fed((kept_start, kept_end))  # (T,)
     fixed_wording = [*template, *stop_word_ranges(example.text)]
-    named, worded = (encoding.mask(ranges) for ranges in (private, fixed_wording))
-    masks = np.stack([response, named, worded, encoding.special])[:, positions]
+    response = is_response[positions]  # (T,)
+    pii = encoding.mask(identifiers)[positions]  # (T,)
+    fixed = encoding.mask(fixed_wording)[positions]  # (T,)
+    special = encoding.special[positions]  # (T,)
     if eos is not None:
         ids = np.append(ids, np.int32(eos))
-        masks = np.column_stack([masks, (True, False, False, True)])
-    answer, pii, fixed, special = masks
+        response = np.append(response, True)
+        pii = np.append(pii, False)
+        fixed = np.append(fixed, False)
+        special = np.append(special, True)
     return TrainRow(
-        example.id,
-        example.task,
-        ids,
-        answer,
-        pii,
-        fixed,
-        tuple(np.flatnonzero(special).tolist()),
-        cut=kept[0] > 0,
-        lost=sum(start < kept[0] or end > kept[1] for start, end in set(spans)),
+        id=example.id,
+        task=example.task,
+        ids=ids,
+        response=response,
+        pii=pii,
+        fixed=fixed,
+        special=tuple(np.flatnonzero(special).tolist()),
+        cut=kept_start > 0,
+        lost=_n_outside(spans, kept_start, kept_end),
     )
 
 
@@ -195,10 +203,10 @@ def _row_as_trained(
     eos: int | None,
     max_length: int | None,
 ) -> TrainRow:
-    """A row of chat data: its ids are exactly those of its text, nothing is added.
+    """Return a row of chat data: its ids are those of its text, nothing is added.
 
-    ``response`` are the tokens that it says had loss; what its trainer cut off is cut
-    off, and where ``max_length`` is smaller, more of the same side.
+    ``response`` are the tokens that had loss, as the row says. What its trainer cut off
+    is cut off, and where ``max_length`` is smaller, more of the same side.
     """
     training = example.training_input
     assert training is not None
@@ -209,50 +217,75 @@ def _row_as_trained(
         else:
             start = end - max_length
     fed = slice(start, end)
-    supervised = tokens_of_ranges(encoding, training.supervised)[fed]
-    if not supervised[1:].any():
+
+    has_loss = tokens_of_ranges(encoding, training.supervised)[fed]  # (T,)
+    if not has_loss[1:].any():
         raise InputError(
             "none of the tokens that are read has loss: there is nothing to learn",
             where=f"example {example.id!r}",
             fix="give a larger max_length, or leave the row out",
         )
-    private = identifier_ranges(example)
+
+    identifiers = identifier_ranges(example)
     fixed_wording = [*template, *stop_word_ranges(example.text)]
-    spans = {span[:2] for span in (encoding.span(*one) for one in private) if span}
-    special = encoding.special | (eos is not None) & (encoding.ids == eos)
+    special = encoding.special  # (all tokens,)
+    if eos is not None:
+        special = special | (encoding.ids == eos)
     return TrainRow(
-        example.id,
-        example.task,
-        encoding.ids[fed],
-        supervised,
-        encoding.mask(private)[fed],
-        encoding.mask(fixed_wording)[fed],
-        tuple(np.flatnonzero(special[fed]).tolist()),
+        id=example.id,
+        task=example.task,
+        ids=encoding.ids[fed],
+        response=has_loss,
+        pii=encoding.mask(identifiers)[fed],
+        fixed=encoding.mask(fixed_wording)[fed],
+        special=tuple(np.flatnonzero(special[fed]).tolist()),
         cut=(start, end) != (0, len(encoding)),
-        lost=sum(low < start or high > end for low, high in spans),
+        lost=_n_outside(_token_spans(encoding, identifiers), start, end),
     )
 
 
+def _token_spans(
+    encoding: Encoding, ranges: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the tokens of character ranges; a range without any is left out."""
+    spans = []
+    for start, end in ranges:
+        span = encoding.span(start, end)
+        if span is not None:
+            spans.append((span.start, span.end))
+    return spans
+
+
+def _n_outside(spans: Sequence[tuple[int, int]], start: int, end: int) -> int:
+    """Return how many distinct spans are not wholly among the tokens ``start:end``."""
+    return sum(low < start or high > end for low, high in set(spans))
+
+
 def padded(values: Sequence[np.ndarray]) -> Tensor:
-    """Rows' values ``(T,)``, padded on the right with 0: ``(B, T)``, of their dtype."""
-    return pad_sequence([torch.from_numpy(one) for one in values], batch_first=True)
+    """Pad rows' values ``(T,)`` on the right with 0: ``(B, T)``, of their dtype."""
+    tensors = [torch.from_numpy(array) for array in values]
+    return pad_sequence(tensors, batch_first=True)
 
 
 def collate(rows: Sequence[TrainRow], device: torch.device | str = "cpu") -> Batch:
     """Pad rows on the right to the longest; padding is masked, so its id is free."""
-    columns = (
-        padded([row.ids for row in rows]).long(),
-        padded([np.ones(len(row), dtype=np.bool_) for row in rows]),
-        padded([row.response for row in rows]),
-        padded([row.pii for row in rows]),
+    attention = [np.ones(len(row), dtype=np.bool_) for row in rows]
+    return Batch(
+        ids=padded([row.ids for row in rows]).long().to(device),
+        attention=padded(attention).to(device),
+        response=padded([row.response for row in rows]).to(device),
+        pii=padded([row.pii for row in rows]).to(device),
     )
-    return Batch(*(column.to(device) for column in columns))
 
 
 def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
-    """Rows of similar length together, the longest first, padded to ``tokens``."""
-    left = sorted(rows, key=len, reverse=True)
-    while left:
-        size = max(tokens // len(left[0]), 1)
-        yield left[:size]
-        left = left[size:]
+    """Yield rows of similar length together, the longest first.
+
+    A piece has at most so many ``tokens`` with its padding, or a single row.
+    """
+    longest_first = sorted(rows, key=len, reverse=True)
+    start = 0
+    while start < len(longest_first):
+        size = max(tokens // len(longest_first[start]), 1)
+        yield longest_first[start : start + size]
+        start += size

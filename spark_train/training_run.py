@@ -1,7 +1,7 @@
 """``spark-train run``: a method over a stream of tasks, into a run folder.
 
-``run_record.py`` says what a run is, ``run_folder.py`` where it stands and what it has
-left; an interrupted run goes on from there.
+``run_record.py`` says what a run is; ``run_folder.py`` keeps how far it has come and
+what it has written, from which an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.clock import Clock
 from spark_audit.errors import InputError, one_of
-from spark_audit.files import (
-    check_writable,
-    sha256_file,
-    write_text,
-)
+from spark_audit.files import check_writable, sha256_file, write_text
 from spark_audit.provenance import now, seed_for, versions
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
@@ -48,6 +44,7 @@ from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
 from spark_train.training_settings import TrainingSettings, parse, shown
 
 Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
 
 _ANSWERS = Pass("generate")
 
@@ -55,10 +52,10 @@ _ANSWERS = Pass("generate")
 def train(
     request: TrainRequest,
     *,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = lambda activity, done, total: None,
     note: Note = lambda text: None,
 ) -> RunRecord:
-    """Train, or go on where the same run was interrupted; give its ``run.json``.
+    """Train, or go on where the same run was interrupted; return its ``run.json``.
 
     Raises
     ------
@@ -78,19 +75,21 @@ def train(
             note(text)
 
     folder = Folder(request.output)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with processes.together():
-            settings, read = _settings(request)
+            settings, settings_by_name = _settings(request)
             corpus = TrainingCorpus.read(request.data, request.order, tell)
             if processes.rank() == 0:
-                folder.read()  # leaves a folder of something else as it is
-                held.enter_context(folder.lock())
+                # Before the lock is made: a folder of something else stays as it is.
+                folder.read()
+                stack.enter_context(folder.lock())
                 check_writable(request.output)
-            old = folder.read()
+            old_record = folder.read()
             loaded = _open(request.base, request.loading)
-            record = _begun(request, corpus, loaded, read)
-            if old is not None:
-                record = _resumed(folder, old, record, tell)
+            record = _new_record(request, corpus, loaded, settings_by_name)
+            if old_record is not None:
+                record = _resumed(folder, old_record, record, tell)
+
             rows = corpus.rows(
                 loaded, max_length=settings.max_length, note=tell, progress=progress
             )
@@ -106,8 +105,16 @@ def train(
                 folder=folder.path,
                 identity=record.fingerprint(),
             )
-            loaded = replace(loaded, model=student.model)
-            run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
+            run = _Run(
+                base=request.base,
+                loaded=replace(loaded, model=student.model),
+                stream=stream,
+                prompts=prompts,
+                folder=folder,
+                record=record,
+                progress=progress,
+            )
+
         if record.status == "running":
             run.go(METHODS[request.method], request.dp, notes)
         elif processes.rank() == 0:
@@ -115,13 +122,13 @@ def train(
         return run.record
 
 
-def _begun(
+def _new_record(
     request: TrainRequest,
     corpus: TrainingCorpus,
     loaded: Loaded,
     settings: dict[str, object],
 ) -> RunRecord:
-    """The record of a run that begins now."""
+    """Return the record of a run that begins now."""
     start = {
         "created": now(),
         "command": list(request.command),
@@ -148,23 +155,29 @@ def _begun(
 
 
 def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, object]]:
-    """The settings of a run, and by name those that its method and option read."""
+    """Return the settings of a run, and by name those that it reads."""
     one_of(request.method, "--method", METHODS)
     one_of(request.dp, "--dp", DP)
-    read = (*groups(request.method), *privacy_groups(request.dp))
-    seed = () if request.seed is None else (f"seed={request.seed}",)
+    groups_read = (*groups(request.method), *privacy_groups(request.dp))
+    assignments = [*request.settings]
+    if request.seed is not None:
+        assignments.insert(0, f"seed={request.seed}")
     settings = parse(
-        (*seed, *request.settings),
-        groups=read,
+        assignments,
+        groups=groups_read,
         method=f"{request.method} --dp {request.dp}",
     )
     if request.seed not in (None, settings.seed):
-        what = f"is {request.seed}, and --set gives the seed {settings.seed}"
-        raise InputError(what, where="--seed", fix="give one of them")
-    return settings, settings.flat(read)
+        raise InputError(
+            f"is {request.seed}, and --set gives the seed {settings.seed}",
+            where="--seed",
+            fix="give one of them",
+        )
+    return settings, settings.flat(groups_read)
 
 
 def _open(base: str, loading: specs.Loading) -> Loaded:
+    """Open the base; refuse one with frozen noise of its own."""
     loaded = open_checkpoint(base, loading, name="base")
     if os.path.lexists(read_headers(base, loading).folder / NOISE_FILE):
         raise InputError(
@@ -177,23 +190,17 @@ def _open(base: str, loading: specs.Loading) -> Loaded:
 
 
 def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunRecord:
-    """The record of the folder's run, with one start more where it goes on.
+    """Return the record of the folder's run, with one more start where it goes on.
 
-    Another run's folder is refused, with the differences.
+    Raises
+    ------
+    InputError
+        If the folder is another run's, with the differences.
     """
     if old.fingerprint() != new.fingerprint():
-        one, other = (run.identity() | run.settings for run in (old, new))
-        # Settings that only one of the methods has say nothing more, and of hashes it
-        # is enough to see that they differ.
-        told = "; ".join(
-            "data: other files or contents"
-            if name == "data"
-            else f"{name} {shown(one[name]):.40} -> {shown(other[name]):.40}"
-            for name in sorted((one.keys() & other.keys()) - {*FREE_SETTINGS})
-            if one[name] != other[name]
-        )
+        differences = "; ".join(_differences(old, new)) or "of another version"
         raise InputError(
-            f"holds a run of other settings: {told or 'of another version'}",
+            f"holds a run of other settings: {differences}",
             where=str(folder.path),
             fix="give another -o, or the same settings",
         )
@@ -206,13 +213,35 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
     return old.model_copy(update={"starts": [*old.starts, *new.starts]})
 
 
+def _differences(old: RunRecord, new: RunRecord) -> list[str]:
+    """Say what two runs were asked for otherwise: ``lr 0.1 -> 0.2``.
+
+    A setting that only one of the methods has says nothing more.
+    """
+    old_facts = old.identity() | old.settings
+    new_facts = new.identity() | new.settings
+    names = (old_facts.keys() & new_facts.keys()) - {*FREE_SETTINGS}
+    differences = []
+    for name in sorted(names):
+        before = old_facts[name]
+        after = new_facts[name]
+        if before == after:
+            continue
+        # Hashes of data files: it is enough that they differ.
+        if name == "data":
+            differences.append("data: other files or contents")
+        else:
+            differences.append(f"{name} {shown(before):.40} -> {shown(after):.40}")
+    return differences
+
+
 def _student(
     request: TrainRequest,
     loaded: Loaded,
     settings: TrainingSettings,
     targets: Sequence[str],
 ) -> Student:
-    """The base with a fresh adapter on it."""
+    """Return the base with a fresh adapter on it."""
     with quiet():
         model = add_lora(
             loaded.model,
@@ -223,9 +252,11 @@ def _student(
         )
     if request.gradient_checkpointing:
         # Transformers renames this; the older name warns in newer releases.
-        newer = hasattr(model, "activation_checkpointing_enable")
-        name = "activation" if newer else "gradient"
-        getattr(model, f"{name}_checkpointing_enable")({"use_reentrant": False})
+        if hasattr(model, "activation_checkpointing_enable"):
+            enable = model.activation_checkpointing_enable
+        else:
+            enable = model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     return Student(model, tokens=settings.micro_tokens)
 
 
@@ -243,55 +274,86 @@ class _Run:
 
     def go(self, method: Method, dp: str, notes: list[str]) -> None:
         """Run the phases that are left, under a privacy option."""
-        stream, folder = self.stream, self.folder
         if dp == NO_PRIVACY:
-            protected = Protected(method.phases(stream), {})
+            protected = Protected(method.phases(self.stream), {})
         else:
-            protected = PRIVACY[dp](stream, method)
-        facts, before = dict(protected.facts), self.record.privacy
-        sigma, was = (told.get("noise_multiplier") for told in (facts, before))
-        if was not in (None, sigma):
-            # Found for a target epsilon, by another accountant than at first: the
-            # epsilon of steps with two of them would be neither's.
-            what = f"the noise multiplier was {was}, and is {sigma}"
-            fix = f"resume with {before['accountant']}"
-            raise InputError(what, where=str(folder.path), fix=fix)
+            protected = PRIVACY[dp](self.stream, method)
+        self._check_same_noise(protected)
         phases = protected.phases
-        last = {phase.stage: number for number, phase in enumerate(phases)}
-        with processes.together():
-            first, state, seconds = folder.restore()
-            folder.check_left(seconds)
-            if first:
-                before_it = folder.stages / phases[first - 1].key
-                load_adapter(stream.student.model, before_it)
-        if len({*processes.gathered([(first, state.step)])}) > 1:
-            what = "the processes differ in what they find in the run folder"
-            fix = "let all of them read and write the same folders"
-            raise InputError(what, where=str(folder.path), fix=fix)
-        self._keep(privacy=facts)
+        # Stage -> number of its last phase, after which it is answered.
+        last_phases = {phase.stage: number for number, phase in enumerate(phases)}
+
+        first, state, seconds = self._restore(phases)
+        self._update_record(privacy=dict(protected.facts))
         with protected.during():
             for number, phase in enumerate(phases[first:], first):
                 seconds[phase.key] = self._train(number, phase, state, seconds)
                 if processes.rank() == 0:
-                    with replaced(folder.stages / phase.key) as part:
-                        save_adapter(
-                            stream.student.model,
-                            part,
-                            base=self.base,
-                            base_sha256=self.loaded.weights_sha256,
-                            noise=protected.noise,
-                        )
-                if number == last[phase.stage]:
-                    self._answer(phase, list(last), seconds)
-                self._keep(seconds=dict(seconds), notes=list(notes))
+                    self._save_adapter(phase, protected)
+                if number == last_phases[phase.stage]:
+                    self._answer(phase, list(last_phases), seconds)
+                self._update_record(seconds=dict(seconds), notes=list(notes))
                 state = loop.State()
                 if processes.rank() == 0:
-                    folder.save(number + 1, state, seconds)
-        if processes.rank() == 0:
-            self._keep(status="complete", files=folder.files())
-            folder.close()
+                    self.folder.save(number + 1, state, seconds)
 
-    def _keep(self, **fields: object) -> None:
+        if processes.rank() == 0:
+            self._update_record(status="complete", files=self.folder.files())
+            self.folder.close()
+
+    def _check_same_noise(self, protected: Protected) -> None:
+        """Refuse to go on with another noise multiplier than the run began with.
+
+        It is found for a target epsilon, and another accountant finds another one: the
+        epsilon of steps with two of them would be neither's.
+        """
+        before = self.record.privacy
+        old_sigma = before.get("noise_multiplier")
+        sigma = protected.facts.get("noise_multiplier")
+        if old_sigma not in (None, sigma):
+            raise InputError(
+                f"the noise multiplier was {old_sigma}, and is {sigma}",
+                where=str(self.folder.path),
+                fix=f"resume with {before['accountant']}",
+            )
+
+    def _restore(
+        self, phases: Sequence[loop.Phase]
+    ) -> tuple[int, loop.State, PhaseSeconds]:
+        """Return the phase to go on with, its state, and the seconds of earlier ones.
+
+        The weights of the phase before it are put into the adapter.
+        """
+        folder = self.folder
+        with processes.together():
+            first, state, seconds = folder.restore()
+            folder.check_left(seconds)
+            if first:
+                previous = folder.stages / phases[first - 1].key
+                load_adapter(self.stream.student.model, previous)
+
+        found_by_processes = set(processes.gathered([(first, state.step)]))
+        if len(found_by_processes) > 1:
+            raise InputError(
+                "the processes read different states of the run folder",
+                where=str(folder.path),
+                fix="let all of them read and write the same folders",
+            )
+        return first, state, seconds
+
+    def _save_adapter(self, phase: loop.Phase, protected: Protected) -> None:
+        """Write the adapter as it is after a phase."""
+        with replaced(self.folder.stages / phase.key) as folder:
+            save_adapter(
+                self.stream.student.model,
+                folder,
+                base=self.base,
+                base_sha256=self.loaded.weights_sha256,
+                noise=protected.noise,
+            )
+
+    def _update_record(self, **fields: object) -> None:
+        """Change fields of the record, and write it."""
         self.record = self.record.model_copy(update=fields)
         if processes.rank() == 0:
             self.folder.write(self.record)
@@ -299,20 +361,22 @@ class _Run:
     def _train(
         self, number: int, phase: loop.Phase, state: loop.State, seconds: PhaseSeconds
     ) -> dict[str, float]:
-        """Run a phase from its state; its seconds."""
-        folder, settings = self.folder, self.stream.settings
-        what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
+        """Run a phase from its state to its end; return its seconds."""
+        folder = self.folder
+        settings = self.stream.settings
+        work = "correction" if phase.part == "priv" else "learning"
+        activity = f"{phase.stage} {work}, steps"
 
         def after(record: loop.StepRecord, snapshot: Callable[[], loop.State]) -> None:
-            done = int(record["step"])
-            self.progress(f"{what}, steps", done, phase.steps)
+            n_done = int(record["step"])
+            self.progress(activity, n_done, phase.steps)
             if processes.rank() == 0:
                 folder.log(record)
-                if done % settings.save_every == 0 or done == phase.steps:
+                if n_done % settings.save_every == 0 or n_done == phase.steps:
                     folder.save(number, snapshot(), seconds)
 
-        self.progress(f"{what}, steps", state.step, phase.steps)
-        left = loop.run_phase(
+        self.progress(activity, state.step, phase.steps)
+        end_state = loop.run_phase(
             self.stream.student,
             phase,
             seed=settings.seed,
@@ -320,39 +384,44 @@ class _Run:
             state=state,
             after=after,
         )
-        return left.seconds
+        return end_state.seconds
 
     def _answer(
         self, phase: loop.Phase, stages: Sequence[str], seconds: PhaseSeconds
     ) -> None:
-        """The accuracy on the tasks learned so far, into ``accuracy.csv``.
+        """Write the accuracy on the tasks learned so far into ``accuracy.csv``.
 
         Parameters
         ----------
         stages
             All stages of the run; each has a line.
         """
-        stage, number = phase.stage, stages.index(phase.stage)
         tasks = self.stream.tasks
-        asked = phase.tasks or tasks[: number + 1]
-        row: list[float | None] = [None] * len(tasks)
-        seconds[f"{stage}/answers"] = clock = Clock(of=self.record.clock)
+        number = stages.index(phase.stage)
+        tasks_measured = phase.tasks or tasks[: number + 1]
+        activity = f"{phase.stage} answers, tasks"
+        clock = Clock(of=self.record.clock)
+        seconds[f"{phase.stage}/answers"] = clock
+
+        accuracies: list[float | None] = [None] * len(tasks)
         with clock("answers"):
-            for done, task in enumerate(asked):
-                self.progress(f"{stage} answers, tasks", done, len(asked))
-                if prompts := self.prompts[task]:
-                    row[tasks.index(task)] = accuracy(self.loaded, prompts)
-            self.progress(f"{stage} answers, tasks", len(asked), len(asked))
-        matrix = [*self.record.accuracy[:number], row]
+            for n_done, task in enumerate(tasks_measured):
+                self.progress(activity, n_done, len(tasks_measured))
+                prompts = self.prompts[task]
+                if prompts:
+                    accuracies[tasks.index(task)] = accuracy(self.loaded, prompts)
+            self.progress(activity, len(tasks_measured), len(tasks_measured))
+
+        matrix = [*self.record.accuracy[:number], accuracies]  # [stage][task]
         if processes.rank() == 0:
             names = [name.partition("-")[2] for name in stages[: number + 1]]
             table = pd.DataFrame(matrix, names, tasks, dtype=float)
             write_text(self.folder.accuracy, table.to_csv(index_label="after"))
-        self._keep(accuracy=matrix)
+        self._update_record(accuracy=matrix)
 
 
 def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
-    """Share of prompts of a task that are answered right, by the scorer `normalised`.
+    """Return the share of prompts that are answered right, by the scorer `normalised`.
 
     Measured while training exactly as ``spark-audit utility --data`` measures it
     afterwards: the same prompts, greedy answers, normalised exact match. The model is
@@ -365,9 +434,10 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
     CheckpointError
         If logits are NaN or infinite.
     """
-    right: list[float] = []
-    if mine := processes.share(prompts):
+    is_right: list[float] = []
+    share = processes.share(prompts)
+    if share:
         with undisturbed(loaded.model):
-            table = score(loaded, mine, passes=[_ANSWERS])[_ANSWERS]
-        right = table.columns["normalised"].tolist()
-    return float(np.mean(processes.gathered(right)))
+            table = score(loaded, share, passes=[_ANSWERS])[_ANSWERS]
+        is_right = table.columns["normalised"].tolist()
+    return float(np.mean(processes.gathered(is_right)))

@@ -25,7 +25,7 @@ Weights = Mapping[str, Tensor]
 
 
 def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tensor]:
-    """The diagonal of the empirical Fisher matrix at the weights as they are.
+    """Return the diagonal of the empirical Fisher matrix at the current weights.
 
     ``F_j = mean over examples of (d log p(response | prompt) / d theta_j)^2``: one
     gradient an example, of the *sum* over its response's tokens, squared before the
@@ -37,7 +37,7 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
     k
         The task whose train rows count.
     relative
-        Over its own mean, so that 1 is an average weight's; a matrix of 0 stays 0.
+        Divide by the mean, so that 1 is an average weight's; a matrix of 0 stays 0.
 
     Returns
     -------
@@ -45,8 +45,9 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
         A tensor a trained weight, of its shape and dtype; the same in all processes.
     """
     student = stream.student
-    rows, scope = stream.rows[stream.tasks[k]], stream.settings.loss.scope
-    total = torch.zeros_like(flat_gradient(student))
+    rows = stream.rows[stream.tasks[k]]
+    scope = stream.settings.loss.scope
+    total = torch.zeros_like(flat_gradient(student))  # (P,)
     for row in share(rows):
         sums = response_loss(student, [row], scope=scope, name="nll")
         torch.autograd.backward(sums["nll"])
@@ -59,12 +60,12 @@ def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tenso
 
 
 def drift(importance: Weights, at: Weights, weights: Weights) -> Tensor:
-    """``sum_j F_j (theta_j - at_j)^2``: scalar, at least 0."""
-    parts = [
+    """Return ``sum_j F_j (theta_j - at_j)^2``: scalar, at least 0."""
+    sums_by_weight = [
         (value * (weights[name] - at[name]).square()).sum()
         for name, value in importance.items()
     ]
-    return torch.stack(parts).sum()
+    return torch.stack(sums_by_weight).sum()
 
 
 @task_by_task
@@ -73,11 +74,14 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
 
     One phase a task; at its end the task's penalty joins those before.
     """
-    student, settings = stream.student, stream.settings.ewc
+    student = stream.student
+    settings = stream.settings.ewc
+    # "fisher 0", "weights 0" and so on: one pair for each earlier task.
     held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
-        held.update(stream.kept(k - 1) if k else {})
+        if k:
+            held.update(stream.kept(k - 1))
 
     def penalty() -> Sums:
         drifts = [
@@ -87,9 +91,11 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
         return {"ewc": 0.5 * settings.lambda_ * torch.stack(drifts).sum()}
 
     def end() -> None:
-        if k + 1 < len(stream.tasks):  # else no later task asks for it
-            own = {f"fisher {k}": fisher(stream, k)}
-            stream.keep(k, {**held, **own, f"weights {k}": student.trainable})
+        # After the last task nothing asks for it.
+        if k + 1 < len(stream.tasks):
+            held[f"fisher {k}"] = fisher(stream, k)
+            held[f"weights {k}"] = dict(student.trainable)
+            stream.keep(k, held)
 
     phase = learning(stream, k)
     return [replace(phase, start=start, penalty=penalty if k else None, end=end)]

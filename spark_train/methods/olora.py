@@ -26,21 +26,21 @@ from spark_train.task_phase import learning
 @task_by_task
 def olora(stream: Stream, k: int) -> list[Phase]:
     """O-LoRA: one adapter per task, kept orthogonal to the frozen earlier ones."""
-    student, settings = stream.student, stream.settings.olora
+    student = stream.student
+    settings = stream.settings.olora
 
     def start() -> None:
         set_aside(student.model, seed=seed_for(stream.settings.seed, "lora", k))
 
     def penalty() -> Sums:
-        found = overlap(old_and_new(student.model))
-        return {"orthogonal": settings.lambda_1 * found}
+        return {"orthogonal": settings.lambda_1 * overlap(old_and_new(student.model))}
 
     phase = learning(stream, k)
     return [replace(phase, start=start, penalty=penalty) if k else phase]
 
 
 def overlap(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """O-LoRA's orthogonality loss: the sum of ``|A_old A_new^T|``, entry by entry.
+    """Return O-LoRA's orthogonality loss: the sum of ``|A_old A_new^T|`` over entries.
 
     Parameters
     ----------

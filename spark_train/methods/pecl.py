@@ -43,57 +43,70 @@ from spark_train.training_rows import TrainRow, collate, padded
 @task_by_task
 def pecl(stream: Stream, k: int) -> list[Phase]:
     """PeCL in our forms: noisy embeddings, held weights, unlearning, all at once."""
-    student, settings = stream.student, stream.settings.pecl
-    plain, rows = learning(stream, k), stream.rows[stream.tasks[k]]
-    scores: dict[str, np.ndarray] = {}
-    held: dict[str, dict[str, Tensor]] = {}
+    student = stream.student
+    settings = stream.settings.pecl
+    plain = learning(stream, k)
+    rows = stream.rows[stream.tasks[k]]
+    scores: dict[str, np.ndarray] = {}  # row id -> (T,)
+    held: dict[str, dict[str, Tensor]] = {}  # "importance" and "at", by weight
 
     def start() -> None:
-        own = [(row.id, score) for row, score, _ in scored(stream, k, rows)]
-        scores.update(gathered(own))
+        own_scores = [(row.id, score) for row, score, _ in scored(stream, k, rows)]
+        scores.update(gathered(own_scores))
         if k:
             held.update(stream.kept(k - 1))
-            held["at"] = {n: w.detach().clone() for n, w in student.trainable.items()}
+            held["at"] = {
+                name: weight.detach().clone()
+                for name, weight in student.trainable.items()
+            }
 
-    def unlearned(row: TrainRow) -> np.ndarray:
-        # The first token has no prediction, and a Score of 0.
+    def is_unlearned(row: TrainRow) -> np.ndarray:
+        """Return which tokens are unlearned, ``(T,)``, bool: never the first.
+
+        It has no prediction, and a Score of 0.
+        """
         return scores[row.id] > settings.theta
 
-    def terms(some: Rows) -> dict[str, Term]:
-        count = sum(int(unlearned(row).sum()) for row in some[TASK])
-        return {**plain.terms(some), "unlearn": Term(count, settings.lambda_unlearn)}
+    def terms(rows_by_role: Rows) -> dict[str, Term]:
+        n_unlearned = sum(int(is_unlearned(row).sum()) for row in rows_by_role[TASK])
+        unlearn = Term(n_unlearned, settings.lambda_unlearn)
+        return {**plain.terms(rows_by_role), "unlearn": unlearn}
 
-    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
-        batch = collate(some, student.device)
+    def loss(role: str, rows: Sequence[TrainRow]) -> Sums:
+        device = student.device
+        batch = collate(rows, device)
         scope = stream.settings.loss.scope
-        learned = batch.attention if scope == "full" else batch.response
-        forgotten, score = (
-            padded(values).to(student.device)
-            for values in ([*map(unlearned, some)], [scores[row.id] for row in some])
-        )
-        mask = learned | forgotten
+        learned = batch.attention if scope == "full" else batch.response  # (B, T)
+        unlearned = padded([is_unlearned(row) for row in rows]).to(device)  # (B, T)
+        score = padded([scores[row.id] for row in rows]).to(device)  # (B, T)
+        mask = learned | unlearned
+
         # Drawn anew each time as dropout is, from the generator that the loop seeds.
         width = student.model.get_input_embeddings().weight.shape[1]
-        noise = torch.randn(*score.shape, width, device=student.device)
+        noise = torch.randn(*score.shape, width, device=device)  # (B, T, H)
         noise *= settings.noise_scale * score[..., None]
         with input_noise(student.model, noise, by_token=False):
-            hidden = student.hidden(batch, mask)
+            hidden = student.hidden(batch, mask)  # (n, H)
         return {
             TASK: student.summed(hidden, batch, mask, learned, token_nll),
-            "unlearn": student.summed(hidden, batch, mask, forgotten, unlikelihood),
+            "unlearn": student.summed(hidden, batch, mask, unlearned, unlikelihood),
         }
 
     def penalty() -> Sums:
-        bound = settings.lambda_max
-        omega = {n: value.clamp(max=bound) for n, value in held["importance"].items()}
-        drifted = drift(omega, held["at"], student.trainable)
-        return {"memreg": settings.memreg_scale * drifted}
+        omega = {
+            name: value.clamp(max=settings.lambda_max)
+            for name, value in held["importance"].items()
+        }
+        weighted_drift = drift(omega, held["at"], student.trainable)
+        return {"memreg": settings.memreg_scale * weighted_drift}
 
     def end() -> None:
-        if k + 1 < len(stream.tasks):  # else no later task asks for it
+        # After the last task nothing asks for it.
+        if k + 1 < len(stream.tasks):
             new = fisher(stream, k, relative=True)
             old = held["importance"] if k else new
-            mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
+            # The mean over the k + 1 tasks so far.
+            mean = {name: (k * old[name] + new[name]) / (k + 1) for name in new}
             stream.keep(k, {"importance": mean})
 
     phase = replace(plain, start=start, terms=terms, loss=loss, end=end)

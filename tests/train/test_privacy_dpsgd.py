@@ -369,7 +369,9 @@ def test_small_epsilons_are_near_the_exact_ones(sigma):
 
 
 def test_noise_is_found_for_a_target(stream):
-    with pytest.raises(InputError, match="shows no epsilon of 1e-09 at delta 0.0001"):
+    with pytest.raises(
+        InputError, match="no noise gives an epsilon of 1e-09 at delta 0.0001"
+    ):
         noise_for([(60, {"a": 0.05})], target=1e-9, delta=1e-4)
     facts = dpsgd(stream("dp.target_epsilon=2"), METHODS["mtl"]).facts
     assert 1.99 < max(facts["epsilon"].values()) <= 2

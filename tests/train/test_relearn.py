@@ -175,11 +175,11 @@ def test_nothing_is_written_over(data, tiny_base, tmp_path, capsys):
     arguments = ["relearn", str(tiny_base), "--data", str(data), "--device", "cpu"]
     arguments += ["--steps", "2", "--quiet", "-o"]
     assert run([*arguments, str(tmp_path)]) == 2
-    assert "is there already, and not empty" in capsys.readouterr().err
+    assert "exists already and is not empty" in capsys.readouterr().err
     assert run([*arguments, str(data)]) == 2
     assert read_examples(data)
     assert run([*arguments, str(tmp_path / "new"), "--lr", "0"]) == 2
-    assert "0.0 is no learning rate" in capsys.readouterr().err
+    assert "0.0 is not a learning rate" in capsys.readouterr().err
     assert run([*arguments, str(tmp_path / "new"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["checkpoint"] == str(tmp_path / "new")

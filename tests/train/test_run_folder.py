@@ -76,7 +76,7 @@ def test_processes_with_other_folders_are_refused(start, tmp_path, monkeypatch):
         return [*own, (1, 0)] if own else []  # no faults are gathered, too
 
     monkeypatch.setattr("spark_train.processes.gathered", gathered)
-    with pytest.raises(InputError, match="processes differ in what they find"):
+    with pytest.raises(InputError, match="the processes read different states"):
         start(tmp_path / "run")
 
 
@@ -167,7 +167,7 @@ def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
     assert left(run) == left(undisturbed)
     (run / "run.json").unlink()
     assert refusal(lambda: start(run)) == (
-        f"{run}: holds something else than a run (accuracy.csv, no run.json); "
+        f"{run}: holds accuracy.csv and no run.json: it is not the folder of a run; "
         "give another -o, or empty the folder"
     )
 
@@ -175,12 +175,12 @@ def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(start, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     said = refusal(lambda: start(tmp_path))
-    assert "holds something else than a run (notes.txt, no run.json)" in said
+    assert "holds notes.txt and no run.json" in said
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     for text in ("no JSON", '{"kind": "spark-audit-report"}'):
         (tmp_path / "run.json").write_text(text)
         said = refusal(lambda: start(tmp_path), OutputError)
-        assert "no record of a run" in said
+        assert "readable record of a run" in said
         assert (tmp_path / "run.json").read_text() == text
 
 

@@ -268,11 +268,11 @@ def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
         (
             (),
             {"data": other, "order": 1},
-            "no task of the data, or one twice; there are: mine",
+            "names no task of the data; there are: mine",
         ),
-        ((), {"order": "yelp,yelp"}, "names no task of the data, or one twice"),
-        ((), {"order": ""}, "or one twice; there are: fomc, yelp"),
-        ((), {"order": "yelp,mine"}, "'mine' is no task with train rows"),
+        ((), {"order": "yelp,yelp"}, "names a task twice"),
+        ((), {"order": ""}, "names no task of the data; there are: fomc, yelp"),
+        ((), {"order": "yelp,mine"}, "no train row is of the task 'mine'"),
         (("--set", "max_length=4"), {}, "max_length 4 leaves too few"),
     ):
         code, said = refused(*flags, **changed)
