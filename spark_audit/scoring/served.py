@@ -19,13 +19,16 @@ from spark_audit.scoring.table import COLUMN_TYPES, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.server import Server
 
 TEXTS_OF_TRIAL = 64
 """Texts that are scored both ways."""
+
 MAX_LOGPROB_DIFFERENCE = 0.02
 """Nats a token by which a text's scores may differ in the mean of its tokens."""
-AT_ONCE = 8
-"""Requests under way."""
+
+REQUESTS_AT_ONCE = 8
+
 SERVED_PASSES = ("plain", "candidates")
 """Passes that need no more than log-probabilities."""
 
@@ -33,7 +36,7 @@ SERVED_PASSES = ("plain", "candidates")
 def run(
     loaded: Loaded, items: Sequence[AnyItem], task: Task
 ) -> Iterator[tuple[AnyItem, dict[str, np.ndarray]]]:
-    """Each item with its columns, by a server that agrees with the checkpoint here.
+    """Yield each item with its columns, from a server that agrees with the checkpoint.
 
     Columns of the plain pass that a server cannot tell are NaN, ranks 0.
 
@@ -45,30 +48,43 @@ def run(
     task.note(agreement(loaded, items))
     server = loaded.served
     assert server is not None
-    # An interrupt waits for no answer that is on its way: these threads end with the
+    # An interrupt does not wait for answers on their way: these threads end with the
     # process, which those of concurrent.futures would keep from ending.
-    with ThreadPool(AT_ONCE) as pool:
+    with ThreadPool(REQUESTS_AT_ONCE) as pool:
         for item in items:
             if isinstance(item, Candidates):
-                fed = [np.append(item.prefix, row) for row in item.rows]
-                pairs = zip(item.rows, pool.imap(server.nll, fed), strict=True)
-                total = np.array([nll[-len(row) :].sum() for row, nll in pairs])
-                count = np.array([len(row) for row in item.rows])
-                columns = {"nll_sum": total, "nll_mean": total / count}
-                yield item, {k: v.astype(np.float32) for k, v in columns.items()}
-        plain = [item for item in items if isinstance(item, Item)]
-        layout = COLUMN_TYPES[task.scoring_pass.kind]
-        found = pool.imap(server.nll, [one.ids for one in plain])
-        for one, nll in zip(plain, found, strict=True):
-            columns = {
-                name: np.full(len(nll), np.nan if dtype.kind == "f" else 0, dtype)
-                for name, dtype in layout.items()
-            }
-            yield one, columns | {"nll": nll.astype(layout["nll"])}
+                yield item, _candidate_columns(item, pool, server)
+
+        texts = [item for item in items if isinstance(item, Item)]
+        column_types = COLUMN_TYPES[task.scoring_pass.kind]
+        nll_of_texts = pool.imap(server.nll, [text.ids for text in texts])
+        for text, nll in zip(texts, nll_of_texts, strict=True):
+            columns = {}
+            for name, dtype in column_types.items():
+                unknown = np.nan if dtype.kind == "f" else 0
+                columns[name] = np.full(len(nll), unknown, dtype)
+            columns["nll"] = nll.astype(column_types["nll"])
+            yield text, columns
+
+
+def _candidate_columns(
+    item: Candidates, pool: ThreadPool, server: Server
+) -> dict[str, np.ndarray]:
+    """Return sum and mean of the NLL of each candidate, float32."""
+    texts = [np.append(item.prefix, row) for row in item.rows]
+    totals = []
+    for row, nll in zip(item.rows, pool.imap(server.nll, texts), strict=True):
+        totals.append(nll[-len(row) :].sum())
+    total = np.array(totals)  # (candidates,)
+    n_tokens = np.array([len(row) for row in item.rows])  # (candidates,)
+    return {
+        "nll_sum": total.astype(np.float32),
+        "nll_mean": (total / n_tokens).astype(np.float32),
+    }
 
 
 def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
-    """What a reader must know of a server that agrees.
+    """Compare a server with the checkpoint here; return what a reader must know.
 
     Raises
     ------
@@ -80,38 +96,60 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
 
     server = loaded.served
     assert server is not None
-    drawn = np.random.default_rng(0).permutation(len(items))
-    texts = [one for i in drawn if len((one := _text(items[i])).ids) > 1][
-        :TEXTS_OF_TRIAL
-    ]
-    with ThreadPool(AT_ONCE) as pool:
-        theirs = list(pool.imap(server.nll, [one.ids for one in texts]))
+    texts = _trial_texts(items)
+    with ThreadPool(REQUESTS_AT_ONCE) as pool:
+        served = list(pool.imap(server.nll, [text.ids for text in texts]))
     with loaded.active() as model:
         scorer = Scorer(loaded, model, texts[0], lambda _: None)
-        ours = [scorer.nll([one])[0] for one in texts]
+        scored_here = [scorer.nll([text])[0] for text in texts]
+
     # The server's are float64, and so are the differences.
-    apart = np.array([np.abs(a - b).mean() for a, b in zip(ours, theirs, strict=True)])
-    every, what = np.concatenate(theirs), ""
-    if len(every) > 1 and np.ptp(every) == 0:
-        what = f"its scores of all {len(every)} tokens are one and the same number"
-    elif apart.max() > MAX_LOGPROB_DIFFERENCE:
-        what = (
-            f"its scores are not this checkpoint's: of {len(texts)} texts one is "
-            f"{apart.max():.2g} nats per token away, all are {apart.mean():.2g} in the "
-            f"mean (at most {MAX_LOGPROB_DIFFERENCE}); does it leave out the adapter?"
+    differences = np.array(
+        [
+            np.abs(here - there).mean()
+            for here, there in zip(scored_here, served, strict=True)
+        ]
+    )  # (texts,), nats per token
+    all_served = np.concatenate(served)  # (tokens,)
+    problem = ""
+    if len(all_served) > 1 and np.ptp(all_served) == 0:
+        problem = (
+            f"its scores of all {len(all_served)} tokens are one and the same number"
         )
-    if what:
-        fix = "check which model, adapter and dtype it serves, or audit the checkpoint "
-        raise CheckpointError(what, where=server.url, fix=f"{fix}here")
+    elif differences.max() > MAX_LOGPROB_DIFFERENCE:
+        problem = (
+            f"its scores are not this checkpoint's: of {len(texts)} texts one is "
+            f"{differences.max():.2g} nats per token away, all are "
+            f"{differences.mean():.2g} in the mean (at most "
+            f"{MAX_LOGPROB_DIFFERENCE}); does it leave out the adapter?"
+        )
+    if problem:
+        raise CheckpointError(
+            problem,
+            where=server.url,
+            fix="check which model, adapter and dtype it serves, or audit the "
+            "checkpoint here",
+        )
     return (
         "scored by a server, which agrees with the same checkpoint scored here on "
-        f"{len(texts)} texts: at most {apart.max():.1e} nats per token difference"
+        f"{len(texts)} texts: at most {differences.max():.1e} nats per token difference"
     )
 
 
+def _trial_texts(items: Sequence[AnyItem]) -> list[Item]:
+    """Draw some items as texts, of those that have a token to be scored."""
+    texts: list[Item] = []
+    for i in np.random.default_rng(0).permutation(len(items)):
+        text = _text(items[i])
+        if len(text.ids) > 1:
+            texts.append(text)
+    return texts[:TEXTS_OF_TRIAL]
+
+
 def _text(item: AnyItem) -> Item:
+    """Return an item as a text; candidates as the prefix with the first of them."""
     if isinstance(item, Item):
         return item
     if not isinstance(item, Candidates):
-        raise InputError("a server does not score such items", where="--ckpt")
+        raise InputError("a server scores texts and candidates only", where="--ckpt")
     return item.example

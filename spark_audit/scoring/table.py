@@ -103,7 +103,7 @@ class TokenTable:
             raise ValueError("item keys are not unique")
 
     def __repr__(self) -> str:
-        """How much it holds; scores of tokens are as good as their text."""
+        """Say how much it holds: scores of tokens are as good as their text."""
         return f"TokenTable({len(self.ids)} items, {len(self)} rows, {[*self.columns]})"
 
     @cached_property
@@ -123,7 +123,7 @@ class TokenTable:
         *,
         kind: str = "plain",
     ) -> TokenTable:
-        """Build from ``(key, positions, columns)``, one an item, in any order.
+        """Build a table from ``(key, positions, columns)`` of items, in any order.
 
         Parameters
         ----------
@@ -131,38 +131,65 @@ class TokenTable:
             The kind of pass; an empty table has its columns.
         """
         items = sorted(items, key=lambda item: item[0])
+        # The first is empty, so that offsets begin with 0.
         positions = [np.zeros(0, np.int32), *(position for _, position, _ in items)]
-        empty = {name: np.zeros(0, dtype) for name, dtype in COLUMN_TYPES[kind].items()}
-        parts = [columns for _, _, columns in items] or [empty]
+        columns_by_item = [columns for _, _, columns in items]
+        if not columns_by_item:
+            no_rows = {
+                name: np.zeros(0, dtype) for name, dtype in COLUMN_TYPES[kind].items()
+            }
+            columns_by_item = [no_rows]
+
+        columns = {}
+        for name in columns_by_item[0]:
+            columns[name] = np.concatenate(
+                [item_columns[name] for item_columns in columns_by_item]
+            )
         return cls(
             ids=tuple(key for key, _, _ in items),
-            offsets=np.cumsum([len(one) for one in positions], dtype=np.int64),
+            offsets=np.cumsum([len(array) for array in positions], dtype=np.int64),
             position=np.concatenate(positions, dtype=np.int32),
-            columns={
-                name: np.concatenate([c[name] for c in parts]) for name in parts[0]
-            },
+            columns=columns,
         )
 
     def rows(self, key: str) -> slice:
-        """Rows of one item; an unknown key is an ``InputError``."""
+        """Return the rows of one item.
+
+        Raises
+        ------
+        InputError
+            If there is no such item.
+        """
         i = self._row.get(key)
         if i is None:
-            what = "the score table lacks an item of the manifest"
-            raise InputError(what, where=f"example {key!r}", fix=_SCORE_AGAIN)
+            raise InputError(
+                "the score table lacks an item of the manifest",
+                where=f"example {key!r}",
+                fix=_SCORE_AGAIN,
+            )
         return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
 
     def span(self, key: str, start: int, end: int) -> slice:
-        """Rows of the tokens ``start:end`` of one item; all must have been scored."""
+        """Return the rows of the tokens ``start:end`` of one item.
+
+        Raises
+        ------
+        InputError
+            If one of them was not scored.
+        """
         rows = self.rows(key)
         positions = self.position[rows]
         low, high = np.searchsorted(positions, [start, end])
         if high - low != end - start:
-            what = f"tokens {start}:{end} were not all scored"
-            raise InputError(what, where=f"example {key!r}", fix=_SCORE_AGAIN)
+            raise InputError(
+                f"tokens {start}:{end} were not all scored",
+                where=f"example {key!r}",
+                fix=_SCORE_AGAIN,
+            )
         return slice(rows.start + int(low), rows.start + int(high))
 
     def items(self) -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
-        """What :meth:`from_items` builds a table from."""
+        """Yield what :meth:`from_items` builds a table from."""
         for key in self.ids:
             rows = self.rows(key)
             columns = {name: values[rows] for name, values in self.columns.items()}
@@ -170,16 +197,17 @@ class TokenTable:
 
     def write(self, path: str | Path) -> None:
         """Write Parquet whole or not at all, readable by the owner only."""
-        table, path = self.arrow(), Path(path)
-        write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)
+        table = self.arrow()
+        write_atomically(
+            Path(path), lambda file: pq.write_table(table, file), mode=0o600
+        )
 
     def arrow(self) -> pa.Table:
-        """One row per item: its key, and lists of positions and of each column."""
-        ends = pa.array(self.offsets, pa.int32())
-        lists = {"position": self.position, **self.columns}
+        """Return one row per item: its key, and lists of positions and of columns."""
+        offsets = pa.array(self.offsets, pa.int32())
         table = {"key": pa.array(self.ids, pa.string())}
-        for name, values in lists.items():
-            table[name] = pa.ListArray.from_arrays(ends, pa.array(values))
+        for name, values in {"position": self.position, **self.columns}.items():
+            table[name] = pa.ListArray.from_arrays(offsets, pa.array(values))
         return pa.table(table)
 
     @classmethod
@@ -194,21 +222,28 @@ class TokenTable:
             Item key -> what the files call it: which items are wanted. Those that are
             in no file are left out; the others are sorted by key.
         """
-        places = read_parquet(*paths, columns=["key", "position"])
-        ids, at = places["key"], pa.array(np.arange(len(places)))
+        stored = read_parquet(*paths, columns=["key", "position"])
+        ids = stored["key"]
+        # Rows of the files, in the order of the table's items.
+        file_rows = pa.array(np.arange(len(stored)))
         if keys is not None:
-            wanted = pa.array(sorted(keys), pa.string())
-            stored = pa.array([keys[key] for key in sorted(keys)], pa.string())
-            at = pc.index_in(stored, value_set=ids)
-            ids, at = wanted.filter(at.is_valid()), at.drop_null()
-        lengths = pc.list_value_length(places["position"]).take(at).to_numpy()
+            item_keys = sorted(keys)
+            store_keys = pa.array([keys[key] for key in item_keys], pa.string())
+            file_rows = pc.index_in(store_keys, value_set=ids)
+            is_stored = file_rows.is_valid()
+            ids = pa.array(item_keys, pa.string()).filter(is_stored)
+            file_rows = file_rows.drop_null()
+        lengths = pc.list_value_length(stored["position"]).take(file_rows).to_numpy()
 
         def column(name: str) -> np.ndarray:
-            lists = read_parquet(*paths, columns=[name])[name].take(at)
+            lists = read_parquet(*paths, columns=[name])[name].take(file_rows)
             return np.asarray(lists.combine_chunks().flatten())
 
-        known = pq.read_schema(paths[0]).names
-        names = [name for name in known if name not in places.column_names]
+        names = [
+            name
+            for name in pq.read_schema(paths[0]).names
+            if name not in stored.column_names
+        ]
         return cls(
             ids=tuple(ids.to_pylist()),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -253,7 +288,7 @@ class Pass:
 
     @property
     def label(self) -> str:
-        """What progress and file names call it."""
+        """Return what progress and file names call it."""
         if not self.sigma:
             return self.kind
         return f"{self.kind} {self.sigma:g} {self.draw}"
@@ -293,6 +328,7 @@ def read_parquet(*paths: Path, columns: Sequence[str] | None = None) -> pa.Table
             with pq.ParquetFile(path) as file:
                 tables.append(file.read(columns))
         except (OSError, ValueError, pa.ArrowException) as error:
-            what, fix = "is not a readable score table", "score again"
-            raise OutputError(what, where=str(path), fix=fix) from error
+            raise OutputError(
+                "is not a readable score table", where=str(path), fix="score again"
+            ) from error
     return pa.concat_tables(tables)

@@ -40,26 +40,34 @@ R = TypeVar("R")
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Candidates], task: Task
 ) -> Iterator[tuple[Candidates, dict[str, np.ndarray]]]:
-    """Each set with its ``nll_sum`` and ``nll_mean``: one row per candidate, nats.
+    """Yield each set with ``nll_sum`` and ``nll_mean``: one row per candidate, nats.
 
     A batch has as many candidates as the cache's memory and the tokens allow.
     """
     # The longest set first: what it verifies holds for the shorter ones, windows too.
     items = sorted(items, key=lambda item: -item.longest)
     scorer = Scorer(loaded, model, items[0].example, task.note)
-    way = _Way(scorer, task.batch_size)
-    # Of the first set of which something is read after the prefix.
-    telling = (item for item in items if max(map(len, item.rows)) > 1)
-    reason = _unfit(model) or way.verify(next(telling, items[0]))
+    readings = _Readings(scorer, task.batch_size)
+    # The first set of which something is read after the prefix.
+    probe = next(
+        (item for item in items if any(len(row) > 1 for row in item.rows)), items[0]
+    )
+    reason = _unfit(model) or readings.verify(probe)
     if reason:
         task.note(f"candidates are read whole, each with its prefix: {reason}")
-    call = way.whole if reason else way.cached
+
+    nll_sums = readings.whole if reason else readings.cached
     for item in items:
-        total = call(item, range(len(item.rows)))
+        total = nll_sums(item, range(len(item.rows)))  # (candidates,)
         check_finite(total, where=f"candidates {item.key!r}")
-        count = np.array([len(row) for row in item.rows])
-        columns = {"nll_sum": total, "nll_mean": total / count}
-        yield item, {k: v.astype(np.float32) for k, v in columns.items()}
+        n_tokens = np.array([len(row) for row in item.rows])  # (candidates,)
+        yield (
+            item,
+            {
+                "nll_sum": total.astype(np.float32),
+                "nll_mean": (total / n_tokens).astype(np.float32),
+            },
+        )
 
 
 class _Repeated(DynamicLayer):  # type: ignore[misc]
@@ -81,109 +89,128 @@ class _Repeated(DynamicLayer):  # type: ignore[misc]
         **__: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the prefix with what is read after it, which is not kept."""
-        pairs = ((self.keys, key_states), (self.values, value_states))
-        keys, values = (
-            torch.cat([before.expand(len(new), -1, -1, -1), new], 2)
-            for before, new in pairs
-        )
+        n_rows = len(key_states)
+        prefix_keys = self.keys.expand(n_rows, -1, -1, -1)  # (B, heads, p, d)
+        prefix_values = self.values.expand(n_rows, -1, -1, -1)
+        keys = torch.cat([prefix_keys, key_states], 2)  # (B, heads, p + t, d)
+        values = torch.cat([prefix_values, value_states], 2)
         return keys, values
 
 
 def _sums(read: Callable[..., torch.Tensor], rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Of each row the sum of its tokens' NLL, float64, as read."""
-    goal, _ = padded(rows)
-    lengths = torch.tensor([len(row) for row in rows])
-    nll = read(targets=goal[..., None], lengths=lengths)[:, 0].double().numpy()
-    return np.add.reduceat(nll, (lengths.cumsum(0) - lengths).numpy())
+    """Return the sum of each row's NLL, ``(rows,)``, float64.
+
+    ``read`` is :meth:`Scorer.read` with all but its targets.
+    """
+    targets, _ = padded(rows)  # (B, w)
+    lengths = torch.tensor([len(row) for row in rows])  # (B,)
+    nll = read(targets=targets[..., None], lengths=lengths)[:, 0].double().numpy()
+    first_of_row = (lengths.cumsum(0) - lengths).numpy()
+    return np.add.reduceat(nll, first_of_row)
 
 
-class _Way:
-    """Both ways to score a set: after its prefix's cache, and whole."""
+class _Readings:
+    """Both ways to read a set: behind its prefix's cache, and whole."""
 
     def __init__(self, scorer: Scorer, rows: int | None) -> None:
-        self._scorer, self._rows, self._room = scorer, rows, scorer.room
+        self._scorer = scorer
+        self._rows = rows
+        self._room = scorer.room
         on_cpu = scorer.device.type == "cpu"
         self._budget = CPU_CACHE if on_cpu else GPU_CACHE
 
     def verify(self, item: Candidates) -> str:
-        """Why the cache is not to be used; empty when both ways agree on a few."""
+        """Return why the cache is not to be used; empty if both ways agree on a few."""
         lengths = np.array([len(row) for row in item.rows])
         chosen = sorted({0, int(lengths.argmax()), len(lengths) - 1})
         whole = self.whole(item, chosen)
         try:
             cached = self.cached(item, chosen)
-        except Exception as error:  # whatever a model raises that knows no such cache
+        # Any error may come of a model that knows no such cache.
+        except Exception as error:
             if isinstance(error, SparkError) or out_of_memory(error):
                 raise
             return f"its forward does not take a cache ({type(error).__name__})"
+        # An error of its own, whichever way the candidates are read.
         if not np.isfinite(whole).all():
-            return ""  # an error of its own, whichever way
+            return ""
+
         # Half precision rounds the two ways differently.
         bound = 1e-4 if self._scorer.exact else 0.02
-        apart = np.abs(cached - whole) / np.maximum(whole, lengths[chosen])
-        if apart.max() <= bound:
+        difference = np.abs(cached - whole) / np.maximum(whole, lengths[chosen])
+        largest = difference.max()
+        if largest <= bound:
             return ""
-        return f"behind a cached prefix a score is off by {apart.max():.1g} of its size"
+        return f"behind a cached prefix a score is off by {largest:.1g} of its size"
 
     def whole(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
-        """NLL sums, float64, of some candidates, each read with the prefix."""
+        """Return NLL sums, float64, of some candidates, each read with the prefix."""
         rows = [item.rows[i] for i in chosen]
-        found, before = np.zeros(len(rows)), len(item.prefix)
+        n_prefix = len(item.prefix)
+        total = np.zeros(len(rows))  # (chosen,)
 
-        def call(batch: Sequence[int]) -> np.ndarray:
+        def sums_of_batch(batch: Sequence[int]) -> np.ndarray:
             # The last token is predicted, not read.
-            fed = [np.append(item.prefix, rows[i][:-1]) for i in batch]
-            read = partial(self._scorer.read, *padded(fed), first=before - 1)
+            texts = [np.append(item.prefix, rows[i][:-1]) for i in batch]
+            ids, mask = padded(texts)
+            read = partial(self._scorer.read, ids, mask, first=n_prefix - 1)
             return _sums(read, [rows[i] for i in batch])
 
         def length(i: int) -> int:
-            return before + len(rows[i]) - 1
+            return n_prefix + len(rows[i]) - 1
 
-        for batch, part in self._run(range(len(rows)), length, call):
-            found[batch] = part
-        return found
+        for batch, sums in self._run(range(len(rows)), length, sums_of_batch):
+            total[batch] = sums
+        return total
 
     def cached(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
-        """NLL sums, float64, of some candidates behind the prefix's cache."""
-        rows, before = [item.rows[i] for i in chosen], len(item.prefix)
-        ids = torch.from_numpy(item.prefix.astype(np.int64))[None]
-        firsts = torch.tensor([[[int(row[0]) for row in rows]]])
+        """Return NLL sums, float64, of some candidates behind the prefix's cache.
 
-        def lead(_: Sequence[int]) -> tuple[DynamicCache, np.ndarray]:
+        The prefix predicts the first token of each candidate; the others are then read
+        behind its cache.
+        """
+        rows = [item.rows[i] for i in chosen]
+        n_prefix = len(item.prefix)
+        prefix = torch.from_numpy(item.prefix.astype(np.int64))[None]  # (1, p)
+        first_tokens = torch.tensor([[[int(row[0]) for row in rows]]])  # (1, 1, chosen)
+
+        def read_prefix(_: Sequence[int]) -> tuple[DynamicCache, np.ndarray]:
             # Layers of the plainest kind, which forget nothing: masks mind windows.
             cache = DynamicCache()
             nll = self._scorer.read(
-                ids,
+                prefix,
                 None,
-                firsts,
+                first_tokens,
                 cache=cache,
                 lengths=torch.tensor([1]),
-                first=before - 1,
+                first=n_prefix - 1,
             )
             cache.layers = [_Repeated(layer) for layer in cache.layers]
             return cache, nll[0].double().numpy()
 
-        ((_, (cache, total)),) = self._run([0], lambda _: before, lead)
-        rest = [i for i, row in enumerate(rows) if len(row) > 1]
-        if not rest:
+        ((_, (cache, total)),) = self._run([0], lambda _: n_prefix, read_prefix)
+        longer = [i for i, row in enumerate(rows) if len(row) > 1]
+        if not longer:
             return total
-        room = max(map(len, rows)) - 1
-        # One layer's at a time: each lets go of what it has put together.
-        size = max(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-        most = max(self._budget * before // (size * (before + room)), 1)
 
-        def call(batch: Sequence[int]) -> np.ndarray:
-            fed, mask = padded([rows[i][:-1] for i in batch])
+        # One layer's at a time: each lets go of what it has put together.
+        n_bytes = max(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+        n_read = max(len(row) for row in rows) - 1
+        most = max(self._budget * n_prefix // (n_bytes * (n_prefix + n_read)), 1)
+
+        def sums_of_batch(batch: Sequence[int]) -> np.ndarray:
+            ids, mask = padded([rows[i][:-1] for i in batch])  # (B, T)
             if mask is not None:
-                mask = torch.cat([mask.new_ones((len(batch), before)), mask], 1)
-            read = partial(self._scorer.read, fed, mask, cache=cache)
+                prefix_mask = mask.new_ones((len(batch), n_prefix))
+                mask = torch.cat([prefix_mask, mask], 1)  # (B, p + T)
+            read = partial(self._scorer.read, ids, mask, cache=cache)
             return _sums(read, [rows[i][1:] for i in batch])
 
         def length(i: int) -> int:
             return len(rows[i]) - 1
 
-        for batch, part in self._run(rest, length, call, most=most):
-            total[batch] += part
+        for batch, sums in self._run(longer, length, sums_of_batch, most=most):
+            total[batch] += sums
         return total
 
     def _run(
@@ -194,17 +221,25 @@ class _Way:
         *,
         most: int | None = None,
     ) -> list[tuple[list[int], R]]:
+        """Call on batches of indices; return each batch with its result.
+
+        Parameters
+        ----------
+        most
+            Items of a batch, at most, beside what the user allows.
+        """
         limits = [limit for limit in (self._rows, most) if limit is not None]
         batches = Batches(
             indices, length, room=self._room, rows=min(limits, default=None)
         )
-        found = list(batches.run(call, shrink=self._scorer.columns.shrink))
-        self._room = batches.room  # what did not fit once is not tried again
-        return found
+        results = list(batches.run(call, shrink=self._scorer.columns.shrink))
+        # A size that did not fit once is not tried again.
+        self._room = batches.room
+        return results
 
 
 def _unfit(model: torch.nn.Module) -> str:
-    """Why a model cannot be asked behind a cache; empty if it may be tried."""
+    """Return why a model cannot be asked behind a cache; empty if it may be tried."""
     adapter = getattr(model, "active_peft_config", None)
     if getattr(adapter, "is_prompt_learning", False):
         return "virtual tokens precede every text"
@@ -212,8 +247,8 @@ def _unfit(model: torch.nn.Module) -> str:
     if "past_key_values" not in inspect.signature(base.forward).parameters:
         return "its forward takes no cache"
     config = base.config.get_text_config()
-    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
-    if base._is_stateful or kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
+    layer_types = {type(layer) for layer in DynamicCache(config=config).layers}
+    if base._is_stateful or layer_types - {DynamicLayer, DynamicSlidingWindowLayer}:
         return "it keeps more than keys and values"
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("dynamic", "longrope"):
