@@ -220,9 +220,12 @@ def changed_since(
         name: name if name in earlier else earlier[-1] for name in _own(new.names)
     }
     if len(earlier) != 1 and not {*partners} <= {*earlier}:
-        what = f"has no checkpoint {', '.join(sorted({*partners} - {*earlier}))}"
-        fix = "audit both under one name: --ckpt NAME=PATH"
-        raise InputError(what, where=f"--against {before}", fix=fix)
+        missing = ", ".join(sorted({*partners} - {*earlier}))
+        raise InputError(
+            f"has no checkpoint {missing}",
+            where=f"--against {before}",
+            fix="audit both under one name: --ckpt NAME=PATH",
+        )
     contrasts: list[Contrast] = []
     for partner in dict.fromkeys(partners.values()):
         made = compare(before, folder, baseline=old.names[partner], only=only)

@@ -316,7 +316,7 @@ def _lineup_of(request: Request) -> Lineup:
     """Return which checkpoints a request opens; refuse names that are none of them."""
     check_formats(request.formats)
     if not request.audits:
-        raise InputError("no audit is asked for", where="audits")
+        raise InputError("no audit is given", where="audits")
 
     lineup = Lineup(tuple(parse_specs(request.ckpt)))
     if any(audit.of_series for audit in request.audits):

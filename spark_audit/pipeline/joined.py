@@ -100,18 +100,21 @@ def joined(old: Report, new: ReportParts) -> ReportParts:
     )
     rows = (row for result in new.results.values() for row in result.rows)
     if had_base and not any(row.checkpoint == BASE for row in rows):
-        what = f"holds a finished report of {', '.join(others)} with another base, "
-        what += "which is not scored now (--base)"
-        fix = "give another -o, or remove the folder; what was scored is kept"
-        raise InputError(what, fix=fix)
+        raise InputError(
+            f"holds a finished report of {', '.join(others)} with another base, which "
+            "is not scored now (--base)",
+            fix="give another -o, or remove the folder; what was scored is kept",
+        )
 
     united = {**results_of(old, others), **new.results}
     names = {one.name for one in new.checkpoints}
     new_guards = [*new.guards]
     for result in new.results.values():
         new_guards += result.guards
-    told = {(guard.name, guard.checkpoint) for guard in new_guards}
-    kept = [one for one in old.guards if (one.name, one.checkpoint) not in told]
+    new_keys = {(guard.name, guard.checkpoint) for guard in new_guards}
+    old_guards = [
+        guard for guard in old.guards if (guard.name, guard.checkpoint) not in new_keys
+    ]
     files = {about(audit).evidence_file() for audit in others}
     return ReportParts(
         results={audit: united[audit] for audit in in_order(united)},
@@ -120,7 +123,7 @@ def joined(old: Report, new: ReportParts) -> ReportParts:
             *(one for one in old.checkpoints if one.name not in names),
         ],
         settings={**old.settings, **new.settings},
-        guards=[*new.guards, *kept],
+        guards=[*new.guards, *old_guards],
         evidence={k: sha256 for k, sha256 in old.evidence.items() if k in files},
         timing={**old.timing, **new.timing},
     )

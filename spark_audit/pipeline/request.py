@@ -20,20 +20,25 @@ from spark_audit.manifest.schema import Manifest
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
-    """The part of this worker: from ``--shard``, else from the launcher's variables."""
+    """Return this worker's part: of ``--shard``, else of the launcher's variables."""
     for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         if text is None and rank in os.environ and world in os.environ:
             text = f"{os.environ[rank]}/{os.environ[world]}"
     index, _, count = (text or "0/1").partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise InputError(
-            f"{text!r} is no part of a whole", where="--shard", fix="give I/N, I < N"
+            f"{text!r} is not a valid shard",
+            where="--shard",
+            fix="write I/N with I below N, for example 1/4",
         )
     return int(index), int(count)
 
 
 def _shard(kind: Any, tokens: Sequence[Token]) -> tuple[int, int]:
-    """What is typed; a lambda in a field's type would not know this module's names."""
+    """Read what is typed.
+
+    A lambda in the type of a field would not know this module's names.
+    """
     return shard_of(tokens[0].value)
 
 
@@ -42,14 +47,18 @@ def _path(value: str | Path) -> Path:
 
 
 def _named(ckpt: Any) -> Any:
-    """Checkpoints by name, several of one name for seeds, as they are typed."""
+    """Return checkpoints given by name as they are typed: ``NAME=PATH``.
+
+    Several paths of one name are its seeds.
+    """
     if not isinstance(ckpt, Mapping):
         return ckpt
-    several = {
-        name: [paths] if isinstance(paths, str | Path) else paths
-        for name, paths in ckpt.items()
-    }
-    return [f"{name}={path}" for name, paths in several.items() for path in paths]
+    typed = []
+    for name, paths in ckpt.items():
+        if isinstance(paths, str | Path):
+            paths = [paths]
+        typed += [f"{name}={path}" for path in paths]
+    return typed
 
 
 _LIST_OPTIONS: dict[str, Callable[[Any], Any]] = {
@@ -60,16 +69,16 @@ _LIST_OPTIONS: dict[str, Callable[[Any], Any]] = {
 """Fields that are lists, and what each value becomes."""
 
 _REFUSED = {
-    "--data": "stands in place of a manifest, for audits of series; leave it out",
-    "--relearn": "trains whole models, and here: not with --device-map or Ray",
-    "--relearn-lr": "is no learning rate; give one above 0",
+    "--data": "takes the place of a manifest, for audits of series alone; leave it out",
+    "--relearn": "trains whole models on this machine; leave out --device-map and Ray",
+    "--relearn-lr": "is not a learning rate; give a number above 0",
     "--jobs": "shares the CPU of one machine, in one process a model; leave it out "
     "with --shard, launchers, Ray and --device-map",
-    "--address": "is that of a Ray cluster; add --engine ray",
+    "--address": "is the address of a Ray cluster; add --engine ray",
     "--engine ray": "Ray shares the work itself: one command for all; leave --shard "
     "out, and start it once, not by torchrun or srun",
 }
-"""What is said of options that do not go together, or of their values."""
+"""The problem of options that do not go together, or of their values, by option."""
 
 
 @options.fields_in(options.WHAT)
@@ -171,36 +180,43 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ckpt", _named(self.ckpt))
-        for name, read in _LIST_OPTIONS.items():
+        for name, convert in _LIST_OPTIONS.items():
             value = getattr(self, name)
-            several = [value] if isinstance(value, str | Path | Audit) else value
-            object.__setattr__(self, name, tuple(read(one) for one in several))
+            values = [value] if isinstance(value, str | Path | Audit) else value
+            converted = tuple(convert(value) for value in values)
+            object.__setattr__(self, name, converted)
         for name in ("manifest", "output", "scores"):
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None:
                 object.__setattr__(self, name, _path(value))
         options.text_in_dossier(self.formats, show_text=self.show_text)
-        ray = self.engine == "ray"
-        wrong = {
-            "--data": self.data
-            and not (self.manifest is None and all(a.of_series for a in self.audits)),
-            "--relearn": self.relearn and (self.loading.device_map or ray),
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuse options that do not go together, and values out of their range."""
+        on_ray = self.engine == "ray"
+        only_series = all(audit.of_series for audit in self.audits)
+        is_wrong = {
+            "--data": self.data and not (self.manifest is None and only_series),
+            "--relearn": self.relearn and (self.loading.device_map or on_ray),
             "--relearn-lr": not 0 < self.relearn_lr < math.inf,
             "--jobs": self.jobs not in ("auto", 1) and not self.several,
-            "--address": self.address is not None and not ray,
+            "--address": self.address is not None and not on_ray,
             # A batch script of SLURM says that it is the first of all tasks.
-            "--engine ray": ray and self.shard[0],
+            "--engine ray": on_ray and self.shard[0],
         }
-        if where := next((where for where, told in wrong.items() if told), None):
-            raise InputError(_REFUSED[where], where=where)
+        for option, wrong in is_wrong.items():
+            if wrong:
+                raise InputError(_REFUSED[option], where=option)
 
     @property
     def several(self) -> bool:
-        """Whether processes of this machine may share the work."""
-        alone = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
-        return self.engine == "local" and not alone
+        """Return whether processes of this machine may share the work."""
+        is_single = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
+        return self.engine == "local" and not is_single
 
     def shared_settings(self, manifest: Manifest) -> dict[str, Any]:
-        """Settings that all audits of one report share."""
+        """Return the settings that all audits of one report share."""
         return {
             "preset": self.preset or manifest.settings.preset,
             "seed": self.seed,

@@ -25,13 +25,17 @@ def test_worker_part_comes_from_flag_or_launcher(monkeypatch):
     assert shard_of(None) == (1, 2)
     assert shard_of("0/3") == (0, 3)
     for text in ("3/3", "1", "a/b", "-1/2"):
-        with pytest.raises(InputError, match="is no part of a whole"):
+        with pytest.raises(InputError, match="is not a valid shard"):
             shard_of(text)
 
 
 @pytest.mark.parametrize(
     ("shard", "code", "told"),
-    [("0/2", 2, "nothing.json"), ("2/2", 2, "no part of a whole"), ("x", 2, "no part")],
+    [
+        ("0/2", 2, "nothing.json"),
+        ("2/2", 2, "not a valid shard"),
+        ("x", 2, "not a valid shard"),
+    ],
 )
 def test_a_worker_part_is_read_from_the_command_line(shard, code, told, capsys):
     given = ["--ckpt", "x", "--base", "y", "--manifest", "nothing.json"]

@@ -181,7 +181,7 @@ def test_the_manifest_of_a_file_is_the_one_that_is_audited(asked, tmp_path):
         (
             "all",
             'ckpt = "a"\nmanifest = "no.json"\ndata = "no.jsonl"',
-            ", data: stands in place of a manifest",
+            ", data: takes the place of a manifest",
         ),
         ("nll", 'ckpt = "a"\nmanifest = "no.json"', ", manifest: no.json: there is no"),
         ("utility", 'ckpt = "a"\ndata = "no.jsonl"', ", data: no.jsonl: there is no s"),

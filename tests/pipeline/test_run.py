@@ -522,7 +522,7 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
         run(replace(request, audits=(Utility(order="t0,t1"),)))
     theirs = trained("theirs", ["t0", "t1"])
     (tmp_path / "theirs" / "run.json").unlink()
-    with pytest.raises(InputError, match="'theirs' .* order unknown. than t1, t0"):
+    with pytest.raises(InputError, match="'theirs' .*order unknown. than t1, t0"):
         run(replace(request, ckpt=(one, theirs)))
     # What is no contradiction is taken.
     some = run(replace(request, audits=(Utility(order="t0"),))).report

@@ -17,25 +17,28 @@ from spark_audit.results import Report
 def attested(report: Report, folder: Path, path: Path) -> Iterator[Checked]:
     """Yield whether a statement is the one that the report gives."""
     content, rules, allow_missing = statement.read_rules(path)
-    asked = [parse_rule(one) for one in rules]
-    found = check(report, asked, allow_missing=allow_missing)
-    now = statement.statement(report, folder, found, allow_missing=allow_missing)
-    told = ", ".join(statement.differences(now, content))
-    yield str(path), f"states otherwise: {told}" if told else ""
+    parsed_rules = [parse_rule(rule) for rule in rules]
+    verdict = check(report, parsed_rules, allow_missing=allow_missing)
+    expected = statement.statement(report, folder, verdict, allow_missing=allow_missing)
+    differences = ", ".join(statement.differences(expected, content))
+    yield str(path), f"states otherwise: {differences}" if differences else ""
 
 
 def weights(report: Report, ckpt: Sequence[str], base: str | None) -> Iterator[Checked]:
     """Yield whether checkpoints are those that the report is of."""
     from spark_audit.checkpoints.open import OpenCheckpoints
 
-    known = {one.name: one.weights_sha256 for one in report.checkpoints}
+    hashes = {facts.name: facts.weights_sha256 for facts in report.checkpoints}
     specs = parse_specs(list(ckpt))
     for spec in specs:
-        if spec.name not in known:
-            what = f"{spec.name!r} is none of the report's checkpoints"
-            fix = f"{choose(spec.name, known)}; name it as NAME=PATH"
-            raise InputError(what, where="--ckpt", fix=fix)
-    for one in OpenCheckpoints(specs, Loading(base=base)).described:
-        if one.name in known:
-            same = one.weights_sha256 == known[one.name]
-            yield f"weights of {one.name}", "" if same else "are others"
+        if spec.name not in hashes:
+            raise InputError(
+                f"{spec.name!r} is none of the report's checkpoints",
+                where="--ckpt",
+                fix=f"{choose(spec.name, hashes)}; name it as NAME=PATH",
+            )
+
+    for checkpoint in OpenCheckpoints(specs, Loading(base=base)).described:
+        if checkpoint.name in hashes:
+            is_same = checkpoint.weights_sha256 == hashes[checkpoint.name]
+            yield f"weights of {checkpoint.name}", "" if is_same else "are others"
