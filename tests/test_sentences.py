@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jinja2 import nodes as syntax
 from made_reports import figure
 
 from spark_audit.results import Finding
@@ -69,6 +70,24 @@ def test_every_key_in_the_code_has_its_template_and_every_template_compiles():
         ways = key, f"guard.{key}"  # of a guard the function that makes it says so
         known = any(one in keys for one in ways)
         assert known or any(k.startswith(ways) for k in keys if key[-1] in "_."), key
+
+
+CONDITIONS = (
+    *(syntax.If, syntax.For, syntax.CondExpr),
+    *(syntax.Assign, syntax.AssignBlock, syntax.With),
+)
+
+
+@pytest.mark.parametrize("template", ["{% if a %}b{% endif %}", "{{ a if b else c }}"])
+def test_a_condition_in_a_template_is_seen(template):
+    assert list(renderer._environment().parse(template).find_all(CONDITIONS))
+
+
+def test_templates_hold_words_and_the_code_chooses_the_key():
+    environment = renderer._environment()
+    for key, template in renderer._known().items():
+        found = environment.parse(template).find_all(CONDITIONS)
+        assert not list(found), key
 
 
 def test_no_key_is_given_twice_and_files_are_named_alike():

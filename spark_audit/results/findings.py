@@ -295,22 +295,6 @@ class Finding(Rendered, Figure):
         """The tests of identifiers in so many rows that could detect an effect."""
         return [test for test in self.power if test.of and test.mde is not None]
 
-    @property
-    def p_in_words(self) -> str:
-        """Its p as it stands behind a figure; empty without one.
-
-        Also empty where a remark says that the correction took the claim away.
-        """
-        if self.p is None or self.is_lost_to_correction:
-            return ""
-        if self.p_adjusted is None:
-            return self._rendered("report.p_alone")
-        if self.tests == 0:
-            return self._rendered("report.p_corrected")
-        is_single = self.tests == 1
-        key = "report.p_of_one_test" if is_single else "report.p_of_tests"
-        return self._rendered(key)
-
     def _rendered(self, key: str) -> str:
         return sentences.render(key, **self.facts, finding=self)
 
