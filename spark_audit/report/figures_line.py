@@ -8,13 +8,8 @@ from spark_audit.audits import about, metric_of
 from spark_audit.report.cells import limited
 from spark_audit.report.matrix import effect_size, effect_text, limit_text
 from spark_audit.results import Finding, Report
-from spark_audit.sentences import number, optional, render
-from spark_audit.sentences.renderer import (
-    percent,
-    probability,
-    share,
-    unit_name,
-)
+from spark_audit.sentences import optional, render
+from spark_audit.sentences.renderer import percent, probability, unit_name
 
 SEPARATOR = " · "
 
@@ -92,8 +87,14 @@ def _estimate(finding: Finding) -> str:
 
 
 def _has_scale(finding: Finding) -> bool:
-    """Return whether a figure can be shown as its distance from no effect."""
-    return bool(finding.unit) and finding.null is not None
+    """Return whether a figure is shown as an effect on the scale of its attack.
+
+    Figures that are exploratory, or of an audit that only describes, are no effects of
+    a leak: which way they point is said by their sentence.
+    """
+    is_attack = about(finding.audit).covers is not None
+    is_test = finding.family == "primary" or finding.detected
+    return is_attack and is_test and bool(finding.unit) and finding.null is not None
 
 
 def _is_rate(finding: Finding) -> bool:
@@ -102,17 +103,10 @@ def _is_rate(finding: Finding) -> bool:
 
 
 def _null(finding: Finding) -> str:
-    """Return the figure of no effect; empty where no attack is described by it."""
-    if finding.value is None or finding.null is None:
+    """Return the figure of no effect; empty where the figure is none of a leak."""
+    if finding.value is None or not _has_scale(finding):
         return ""
-    if _has_scale(finding):
-        null = effect_text(finding.audit, 0.0, finding.unit)
-    elif about(finding.audit).covers is None:
-        return ""
-    elif _is_rate(finding):
-        null = f"{share(finding.null)}%"
-    else:
-        null = number(finding.null)
+    null = effect_text(finding.audit, 0.0, finding.unit)
     return render("matrix.figures.null", null=null)
 
 

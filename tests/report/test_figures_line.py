@@ -107,12 +107,16 @@ def test_a_figure_without_a_null_is_shown_in_its_unit():
 
 def test_a_share_is_shown_in_per_cent():
     row = figure("a", "extract|greedy_rate", 0.25, low=0.125, high=0.5, null=0.05)
-    facts = {"text": "x."}
-    found = Finding.on(row, "moved", "said", facts=facts)
-    assert figures_line(found).split(SEPARATOR) == [
-        "25.0% [12.5, 50.0]",
-        "without a leak 5.0%",
-    ]
+    found = Finding.on(row, "moved", "said", facts={"text": "x."})
+    assert figures_line(found) == "25.0% [12.5, 50.0]"
+
+
+@pytest.mark.parametrize("place", ["nll|nll", "matched|delta_sel"])
+def test_what_is_no_effect_of_a_leak_is_not_shown_as_one(place):
+    """A described or exploratory change has no value without a leak."""
+    row = figure("a", place, -0.25, unit="nats", null=0.0)
+    found = Finding.on(row, "moved", "said", facts={"text": "x."})
+    assert figures_line(found) == "-0.250 [-0.375, 0.000] nats per token"
 
 
 def test_no_line_of_figures_fails_whatever_a_finding_lacks():
