@@ -69,7 +69,7 @@ class Answers:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Stages and tasks."""
+        """Number of stages, number of tasks."""
         _, n_stages, n_tasks = self.correct.shape
         return n_stages, n_tasks
 
@@ -186,6 +186,20 @@ def accuracy_difference(
         Name of the figure.
     drawn
         As for :func:`accuracy_estimate`: the sums of both, one after the other.
+
+    Examples
+    --------
+    Of four questions the one series answers three rightly, the other one of these:
+
+    >>> task = np.zeros(4, int)
+    >>> source = np.arange(4)
+    >>> right = np.array([[1.0], [1.0], [1.0], [0.0]])
+    >>> first = Answers.of_rows(right, task, source, n_tasks=1, n_clusters=4)
+    >>> right = np.array([[1.0], [0.0], [0.0], [0.0]])
+    >>> second = Answers.of_rows(right, task, source, n_tasks=1, n_clusters=4)
+    >>> difference = accuracy_difference(first, second, "last")
+    >>> difference.value, round(difference.se, 4)
+    (0.5, 0.2887)
     """
     if not np.array_equal(first.trials, second.trials):
         raise ValueError("both sides must answer the same questions")
@@ -203,6 +217,14 @@ def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
 
     Shape ``(C,)``; the sum is the figure. For paired tests: differences of two series'
     shares can be flipped cluster by cluster.
+
+    Examples
+    --------
+    >>> right = np.array([[1.0], [1.0], [0.0], [0.0]])
+    >>> codes = np.array([0, 0, 1, 1])
+    >>> answers = Answers.of_rows(right, codes * 0, codes, n_tasks=1, n_clusters=2)
+    >>> cluster_shares(answers, "last").tolist()
+    [0.5, 0.0]
     """
     if metric == "forgetting":
         raise ValueError("forgetting is not linear in right answers")
@@ -265,6 +287,13 @@ def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
         Right answers after each stage on each task, then questions of each task.
     shape
         Stages T and tasks N.
+
+    Examples
+    --------
+    One stage; 1 of 2 and 3 of 4 questions are answered rightly:
+
+    >>> matrix_of(np.array([1.0, 3.0, 2.0, 4.0]), (1, 2)).tolist()
+    [[0.5, 0.75]]
     """
     n_stages, n_tasks = shape
     right = totals[..., : n_stages * n_tasks]

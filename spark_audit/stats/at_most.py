@@ -204,6 +204,12 @@ def rate_side(events: ArrayLike, trials: ArrayLike, *, sign: int) -> RateSide | 
         Shape ``(C,)``: as for :func:`spark_audit.stats.intervals.rate_estimate`.
     sign
         1 where the difference adds it, -1 where it subtracts it.
+
+    Examples
+    --------
+    >>> side = rate_side([1, 0, 2], [4, 4, 4], sign=-1)
+    >>> side.share, side.trials, side.clusters, side.is_exact
+    (0.25, 12.0, 3, True)
     """
     rate = rate_estimate(events, trials)
     if rate.value is None:

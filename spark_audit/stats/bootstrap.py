@@ -215,6 +215,11 @@ def weighted_sums(drawn: np.ndarray, sums: np.ndarray) -> np.ndarray:
     Returns
     -------
     Shape ``(B,)`` or ``(B, K)``.
+
+    Examples
+    --------
+    >>> weighted_sums(np.array([[2, 0], [1, 1]]), np.array([0.5, 3.0])).tolist()
+    [1.0, 3.5]
     """
     totals = np.empty((len(drawn), *sums.shape[1:]))
     for rows in row_chunks(*drawn.shape):
@@ -341,7 +346,13 @@ def sign_flip(num: ArrayLike, *, replicates: int = 9999, seed: int) -> float:
 
 
 def sign_flips(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
-    """Return :func:`sign_flip` of each column ``(C, K)``, shape ``(K,)``."""
+    """Return :func:`sign_flip` of each column ``(C, K)``, shape ``(K,)``.
+
+    Examples
+    --------
+    >>> sign_flips([[1.0, 1.0], [2.0, -2.0], [0.5, 0.5]], seed=0).tolist()
+    [0.25, 1.0]
+    """
     table = _finite(num)
     p = np.ones(table.shape[1])
     n_clusters = np.count_nonzero(table, axis=0)  # (K,)

@@ -34,6 +34,15 @@ def tpr_by_task(design: Design, scores: ArrayLike, fpr: float) -> list[Tpr]:
         Shape ``(n,)``.
     fpr
         Budget of false positives, a share.
+
+    Examples
+    --------
+    Two tasks of two members and two non-members each:
+
+    >>> design = Design.of([1, 1, 0, 0] * 2, range(8), [0] * 4 + [1] * 4)
+    >>> scores = [4.0, 2.0, 3.0, 1.0, 4.0, 3.0, 2.0, 1.0]
+    >>> [tpr.value for tpr in tpr_by_task(design, scores, fpr=0.1)]
+    [0.5, 1.0]
     """
     values = np.asarray(scores, dtype=np.float64)
     return [
@@ -154,6 +163,15 @@ def tpr_replicates(
     Returns
     -------
     Shape ``(F, B)``; NaN where a resample lacks a side.
+
+    Examples
+    --------
+    All four clusters once, and only the member that is below a non-member:
+
+    >>> design = Design.of([True, True, False, False], range(4))
+    >>> weights = Weights(np.array([[1, 1, 1, 1], [0, 2, 1, 1]]), np.arange(4))
+    >>> tpr_replicates(design, [4.0, 2.0, 3.0, 1.0], [0.1], weights).tolist()
+    [[0.5, 0.0]]
     """
     values = checked(scores)
     total = np.zeros((len(fprs), len(weights)))
@@ -197,6 +215,14 @@ def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band
     Exact for one task (:func:`chance_band`), else the mean of independent draws of
     each task's law. Clusters of several rows count as the equally large clusters that
     they are worth, ``(sum n)^2 / sum n^2``, rounded down.
+
+    Examples
+    --------
+    Ten members and 99 others, each a cluster: the mean is 10 of 100, not 9 of 99.
+
+    >>> design = Design.of([True] * 10 + [False] * 99, range(109))
+    >>> chance(design, 0.1, seed=0)
+    Band(mean=0.1, low=0.0, high=0.3)
     """
     rows = design.rows_by_side  # (C, 2 T)
     squares = np.maximum((rows**2).sum(axis=0), 1)

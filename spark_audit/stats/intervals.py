@@ -155,6 +155,15 @@ def effective_trials(rate: Estimate, n: float) -> float:
     Korn and Graubard (1998) with the degrees-of-freedom adjustment that survey
     software uses: ``min(n, p(1-p)/V (t_{n-1}/t)^2)`` with V the jackknife variance and
     t the quantile of the rate's own interval, ``t_{C-1}`` where nothing is stratified.
+
+    Examples
+    --------
+    Two clusters in three have 8 of 10 events, the third has 2: much less than 30
+    independent trials.
+
+    >>> rate = ratio_estimate([8, 8, 2], [10, 10, 10])
+    >>> round(effective_trials(rate, 30), 2)
+    1.36
     """
     share = rate.value
     assert share is not None
@@ -307,8 +316,8 @@ class Estimand(NamedTuple):
             second = subtrahend.statistic(sums[..., width:])
             return np.asarray(first - second)
 
-        both = np.hstack([self.sums, subtrahend.sums])  # (C, J + J')
-        return Estimand(both, difference, self.n)
+        columns = np.hstack([self.sums, subtrahend.sums])  # (C, J + J')
+        return Estimand(columns, difference, self.n)
 
     def estimate(self, replicates: np.ndarray | None = None) -> Estimate:
         """Return its estimate; ``replicates`` ``(B,)`` give the percentile interval."""
@@ -339,6 +348,17 @@ def replicates_of(
         By any key; what is an estimate already has no replicates.
     weights
         The same resamples for all, so that differences are paired.
+
+    Examples
+    --------
+    Two ratios of two clusters, the first of which is drawn twice:
+
+    >>> weights = Weights(drawn=np.array([[2, 0]]), column=np.arange(2))
+    >>> first = Estimand(np.array([[1.0, 2.0], [3.0, 2.0]]), ratio, n=4)
+    >>> second = Estimand(np.array([[2.0, 2.0], [3.0, 2.0]]), ratio, n=4)
+    >>> replicates = replicates_of({"a": first, "b": second}, weights)
+    >>> {key: values.tolist() for key, values in replicates.items()}
+    {'a': [0.5], 'b': [1.0]}
     """
     resampled = {
         key: estimand
@@ -520,6 +540,14 @@ def median_estimate(
     replicates
         Shape ``(B,)``, from ``median_replicates``: the median in each resample of
         clusters.
+
+    Examples
+    --------
+    >>> median = median_estimate(
+    ...     [1.0, 2.0, 9.0], [0, 1, 2], replicates=np.array([1.0, 2.0, 2.0, 9.0])
+    ... )
+    >>> median.value, median.interval
+    (2.0, 'percentile')
     """
     pooled = np.asarray(values, dtype=np.float64)
     n_clusters = len(np.unique(clusters))

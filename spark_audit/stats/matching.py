@@ -158,7 +158,7 @@ def match_spans(
     controls: Literal["any", "before"] = "any",
     shows: np.ndarray | None = None,
 ) -> Matching:
-    """Match the PII spans of one example with windows of the same example.
+    """Return controls for PII spans of one example: windows of the same example.
 
     Lexicographically: most spans with a control, least total cost; ties go to spans
     that stand earlier (by start, end, index), then to earlier windows.
@@ -324,6 +324,15 @@ def placebo_spans(
     Returns
     -------
     The windows in the order of the spans, of those that have one.
+
+    Examples
+    --------
+    Only tokens 0 and 1 have room for a window of two:
+
+    >>> is_eligible = np.array([1, 1, 0, 1, 0, 1], bool)
+    >>> unll = np.zeros(6, np.int64)
+    >>> placebo_spans(unll, is_eligible, [(2, 4)], np.random.default_rng(0))
+    [(0, 2)]
     """
     is_free = eligible & (unll >= 0)  # (T,)
     lengths = [end - start for start, end in spans]

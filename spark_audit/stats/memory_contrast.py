@@ -263,14 +263,14 @@ def memory(
     note = _note_of_left_out(sides, is_used)
 
     def estimate(statistic: Statistic) -> Estimate:
-        found = estimate_of(
+        figure = estimate_of(
             table, statistic, n=n_tokens, df=freedom, scale=jackknife_scale
         )
-        if found.se is not None:
-            found = replace(found, mde=mde(found.se, clusters=int(freedom) + 1))
+        if figure.se is not None:
+            figure = replace(figure, mde=mde(figure.se, clusters=int(freedom) + 1))
         if note:
-            found = found.noting(note)
-        return found
+            figure = figure.noting(note)
+        return figure
 
     # Each mean has the clusters of its own side, the difference those of both.
     n_trained_clusters = int(by_cluster.trained_tokens.any(axis=1).sum())

@@ -140,8 +140,8 @@ def _shift_for_sign_flip(n_clusters: int, significance: float) -> float:
     """
     # All non-empty sets of clusters, as rows of 0 and 1.
     is_flipped = np.arange(1, 1 << n_clusters)[:, None] >> np.arange(n_clusters) & 1
-    mean_over_set = (is_flipped / is_flipped.sum(axis=1, keepdims=True)).T
-    # mean_over_set: (clusters, sets)
+    n_flipped = is_flipped.sum(axis=1, keepdims=True)  # (sets, 1)
+    mean_over_set = (is_flipped / n_flipped).T  # (clusters, sets)
 
     # One side of the test holds half of the 2^C patterns. The pattern that flips
     # nothing is one of those allowed.
@@ -246,6 +246,13 @@ def with_mde(estimate: Estimate, *, null: float | None = None) -> Estimate:
     null
         Value of no effect: an interval that holds it gets :data:`NOT_DETECTED` added
         to its note.
+
+    Examples
+    --------
+    >>> estimate = Estimate(0.1, low=-0.1, high=0.3, se=0.08, clusters=8)
+    >>> estimate = with_mde(estimate, null=0.0)
+    >>> round(estimate.mde, 3), estimate.note == NOT_DETECTED
+    (0.262, True)
     """
     if estimate.se is None or estimate.se <= 0 or estimate.clusters < 2:
         return estimate

@@ -113,8 +113,8 @@ def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
 
     # From the smallest score, the (k+1)-th largest stands at n - 1 - k.
     k = allowed(n, fpr)
-    place = n - 1 - k
-    threshold = float(np.partition(other_scores, place)[place])
+    index = n - 1 - k
+    threshold = float(np.partition(other_scores, index)[index])
 
     note = ""
     if k < 1:

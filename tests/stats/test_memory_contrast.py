@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from spark_audit.stats.dose_trend import dose_trend
 from spark_audit.stats.memory_contrast import Sides, memory, permutation_p
 
 
@@ -140,31 +139,6 @@ def test_permutations_agree_with_scipys_over_one_stratum():
 def test_nothing_can_be_dealt_where_a_stratum_has_one_side():
     own = sides([1, 1, 0, 0], [0, 1, 0, 1])
     assert permutation_p(np.arange(4.0), own, seed=0) is None
-
-
-def test_the_trend_is_the_weighted_slope_with_strata_of_their_own_level():
-    import statsmodels.api as sm
-
-    rng = np.random.default_rng(5)
-    dose = rng.choice([1, 2, 4, 16], 60)
-    kind = rng.integers(0, 3, 60)
-    tokens = rng.integers(1, 6, 60).astype(float)
-    mean = -0.3 * np.log2(dose) + kind + rng.normal(0, 0.2, 60)
-    trained = np.concatenate([np.ones(60, bool), np.zeros(12, bool)])
-    every = sides(
-        trained,
-        np.arange(72),
-        np.concatenate([kind, np.tile([0, 1, 2], 4)])[:, None],
-        np.concatenate([tokens, np.ones(12)]),
-    )
-    x = np.concatenate([mean * tokens, np.zeros(12)])
-    found = dose_trend(x, every, np.concatenate([dose, np.zeros(12)]))
-    design = np.column_stack([np.log2(dose), np.eye(3)[kind]])
-    slope = sm.WLS(mean, design, weights=tokens).fit().params[0]
-    assert found.value == pytest.approx(slope, abs=1e-12)
-    assert found.low < -0.3 < found.high
-    one = dose_trend(x, every, np.ones(72))
-    assert one.note == "all identifiers stand in equally many trained rows"
 
 
 def test_a_sampled_permutation_p_counts_the_data_themselves():
