@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from known_truth_table import limits
 
-from spark_audit.audits.extract.rates import limits_p, minus
+from spark_audit.audits.extract.rates import limits_p, rate_difference
 from spark_audit.audits.twins.rank_tests import FINEST
 from spark_audit.stats.at_most import at_most, exposure_at_most, rate_side, t_bound
 from spark_audit.stats.bootstrap import sign_flips
@@ -393,7 +393,7 @@ def extract(n: int, m: int, *, guessed: float = 0.0) -> Simulation:
         """Return p, the difference and its bound where so many come back."""
         of_trained = np.arange(n) < k  # (identifiers,), bool
         of_held_out = np.arange(m) < held
-        difference = minus(
+        difference = rate_difference(
             rate_estimate(of_trained, np.ones(n)),
             rate_estimate(of_held_out, np.ones(m)),
         )

@@ -296,13 +296,15 @@ def median_replicates(
         # The lower and the upper middle one, which are the same of an odd number.
         middle = []
         for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
-            is_passed = n_before[:, 1:-1] <= target[:, None]
-            block = np.count_nonzero(is_passed, axis=1)
+            # Its block is the first that does not end before it.
+            is_passed = n_before[:, 1:-1] <= target[:, None]  # (b, blocks - 1)
+            block = np.count_nonzero(is_passed, axis=1)  # (b,)
 
+            # Its place in the block, counted in the same way.
             times_drawn = chunk[resample[:, None], column_of[block]]  # (b, width)
-            within = times_drawn.cumsum(axis=1, dtype=np.int32)
-            ahead = (target - n_before[resample, block]).astype(np.int32)
-            offset = np.count_nonzero(within <= ahead[:, None], axis=1)
+            n_within = times_drawn.cumsum(axis=1, dtype=np.int32)
+            n_ahead = (target - n_before[resample, block]).astype(np.int32)
+            offset = np.count_nonzero(n_within <= n_ahead[:, None], axis=1)
             middle.append(pooled[np.minimum(block * width + offset, n - 1)])
 
         lower, upper = middle
