@@ -1,4 +1,4 @@
-"""Which identifiers nobody can guess, by the kind of string that each is.
+"""Tell which identifiers nobody can guess, by the kind of string that each is.
 
 A guard of the setup counts identifiers that come back from rows that were held out. It
 may count only strings that a model cannot write without having read them, and it must
@@ -35,7 +35,8 @@ from spark_audit.data.occurrences import string_of
 from spark_audit.manifest.schema import Manifest
 
 Kind = Literal["address", "name", "number", "code"]
-Place = tuple[str, int, int]
+
+IdentifierPlace = tuple[str, int, int]
 """Id of a row, and first and last character of an identifier in it."""
 
 GUESSED = 0.01
@@ -128,7 +129,7 @@ class Candidate(NamedTuple):
         return self.text if self.kind == "address" else self.core
 
 
-def guesses(manifest: Manifest) -> dict[Place, Guess]:
+def guesses(manifest: Manifest) -> dict[IdentifierPlace, Guess]:
     """Return how each identifier of rows without a canary can be guessed, by place.
 
     A string is unguessable if its kind has enough letters or digits, the text before
@@ -136,36 +137,40 @@ def guesses(manifest: Manifest) -> dict[Place, Guess]:
     same. Names are guessed as often as the most frequent first word and the most
     frequent last word of all names stand together.
     """
-    found: dict[Place, Guess] = {}
-    candidates: dict[Place, Candidate] = {}
-    text_before: dict[Place, str] = {}
+    guess_by_place: dict[IdentifierPlace, Guess] = {}
+    candidates: dict[IdentifierPlace, Candidate] = {}
+    text_before: dict[IdentifierPlace, str] = {}
     for row in manifest.examples:
         if row.canary_id is not None:
             continue
         for span in row.spans:
             place = row.id, span.start, span.end
-            found[place] = GUESSABLE_STRING
+            guess_by_place[place] = GUESSABLE_STRING
             kind = kind_of(row.text[span.start : span.end].strip(), span.type)
-            if kind is not None:
-                text = string_of(row, span)
-                core = _core(text, kind)
-                candidates[place] = Candidate(kind, text, core, _stem(core, kind))
-                text_before[place] = row.text[: span.start]
+            if kind is None:
+                continue
+            text = string_of(row, span)
+            core = _core(text, kind)
+            candidates[place] = Candidate(kind, text, core, _stem(core, kind))
+            text_before[place] = row.text[: span.start]
 
+    # Strings of one stem tell one another.
     spellings: dict[tuple[Kind, str], set[str]] = defaultdict(set)
+    names = set()
     for candidate in candidates.values():
         spellings[candidate.kind, candidate.stem].add(candidate.spelling)
-    names = {one.core for one in candidates.values() if one.kind == "name"}
-    name_rate = max(GUESSED, _frequent_name(names))
+        if candidate.kind == "name":
+            names.add(candidate.core)
 
+    name_rate = max(GUESSED, _frequent_name(names))
     for place, candidate in candidates.items():
-        is_alone = len(spellings[candidate.kind, candidate.stem]) == 1
-        if is_alone and not is_given(
-            candidate.text, text_before[place], candidate.kind
-        ):
-            rate = name_rate if candidate.kind == "name" else GUESSED
-            found[place] = Guess(candidate.kind, rate)
-    return found
+        is_told_by_another = len(spellings[candidate.kind, candidate.stem]) > 1
+        before = text_before[place]
+        if is_told_by_another or is_given(candidate.text, before, candidate.kind):
+            continue
+        rate = name_rate if candidate.kind == "name" else GUESSED
+        guess_by_place[place] = Guess(candidate.kind, rate)
+    return guess_by_place
 
 
 def kind_of(text: str, span_type: str) -> Kind | None:
@@ -199,11 +204,16 @@ def kind_of(text: str, span_type: str) -> Kind | None:
     """
     if "@" in text:
         return "address" if _is_personal(text.casefold()) else None
+
     if span_type == "NAME":
         has_digit = any(char.isdigit() for char in text)
-        return "name" if len(_names(text)) >= 2 and not has_digit else None
+        has_surname = len(_names(text)) >= 2
+        return "name" if has_surname and not has_digit else None
+
+    # There are few dates, and in pairs of digits a phone number looks like one.
     if span_type != "PHONE" and _DATES.fullmatch(text):
         return None
+
     if len(_digits(text)) >= MIN_DIGITS:
         return "number"
     return "code" if any(_is_code(run) for run in _MIXED.findall(text)) else None
@@ -229,9 +239,11 @@ def is_given(text: str, before: str, kind: Kind) -> bool:
     False
     """
     if kind == "number":
-        digits, known = _digits(text), _digits(before)
-        chunks = range(len(digits) - CHUNK_LENGTH + 1)
-        return any(digits[i : i + CHUNK_LENGTH] in known for i in chunks)
+        digits = _digits(text)
+        digits_before = _digits(before)
+        starts = range(len(digits) - CHUNK_LENGTH + 1)
+        return any(digits[i : i + CHUNK_LENGTH] in digits_before for i in starts)
+
     before = before.casefold()
     if kind == "code":
         return text in before
@@ -276,17 +288,22 @@ def _telling_part(address: str) -> str:
     local, _, domain = address.rpartition("@")
     if len(_digits(local)) >= MIN_DIGITS:
         return local
-    words = [w for w in _LETTERS.findall(local) if len(w) >= MIN_WORD_LENGTH]
-    own_words = [word for word in words if word not in OFFICES]
+
+    personal_words = [
+        word
+        for word in _LETTERS.findall(local)
+        if len(word) >= MIN_WORD_LENGTH and word not in OFFICES
+    ]
     has_mark = re.search(r"[\d._-]", local) is not None
-    if own_words and (has_mark or any(_is_rare(word) for word in own_words)):
+    has_rare_word = any(_is_rare(word) for word in personal_words)
+    if personal_words and (has_mark or has_rare_word):
         return local
 
     # The domain's own name: "clinic-am-see" of mail.clinic-am-see.example.
     labels = domain.split(".")
     name = labels[-2] if len(labels) > 1 else ""
-    is_own = len(name) >= MIN_DOMAIN_WORD and name not in FREE_MAIL | OFFICES
-    return name if is_own else ""
+    is_telling = len(name) >= MIN_DOMAIN_WORD and name not in FREE_MAIL | OFFICES
+    return name if is_telling else ""
 
 
 def _is_rare(word: str) -> bool:
@@ -340,6 +357,7 @@ def _east_asian_names(words: Sequence[str]) -> list[str]:
 
 
 def _without_form_of_address(word: str) -> str:
+    """Return a name without what stands behind it and is no part of it."""
     for form in EAST_ASIAN_FORMS_OF_ADDRESS:
         word = word.removesuffix(form)
     return word
@@ -364,11 +382,15 @@ def _frequent_name(names: Collection[str]) -> float:
     """
     if not names:
         return 0.0
-    words = [name.split() for name in names]
-    firsts = Counter(parts[0] for parts in words)
-    lasts = Counter(parts[-1] for parts in words)
-    return max(firsts.values()) * max(lasts.values()) / len(words) ** 2
+    words_of_names = [name.split() for name in names]
+    first_words = Counter(words[0] for words in words_of_names)
+    last_words = Counter(words[-1] for words in words_of_names)
+
+    # The product of both shares.
+    n_together = max(first_words.values()) * max(last_words.values())
+    return n_together / len(words_of_names) ** 2
 
 
 def _digits(text: str) -> str:
+    """Return the digits of a text, without all between them."""
     return "".join(char for char in text if char.isdigit())
