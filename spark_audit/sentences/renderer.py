@@ -211,14 +211,18 @@ def unit_name(unit: str) -> str:
     return optional(f"unit.{unit}") or unit
 
 
+def sure_hits(counted: Counted) -> str:
+    """Return how many without ties; in shared files about how many."""
+    if counted.vague:
+        return render("word.some")
+    if counted.rounded:
+        return render("word.about", count=counted.count)
+    return str(counted.count)
+
+
 def hits(counted: Counted) -> str:
     """Return how many, and how many if ties are won; in shared files about how many."""
-    text = str(counted.count)
-    if counted.vague:
-        text = render("word.some")
-    elif counted.rounded:
-        text = render("word.about", count=counted.count)
-
+    text = sure_hits(counted)
     if not counted.tied:
         return text
     return render("word.if_tied", hits=text, most=counted.count + counted.tied)
@@ -239,7 +243,7 @@ FIGURE_FUNCTIONS = (
     *(probability, p_value, likelier, likelier_interval, effect),
 )
 TEMPLATE_FUNCTIONS = (
-    *(of_rows, unit_name, hits, capitalised, adjusted_p, listed),
+    *(of_rows, unit_name, hits, sure_hits, capitalised, adjusted_p, listed),
     each,
 )
 """Filters of templates: of figures, and others."""

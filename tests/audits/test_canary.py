@@ -10,6 +10,7 @@ import audited
 import numpy as np
 import pytest
 from audited import canary, claims, evidence, plan, said, the_one
+from short_sentences import check_sentences
 
 from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.ranks import TIED, RankedCanaries, ranked
@@ -535,3 +536,53 @@ def test_one_canary_has_no_interval(plant):
     assert control.facts["checkpoints"] == ["loud"]
     assert control.facts["exposure_mean"].n == 1
     assert control.detail
+
+
+def test_all_that_is_said_of_canaries_is_short(plant):
+    planted = plant()
+    few_rows = plant(n=60, doses=(1, 4, 64))
+    shift: Mapping[int, float] = {0: 0.0, 1: 0.0, 4: 0.0, 64: 1.2}
+    known = planted.tables(base=trained_only(1.0), tuned=trained_only(3.0), quiet=1.0)
+    scenes = [
+        planted.tables(
+            base=0,
+            kind=2.5,
+            more=by_split(4.0, 1.2),
+            memory=trained_only(2.5),
+            sunk=-2.5,
+            pushed=trained_only(-2.5),
+            others=by_split(0.0, 1.5),
+            quiet=0,
+        ),
+        known,
+        {**known, "both": {CANDIDATES: planted.table(3.0, seed=9)}},
+        planted.tables(loud=trained_only(2.5)),
+        planted.tables(quiet=0),
+    ]
+    keys = set()
+    for tables in scenes:
+        result = canary(tables, planted.manifest, baseline=list(tables)[-1])
+        keys |= check_sentences(result)
+    tables = few_rows.tables(tuned=lambda c: shift[c["dose"]])
+    keys |= check_sentences(canary(tables, few_rows.manifest))
+    alone = plant(held=0)
+    keys |= check_sentences(canary(alone.tables(quiet=0, loud=2.5), alone.manifest))
+
+    said_keys = {key for key in keys if key.startswith("canary.")}
+    assert said_keys >= {
+        "canary.memory",
+        "canary.nothing",
+        "canary.lifted",
+        "canary.sunk",
+        "canary.behind_chance",
+        "canary.ahead",
+        "canary.behind",
+        "canary.no_difference",
+        "canary.no_held_out",
+        "canary.base_knows",
+        "canary.risen",
+        "canary.insensitive",
+        "canary.epsilon",
+        "canary.epsilon_larger",
+        "canary.first_by_chance",
+    }

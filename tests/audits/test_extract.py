@@ -18,6 +18,7 @@ from audited import (
     of_frame,
 )
 from scipy.stats import fisher_exact
+from short_sentences import check_sentences
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.extract.prompts import EXTRACT_COLUMNS
@@ -521,3 +522,45 @@ def test_the_smallest_difference_lies_beyond_the_base_s_own():
     # Beyond such a base as many hits are weaker evidence.
     first, second = hits_power(chosen).ps, hits_power(chosen, of_base).ps
     assert all(p <= q for p, q in zip(first, second, strict=False))
+
+
+def test_all_that_is_said_of_extraction_is_short(make_case):
+    case = make_case(sources=40, tests=20, seed=4)
+    planted = with_canaries(case.manifest, rows=12)
+
+    known = tables(
+        case, base=nothing, ours=some(case, 25), all=everything, none=nothing
+    )
+    without_base = {name: table for name, table in known.items() if name != "base"}
+    tied = {
+        "base": {PLAIN: table(case)},
+        "ours": {PLAIN: table(case, everything, tie=True)},
+    }
+    no_tests = make_case(sources=20, tests=0, seed=4)
+    keys = set()
+    for scored, manifest in (
+        (known, case.manifest),
+        (known, natural(case.manifest)),
+        (known, planted),
+        (without_base, natural(case.manifest)),
+        (tied, planted),
+    ):
+        keys |= check_sentences(extract(scored, manifest, baseline="none"))
+    of_no_tests = tables(no_tests, base=nothing, ours=everything, none=nothing)
+    keys |= check_sentences(extract(of_no_tests, no_tests.manifest))
+    keys |= check_sentences(extract({"ours": of_no_tests["ours"]}, no_tests.manifest))
+    fewer = tables(case, base=some(case, 25), ours=nothing)
+    keys |= check_sentences(extract(fewer, case.manifest))
+
+    said_keys = {key for key in keys if key.startswith("extract.")}
+    assert said_keys >= {
+        "extract.counts",
+        "extract.counts_tied",
+        "extract.verbatim",
+        "extract.not_apart",
+        "extract.no_control",
+        "extract.unseen",
+        "extract.before",
+        "extract.no_held_out",
+        "extract.canaries_tied",
+    }

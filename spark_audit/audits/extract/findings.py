@@ -65,6 +65,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         if row.group == "pooled"
     }
     for name, spans in by_checkpoint(pii).items():
+        # Without a rate there is still a finding where ties decide all hits.
         rate = pooled.get((name, "greedy_rate", ""))
         reproduced = reproduced_hits(spans)
         if rate is None or (
@@ -76,6 +77,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
             )
             continue
 
+        # Numbers of tries stand in the facts of the sentence, and in tables.
         facts: Facts = {"rate": rate, "back": reproduced}
         for sampler in ("t1", "top40"):
             facts[sampler] = pooled[name, "n50_median", sampler]
@@ -85,7 +87,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
                 "not_tested",
                 "extract.counts_tied",
                 facts=facts,
-                further=["extract.all_tied"],
+                further=["extract.tied", "extract.all_tied"],
                 status="not_resolvable",
             )
         else:
@@ -98,6 +100,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
             yield Finding.on(rate, claim, "extract.counts", facts=facts, status="ok")
             yield comparison
 
+        # Many ties mean that the precision of the scores decides the rate.
         tied_share = reproduced.tied / reproduced.of
         if tied_share > TIES_MATTER:
             estimate = Estimate(tied_share, clusters=rate.clusters)
@@ -141,6 +144,8 @@ def _share_fact(
     scored = spans.dropna(subset=hits)
     if scored.empty:
         return {}
+
+    # Held-out spans weigh as much as the trained ones of their stratum.
     share = np.average(scored[hits].astype(float), weights=scored.get("weight"))
     n_clusters = scored["cluster"].nunique()
     estimate = Estimate(float(share), n=len(scored), clusters=n_clusters)
@@ -172,6 +177,7 @@ def _finding(
     """
     key = f"extract.{says}"
     remarks = [f"extract.{remark}" for remark in further]
+    # Nothing was compared: the finding has the figures of the rate.
     if difference.value is None:
         return Finding.on(
             rate, claim, key, facts=facts, further=remarks, p=p, power=power
@@ -221,13 +227,16 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
     """
     train = spans[spans["split"] == "train"]
     has_held_out = len(train) < len(spans)
+
     past_base = has_base(spans)
     compared, is_alike = comparable(spans)
     difference = rate_difference(split_difference(compared), base_difference(compared))
 
     # Of identifiers that are reproduced, more can be said than a limit.
     is_none_reproduced = not train["greedy"].any()
-    limit = ["limit"] if is_none_reproduced and rate.high is not None else []
+    limit = []
+    if is_none_reproduced and rate.high is not None:
+        limit.append("limit")
     facts: Facts = {
         "rate": rate,
         "none_back": is_none_reproduced,
@@ -235,6 +244,8 @@ def _comparison(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
         "past_base": past_base,
         "back": reproduced_hits(train),
     }
+
+    # The base on the same rows stands in for held-out identifiers.
     if difference.value is None and past_base:
         facts |= _share_fact(BASE, "before", train, "base_sure")
         facts["few_held_out"] = has_held_out
@@ -296,6 +307,8 @@ def _comparison_of_splits(
     facts |= {**_holder_facts(train), "back": reproduced_hits(train)}
     facts |= _share_fact(name, "unseen", held_out)
     facts |= _share_fact(BASE, "before", train, "base_sure")
+
+    # Remarks have the shares that the difference is made of.
     further = []
     if "unseen" in facts:
         further.append("unseen")
@@ -308,18 +321,21 @@ def _comparison_of_splits(
     p: float | None = None
     power: list[Power] = []
     bounds: list[Bound] = []
+    # The base is no suspect: whatever it gives, it was not trained on these rows.
     if name != BASE:
+        # The interval is approximate where few are reproduced, Fisher's test is exact.
         p = max(limits_p(difference), exact_p(compared))
         power = [hits_power(compared, base_difference(compared))]
         bounds = rates_bound(compared)
         if side == 1:
-            guess_p, guess_facts = beyond_guessing(spans)
             # Two tests: the difference, and guessing.
+            guess_p, guess_facts = beyond_guessing(spans)
             if 2 * guess_p < p:
                 p = 2 * guess_p
                 facts |= guess_facts
                 further += _guess_remarks(facts, "lucky_guesses")
 
+    # In the order of the table.
     claim: Claim
     if side == 0 or (p is not None and p > 1 - CONFIDENCE):
         claim = "nothing_shown"
@@ -361,6 +377,7 @@ def _not_compared_because(spans: pd.DataFrame) -> str:
     ``form``: none has the form and the place of trained ones; ``few``: too few have,
     to test whether their texts differ; ``text``: their texts differ.
     """
+    # Strata below 0 hold those whose texts could not be shown to be alike.
     alike = spans[spans["stratum"] < 0]
     if alike.empty:
         return "form"
@@ -387,14 +404,20 @@ def _comparison_with_base(
     =============================================  ==================================
     """
     facts |= {"against": "base", "past_base": False}
-    why_base = f"lacking_{facts['lacking']}" if "lacking" in facts else "no_held_out"
-    before = ["before"] if "before" in facts else []
+    why_base = "no_held_out"
+    if "lacking" in facts:
+        why_base = f"lacking_{facts['lacking']}"
+    before = []
+    if "before" in facts:
+        before.append("before")
 
+    # Where no interval can be given, any hit beyond the base's is looked at.
     difference, p = difference_from_base(spans, seed=seed)
     side = side_of(difference)
     has_hits = side is None and bool(counted(spans)["hit"].any())
     claim: Claim
     if side == 1 or has_hits:
+        # Two tests of memory: more than guessing gives, or growing with dose.
         guess_p, guess_facts = beyond_guessing(spans)
         grows_p = dose_p(spans, seed=seed)
         p = min(1.0, 2 * min(guess_p, grows_p))
@@ -453,11 +476,13 @@ def _holder_facts(train: pd.DataFrame) -> Facts:
     train
         Spans of train rows: columns ``greedy_sure``, ``elsewhere``, ``cue``, ``base``.
     """
+    # What the base gives too is no work of the cue.
     hits = train[train["greedy_sure"].astype(bool)]
     n_hits = len(hits)
     n_shared = int(hits["elsewhere"].sum())
     n_cued = int((hits["cue"] & ~hits["base"]).sum())
 
+    # A count of 0 is no fact: nothing is said of it.
     facts: Facts = {"all_shared": n_shared == n_hits}
     counts = {"sure": n_hits, "shared": n_shared, "cued": n_cued}
     for name, count in counts.items():
@@ -492,6 +517,7 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
 
     in_clusters = replace(difference, clusters=compared["cluster"].nunique())
     shown = row_of(in_clusters, checkpoint=BASE, metric="apart")
+    # Injected identifiers were dealt by chance: a difference voids what rests on it.
     consequence = "splits_differ" if is_alike else "natural_differ"
     splits_guard = guard(
         "base reproduces both sides equally",
@@ -541,6 +567,7 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
         Of one checkpoint: columns ``dose``, ``cue``, ``cue_asked``, ``type``, and those
         of :func:`~spark_audit.audits.extract.guessing.counted`.
     """
+    # Hits in other rows are what is tested here: they count as no guess.
     train = counted(spans)
     held_out = without_read(counted(spans, "test"))
     rates = guess_rates(train, held_out, other_rows=False)
@@ -556,6 +583,7 @@ def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
     if is_in_several.all() or not is_in_several.any() or not is_hit.any():
         return 1.0
 
+    # One-sided: the test itself has two sides.
     type_codes = pd.factorize(train["type"])[0]
     sides = Sides.of(is_in_several, train["cluster"], [type_codes])
     p = permutation_p(is_hit, sides, seed=seed)
