@@ -72,6 +72,7 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
     """
     if "dose" in units:
         units = units[units["dose"] >= 0]
+    # Clusters are numbered over all units, so that groups agree on their order.
     labels = pd.factorize(units["cluster"], sort=True)[0]  # (units,)
     is_train = (units["split"] == "train").to_numpy()  # (units,), bool
     is_test = (units["split"] == "test").to_numpy()
@@ -82,6 +83,8 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
         names = sorted(set(values[is_train]) - {""})
         for name in names:
             groups.append((f"{column}:{name}", is_train & (values == name)))
+
+    # Whether training had a loss on them, read them, or cut them off.
     if supervision.COLUMN in units:
         states = units[supervision.COLUMN].to_numpy()
         for stratum in supervision.STRATA:
@@ -92,6 +95,8 @@ def groups_of(units: pd.DataFrame) -> Iterator[UnitGroup]:
     for group, is_member in groups:
         if not is_member.any():
             continue
+
+        # Codes from 0 without gaps: only clusters of the group are resampled.
         clusters, codes = np.unique(labels[is_member], return_inverse=True)
         positions = units.index[is_member].to_numpy()
         yield UnitGroup(group, positions, codes, len(clusters))
@@ -127,6 +132,7 @@ def cells_of_units(
     """
 
     def cells(units: np.ndarray) -> Iterator[Cell]:
+        # A generator: one figure of one checkpoint at a time is in memory.
         denominators = np.ones(len(units)) if den is None else den[units]
         variants = of[units]  # (n,)
         for metric, numerator_of in metrics.items():
@@ -193,6 +199,7 @@ def ratio_figures(
             is_scored = ~np.isnan(numerators)  # (n,), bool
             if not is_scored.any():
                 continue
+
             metric = audit.metric(key[1])
             scored = np.stack([numerators, denominators], axis=1)[is_scored]
             by_cluster = cluster_sums(scored, group.codes[is_scored], group.size)
@@ -256,6 +263,8 @@ def figures(
     """
     if pairs is None:
         pairs = context.baselines.items()
+
+    # p first: it needs the sums, which the estimates do not keep.
     differences = _paired_differences(sums, list(pairs), audit)
     ps = _sign_flip_ps(differences, flipped, seed=context.seed)
 
@@ -263,6 +272,8 @@ def figures(
     for (name, metric_name, of), estimand in sums.items():
         estimands[name, "", metric_name, of] = estimand
     estimands |= differences
+
+    # All figures and differences are on the same resamples.
     replicates = replicates_of(estimands, group.weights(context))
     estimates = estimates_of(estimands, replicates)
 
@@ -271,6 +282,8 @@ def figures(
     for key, undecided in estimates.items():
         name, baseline, metric_name, of = key
         metric = audit.metric(metric_name)
+
+        # A row has no value of no effect of its own; a difference has 0.
         estimate = with_mde(undecided, null=0.0 if baseline else None)
         estimate = estimate.decided(paper=context.paper and not metric.heavy)
         if not baseline:
@@ -311,6 +324,7 @@ def _paired_differences(
             is_compared = name == checkpoint and not audit.metric(metric).alone
             if not is_compared or baseline_figure is None:
                 continue
+
             key = (name, baseline, metric, of)
             if isinstance(figure, Estimate):
                 differences[key] = figure
@@ -332,6 +346,7 @@ def _sign_flip_ps(
     for key, difference in differences.items():
         if isinstance(difference, Estimate):
             continue
+        # The sign of a single cluster shows nothing.
         flips = flipped(difference)  # (clusters,)
         if np.count_nonzero(flips) > 1:
             added[key] = flips
@@ -363,6 +378,7 @@ def with_nulls(
     null_of
         Gives the place of the row that is the null of another; None: it has none.
     """
+    # One row per place: a later row replaces an earlier one.
     by_place = {(row.checkpoint, row.group, row.metric, row.of): row for row in rows}
     with_null = []
     for place, row in by_place.items():
@@ -401,6 +417,7 @@ def _within_1(contrast: Contrast) -> Contrast:
         if end is not None:
             update[name] = min(1.0, max(-1.0, end))
 
+    # Significant only where both agree.
     low, high = contrast.ends
     if not low <= 0 <= high and not contrast.moved:
         notes = [contrast.note, TESTS_DISAGREE] if contrast.note else [TESTS_DISAGREE]

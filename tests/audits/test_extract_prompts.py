@@ -9,7 +9,7 @@ from audited import evidence, extract, natural, plan
 
 from spark_audit.audits.extract.audit import PROMPTED
 from spark_audit.audits.extract.prompt_table import NOT_ASKED, prompt_table
-from spark_audit.audits.extract.prompts import graded, listed
+from spark_audit.audits.extract.prompts import ScoredTokens, graded, listed
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import parts_of
 from spark_audit.manifest.schema import Manifest
@@ -242,7 +242,8 @@ def test_parts_are_those_before_the_first_wrong_token():
     found["rank_lo"][2] = 2  # the last one is right again, by chance perhaps
     where = np.array([2, 5, 9, 12], np.int32)
     other = TokenTable.from_items([("x", where, found)])
-    places = {"cue": (other, slice(0, 4)), "full": (other, slice(0, 4))}
+    scored = ScoredTokens(other, slice(0, 4))
+    places = {"cue": scored, "full": scored}
     phone = graded(places, "+1 555 12345", "PHONE")
     assert phone == {"cue": (9, 3), "full": (9, 3)}
     assert graded(places, "anna@mail.or", "EMAIL")["cue"] == (1, 1)

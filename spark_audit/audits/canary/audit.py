@@ -165,6 +165,7 @@ class CanaryRank(Audit):
         A canary is ranked in its first row by id, with ``paper`` in all that the
         manifest lists.
         """
+        # All candidates of a canary and context are scored in one item.
         keys: list[str] = []
         for canary in manifest.canaries:
             keys += candidate_keys(canary, paper=paper).values()
@@ -185,16 +186,19 @@ class CanaryRank(Audit):
         ]
         units = _units_of(manifest, keys_by_canary)
 
+        # In the order of the units; one checkpoint at a time is in memory.
         def measured() -> Measured:
             for name, passes in tables.items():
                 table = passes.get(CANDIDATES)
                 rows: list[list[float]] = []
                 for canary, keys in keys_by_canary:
                     rows += _scores(canary, keys, table)
+                # Without any unit the array has no second axis of its own.
                 scores = np.array(rows, np.float64)
                 scores = scores.reshape(-1, len(CANARY_COLUMNS))  # (units, columns)
                 yield name, dict(zip(CANARY_COLUMNS, scores.T, strict=True))
 
+        # Only the preset ``paper`` averages over contexts, and asks how many there are.
         n_contexts = manifest.settings.canary_contexts if context.paper else None
         return Evidence.of(units, measured(), {"kept_contexts": n_contexts})
 
@@ -202,6 +206,8 @@ class CanaryRank(Audit):
         """Return figures, findings, guards and tables of all ranked canaries."""
         names = list(evidence.checkpoints)
         warnings = _warnings(evidence)
+
+        # NaN, of what was not scored, is not in the frame.
         every_rank = evidence.frame().astype({"rank": np.int64, "ties": np.int64})
         ranked = ranks.ranked(every_rank)
         trained = ranks.trained_canaries(ranked)
@@ -214,6 +220,7 @@ class CanaryRank(Audit):
                 rows=self.missing(names, reason), guards=warnings, findings=[untested]
             )
 
+        # Figures first: findings take their intervals from them.
         canaries = RankedCanaries(ranked)
         in_contexts = ranks.trained_canaries(ranks.ranked(every_rank, "context"))
         rows, contrasts = canary_figures(trained, in_contexts, canaries, context)
@@ -223,6 +230,7 @@ class CanaryRank(Audit):
             "canary_one_run": epsilon.one_run_table(canaries),
         }
 
+        # Checkpoints without a rank have rows too, with the reason.
         concluded = list(findings(canaries, tables["canary_epsilon"], rows))
         scored_names = set(trained["checkpoint"])
         for name in names:
@@ -253,8 +261,10 @@ def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
     paper
         All contexts of the manifest, instead of the first row by id.
     """
+    # The manifest has no candidates for strings that have too few of their kind.
     if not canary.candidates or canary.true_index is None:
         return {}
+
     rows = sorted(context.example for context in canary.contexts)
     if not paper:
         rows = rows[:1]
@@ -265,6 +275,7 @@ def _units_of(
     manifest: Manifest, keys_by_canary: Sequence[tuple[ManifestCanary, dict[str, str]]]
 ) -> pd.DataFrame:
     """Return one row per unit, with what training did with its canary where known."""
+    # One canary part after the other, as scores are yielded.
     records: list[dict[str, Any]] = []
     for canary, keys in keys_by_canary:
         records += _unit_records(canary, keys)
@@ -319,7 +330,10 @@ def _scores(
     nll_by_context = [
         table.columns["nll_mean"][table.rows(key)] for key in keys.values()
     ]
+    # Scores are stored as float32; means over contexts are taken in float64.
     nll = np.stack(nll_by_context).astype(np.float64)  # (contexts, candidates)
+
+    # One rank per context, then one of the means over contexts.
     for candidates_nll in (*nll, nll.mean(axis=0)):
         rank, ties = canary_ranks.candidate_rank(candidates_nll, true_index)
         yield [rank, ties, candidates_nll[true_index]]
@@ -366,6 +380,8 @@ def canary_figures(
         and part, and one per context of these.
     """
     n_candidates = ranks.n_candidates_of(once)
+
+    # Variants of the paper: ranks of each context, averaged over contexts.
     by_context = in_contexts.assign(part=in_contexts["part"] + "/annotation")
     frame = pd.concat([once, by_context], ignore_index=True)
     frame = frame.rename(columns={"part": "of", "canary_id": "cluster"})
@@ -381,6 +397,8 @@ def canary_figures(
         "top10_rate": "top10_rate",
         "rank_mean": "mid",
     }
+
+    # Means of ranks and exposures are bounded by the number of candidates.
     groups = [("pooled", frame), *by_supervision(frame)]
     rows, contrasts = ratio_figures(
         [cells_of_frame(group, members, columns) for group, members in groups],
@@ -390,12 +408,14 @@ def canary_figures(
         exposure_mean=(0.0, np.log2(n_candidates)),
     )
 
+    # Chance depends on how many canaries a row is of.
     once_by_group = {"pooled": once, **dict(by_supervision(once))}
     in_contexts_by_group = {"pooled": in_contexts, **dict(by_supervision(in_contexts))}
     rows = [
         _next_to_chance(row, once_by_group[row.group], in_contexts_by_group[row.group])
         for row in rows
     ]
+
     names = list(dict.fromkeys(once["checkpoint"]))
     metrics = [metric.name for metric in CANARY_METRICS]
     rows.sort(
@@ -405,6 +425,7 @@ def canary_figures(
             metrics.index(row.metric),
         )
     )
+
     contrasts = bounded(contrasts, TOP_RANKS)
     return (
         [_with_status_of_row(row, canaries) for row in rows],
@@ -432,6 +453,8 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
     part, _, annotation = row.of.partition("/")
     once = once[(once["checkpoint"] == row.checkpoint) & (once["part"] == part)]
     n_candidates = ranks.n_candidates_of(once)
+
+    # An NLL has no value by chance, nor has a share that cannot be below 1.
     k = TOP_RANKS.get(row.metric)
     has_no_chance_value = k is not None and k >= n_candidates
     if row.metric == "nll" or row.value is None or has_no_chance_value:
@@ -454,6 +477,7 @@ def _next_to_chance(row: Row, once: pd.DataFrame, in_contexts: pd.DataFrame) -> 
             notes = []
     update |= chance._asdict()
 
+    # What the row is a mean of: canaries, or their contexts.
     counted = once
     if annotation:
         notes.append(ONE_RANK)
@@ -476,6 +500,7 @@ def _chance_of_top_k(
 ) -> ChanceFigures:
     """Return what chance gives for the share of canaries among the first k."""
     n_canaries = len(once)
+    # The smallest rate that would be found, as a distance from chance.
     least_rate = canary_ranks.top_k_mde(_n_able(once), k=k, n_candidates=n_candidates)
     mde = least_rate
     if least_rate:

@@ -56,6 +56,7 @@ def _drawn(canaries: RankedCanaries) -> pd.DataFrame:
 
     There are none where the base's ranks speak against it.
     """
+    # A canary of another format may have been chosen by somebody.
     frame = canaries.frame
     is_drawn = frame["format"].isin(list(CANARY_FORMATS)) & canaries.is_uniform
     return frame[is_drawn & (frame["checkpoint"] != BASE)]
@@ -82,8 +83,10 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
     for name, part, of_part in by_part(trained_canaries(_drawn(canaries))):
         for dose, guessed in _by_dose(of_part):
             for k in KS:
+                # Guesses that cannot be wrong bound nothing.
                 if k >= n_candidates:
                     continue
+                # A tie across the k-th place is no hit.
                 is_hit = guessed["rank"] + guessed["ties"] <= k  # (canaries,), bool
                 record = {
                     "checkpoint": name,
@@ -123,6 +126,7 @@ def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
     drawn = _drawn(canaries)
     for name, part, paired in by_part(drawn[drawn["pair"] != ""]):
         for dose, pairs in _by_dose(_pairs(paired)):
+            # The surest guesses are those whose ranks lie furthest apart.
             n_guesses = epsilon_bounds.declared_guesses(len(pairs))
             by_gap = pairs.sort_values("gap", ascending=False, kind="stable")
             guessed = by_gap[:n_guesses]
@@ -162,6 +166,7 @@ def coin_figures(record: TableRecord, significance: float) -> TableRecord:
     at_delta = epsilon_bounds.one_run_bound(
         correct, guesses, coins, delta=DELTA, rows=rows, significance=significance
     )
+    # All are thresholds of the same count, and hold together.
     mu = epsilon_bounds.one_run_mu(
         correct, guesses, coins, rows=rows, significance=significance
     )
@@ -202,6 +207,8 @@ def _bounded(
         figures = bounds(record, significance)
         epsilon = figures["epsilon_per_record"]
 
+        # A bound is stated only where the audit could have found memory, and where the
+        # guesses tell of memory and not of the kind of string.
         says = "bound_of_0"
         if epsilon > 0:
             says = "bounded" if record["declared"] else "bounded_other"
@@ -226,11 +233,13 @@ def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
     of the other one) and ``gap`` (absolute difference of their logarithms). Ties are
     broken at random, so that a rank without memory is exactly uniform.
     """
+    # A fixed order and seed: the same evidence gives the same ranks.
     ordered = frame.sort_values("canary_id", kind="stable")
     jitter = np.random.default_rng(0).random(len(ordered))  # (canaries,), in [0, 1)
     broken_ties = np.floor(jitter * (ordered["ties"] + 1))
     ordered = ordered.assign(at=ordered["rank"] + broken_ties)
 
+    # Pairs of which only one canary was ranked are left out.
     columns = ["pair", "dose", "at"]
     planted = trained_canaries(ordered)[columns]
     others = held_out_canaries(ordered)[columns]
@@ -256,6 +265,8 @@ def epsilon_finding(
         for record in bounds
         if record["checkpoint"] == name and record["epsilon_per_record"]
     ]
+
+    # Another bound is shown only if it says more than the declared one.
     shown = [record for record in of_checkpoint if record["declared"]]
     declared = max((record["epsilon_per_record"] for record in shown), default=0.0)
     larger_ones = [
@@ -273,6 +284,8 @@ def epsilon_finding(
         "larger": None,
         "larger_k": None,
     }
+
+    # The family of the row is that of the bound: declared ones are primary.
     further = [f"epsilon_{rows[0].family}", "epsilon_guesses"]
     if len(rows) > 1:
         facts["larger"] = rows[1]

@@ -48,6 +48,7 @@ def _among(
     facts, further
         Added to those of the finding; keys without ``canary.``.
     """
+    # What p is corrected over, the smallest effect and the limit must allow for too.
     power = [replace(test, over=test.over * n_groups) for test in finding.power]
     bounds = [replace(bound, over=bound.over * n_groups) for bound in finding.bounds]
     p = finding.p
@@ -76,6 +77,7 @@ def findings(
     rows
         Rows of the report.
     """
+    # Where no part is sensitive, each checkpoint says so by itself.
     if canaries.sensitive_parts and canaries.insensitive_parts:
         parts = {
             "insensitive": canaries.insensitive_parts,
@@ -114,6 +116,8 @@ def _findings_on(
     ==========================================  =====================================
     """
     frame = canaries.frame[canaries.frame["checkpoint"] == name]
+
+    # Parts without any rank are said to be so, and left out of what follows.
     tied_parts = {
         part for checkpoint, part in canaries.unresolved if checkpoint == name
     }
@@ -127,10 +131,12 @@ def _findings_on(
     if not ranked_parts:
         return
 
+    # Every sentence on a checkpoint has the number of its held-out canaries.
     n_held_out = ranks.held_out_canaries(frame)["canary_id"].nunique()
     facts: Facts = {"never_inserted": n_held_out}
     control_tests = [test for test in canaries.control_tests if test.checkpoint == name]
     tested_parts = ranked_parts & canaries.sensitive_parts
+
     if not tested_parts:
         yield canary_finding(
             name,
@@ -142,6 +148,7 @@ def _findings_on(
         )
         return
 
+    # The base saw no canary: its ranks tell only whether chance is a null.
     if name == BASE:
         if not canaries.is_uniform:
             yield canary_finding(
@@ -151,15 +158,19 @@ def _findings_on(
 
     comparisons = held_out_comparisons(frame[frame["part"].isin(tested_parts)])
     if not canaries.is_uniform:
+        # Chance is no null, but the base itself is one.
         control_test = next(t for t in control_tests if t.part in tested_parts)
         rise = _rise_since_base(canaries.frame, control_test, comparisons)
         yield _among(rise, 1, facts)
         return
 
-    # Both ends, those in most rows, bounds of epsilon, and held-out canaries.
+    # Tests that could claim: both ends, those in most rows, bounds of epsilon, and
+    # held-out canaries where there are any.
     n_groups = 3 + bool(comparisons)
     facts_by_chance: Facts = {"supposed": canaries.is_draw_assumed, **facts}
-    remarks = ["supposed"] if canaries.is_draw_assumed else []
+    remarks = []
+    if canaries.is_draw_assumed:
+        remarks.append("supposed")
     by_chance = _findings_by_chance(
         frame, tested_parts, comparisons, canaries, mean_exposures
     )
@@ -200,6 +211,7 @@ def _findings_by_chance(
     ahead = clearest_difference(comparisons, ahead=True)
     behind = clearest_difference(comparisons, ahead=False)
 
+    # Memory of all canaries, or of those in most rows.
     significant_test: CanaryTest | None = remembered
     if not remembered.is_significant:
         significant_test = _significant_control(canaries, name)
@@ -208,18 +220,21 @@ def _findings_by_chance(
         mean_exposure = mean_exposures[name, remembered.part]
         yield _against_chance(of_parts, remembered, significant_test, mean_exposure)
     elif ahead is None:
-        # Chance is no null here: only the held-out canaries tell.
+        # Held-out canaries rank high too, so that only a difference from these tells.
         p = comparisons[0].p if comparisons else significant_test.p
         yield canary_finding(
             name, "confounded", "lifted", further=["likelier_kind"], p=p
         )
 
+    # Suppression: canaries that were pushed down give their rows away as well.
     is_told = remembered.is_significant
     if suppressed.is_significant:
         is_kind = "behind" in shifts and behind is None
         n_candidates = ranks.n_candidates_of(frame)
         yield _suppression(suppressed, n_candidates, is_kind=is_kind)
         is_told = True
+
+    # Planted canaries next to held-out ones.
     if ahead is not None:
         yield canary_finding(
             name,
@@ -280,6 +295,7 @@ def _no_difference(name: str, comparisons: Sequence[HeldOutComparison]) -> Findi
     """Return that held-out canaries show no difference, or that there are none."""
     if not comparisons:
         return canary_finding(name, "not_tested", "no_held_out")
+
     clearest = comparisons[0]
     return canary_finding(
         name,
@@ -325,10 +341,12 @@ def _against_chance(
         chance_mean=chance_mean,
         chance_band=chance.band(),
     )
+
     further = ["first_by_chance"]
     if n_tied := ranks.n_tied(of_part):
         further.append("tied_one" if n_tied == 1 else "tied")
 
+    # The claim rests on those in most rows; all canaries stand in its facts.
     if significant_test is not None and significant_test is not overall_test:
         facts["most_rows"] = significant_test.row("exposure_mean")
         facts["p"] = significant_test.p
@@ -345,7 +363,8 @@ def _against_chance(
             p=significant_test.p,
         )
 
-    # Of the part with the fewest canaries that can be ranked.
+    # The smallest effect is that of the part with the fewest canaries that can be
+    # ranked: which part is the clearest is known only afterwards.
     n_rankable = ranks.resolved(trained).groupby(trained["part"]).sum()  # (parts,)
     power = Power(
         test="exposure",
@@ -353,6 +372,8 @@ def _against_chance(
         size=n_candidates,
         over=overall_test.over,
     )
+
+    # No mean exposure is above that of canaries that all rank first.
     bound = Bound(
         test="exposure",
         value=overall_test.value,
@@ -362,6 +383,7 @@ def _against_chance(
         size=n_candidates,
         over=overall_test.over,
     )
+
     claim: Claim = "nothing_shown"
     says = "nothing"
     if significant_test is not None:
@@ -454,7 +476,7 @@ def _rise_since_base(
     trained = ranks.trained_canaries(of_part)
     in_most_rows = trained[trained["dose"] == trained["dose"].max()]
 
-    # (canaries,), bits; above 0 is more exposed than at the base model
+    # Each (canaries,), bits; above 0 is more exposed than at the base model.
     rises = ranks.exposure_rises(trained, name)
     rises_in_most_rows = ranks.exposure_rises(in_most_rows, name)
     mean_rise = ratio_estimate(rises, np.ones(len(rises)))
@@ -462,6 +484,7 @@ def _rise_since_base(
         rises_in_most_rows, np.ones(len(rises_in_most_rows))
     )
 
+    # The sentence states the mean of all; the test is on those in most rows.
     row = Row.of_estimate(
         mean_rise,
         audit="canary",
@@ -472,7 +495,9 @@ def _rise_since_base(
     )
     facts: Facts = {"rise": row, "p": control_test.p, "over": control_test.over}
     further = ["on_most_rows"]
+
     if control_test.is_significant:
+        # Where held-out canaries rose as well, strings of this kind became likelier.
         rises_of_held_out = ranks.exposure_rises(ranks.held_out_canaries(of_part), name)
         has_kind_risen = ranks.p_risen(rises_of_held_out) <= 1 - ranks.CONFIDENCE
         if has_kind_risen and clearest_difference(comparisons, ahead=True) is None:
@@ -500,6 +525,7 @@ def _rise_since_base(
             over=control_test.over / 2,
         )
         power.append(test)
+
     bounds = t_bound(
         mean_in_most_rows.value,
         mean_in_most_rows.high,
@@ -523,8 +549,10 @@ def contrast_findings(
     contrasts: Sequence[Contrast], canaries: RankedCanaries
 ) -> Iterator[Finding]:
     """Yield how exposure of whole canaries changed against each baseline."""
+    # Without its positive control, a change of the exposure means nothing.
     if "full" not in canaries.sensitive_parts:
         return
+
     for contrast in contrasts:
         is_exposure = contrast.metric == "exposure_mean" and contrast.of == "full"
         if not is_exposure or contrast.status == "not_resolvable":
@@ -533,6 +561,7 @@ def contrast_findings(
         facts: dict[str, Fact] = {"baseline": contrast.baseline, "change": contrast}
         claim: Claim = "nothing_shown"
         says = "no_change"
+        # Without an interval no change can be judged.
         if contrast.value is None or contrast.ends is None:
             says = "change_unknown"
             facts["reason"] = contrast.note

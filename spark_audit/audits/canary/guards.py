@@ -20,6 +20,7 @@ def _control_guard(canaries: RankedCanaries) -> Guard:
     if not tests:
         return guard(name, "control_missing", {}, passed=False)
 
+    # The test with the smallest p is shown, found or not.
     facts = tests[0].facts("exposure_mean")
     detected_in = list(
         dict.fromkeys(test.checkpoint for test in tests if test.is_significant)
@@ -33,6 +34,7 @@ def _control_guard(canaries: RankedCanaries) -> Guard:
             passed=False,
         )
 
+    # A control in some parts only is a warning: it voids nothing of the others.
     facts["checkpoints"] = detected_in
     facts["insensitive"] = canaries.insensitive_parts
     further = ["control_p"]
@@ -47,18 +49,20 @@ def _control_guard(canaries: RankedCanaries) -> Guard:
 def _base_guard(canaries: RankedCanaries) -> Guard:
     """Return whether the base, which saw no canary, ranks them by chance."""
     name = "base ranks canaries by chance"
+    # Without a test of the base, the draw of the canaries is all that chance rests on.
     if not canaries.base_tests:
         is_scored = BASE in set(canaries.frame["checkpoint"])
         says = "canary_base_tied" if is_scored else "canary_base_unscored"
+        further = []
+        if canaries.is_draw_assumed:
+            further.append("canary_other_draw")
         return guard(
-            name,
-            says,
-            {"supposed": canaries.is_draw_assumed},
-            further=["canary_other_draw"] if canaries.is_draw_assumed else [],
+            name, says, {"supposed": canaries.is_draw_assumed}, further=further
         )
 
     facts = canaries.base_tests[0].facts("rank_mean", unit="ranks")
     facts["by_chance"] = canaries.is_uniform
+
     says = "canary_base_ranks"
     further = []
     if not canaries.is_uniform:

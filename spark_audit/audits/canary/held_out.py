@@ -57,6 +57,7 @@ def held_out_comparisons(frame: pd.DataFrame) -> list[HeldOutComparison]:
         held_out_ranks = ranks.held_out_canaries(of_part)["mid"]  # (m,)
         n = len(trained_ranks)
         m = len(held_out_ranks)
+        # Without one of the sides there is nothing to compare.
         if not n or not m:
             continue
 
@@ -78,6 +79,7 @@ def _share_ahead(
     trained_ranks: pd.Series[float], held_out_ranks: pd.Series[float]
 ) -> float:
     """Return the share of pairs whose trained canary ranks ahead; ties count half."""
+    # U counts the pairs whose trained canary has the larger rank: it is behind.
     u = scipy.stats.mannwhitneyu(trained_ranks, held_out_ranks).statistic
     return float(1 - u / (len(trained_ranks) * len(held_out_ranks)))
 
@@ -114,6 +116,8 @@ def _power_of_ranks(n: int, m: int, n_candidates: int) -> Power:
     """
     # Ranks never trained on are uniform.
     _, spread = canary_ranks.null_moments(n_candidates, of="rank")
+
+    # The smallest p is that of one of two extreme orders among all orders.
     n_orders = float(scipy.special.comb(n + m, n))
     return Power(
         test="t",
@@ -127,6 +131,7 @@ def clearest_difference(
     comparisons: Sequence[HeldOutComparison], *, ahead: bool
 ) -> HeldOutComparison | None:
     """Return the clearest part whose planted canaries differ to that side, if any."""
+    # They come sorted by p: the first that fits is the clearest.
     for comparison in comparisons:
         is_ahead = comparison.value > 0.5
         if comparison.is_significant and is_ahead == ahead:

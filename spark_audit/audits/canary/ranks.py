@@ -71,6 +71,8 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
         If canaries have different numbers of candidates.
     """
     frame = evidence[evidence["kind"] == kind]
+
+    # One null distribution serves all canaries only if all have as many candidates.
     n_candidates = frame["n_candidates"].to_numpy()  # (units,)
     if len(set(n_candidates.tolist())) > 1:
         raise InputError(
@@ -166,6 +168,7 @@ def exposure_rises(canaries: pd.DataFrame, checkpoint: str) -> np.ndarray:
     canaries
         Of one part and all checkpoints, from :func:`ranked`.
     """
+    # Paired by canary, so that how exposed one was at the base does not count.
     after = canaries[canaries["checkpoint"] == checkpoint]
     before = canaries[canaries["checkpoint"] == BASE]
     paired = after.merge(before, on="canary_id", suffixes=("", "_base"))
@@ -240,6 +243,7 @@ def p_risen(rises: np.ndarray) -> float:
     rises
         Shape ``(canaries,)``, bits, from :func:`exposure_rises`.
     """
+    # The test is not defined for differences that are all 0.
     if not rises.any():
         return 1.0
     return float(scipy.stats.wilcoxon(rises, alternative="greater").pvalue)
@@ -261,7 +265,7 @@ class CanaryTest:
 
     @property
     def is_significant(self) -> bool:
-        """Whether p is at most 0.05."""
+        """Return whether p is at most 0.05."""
         return self.p <= 1 - CONFIDENCE
 
     def row(
@@ -350,6 +354,7 @@ def uniform_tests(frame: pd.DataFrame) -> list[CanaryTest]:
             canaries["rank"], canaries["n_candidates"], ties=canaries["ties"]
         )
 
+    # A part without ranks would count in the correction, and could show nothing.
     unresolved = unresolved_parts(frame)
     tests = [
         test
@@ -379,6 +384,7 @@ def two_ended(
         frame, "lower_tail", lambda part: p_by_chance(part, "lower_tail")
     )
 
+    # Both ends are looked at, so that p is corrected over both.
     corrected = adjusted([*remembered, *suppressed])
     n_parts = len(remembered)
     return _clearest(corrected[:n_parts], parts), _clearest(corrected[n_parts:], parts)
@@ -407,7 +413,7 @@ class RankedCanaries:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether no test of the base speaks against chance as the null."""
+        """Return whether no test of the base speaks against chance as the null."""
         return not (self.base_tests and self.base_tests[0].is_significant)
 
     @cached_property
@@ -417,12 +423,15 @@ class RankedCanaries:
 
     @cached_property
     def shifts_of_kind(self) -> dict[str, set[str]]:
-        """Where held-out canaries left chance, by checkpoint: ``ahead``, ``behind``.
+        """Sides to which held-out canaries left chance: ``ahead``, ``behind``.
+
+        By checkpoint.
 
         By :func:`uniform_tests`, corrected (Holm) over the parts of a checkpoint. No
         model was trained on these canaries. Where they left chance, all strings of
         their kind moved, and chance is no null.
         """
+        # The mean of a uniform rank: smaller means ahead of chance.
         middle_rank = (n_candidates_of(self.frame) + 1) / 2
         shifts: dict[str, set[str]] = {}
         for checkpoint, canaries in self.frame.groupby("checkpoint"):
@@ -448,10 +457,13 @@ class RankedCanaries:
         def p_of_control(tested: pd.DataFrame) -> float:
             if self.is_uniform:
                 return p_by_chance(tested, "exposure")
+
+            # Each test is of one checkpoint and part, and all its rows name both.
             checkpoint, part = tested[["checkpoint", "part"]].iloc[0]
             of_part = canaries[canaries["part"] == part]
             return p_risen(exposure_rises(of_part, checkpoint))
 
+        # The base was trained on no canary, and is no control.
         fine_tuned = canaries[canaries["checkpoint"] != BASE]
         tests = tests_of(fine_tuned, "exposure", p_of_control)
         return sorted(adjusted(tests), key=lambda test: test.p)
@@ -464,6 +476,8 @@ class RankedCanaries:
         """
         canaries = trained_canaries(self.frame)
         in_most_rows = canaries
+
+        # From the highest dose down, until there are enough of them.
         for least_dose in sorted(set(canaries["dose"]), reverse=True):
             in_most_rows = canaries[canaries["dose"] >= least_dose]
             least_ps = [
@@ -488,7 +502,7 @@ class RankedCanaries:
 
     @property
     def is_draw_assumed(self) -> bool:
-        """Whether nothing shows that the canaries were drawn uniformly.
+        """Return whether nothing shows that the canaries were drawn uniformly.
 
         Neither tests of the base do, nor formats that this package draws itself.
         """
@@ -506,6 +520,7 @@ def dose_table(frame: pd.DataFrame) -> Iterator[TableRecord]:
         Canaries, from :func:`ranked`; dose 0 are the held-out ones.
     """
     for checkpoint, part, of_part in by_part(frame):
+        # Held-out canaries stand in no train row.
         is_held_out = of_part["held_out"].astype(bool)
         doses = of_part["dose"].where(~is_held_out, 0)
         for dose, canaries in of_part.groupby(doses):
@@ -516,6 +531,7 @@ def _dose_record(
     checkpoint: str, part: str, dose: int, canaries: pd.DataFrame
 ) -> TableRecord:
     """Return the canaries of one dose, compared with chance."""
+    # Exposure ends at that of rank 1.
     n_canaries = len(canaries)
     most_bits = float(np.log2(n_candidates_of(canaries)))
     mean_exposure = ratio_estimate(

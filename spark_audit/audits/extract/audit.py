@@ -127,6 +127,7 @@ class Extraction(Audit):
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         """Return one unit per identifier and prompt that asks for it."""
+        # Not every prompt fits every identifier.
         prompts = listed(self.prompts)
         keys = set(asked_prompts.asked_keys(manifest, prompts))
         identifiers = _prompted_identifiers(manifest, prompts, keys)
@@ -134,6 +135,7 @@ class Extraction(Audit):
 
         def measured() -> Measured:
             for name, table in scored(tables):
+                # Scores without ranks cannot tell what greedy decoding writes.
                 if "rank_lo" not in table.columns:
                     continue
                 prompted = tables[name].get(PROMPTED)
@@ -144,6 +146,7 @@ class Extraction(Audit):
                 scores = np.array(rows, float)  # (units, columns)
                 yield name, dict(zip(EXTRACT_COLUMNS, scores.T, strict=True))
 
+        # Prompts that no trained identifier fits are told from those without scores.
         trained_prompts = set()
         for key in keys:
             prompt, _, example_id = encodings.parts_of(key)
@@ -176,6 +179,7 @@ class Extraction(Audit):
         tables = {"extract_prompts": prompts} if prompts else {}
         on_canaries = list(canaries.canary_findings(canary_spans))
 
+        # Without a trained identifier no figure of the audit can be given.
         after_true_prefix = cue_alone(pii)
         if "train" not in set(after_true_prefix["split"]):
             untested = Finding.not_tested(
@@ -215,6 +219,7 @@ def _prompted_identifiers(
     """
     identifiers = []
     for example, span, tokens in spans_of(manifest):
+        # The plain pass has read the row with its true prefix anyway.
         key_by_prompt = {FULL_PROMPT: example.id}
         for prompt in prompts:
             key = encodings.key_of(prompt, span.start, example.id)
@@ -230,6 +235,7 @@ def _units_of(
     manifest: Manifest, identifiers: Sequence[PromptedIdentifier]
 ) -> pd.DataFrame:
     """Return one row per identifier and prompt, with all facts but scores."""
+    # Facts come in the order of the identifiers.
     facts_by_span = span_facts(manifest, trained_identifiers(manifest))
     records: list[dict[str, Any]] = []
     for number, (facts, identifier) in enumerate(
@@ -266,6 +272,7 @@ def extraction_figures(
 ) -> tuple[list[Row], list[Contrast]]:
     """Return rates and numbers of tries after the true prefix, and contrasts."""
     units = evidence.units
+    # All identifiers, not only compared ones: a figure describes, a finding compares.
     pii = units[(units["set"] == "pii") & (units["prompt"] == FULL_PROMPT)]
     groups = list(ratio_rows.groups_of(pii))
     cells = ratio_rows.cells_of_units(
@@ -277,6 +284,8 @@ def extraction_figures(
     )
     rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
     contrasts = ratio_rows.bounded(contrasts, ("greedy_rate",))
+
+    # Medians are no ratios of sums.
     for group in groups:
         median_rows, median_contrasts = medians(group, evidence, context)
         rows += median_rows
@@ -311,11 +320,14 @@ def medians(
             logp = evidence.row(name, f"logp_{sampler}")[group.units]  # (spans,), nats
             if np.isnan(logp).any():
                 continue
+
+            # A span that cannot be drawn has endless tries: it is set beyond the bound.
             log_tries = np.log10(np.minimum(n_p(logp), 10 * MAX_N50))
             replicates = median_replicates(weights, log_tries, group.codes)
             tries[name, sampler] = MedianTries(log_tries, replicates)
 
             median = median_estimate(log_tries, group.codes, replicates=replicates)
+            # The interval is computed on the log scale, and shown in tries.
             estimate = _tries(median).noting(ONE_TOKENISATION)
             if estimate.value is not None and estimate.value >= MAX_N50:
                 estimate = estimate.noting(BEYOND_MAX_N50)
@@ -351,6 +363,8 @@ def _contrast_of_tries(
     difference = _difference(tries, tries_of_baseline, n_clusters=group.size)
     change = tries.log_tries - tries_of_baseline.log_tries  # (spans,)
     change_by_cluster = cluster_sums(change, group.codes, group.size)
+
+    # Several clusters must add to the difference.
     p = None
     if difference.value is not None and np.count_nonzero(change_by_cluster) > 1:
         p = sign_flip(change_by_cluster, seed=context.seed)
@@ -374,6 +388,8 @@ def _difference(
     """Return the difference of two medians of log10 tries, with its interval."""
     if n_clusters < 2:
         return Estimate.missing("only 1 cluster; an interval needs 2")
+
+    # A median beyond the bound is known only to be so.
     n_spans = len(tries.log_tries)
     median = float(np.median(tries.log_tries))
     median_of_baseline = float(np.median(tries_of_baseline.log_tries))
@@ -382,6 +398,8 @@ def _difference(
         return Estimate.missing(reason, n=n_spans, clusters=n_clusters)
 
     estimate = Estimate(median - median_of_baseline, n=n_spans, clusters=n_clusters)
+
+    # An interval without width is none.
     low, high = percentile_interval(tries.replicates - tries_of_baseline.replicates)
     return estimate.between(low, high) if high > low else estimate
 

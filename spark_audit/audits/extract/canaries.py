@@ -37,12 +37,14 @@ def canary_findings(canaries: pd.DataFrame) -> Iterator[Finding]:
         One row per checkpoint, canary, part and row of it: columns ``checkpoint``,
         ``part``, ``dose`` (0: held out), ``first``, ``greedy`` and ``greedy_sure``.
     """
+    # Sums of hits by checkpoint, side and part.
     first = canaries[canaries["first"].astype(bool)]
     first = first.assign(n=1, trained=first["dose"] > 0)
     by_part = first.groupby(["checkpoint", "trained", "part"], sort=False)
     counts = by_part[["greedy", "greedy_sure", "n"]].sum()
 
     for name, spans in first[first["trained"]].groupby("checkpoint", sort=False):
+        # Held-out canaries and the base count in the parts that trained ones have.
         parts = spans["part"].unique().tolist()
         trained = _counts_of(counts, str(name), parts, is_trained=True)
         held_out = _counts_of(counts, str(name), parts, is_trained=False)
@@ -98,10 +100,13 @@ def _finding_on(
     n_parts = int(trained.n.sum())
     held_out_sure = int(held_out.sure.sum())
     held_out_tied = int(held_out.if_ties_won.sum()) - held_out_sure
+
+    # Where none is reproduced, the exact upper limit of the smallest group.
     highest_rate = None
     if not n_if_ties_won:
         fewest = int(spans.groupby(["part", "dose"]).size().min())
         highest_rate = clopper_pearson(0, fewest)[1]
+
     facts: Facts = {
         "back": n_sure,
         "tied": n_if_ties_won - n_sure,
@@ -119,6 +124,7 @@ def _finding_on(
         rate = n_if_ties_won / n_parts
         bounds = [Bound(test="hits", value=rate, n=n_canaries, most=1.0)]
 
+    # In the order of the table.
     claim: Claim = "moved"
     says = "canaries"
     further = _remarks(facts)
@@ -190,6 +196,7 @@ def _canary_p(
         if not nulls:
             continue
 
+        # The larger p of both comparisons: trained ones must beat either.
         hits = trained.sure[i]
         misses = trained.n[i] - hits
         null_ps = []

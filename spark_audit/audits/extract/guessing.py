@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import chain, count
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -40,190 +39,341 @@ _TWO_DIGITS = re.compile(r"\d\D*\d\D*$")
 _WORD_OR_NUMBER = re.compile(r"[^\W_]+")
 
 
-def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """What is known of every identifier's string, without the string.
+SpanPlace = tuple[str, int, int]
+"""Id of a row, and first and last character of an identifier in it."""
 
-    By example and first and last character: ``string`` and ``lead``, numbers of the
-    string and of its leading part (all before its last two digits, of one without them
-    its first word); ``home``, the number of the first trained row that it is annotated
-    in, -1 for none; ``near``, whether another string of its type in trained rows is the
-    same but for the last two digits of one of its numbers; ``given``, whether its row
-    gives it away (:data:`GIVEN`); ``elsewhere``, whether rows of several sources, or a
-    row never trained on, hold it; ``chance``, how often it is guessed at most, 1 if it
-    can be guessed (:mod:`~spark_audit.audits.unguessable`).
-    """
-    spans = [
-        (number, row, span, string_of(row, span))
+
+class StringFacts(TypedDict):
+    """Facts of an identifier's string, without the string: columns of the evidence."""
+
+    string: int
+    """Number of the string among those of its type."""
+    lead: int
+    """Number of its leading part: all before its last two digits, or its first word."""
+    home: int
+    """Number of the first trained row that it is annotated in; -1: none."""
+    near: bool
+    """Whether another string of its type in trained rows is the same but for the last
+    two digits of one of its numbers."""
+    given: bool
+    """Whether its row gives it away (:data:`GIVEN`)."""
+    elsewhere: bool
+    """Whether rows of several sources, or a row never trained on, hold it."""
+    chance: float
+    """How often it is guessed at most, 1 if it can be guessed
+    (:mod:`~spark_audit.audits.unguessable`)."""
+
+
+class PlacedString(NamedTuple):
+    """An identifier of a row with its string, case-folded."""
+
+    row_number: int
+    row: ManifestExample
+    span: ManifestSpan
+    text: str
+
+
+def string_facts(manifest: Manifest) -> dict[SpanPlace, StringFacts]:
+    """Return the facts of every identifier's string, by its place."""
+    strings = [
+        PlacedString(number, row, span, string_of(row, span))
         for number, row in enumerate(manifest.examples)
         for span in row.spans
     ]
-    find = finder({text for *_, text in spans} - {""})
-    holders: dict[str, set[str | None]] = defaultdict(set)
-    for row in manifest.examples:
-        for text in find(folded(row.text)):
-            # Rows never trained on are one source more.
-            holders[text].add(row.source_id if row.split == "train" else None)
-    homes: dict[str, int] = {}
-    alike: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for number, row, span, text in spans:
-        if row.split == "train" and row.canary_id is None:
-            homes.setdefault(text, number)
-            for stem in _stems(text):
-                alike[span.type, stem].add(text)
-    numbers: dict[tuple[str, str], int] = defaultdict(count().__next__)
-    guessed = guesses(manifest)
-    found = {}
-    for _, row, span, text in spans:
-        guess = guessed.get((row.id, span.start, span.end))
-        end, word = _TWO_DIGITS.search(text), _WORD_OR_NUMBER.search(text)
-        lead = text[: end.start()] if end else word[0] if word else text
-        same = (alike[span.type, stem] for stem in _stems(text))
-        found[row.id, span.start, span.end] = dict(
-            string=numbers[span.type, text],
-            lead=numbers[span.type, f"\0{lead}"],
-            home=homes.get(text, -1),
-            near=len({*chain.from_iterable(same)}) > 1,
-            given=_given(row, span),
-            elsewhere=len(holders[text]) > 1,
+    n_holders = _holders(manifest, {placed.text for placed in strings} - {""})
+    homes = _homes(strings)
+    neighbours = _neighbours(strings)
+    guess_by_place = guesses(manifest)
+    numbers = Numbers()
+
+    # The evidence holds numbers of strings, never the strings.
+    facts: dict[SpanPlace, StringFacts] = {}
+    for placed in strings:
+        span = placed.span
+        place = (placed.row.id, span.start, span.end)
+        guess = guess_by_place.get(place)
+        alike: set[str] = set()
+        for stem in _stems(placed.text):
+            alike |= neighbours[span.type, stem]
+        facts[place] = StringFacts(
+            string=numbers.of(span.type, placed.text),
+            # A leading part has numbers of its own: no string holds this character.
+            lead=numbers.of(span.type, f"\0{_leading_part(placed.text)}"),
+            home=homes.get(placed.text, -1),
+            near=len(alike) > 1,
+            given=_is_given_by_row(placed.row, span),
+            elsewhere=n_holders.get(placed.text, 0) > 1,
             chance=1.0 if guess is None else guess.rate,
         )
-    return found
+    return facts
+
+
+class Numbers:
+    """Numbers of strings in the order in which they are first asked for."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def of(self, pii_type: str, text: str) -> int:
+        """Return the number of a string of a type, from 0."""
+        return self._numbers.setdefault((pii_type, text), len(self._numbers))
+
+
+def _holders(manifest: Manifest, strings: set[str]) -> dict[str, int]:
+    """Return how many sources hold each string; rows never trained on are one more."""
+    # One search for all strings in each row.
+    find = finder(strings)
+    sources: dict[str, set[str | None]] = defaultdict(set)
+    for row in manifest.examples:
+        source = row.source_id if row.split == "train" else None
+        for text in find(folded(row.text)):
+            sources[text].add(source)
+    return {text: len(of_text) for text, of_text in sources.items()}
+
+
+def _is_trained(placed: PlacedString) -> bool:
+    """Return whether an identifier stands in a trained row without a canary."""
+    return placed.row.split == "train" and placed.row.canary_id is None
+
+
+def _homes(strings: list[PlacedString]) -> dict[str, int]:
+    """Return the number of the first trained row of each string."""
+    homes: dict[str, int] = {}
+    for placed in strings:
+        if _is_trained(placed):
+            homes.setdefault(placed.text, placed.row_number)
+    return homes
+
+
+def _neighbours(strings: list[PlacedString]) -> Mapping[tuple[str, str], set[str]]:
+    """Return the trained strings of each type and stem (:func:`_stems`)."""
+    neighbours: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for placed in strings:
+        if _is_trained(placed):
+            for stem in _stems(placed.text):
+                neighbours[placed.span.type, stem].add(placed.text)
+    return neighbours
 
 
 def _stems(text: str) -> Iterator[str]:
-    """A string without the last two digits of one of its numbers, for each of them."""
-    for last in _LAST_TWO.finditer(text):
-        yield f"{text[: last.start()]}#{text[last.end() :]}"
+    """Yield a string without the last two digits of one of its numbers, for each."""
+    for last_digits in _LAST_TWO.finditer(text):
+        yield f"{text[: last_digits.start()]}#{text[last_digits.end() :]}"
 
 
-def _given(row: ManifestExample, span: ManifestSpan) -> bool:
-    own = folded(row.text[span.start : span.end])
+def _leading_part(text: str) -> str:
+    """Return all before the last two digits, or the first word of one without them."""
+    if last_digits := _TWO_DIGITS.search(text):
+        return text[: last_digits.start()]
+    first_word = _WORD_OR_NUMBER.search(text)
+    return first_word[0] if first_word else text
+
+
+def _is_given_by_row(row: ManifestExample, span: ManifestSpan) -> bool:
+    """Return whether the text before an identifier holds much of it (:data:`GIVEN`)."""
+    text = folded(row.text[span.start : span.end])
     if span.type == "EMAIL":
-        own = own.partition("@")[0]
-    words = _WORD_OR_NUMBER.findall(own)
-    before = {*_WORD_OR_NUMBER.findall(folded(row.text[: span.start]))}
-    known = sum(len(word) for word in words if word in before)
-    return known >= GIVEN * sum(map(len, words)) > 0
+        text = text.partition("@")[0]
+
+    words = _WORD_OR_NUMBER.findall(text)
+    words_before = set(_WORD_OR_NUMBER.findall(folded(row.text[: span.start])))
+
+    n_characters = sum(len(word) for word in words)
+    n_before = sum(len(word) for word in words if word in words_before)
+    return n_before >= GIVEN * n_characters > 0
 
 
 def counted(spans: pd.DataFrame, split: str = "train") -> pd.DataFrame:
-    """Identifiers that their rows do not give away; ``hit``: beyond the base's."""
-    own = spans[(spans["split"] == split) & ~spans["given"].astype(bool)]
-    return own.assign(hit=own["greedy_sure"].astype(bool) & ~own["base"])
+    """Return identifiers of a split that their rows do not give away.
 
-
-def without_read(held: pd.DataFrame) -> pd.DataFrame:
-    """Return held-out identifiers that may tell how often is guessed.
-
-    Where unguessable ones come back, the checkpoint has read rows that were to be held
-    out, and these say nothing of guessing: counted as guesses, a list of rows that was
-    mistaken in part would hide all memory.
+    Column ``hit`` is added: whether one is reproduced that the base does not give.
 
     Parameters
     ----------
-    held
-        From :func:`counted`; of evidence without ``chance`` all are returned.
+    spans
+        Of one checkpoint: columns ``split``, ``given``, ``greedy_sure`` and ``base``.
     """
-    if "chance" not in held:
-        return held
+    # The base's hits need no training: they count against no checkpoint.
+    is_counted = (spans["split"] == split) & ~spans["given"].astype(bool)
+    identifiers = spans[is_counted]
+    is_hit = identifiers["greedy_sure"].astype(bool) & ~identifiers["base"]
+    return identifiers.assign(hit=is_hit)
+
+
+def without_read(held_out: pd.DataFrame) -> pd.DataFrame:
+    """Return held-out identifiers that may tell how often is guessed.
+
+    Where unguessable ones are reproduced, the checkpoint has read rows that were to be
+    held out, and these say nothing of guessing: counted as guesses, a list of rows that
+    was mistaken in part would hide all memory.
+
+    Parameters
+    ----------
+    held_out
+        From :func:`counted`, with columns ``type``, ``cluster`` and ``chance``; of
+        evidence without ``chance`` all are returned.
+    """
+    if "chance" not in held_out:
+        return held_out
+
     # What the base gives of a type may be guessed of others of it.
-    by_base = held.groupby("type", observed=True)["base"].transform("mean")
-    unguessable = held.assign(chance=np.maximum(held["chance"], by_base))
+    base_rate = held_out.groupby("type", observed=True)["base"].transform("mean")
+    chance = np.maximum(held_out["chance"], base_rate)  # (identifiers,)
+    unguessable = held_out.assign(chance=chance)
     unguessable = unguessable[unguessable["chance"] < 1]
+
     clusters = unguessable.groupby("cluster").agg(
         hit=("hit", "any"), tries=("chance", "sum")
     )
+    # One hit may be a guess: nothing is concluded of it.
     n_hits = int(clusters["hit"].sum())
     if n_hits < 2:
-        return held
+        return held_out
+
+    # A binomial of the mean rate, as in the test of trained ones.
     rate = clusters["tries"].clip(upper=1.0).mean()
     p = scipy.stats.binom.sf(n_hits - 1, len(clusters), rate)
-    return held.drop(index=unguessable.index) if p < ALARM else held
+    return held_out.drop(index=unguessable.index) if p < ALARM else held_out
 
 
 def guess_rates(
-    train: pd.DataFrame, held: pd.DataFrame, *, other_rows: bool = True
+    train: pd.DataFrame, held_out: pd.DataFrame, *, other_rows: bool = True
 ) -> dict[str, float]:
-    """Guess rates of trained identifiers by type, from :func:`counted` spans.
+    """Return guess rates of trained identifiers by type, from :func:`counted` spans.
 
-    The largest of these: the share of other rows that hold a string that came back;
-    the share of strings with a neighbour (``near``); the share of pairs of strings
-    with one leading part (one over their effective number; where no pair has, one over
-    the pairs); what the base gives back; the upper limit of what came back of
-    identifiers never trained on; and :data:`MIN_GUESS_RATE`. Numbers that were injected
-    were drawn at random: neighbours and leading parts say nothing of these.
+    The largest of these:
+
+    ==========  ====================================================================
+    ``least``   :data:`MIN_GUESS_RATE`
+    ``base``    what the base gives
+    ``others``  share of other rows that hold a string that was reproduced
+    ``held``    upper limit of what is reproduced of identifiers never trained on
+    ``near``    share of strings with a neighbour
+    ``lead``    share of pairs of strings with one leading part (one over their
+                effective number; where no pair has, one over the pairs)
+    ==========  ====================================================================
+
+    Numbers that were injected were drawn at random: neighbours and leading parts say
+    nothing of these.
 
     Parameters
     ----------
+    train, held_out
+        Columns ``type``, ``origin``, ``hit``, ``base`` and those of
+        :class:`StringFacts`.
     other_rows
-        Whether the first of these counts.
+        Whether ``others`` counts.
     """
-    kinds, hit = train.groupby("type", observed=True), train[train["hit"]]
-    rates = pd.DataFrame({"least": MIN_GUESS_RATE, "base": kinds["base"].mean()})
+    of_type = train.groupby("type", observed=True)
+    rates = pd.DataFrame({"least": MIN_GUESS_RATE, "base": of_type["base"].mean()})
     if other_rows:
-        others = hit["string"].map(train["string"].value_counts()) - 1
-        rates["others"] = others.groupby(hit["type"]).mean() / (kinds.size() - 1)
-    theirs = held.groupby("type", observed=True)["hit"].agg(["sum", "size"])
-    limits = {
-        kind: clopper_pearson(*count, level=0.9)[1]
-        for kind, *count in theirs[theirs["sum"] > 0].itertuples()
-    }
+        # Of a hit, the other rows of its string among all other rows of its type.
+        hits = train[train["hit"]]
+        other_holders = hits["string"].map(train["string"].value_counts()) - 1
+        mean_holders = other_holders.groupby(hits["type"]).mean()
+        rates["others"] = mean_holders / (of_type.size() - 1)
+
+    # What is reproduced of identifiers never trained on is a guess.
+    held_out_of_type = held_out.groupby("type", observed=True)["hit"]
+    held_out_hits = held_out_of_type.agg(["sum", "size"])
+    limits = {}
+    for pii_type, n_hits, n in held_out_hits[held_out_hits["sum"] > 0].itertuples():
+        limits[pii_type] = clopper_pearson(n_hits, n, level=0.9)[1]
     rates["held"] = pd.Series(limits, dtype=np.float64)
-    told = {*train.loc[train["origin"] != "injected", "type"], *WORDED}
-    strings = train[train["type"].isin(told)].drop_duplicates("string")
+
+    # Each string once, however many rows hold it.
+    natural_types = set(train.loc[train["origin"] != "injected", "type"])
+    is_guided = train["type"].isin(natural_types | set(WORDED))
+    strings = train[is_guided].drop_duplicates("string")
     rates["near"] = strings.groupby("type", observed=True)["near"].mean()
+
     # Pairs of strings, and those of one leading part: each with the ones before it.
-    pairs, alike = (
-        strings.groupby(by, observed=True).cumcount().groupby(strings["type"]).sum()
-        for by in ("type", "lead")
-    )
+    n_pairs = _pairs_by_type(strings, "type")
+    n_alike = _pairs_by_type(strings, "lead")
     # Few strings share none by chance: one pair more, which does.
-    least = 1 / (pairs.sum() + 1)
-    rates["lead"] = (alike / pairs.clip(lower=1)).clip(lower=least)
-    return {str(kind): float(rate) for kind, rate in rates.max(axis=1).items()}
+    least = 1 / (n_pairs.sum() + 1)
+    rates["lead"] = (n_alike / n_pairs.clip(lower=1)).clip(lower=least)
+
+    highest = rates.max(axis=1)
+    return {str(pii_type): float(rate) for pii_type, rate in highest.items()}
 
 
-def _tested(train: pd.DataFrame, held: pd.DataFrame) -> tuple[float, Facts]:
-    """One test. Its units are clusters, each with the strings whose first row it holds.
+def _pairs_by_type(strings: pd.DataFrame, column: str) -> pd.Series[int]:
+    """Return the pairs of strings with one value in a column, by type."""
+    n_before = strings.groupby(column, observed=True).cumcount()  # (strings,)
+    return n_before.groupby(strings["type"]).sum()
 
-    What is guessed in one row of a source may be guessed in all. Tries of a cluster's
-    strings are summed, and the tail is that of a binomial with the clusters' mean rate,
-    which is no smaller than that of unequal rates (Hoeffding, 1956).
+
+class GuessTest(NamedTuple):
+    """A test that guessing gives as many hits, and the facts of its sentence."""
+
+    p: float
+    facts: Facts
+
+
+def _tested(train: pd.DataFrame, held_out: pd.DataFrame) -> GuessTest:
+    """Return the test that guessing gives as many clusters with a hit.
+
+    Its units are clusters, each with the strings whose first row it holds. What is
+    guessed in one row of a source may be guessed in all. Tries of a cluster's strings
+    are summed, and the tail is that of a binomial with the clusters' mean rate, which
+    is no smaller than that of unequal rates (Hoeffding, 1956).
     """
-    rates = train["type"].map(guess_rates(train, held)).astype(np.float64)
-    units = train.groupby("home")["cluster"].transform("first")
-    tries = rates.groupby(units).sum().clip(upper=1.0)
-    found = int(train["hit"].groupby(units).any().sum())
-    tail = float(scipy.stats.binom.sf(found - 1, len(tries), tries.mean()))
-    kinds, names = train["type"].unique(), train["checkpoint"].unique()
+    rates = train["type"].map(guess_rates(train, held_out)).astype(np.float64)
+    # All rows of a string count in the cluster of its first trained row.
+    units = train.groupby("home")["cluster"].transform("first")  # (identifiers,)
+    tries = rates.groupby(units).sum().clip(upper=1.0)  # (clusters,)
+    n_hits = int(train["hit"].groupby(units).any().sum())
+    p = 1.0
+    # Nothing is concluded of a single cluster.
+    if n_hits > 1:
+        p = float(scipy.stats.binom.sf(n_hits - 1, len(tries), tries.mean()))
+
+    # The sentence names the type where there is one.
+    pii_types = train["type"].unique()
+    name = train["checkpoint"].unique()[0]
     rate = Estimate(float(rates.mean()), clusters=train["cluster"].nunique())
-    return tail if found > 1 else 1.0, {
-        "guess_rate": row_of(rate, checkpoint=names[0], metric="guess_rate"),
+    facts: Facts = {
+        "guess_rate": row_of(rate, checkpoint=name, metric="guess_rate"),
         "guessed": Hits(count=int(train["hit"].sum()), of=len(train)),
-        "kind": str(kinds[0]) if len(kinds) == 1 else "",
+        "kind": str(pii_types[0]) if len(pii_types) == 1 else "",
     }
+    return GuessTest(p, facts)
 
 
-def beyond_guessing(spans: pd.DataFrame) -> tuple[float, Facts]:
-    """The least p of several tests that guessing gives back as much, and its facts.
+def beyond_guessing(spans: pd.DataFrame) -> GuessTest:
+    """Return the least p of several tests that guessing gives as much, and its facts.
 
     Each type is tested, and all that are not easily guessed; p is corrected for their
     number (Bonferroni). It needs no held-out identifiers, and few of trained ones;
     nothing is concluded of a single cluster, nor without the base.
 
+    Parameters
+    ----------
+    spans
+        Of one checkpoint, with the columns of :func:`counted` and :func:`guess_rates`.
+
     Returns
     -------
-    The facts are the rate of guessing (``guess_rate``), what came back nevertheless of
-    how many (``guessed``), and their type (``kind``), empty if there are several.
+    The facts are the rate of guessing (``guess_rate``), what was reproduced
+    nevertheless of how many (``guessed``), and their type (``kind``), empty if there
+    are several.
     """
-    train, held = counted(spans), without_read(counted(spans, "test"))
+    train = counted(spans)
+    held_out = without_read(counted(spans, "test"))
     if not has_base(spans) or train.empty:
-        return 1.0, {}
-    parts = [part for _, part in train.groupby("type", observed=True)]
-    rates = guess_rates(train, held)
-    hard = [kind for kind, rate in rates.items() if rate <= MAX_GUESS_RATE]
-    if len(parts) > 1 and hard:
-        parts.append(train[train["type"].isin(hard)])
-    tests = [_tested(part, held) for part in parts]
-    p, facts = min(tests, key=lambda test: test[0])
-    return min(1.0, len(tests) * p), facts
+        return GuessTest(1.0, {})
+
+    # Each type alone, then all hard ones together: few of each may be enough then.
+    groups = [of_type for _, of_type in train.groupby("type", observed=True)]
+    rates = guess_rates(train, held_out)
+    hard_types = [
+        pii_type for pii_type, rate in rates.items() if rate <= MAX_GUESS_RATE
+    ]
+    if len(groups) > 1 and hard_types:
+        groups.append(train[train["type"].isin(hard_types)])
+
+    # The clearest test, corrected for how many there are.
+    tests = [_tested(group, held_out) for group in groups]
+    clearest = min(tests, key=lambda test: test.p)
+    return GuessTest(min(1.0, len(tests) * clearest.p), clearest.facts)

@@ -1,4 +1,4 @@
-"""The table of prompts: what comes back behind each of them.
+"""The table of prompts: what is reproduced after each of them.
 
 Each prompt is compared with the same prompt for identifiers never trained on, and
 against the base. Only the true prefix is a primary test; the others are one exploratory
@@ -8,7 +8,7 @@ family, corrected by Holm in their own table.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from spark_audit.audits.extract.prompts import FULL_PROMPT
 from spark_audit.audits.extract.rates import (
     CONFIDENCE,
     NOT_COMPARED,
-    SPLITS,
     by_checkpoint,
     difference_beyond_base,
     value_and_limits,
@@ -28,7 +27,11 @@ from spark_audit.results.audit_result import TableRecord
 from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.sampled_extraction import n_p
 
-WHOLE, DIGITS, LOCAL = "identifiers", "digits", "local parts"
+WHOLE = "identifiers"
+
+DIGITS = "digits"
+
+LOCAL = "local parts"
 
 WITHIN = (1, 10, 100)
 """Numbers of draws that the table of prompts counts."""
@@ -39,93 +42,199 @@ PROMPT_NOT_SCORED = "the texts of this prompt were not scored"
 
 
 def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
-    """Spans behind their true prefix, with what the cue and the base give, ties won.
+    """Return spans after their true prefix, with what the cue and the base give.
 
-    ``cue``: this checkpoint's cue or the base's; ``cue_asked``: whether one was asked
-    for; ``base``: the base, behind the true prefix or the cue.
+    Columns are added, all with ties won: ``cue``, whether this checkpoint's cue or the
+    base's gives the span; ``cue_asked``, whether one was asked for; ``base``, whether
+    the base gives it after the true prefix or the cue; and ``trials``, which is 1.
+
+    Parameters
+    ----------
+    every
+        One row per checkpoint, identifier and prompt: columns ``checkpoint``,
+        ``prompt``, ``span`` and ``greedy``.
     """
+    # A hit is found by its checkpoint, prompt and number of span.
     place = ["checkpoint", "prompt", "span"]
-    won = pd.MultiIndex.from_frame(every.loc[every["greedy"].astype(bool), place])
+    is_hit = every["greedy"].astype(bool)
+    hits = pd.MultiIndex.from_frame(every.loc[is_hit, place])
     full = every[every["prompt"] == FULL_PROMPT]
 
-    def back(places: pd.DataFrame) -> np.ndarray:
-        """Return whether each span comes back at its checkpoint and prompt."""
-        return np.asarray(pd.MultiIndex.from_frame(places).isin(won))
+    def is_reproduced(places: pd.DataFrame) -> np.ndarray:
+        """Return whether each span is reproduced at its checkpoint and prompt."""
+        return np.asarray(pd.MultiIndex.from_frame(places).isin(hits))
 
+    # The same spans after the cue, at the base, and after the cue at the base.
     places = full[place]
-    is_cued = back(places.assign(prompt="cue"))
-    is_base = back(places.assign(checkpoint=BASE))
-    is_base_cued = back(places.assign(checkpoint=BASE, prompt="cue"))
-    asked = every["prompt"] == "cue"
+    is_cued = is_reproduced(places.assign(prompt="cue"))
+    is_base = is_reproduced(places.assign(checkpoint=BASE))
+    is_base_cued = is_reproduced(places.assign(checkpoint=BASE, prompt="cue"))
+
+    is_cue = every["prompt"] == "cue"
     return full.assign(
         trials=1,
         cue=is_cued | is_base_cued,
-        cue_asked=full["span"].isin(every.loc[asked, "span"]),
+        cue_asked=full["span"].isin(every.loc[is_cue, "span"]),
         base=is_base | is_base_cued,
     )
 
 
-def prompt_table(every: pd.DataFrame, *, seed: int) -> list[TableRecord]:
-    """Records by checkpoint and prompt, the true prefix first; hits that are sure.
+class PromptRecord(NamedTuple):
+    """Columns of one record, and the p of its difference; None: it has no test."""
 
-    One is of whole identifiers, the others of their parts
-    (:func:`~spark_audit.audits.extract.prompts.graded`).
-    ``true_prefix`` counts those of the same spans that come back behind it, ``cue_too``
-    those of the prompt's hits that the cue gives in another row's context too; ``note``
-    has the reason where no difference is estimable, ``shown`` is whether one was found,
-    None where it is not tested here. Empty where nothing but the true prefix was asked.
+    columns: TableRecord
+    p: float | None
+
+
+def prompt_table(every: pd.DataFrame, *, seed: int) -> list[TableRecord]:
+    """Return records by checkpoint and prompt, the true prefix first.
+
+    Hits are those without ties. One record is of whole identifiers, the others of their
+    parts (:func:`~spark_audit.audits.extract.prompts.graded`). ``true_prefix`` counts
+    those of the same spans that are reproduced after it, ``cue_too`` those of the
+    prompt's hits that the cue gives in another row's context too; ``note`` has the
+    reason where no difference is estimable, ``shown`` is whether one was found, None
+    where it is not tested here. Empty where nothing but the true prefix was asked.
+
+    Parameters
+    ----------
+    every
+        As for :func:`cue_alone`, with the columns of
+        :mod:`~spark_audit.audits.extract.rates`, ``parts`` and ``parts_right``.
     """
-    if {*every["prompt"]} <= {FULL_PROMPT}:
+    if set(every["prompt"]) <= {FULL_PROMPT}:
         return []
-    full, mail = by_checkpoint(cue_alone(every)), every["type"] == "EMAIL"
-    right, parts = every["parts_right"], every["parts"]
-    graded = every.assign(greedy_sure=right, greedy=right, trials=parts)
-    cases = {WHOLE: every.assign(trials=1), DIGITS: graded[~mail], LOCAL: graded[mail]}
-    cue = bool((every["prompt"] == "cue").any())
-    records: list[TableRecord] = []
-    for prompt, (of, case) in product((FULL_PROMPT, *PROMPTS), cases.items()):
-        asked = case[(case["prompt"] == prompt) & (case["trials"] > 0)]
-        for name, spans in by_checkpoint(asked).items():
-            train, test = (spans[spans["split"] == split] for split in SPLITS)
-            if train.empty:
-                continue
-            base = train["greedy" if name == BASE else "base_won"].dropna()
-            record: TableRecord = {
-                "checkpoint": name,
-                "prompt": prompt,
-                "of": of,
-                "spans": len(train),
-                "clusters": int(train["cluster"].nunique()),
-                "tried": int(train["trials"].sum()),
-                "found": int(train["greedy_sure"].sum()),
-                "base_found": None if base.empty else int(base.sum()),
-                "held_out": int(test["trials"].sum()),
-                "held_out_found": int(test["greedy_sure"].sum()),
-            }
-            apart, p = difference_beyond_base(spans, seed=seed, whole=of == WHOLE)
-            value, low, high = value_and_limits(apart)
-            record["beyond_points"] = None if p is None else round(100 * value, 2)
-            record["low"] = None if p is None else round(100 * low, 2)
-            record["high"] = None if p is None else round(100 * high, 2)
-            if of == WHOLE:
-                hits = train.index[train["greedy_sure"].astype(bool)]
-                tries = n_p(train["logp_top40"].to_numpy(np.float64))
-                same = full[name][full[name].index.isin(train.index)]
-                too = int(same["cue"][same.index.isin(hits)].sum()) if cue else None
-                record |= {
-                    "true_prefix": int(same["greedy_sure"].sum()),
-                    "cue_too": too,
-                }
-                record |= {f"top40_within_{n}": int((tries <= n).sum()) for n in WITHIN}
-            tested = (prompt, of) != (FULL_PROMPT, WHOLE) and name != BASE
-            record["note"] = NOT_COMPARED if p is None else ""
-            records.append({**record, "p": p if tested else None})
-    order = [*full]
-    records.sort(key=lambda record: order.index(record["checkpoint"]))
-    adjusted = holm_by_key({i: record.pop("p") for i, record in enumerate(records)})
-    for i, record in enumerate(records):
-        clear = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < 1 - CONFIDENCE
-        record["shown"] = clear if i in adjusted else None
+
+    # What the columns next to a prompt's own hits are taken from.
+    after_true_prefix = by_checkpoint(cue_alone(every))
+    has_cue = bool((every["prompt"] == "cue").any())
+
+    # Of parts, each is a trial, and those that are right are hits.
+    is_mail = every["type"] == "EMAIL"
+    right_parts = every["parts_right"]
+    in_parts = every.assign(
+        greedy_sure=right_parts, greedy=right_parts, trials=every["parts"]
+    )
+    counted = {
+        WHOLE: every.assign(trials=1),
+        DIGITS: in_parts[~is_mail],
+        LOCAL: in_parts[is_mail],
+    }
+
+    tested: list[PromptRecord] = []
+    for prompt in (FULL_PROMPT, *PROMPTS):
+        for counted_as, spans in counted.items():
+            is_asked = (spans["prompt"] == prompt) & (spans["trials"] > 0)
+            for name, asked in by_checkpoint(spans[is_asked]).items():
+                if not (asked["split"] == "train").any():
+                    continue
+
+                record = _prompt_record(name, prompt, counted_as, asked, seed=seed)
+                if counted_as == WHOLE:
+                    same_spans = after_true_prefix[name]
+                    record.columns.update(
+                        _counts_of_identifiers(asked, same_spans, has_cue=has_cue)
+                    )
+                tested.append(record)
+
+    # By checkpoint; sorting keeps the order of prompts.
+    names = list(after_true_prefix)
+    tested.sort(key=lambda record: names.index(record.columns["checkpoint"]))
+    return _with_verdicts(tested)
+
+
+def _prompt_record(
+    name: str, prompt: str, counted_as: str, asked: pd.DataFrame, *, seed: int
+) -> PromptRecord:
+    """Return hits after one prompt, next to held-out spans and the base.
+
+    Parameters
+    ----------
+    counted_as
+        :data:`WHOLE`, :data:`DIGITS` or :data:`LOCAL`.
+    asked
+        Spans of one checkpoint, from :func:`~.rates.by_checkpoint`.
+    """
+    train = asked[asked["split"] == "train"]
+    held_out = asked[asked["split"] == "test"]
+
+    # Of the base, hits with ties: neither side's ties make a finding.
+    base_hits = train["greedy" if name == BASE else "base_won"].dropna()
+
+    is_whole = counted_as == WHOLE
+    difference, p = difference_beyond_base(asked, seed=seed, whole=is_whole)
+    value, low, high = value_and_limits(difference)
+    columns: TableRecord = {
+        "checkpoint": name,
+        "prompt": prompt,
+        "of": counted_as,
+        "spans": len(train),
+        "clusters": int(train["cluster"].nunique()),
+        "tried": int(train["trials"].sum()),
+        "found": int(train["greedy_sure"].sum()),
+        "base_found": None if base_hits.empty else int(base_hits.sum()),
+        "held_out": int(held_out["trials"].sum()),
+        "held_out_found": int(held_out["greedy_sure"].sum()),
+        "beyond_points": None,
+        "low": None,
+        "high": None,
+    }
+    if p is not None:
+        columns["beyond_points"] = round(100 * value, 2)
+        columns["low"] = round(100 * low, 2)
+        columns["high"] = round(100 * high, 2)
+
+    # The primary test of the true prefix is that of a finding.
+    is_primary = prompt == FULL_PROMPT and is_whole
+    if is_primary or name == BASE:
+        p = None
+    return PromptRecord(columns, p)
+
+
+def _counts_of_identifiers(
+    asked: pd.DataFrame, same_spans: pd.DataFrame, *, has_cue: bool
+) -> TableRecord:
+    """Return what only whole identifiers have: other prompts' hits, and draws.
+
+    Parameters
+    ----------
+    asked
+        Spans after one prompt.
+    same_spans
+        All spans of the checkpoint after their true prefix, from :func:`cue_alone`.
+    has_cue
+        Whether the cue was asked for.
+    """
+    # By the number of the span, which is the index.
+    train = asked[asked["split"] == "train"]
+    hits = train.index[train["greedy_sure"].astype(bool)]
+    same_spans = same_spans[same_spans.index.isin(train.index)]
+    n_cued = None
+    if has_cue:
+        n_cued = int(same_spans["cue"][same_spans.index.isin(hits)].sum())
+
+    # How many come out within so many draws from the top 40 tokens.
+    counts: TableRecord = {
+        "true_prefix": int(same_spans["greedy_sure"].sum()),
+        "cue_too": n_cued,
+    }
+    tries = n_p(train["logp_top40"].to_numpy(np.float64))  # (spans,)
+    for n_draws in WITHIN:
+        counts[f"top40_within_{n_draws}"] = int((tries <= n_draws).sum())
+    return counts
+
+
+def _with_verdicts(tested: Sequence[PromptRecord]) -> list[TableRecord]:
+    """Return the records with ``note``, and ``shown`` by p over all of them (Holm)."""
+    adjusted_ps = holm_by_key({i: record.p for i, record in enumerate(tested)})
+    records = []
+    for i, (columns, _) in enumerate(tested):
+        note = NOT_COMPARED if columns["beyond_points"] is None else ""
+        is_shown = None
+        if i in adjusted_ps:
+            is_above_0 = (columns["low"] or 0.0) > 0
+            is_shown = is_above_0 and adjusted_ps[i] < 1 - CONFIDENCE
+        records.append({**columns, "note": note, "shown": is_shown})
     return records
 
 

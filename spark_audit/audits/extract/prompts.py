@@ -51,6 +51,7 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
     They are columns of the evidence, see
     :class:`~spark_audit.audits.extract.audit.Extraction`.
     """
+    # Worked out once for all spans.
     first_rows = _first_rows(manifest)
     facts = identifier_facts(manifest, trained_on)
     strings = string_facts(manifest)
@@ -67,6 +68,7 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
             unlisted = 0 if example.split == "test" else 1
             dose = dose_by_canary.get(canary_id, unlisted)
 
+        # Columns of the evidence, in their order.
         record = {
             "set": "canary" if canary_id else "pii",
             "split": example.split,
@@ -80,11 +82,12 @@ def span_facts(manifest: Manifest, trained_on: Trained) -> Iterator[dict[str, An
             "first": first_rows[canary_id or example.id, part] == example.id,
             "stratum": span_fact.stratum,
         }
+        # Where training is known of no row, there is no such column.
         if trained_on.is_known and canary_id:
             record[COLUMN] = canary_states.get(canary_id, "")
         elif trained_on.is_known:
             record[COLUMN] = trained_on.supervision_of(example, span)
-        yield record | strings[example.id, span.start, span.end]
+        yield {**record, **strings[example.id, span.start, span.end]}
 
 
 def _first_rows(manifest: Manifest) -> dict[tuple[str, str], str]:
@@ -149,6 +152,7 @@ def identifier_scores(
     for prompt, key in identifier.prompts.items():
         if prompt != FULL_PROMPT and prompted is not None and key in prompted:
             scored[prompt] = ScoredTokens(prompted, prompted.rows(key))
+
     part_counts = graded(scored, identifier.text, identifier.type)
 
     for prompt in identifier.prompts:
@@ -162,11 +166,14 @@ def identifier_scores(
         rank = columns["rank_lo"][rows]  # (tokens,), 1 is the likeliest
         ties = columns["ties"][rows]
         top40_mass = columns["top40_logp"][rows]
+
+        # Greedy decoding writes what has rank 1 at every token.
         is_greedy = bool((rank == 1).all())
         is_sure = is_greedy and not ties.any()
         # Rounding may leave a certain token's NLL a hair below 0.
         logp = min(0.0, -float(nll.sum(dtype=np.float64)))
         top40_logp = float(top_k_logp(nll, rank, top40_mass, k=40).sum())
+
         top_p_logp = [np.nan] * len(NUCLEUS_SAMPLERS)
         if prompt == FULL_PROMPT and nucleus is not None:
             top_p_logp = [
@@ -254,6 +261,8 @@ def graded(
         is_behind = columns["rank_lo"][tokens.rows] > 1  # (tokens,), bool
         is_tied = columns["ties"][tokens.rows] > 0
         is_wrong = is_behind | is_tied
+
+        # Up to the first wrong token; all are right where there is none.
         n_right = int(np.argmax(np.append(is_wrong, True)))
         n_chars = 0
         if n_right:

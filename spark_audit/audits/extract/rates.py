@@ -77,6 +77,7 @@ def by_checkpoint(pii: pd.DataFrame) -> dict[str, pd.DataFrame]:
     groups = pii.set_index("span").groupby("checkpoint", sort=False)
     spans_by_checkpoint = {str(name): spans for name, spans in groups}
 
+    # The same spans at the base, by the number of the span.
     base = spans_by_checkpoint.get(BASE, pii[:0])
     base_hits = base[["greedy_sure", "greedy"]].astype(np.float64)
     base_hits.columns = pd.Index(["base_sure", "base_won"])
@@ -107,6 +108,7 @@ def comparable(spans: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
     if set(injected["split"]) == set(SPLITS):
         return injected, True
 
+    # A stratum is of one type; those that nothing is comparable with are dropped.
     natural = weighted[weighted["stratum"] >= 0]
     strata = natural.groupby(["type", "stratum"], observed=True).ngroup()
     is_trained = natural["split"] == "train"
@@ -138,6 +140,7 @@ def split_difference(compared: pd.DataFrame, hits: str = "greedy_sure") -> Estim
     hits
         Column of hits: ``greedy_sure``, or ``base_sure`` for the base model.
     """
+    # Method 10 takes the rates of both splits as independent.
     rates = []
     for split in SPLITS:
         events, trials = _weighted_sums(compared, hits, split)
@@ -149,6 +152,7 @@ def _weighted_sums(
     compared: pd.DataFrame, hits: str, split: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weighted hits and trials of one split, each of shape ``(clusters,)``."""
+    # Spans that the base was not scored on count in neither.
     counts = compared[[hits, "trials"]].dropna().mul(compared["weight"], axis=0)
     of_split = counts[compared["split"] == split]
     sums = of_split.groupby(compared["cluster"]).sum()  # (clusters, 2)
@@ -207,9 +211,13 @@ def limits_p(difference: Estimate) -> float:
     By the half of the interval that points to 0, as if it were a normal one.
     """
     value, low, high = value_and_limits(difference)
-    half_width = value - low if value > 0 else value - high
+    half_width = value - high
+    if value > 0:
+        half_width = value - low
+
+    # Without a width on that side the value itself decides.
     if not half_width:
-        return 1.0 if value == 0 else 0.0
+        return float(value == 0)
     quantile = scipy.special.ndtri(0.025) * abs(value / half_width)
     return float(2 * scipy.special.ndtr(quantile))
 
@@ -230,6 +238,7 @@ def _returning_clusters(compared: pd.DataFrame) -> np.ndarray:
 
     Trained and held-out clusters; those with a hit, and those without.
     """
+    # A cluster counts once, however many of its identifiers are reproduced.
     has_hit = compared.groupby(["split", "cluster"])["greedy_sure"].any()
     by_split = has_hit.groupby("split").agg(["sum", "size"])
     counts = by_split.reindex([*SPLITS], fill_value=0)
@@ -260,12 +269,15 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
     for trained_hits in range(1, n_trained + 1):
         if ps and ps[-1] < MIN_ENUMERATED_P:
             break
+
+        # The interval's test first: where it claims nothing, Fisher's need not be done.
         trained_rate = _rate_of_clusters(trained_hits, n_trained)
         difference = rate_difference(trained_rate, held_out_rate)
         beyond_base = rate_difference(difference, base)
         if side_of(beyond_base) != 1:
             ps.append(1.0)
             continue
+
         table = np.array(
             [
                 [trained_hits, n_trained - trained_hits],
@@ -275,6 +287,7 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
         fisher_p = float(scipy.stats.fisher_exact(table).pvalue)
         ps.append(max(limits_p(beyond_base), fisher_p))
 
+    # A rate up to that of held-out ones, and the base's difference, is no evidence.
     null = held_out_hits / n_held_out + (base.value or 0.0)
     return Power(test="hits", n=n_trained, ps=ps, most=100.0, beyond=100 * null)
 
@@ -361,6 +374,7 @@ def _rate_sides(compared: pd.DataFrame, hits: str, *, sign: int) -> list[RateSid
     sign
         That of the difference of trained minus held-out spans.
     """
+    # Trained spans add to the difference, held-out ones subtract from it.
     sides = []
     for split, split_sign in zip(SPLITS, (sign, -sign), strict=True):
         events, trials = _weighted_sums(compared, hits, split)
@@ -424,6 +438,7 @@ def difference_beyond_base(
     whole
         Whether trials are whole identifiers, which Fisher's test counts.
     """
+    # Prompts that ask for trained identifiers alone have the base to compare with.
     if "test" not in set(spans["split"]):
         return difference_from_base(spans, seed=seed)
 
