@@ -13,7 +13,7 @@ import pytest
 CASES = Path(__file__).parents[1] / "../shared/cases"
 
 ELSEWHERE = {
-    "M03-numeric-answers": "how an answer is scored, in tests/audits/test_utility.py",
+    "M03-numeric-answers": "how an answer is graded, in tests/scoring/test_answers.py",
 }
 """Cases that are neither a checkpoint nor a file of data, and where they belong."""
 
