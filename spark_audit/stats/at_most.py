@@ -100,7 +100,8 @@ def at_most(bound: Bound, significance: float) -> float:
 
 def _end_towards_leak(bound: Bound, significance: float) -> float:
     """Return the end of the interval of the test that decides, in the figure's unit."""
-    largest = bound.most or 1.0  # of a count or a rate: what stands for all of them
+    # Of a count or a rate: the figure if every trial is a hit.
+    largest = bound.most or 1.0
 
     if bound.test == "exposure":
         return exposure_at_most(

@@ -472,7 +472,8 @@ def _flip_p(
         flipped = np.abs(sums)
         if is_family:
             # Column j becomes the maximum over the columns from j on.
-            flipped = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
+            from_last = flipped[:, ::-1]
+            flipped = np.maximum.accumulate(from_last, axis=1)[:, ::-1]
         hits += np.sum(flipped >= threshold, axis=0)
         n_patterns += len(sums)
 

@@ -383,7 +383,8 @@ def top_k(
         raise ValueError("there is no rank")
 
     # Ties give parts of hits: limits take the next whole number to either side.
-    hits = round(float(np.sum(top_k_credit(checked, k=k, ties=ties))), 9)
+    credit = top_k_credit(checked, k=k, ties=ties)  # (n,)
+    hits = round(float(np.sum(credit)), 9)
     fewest = int(np.floor(hits))
     most = int(np.ceil(hits))
     low, _ = clopper_pearson(fewest, n)

@@ -154,7 +154,8 @@ def connected_components(
     if n == 0:
         return np.zeros(0, np.int64)
 
-    graph = scipy.sparse.coo_array((np.ones(len(ends)), tuple(ends.T)), (n, n))
+    has_edge = np.ones(len(ends))
+    graph = scipy.sparse.coo_array((has_edge, tuple(ends.T)), (n, n))
     _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
 
     # The first node that a component is met at is its smallest.
@@ -377,7 +378,8 @@ def _prefixes(
 ) -> scipy.sparse.csr_array:
     """Return the first columns of each row, the rarest, that another row has too.
 
-    As many as a row must share one of with a row that has ``share`` of its columns.
+    A row that has at least ``share`` of its columns in common with another row has one
+    of these in common with it.
     """
     size = np.diff(sets.indptr)
     n_shared = np.ceil(share * size - _SIMILARITY_ROUND_OFF)

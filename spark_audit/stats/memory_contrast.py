@@ -419,7 +419,7 @@ def permutation_p(
     strata = _strata_to_deal(change, sides)
     as_it_is = [units._replace(is_trained=units.is_trained[None]) for units in strata]
     observed = _absolute_t(as_it_is)[0]
-    if not observed > 0:  # without strata too
+    if not observed > 0:  # also 0 where there is no stratum to deal
         return None
 
     largest = max(len(units.change) for units in strata)
