@@ -1,12 +1,21 @@
-"""Several seeds of one method as one entry, with intervals over sources, seeds or both.
+"""Several seeds as one method, with intervals over sources, over seeds, or over both.
 
-Replicates are audited one by one as ``NAME[1]``, ``NAME[2]``, and every figure of the
-entry ``NAME`` is their mean (of numbers of tries the geometric mean). Over sources,
-its limits are the means of theirs, unless the audit has worked the mean out itself: an
-upper bound, reached where the replicates' errors move together, as they nearly do over
-the same sources. Over seeds, it has the t interval of the replicates' values. Over
-both, half-widths are added in quadrature, which counts the part of the error that
-belongs to source and seed together twice. Limits are clipped to what a figure can be.
+Replicates are audited one by one as ``NAME[1]``, ``NAME[2]``. The method ``NAME`` gets
+rows of its own, and each figure is the mean of the replicates' figures (of numbers of
+tries the geometric mean), with three intervals:
+
+``sources``
+    The means of the replicates' limits, unless the audit has worked the mean out
+    itself. That is an upper bound, reached where the replicates' errors move together,
+    as they nearly do over the same sources.
+``seeds``
+    Student's t interval of the replicates' values.
+``both``
+    The half-widths of these two, added in quadrature: the part of the error that
+    belongs to source and seed together counts twice.
+
+Limits are clipped to what a figure can be. The command line runs this on the result of
+each audit; the report shows the rows as those of a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,91 +45,133 @@ RowT = TypeVar("RowT", bound=Row)
 AVERAGED_LIMITS_NOTE = (
     "limits are the mean of the limits of the replicates (conservative)"
 )
+
 QUADRATURE = "sources and seeds are added in quadrature (conservative)"
+
 LOG = "tries"
 """Unit of figures that are averaged as logarithms."""
+
 WORST = ("not_estimable", "ok", "not_resolvable", "insensitive", "invalid", "void")
-"""Statuses of replicates: their entry has the last of these."""
+"""Statuses of replicates from best to worst: their method has the worst of them."""
+
+UPPER_TAIL = 0.975
+"""Probability below the upper limit of an interval of 95%."""
+
+
+class FigurePlace(NamedTuple):
+    """Which figure of which method a row is: what its replicates have in common.
+
+    ``baseline`` is the method that a contrast is compared with; empty: no contrast.
+    """
+
+    method: str
+    metric: str
+    of: str
+    group: str
+    baseline: str
+
+
+class MemoryTest(NamedTuple):
+    """P that memory is within its null band, and the test's smallest effect."""
+
+    p: float
+    power: list[Power]
 
 
 def with_entries(result: AuditResult) -> AuditResult:
-    """The result with rows and contrasts of every method that has replicates."""
+    """Return the result with rows and findings of every method that has replicates."""
     names = {row.checkpoint for row in (*result.rows, *result.contrasts)}
-    seeds = Counter(entry_of(name) for name in names if entry_of(name) != name)
-    if max(seeds.values(), default=0) < 2:
+    n_seeds = Counter(entry_of(name) for name in names if entry_of(name) != name)
+    if max(n_seeds.values(), default=0) < 2:
         return result
-    rows, contrasts = _entries(result.rows), _entries(result.contrasts)
+
+    rows = _rows_of_methods(result.rows)
+    contrasts = _rows_of_methods(result.contrasts)
+    findings = _findings([*rows, *contrasts], n_seeds)
     return replace(
         result,
         rows=[*result.rows, *rows],
         contrasts=[*result.contrasts, *contrasts],
-        findings=[*result.findings, *_findings([*rows, *contrasts], seeds)],
+        findings=[*result.findings, *findings],
     )
 
 
-def _place(row: Row) -> tuple[str, ...]:
-    """Entry, figure, and whom it is held against: what replicates have in common."""
-    against = entry_of(row.baseline) if isinstance(row, Contrast) else ""
-    return (entry_of(row.checkpoint), row.metric, row.of, row.group, against)
-
-
-def _entries(rows: Sequence[RowT]) -> list[RowT]:
-    groups: dict[tuple[str, ...], list[RowT]] = {}
-    own: dict[tuple[str, ...], RowT] = {}
+def _rows_of_methods(rows: Sequence[RowT]) -> list[RowT]:
+    """Return the rows of each figure that at least two replicates have."""
+    replicates: dict[FigurePlace, list[RowT]] = {}
+    worked_out: dict[FigurePlace, RowT] = {}
     for row in rows:
-        if entry_of(row.checkpoint) == row.checkpoint:
-            own[_place(row)] = row
+        place = _place(row)
+        if place.method == row.checkpoint:
+            worked_out[place] = row
         else:
-            groups.setdefault(_place(row), []).append(row)
-    made = list[RowT]()
-    for place, members in groups.items():
-        if len(members) > 1:
-            made += _entry(place[0], members, own.get(place))
-    return made
+            replicates.setdefault(place, []).append(row)
+
+    rows_of_methods: list[RowT] = []
+    for place, rows_of_figure in replicates.items():
+        if len(rows_of_figure) > 1:
+            rows_of_methods += _rows_of_figure(
+                place.method, rows_of_figure, worked_out.get(place)
+            )
+    return rows_of_methods
 
 
-def _entry(name: str, members: Sequence[RowT], own: RowT | None) -> Iterator[RowT]:
-    """Rows of one figure: over sources (unless it is there), over seeds, over both."""
-    first = members[0]
-    if lost := [row for row in members if row.value is None]:
-        reason = f"{len(lost)} of {len(members)} replicates: {lost[0].note}"
-        if own is None:
-            yield _row_like(first, name, Estimate.missing(reason), over="both")
+def _place(row: Row) -> FigurePlace:
+    """Return which figure of which method a row is."""
+    baseline = entry_of(row.baseline) if isinstance(row, Contrast) else ""
+    return FigurePlace(
+        method=entry_of(row.checkpoint),
+        metric=row.metric,
+        of=row.of,
+        group=row.group,
+        baseline=baseline,
+    )
+
+
+def _rows_of_figure(
+    method: str, replicates: Sequence[RowT], worked_out: RowT | None
+) -> Iterator[RowT]:
+    """Yield the rows of one figure: over sources, over seeds, and over both.
+
+    Parameters
+    ----------
+    worked_out
+        The method's row over sources, if the audit has worked it out: it is not
+        yielded again.
+    """
+    first = replicates[0]
+    is_log = first.unit == LOG
+
+    without_value = [row for row in replicates if row.value is None]
+    if without_value:
+        n_missing = f"{len(without_value)} of {len(replicates)} replicates"
+        missing = Estimate.missing(f"{n_missing}: {without_value[0].note}")
+        if worked_out is None:
+            yield _row_like(first, method, missing, over="both")
         return
 
-    nulls = _means(members, ("null", "null_low", "null_high"))
-    status = max((row.status for row in members), key=WORST.index)
-    bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
-    note = "; ".join(bounds_met)
-
-    # What the audit has worked out, or the mean of the members' figures and limits.
-    figures = members if own is None else [own]
-    is_log = first.unit == LOG
-    means = _means(figures, ("value", "low", "high"), log=is_log)
-    has_limits = means["low"] is not None or means["high"] is not None
-    sources = Estimate(
-        value=means["value"],
-        low=means["low"],
-        high=means["high"],
-        mde=_means(figures, ("mde",))["mde"],
-        interval=first.interval if has_limits else "none",
-        level=first.level,
-        n=first.n,
-        clusters=first.clusters,
-        note=f"mean of {len(members)} replicates; {AVERAGED_LIMITS_NOTE}",
-    )
-
-    values = np.array([row.value for row in members], np.float64)  # (seeds,)
+    # The interval over sources, the one over seeds, and both together.
+    sources = _over_sources(replicates if worked_out is None else [worked_out])
+    sources = sources.noting(f"mean of {len(replicates)} replicates")
+    sources = sources.noting(AVERAGED_LIMITS_NOTE)
+    values = np.array([row.value for row in replicates], np.float64)  # (seeds,)
     if is_log:
         values = np.log10(values)
-    seeds = replace(ratio_estimate(values, np.ones(len(values))), value=sources.value)
-    seeds = with_mde(seeds).noting(f"over {len(values)} seeds")
+    seeds = ratio_estimate(values, np.ones(len(values)))
+    seeds = with_mde(replace(seeds, value=sources.value))
+    seeds = seeds.noting(f"over {len(values)} seeds")
     both = _quadrature(sources, seeds)
 
-    def entry(estimate: Estimate, over: Over, p: float | None = None) -> RowT:
+    # What the figure is compared with, how good it is, and which bounds it met.
+    nulls = _means(replicates, ("null", "null_low", "null_high"))
+    status = max((row.status for row in replicates), key=WORST.index)
+    bounds_met = [row.note for row in replicates if "that bound" in row.note]
+    note = "; ".join(dict.fromkeys(bounds_met))
+
+    def row_over(estimate: Estimate, over: Over, p: float | None = None) -> RowT:
         return _row_like(
             first,
-            name,
+            method,
             _clipped(estimate, first),
             over=over,
             null=nulls["null"],
@@ -131,17 +182,42 @@ def _entry(name: str, members: Sequence[RowT], own: RowT | None) -> Iterator[Row
             p=p,
         )
 
-    if own is None:
-        yield entry(sources, "sources")
-    yield entry(seeds, "seeds", _p_over_seeds(members))
-    yield entry(both, "both")
+    if worked_out is None:
+        yield row_over(sources, "sources")
+    yield row_over(seeds, "seeds", _p_over_seeds(replicates))
+    yield row_over(both, "both")
 
 
-def _p_over_seeds(members: Sequence[Row]) -> float | None:
+def _over_sources(rows: Sequence[Row]) -> Estimate:
+    """Return the mean of the figures of some rows, and of their limits.
+
+    Parameters
+    ----------
+    rows
+        The replicates', or the one that the audit has worked out.
+    """
+    first = rows[0]
+    means = _means(rows, ("value", "low", "high"), log=first.unit == LOG)
+    has_limits = means["low"] is not None or means["high"] is not None
+    return Estimate(
+        value=means["value"],
+        low=means["low"],
+        high=means["high"],
+        mde=_means(rows, ("mde",))["mde"],
+        interval=first.interval if has_limits else "none",
+        level=first.level,
+        n=first.n,
+        clusters=first.clusters,
+    )
+
+
+def _p_over_seeds(replicates: Sequence[Row]) -> float | None:
     """Return the p of Student's t test of a contrast's null over its seeds."""
-    if not isinstance(members[0], Contrast):
+    if not isinstance(replicates[0], Contrast):
         return None
-    effects = [(row.value or 0.0) - (row.null or 0.0) for row in members]
+
+    effects = [(row.value or 0.0) - (row.null or 0.0) for row in replicates]
+    # Without any spread there is no standard error, and no test.
     if not np.ptp(effects):
         return None
     return float(scipy.stats.ttest_1samp(effects, 0).pvalue)
@@ -160,7 +236,15 @@ def _row_like(
     note: str = "",
     p: float | None = None,
 ) -> RowT:
-    """Return a row, or contrast, of an entry: of the same figure as its replicate's."""
+    """Return a row, or contrast, of a method: of the same figure as its replicate's.
+
+    Parameters
+    ----------
+    first
+        Row of a replicate.
+    name
+        Name of the method.
+    """
     row: Row
     if isinstance(first, Contrast):
         row = Contrast.of_estimate(
@@ -209,10 +293,10 @@ def _means(
     columns
         The figures' names, which are the keys of what is returned.
     """
-    # (rows, columns), NaN where a figure is not known.
-    table = np.array(
-        [[getattr(row, column) for column in columns] for row in rows], np.float64
-    )
+    figures = []
+    for row in rows:
+        figures.append([getattr(row, column) for column in columns])
+    table = np.array(figures, np.float64)  # (rows, columns), NaN: not known
     if log:
         table = np.log10(table)
 
@@ -238,7 +322,9 @@ def _clipped(estimate: Estimate, row: Row) -> Estimate:
     def clipped(end: float | None) -> float | None:
         if end is None:
             return None
-        return float(10.0**end if is_log else min(max(end, low), high))
+        if is_log:
+            return float(10.0**end)
+        return float(min(max(end, low), high))
 
     return replace(
         estimate,
@@ -251,18 +337,23 @@ def _clipped(estimate: Estimate, row: Row) -> Estimate:
 
 
 def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
-    """Both intervals' half-widths together; a side that one lacks stays open."""
+    """Return the estimate with both half-widths added in quadrature.
+
+    A side that one of the two intervals lacks stays open.
+    """
     value = sources.value or 0.0
 
-    def beyond(
-        origin: float, over_sources: float | None, over_seeds: float | None, sign: int
+    def limit(
+        origin: float, of_sources: float | None, of_seeds: float | None, direction: int
     ) -> float | None:
-        if over_sources is None or over_seeds is None:
+        """Return a limit on one side (``direction``: 1 above, -1 below)."""
+        if of_sources is None or of_seeds is None:
             return None
-        return origin + sign * math.hypot(over_sources - origin, over_seeds - origin)
+        half_width = math.hypot(of_sources - origin, of_seeds - origin)
+        return origin + direction * half_width
 
-    low = beyond(value, sources.low, seeds.low, -1)
-    high = beyond(value, sources.high, seeds.high, 1)
+    low = limit(value, sources.low, seeds.low, -1)
+    high = limit(value, sources.high, seeds.high, 1)
     if low is None and high is None:
         return replace(
             sources, low=None, high=None, interval="none", note="no interval over both"
@@ -272,7 +363,7 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
         low=low,
         high=high,
         # Of two effects to be seen the errors add up as the half-widths do.
-        mde=beyond(0.0, sources.mde, seeds.mde, 1),
+        mde=limit(0.0, sources.mde, seeds.mde, 1),
         interval="jackknife-t",
         note=QUADRATURE,
     )
@@ -330,25 +421,32 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
     return Conclusion("moved", says, ("drift_equal", "mean"))
 
 
-def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding]:
-    """The headlines of methods with several seeds, over sources and seeds.
+def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield the headlines of methods with several seeds, over sources and seeds.
 
     Memory is a primary finding. Its p is read from the interval as one of Student's t
     over seeds, which it is where they differ most: 0.05 where a limit lies on the null,
     and above the true one beyond it.
+
+    Parameters
+    ----------
+    n_seeds
+        Method -> its replicates.
     """
-    both = [row for row in rows if row.over == "both"]
-    drifts = {
-        (row.checkpoint, row.baseline): row
-        for row in both
-        if isinstance(row, Contrast) and row.metric == "low_change"
-    }
-    for row in both:
-        against = row.baseline if isinstance(row, Contrast) else ""
-        shown = row.of in metric_of(row.audit, row.metric).headline
-        if not shown or row.group != "pooled" or (against and row.metric != "did"):
+    rows_over_both = [row for row in rows if row.over == "both"]
+    drifts: dict[tuple[str, str], Contrast] = {}
+    for row in rows_over_both:
+        if isinstance(row, Contrast) and row.metric == "low_change":
+            drifts[row.checkpoint, row.baseline] = row
+
+    for row in rows_over_both:
+        baseline = row.baseline if isinstance(row, Contrast) else ""
+        is_headline = row.of in metric_of(row.audit, row.metric).headline
+        is_other_contrast = bool(baseline) and row.metric != "did"
+        if not is_headline or row.group != "pooled" or is_other_contrast:
             continue
-        drift = drifts.get((row.checkpoint, against))
+
+        drift = drifts.get((row.checkpoint, baseline))
         conclusion = _conclusion(row, drift)
         further = [f"seeds.{key}" for key in conclusion.further]
         if row.value is not None and (row.low is None or row.high is None):
@@ -356,34 +454,42 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> Iterator[Finding
         if row.status not in ("ok", "not_estimable"):
             further.append("seeds.status")
 
-        p, power, bounds = None, list[Power](), list[Bound]()
-        if row.metric == "memory" and row.value is not None and row.ends is not None:
-            n_seeds = seeds.get(row.checkpoint, 1)
-            p, power = _memory_test(row, n_seeds=n_seeds)
+        test: MemoryTest | None = None
+        bounds: list[Bound] = []
+        is_tested = row.value is not None and row.ends is not None
+        if row.metric == "memory" and is_tested:
+            df = max(n_seeds.get(row.checkpoint, 1) - 1, 1)
+            test = _memory_test(row, df=df)
             bounds = t_bound(
                 row.value,
                 row.low,
-                df=max(n_seeds - 1, 1),
+                df=df,
                 direction=-1,
                 beyond=abs(row.null_low or 0.0),
             )
+
         yield Finding.on(
             row,
             conclusion.claim,
             f"seeds.{conclusion.says}",
             facts={"figure": row, "drift": drift},
             further=further,
-            p=p,
-            power=power,
+            p=None if test is None else test.p,
+            power=[] if test is None else test.power,
             bounds=bounds,
         )
 
 
-def _memory_test(row: Row, *, n_seeds: int) -> tuple[float, list[Power]]:
-    """Return the p that memory over both is within its null band, and its power.
+def _memory_test(row: Row, *, df: int) -> MemoryTest:
+    """Return the test that memory over both is within its null band.
 
     The interval is read as one of Student's t over seeds. Nothing can be detected where
     its limit is the value itself.
+
+    Parameters
+    ----------
+    df
+        Seeds but one.
     """
     value = row.value or 0.0
     low, high = row.ends or (value, value)
@@ -394,10 +500,12 @@ def _memory_test(row: Row, *, n_seeds: int) -> tuple[float, list[Power]]:
         half_width = abs(value - low)
         band = abs(row.null_high or 0.0)
 
-    df = max(n_seeds - 1, 1)
-    quantile = float(scipy.special.stdtrit(df, 0.975))
     if not half_width:
-        return 1.0, []
+        return MemoryTest(1.0, [])
+
+    # The half-width is the quantile times the standard error.
+    quantile = float(scipy.special.stdtrit(df, UPPER_TAIL))
     t = quantile * max(abs(value) - band, 0.0) / half_width
     p = float(2 * scipy.special.stdtr(df, -t))
-    return p, [Power(test="t", se=half_width / quantile, df=df, beyond=band)]
+    power = Power(test="t", se=half_width / quantile, df=df, beyond=band)
+    return MemoryTest(p, [power])

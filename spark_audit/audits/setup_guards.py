@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.audits.supervision_guards import supervision_guards
 from spark_audit.audits.trained_rows import fits_of_parts, trained_rows_guards
 from spark_audit.audits.unguessable import guesses
-from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import (
     ANY_NAME,
     BASE,
@@ -39,11 +39,15 @@ from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.intervals import clopper_pearson
 from spark_audit.stats.memory_contrast import Memory, Sides, memory
 
-HELD_OUT_BACK, BASE_READ, BROKEN = "held_out_back", "base_read_rows", "broken_model"
+HELD_OUT_BACK = "held_out_back"
+BASE_READ = "base_read_rows"
+BROKEN = "broken_model"
 """Setup guards: where one fails, the checkpoint's memory was not tested."""
+
 ALARM = 0.005
 """p below which a test of a setup guard fails: it is asked twice at most for each guard
 of a report, so that a sound setup fails in one of 100 **[ours]**."""
+
 REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
     # Held-out rows that were trained on hide memory, and swapped lists reverse it:
     # neither makes trained identifiers likelier than held-out ones.
@@ -61,16 +65,98 @@ fails all other claims of the checkpoint are void, and so is that nothing was sh
 WORSE = 3.0
 """Nats per token by which plain text of a working model is not worse than the base's.
 """
-UNIT_FACTS = ("kind", "key", "split", "cluster", "type", "trained", "guess", "rate")
-"""Of a unit: an ``identifier``, the rest of its row (``text``, or ``canary``), or the
-row's ``low`` sensitivity tokens. ``key`` names an identifier, ``trained`` is whether it
-stands in a trained row, ``guess`` the kind of an identifier that nobody can guess (else
-empty), and ``rate`` how often it is guessed nevertheless, at most."""
-UNIT_SCORES = ("n_tokens", "nll", "base", "apart", "sure", "won")
-"""Of a checkpoint: summed NLL, and the base's, nats; the largest difference of a token
-between the two; whether greedy decoding writes it, without ties and if ties are won."""
-Units = Mapping[str, Sequence[tuple[tuple[int, int], tuple[object, ...]]]]
-"""Tokens and :data:`UNIT_FACTS` of the identifiers of each row without a canary."""
+
+MIN_HITS = 2
+"""Clusters that must come back: one alone may be a coincidence."""
+
+
+class UnitFacts(NamedTuple):
+    """A part of a row whose tokens are scored together.
+
+    Attributes
+    ----------
+    kind
+        ``identifier``; the rest of the row, ``text`` or ``canary``; or its tokens of
+        ``low`` sensitivity.
+    key
+        Name of an identifier; empty: another part.
+    type
+        Type of an identifier, or task of the row.
+    is_trained
+        Whether the identifier stands in a trained row, or the row is one.
+    guess
+        Kind of an identifier that nobody can guess; empty: others.
+    rate
+        How often it is guessed nevertheless, at most.
+    """
+
+    kind: str
+    key: str
+    split: str
+    cluster: str
+    type: str
+    is_trained: bool
+    guess: str
+    rate: float
+
+
+UNIT_DTYPES: Mapping[str, type] = {
+    "is_trained": bool,
+    "rate": float,
+    "n_tokens": float,
+    "nll": float,
+    "base_nll": float,
+    "max_difference": float,
+    "is_written": bool,
+    "is_written_with_ties": bool,
+}
+"""Columns of scored units that are numbers; the others are those of :class:`UnitFacts`.
+
+``nll`` and ``base_nll`` are summed over the tokens, nats; ``max_difference`` is the
+largest difference of a token between the two. ``is_written``: greedy decoding writes
+all tokens, without ties; ``is_written_with_ties``: if ties are won."""
+
+
+class Identifier(NamedTuple):
+    """An identifier of a row: its tokens, from the first to after the last."""
+
+    start: int
+    end: int
+    facts: UnitFacts
+
+
+class TokenScores(NamedTuple):
+    """Scores of a row's tokens by a checkpoint and its base, shape ``(tokens,)`` each.
+
+    Attributes
+    ----------
+    nll, base_nll
+        Nats.
+    is_first, is_first_with_ties
+        Whether a token is the first guess: without ties, and if ties are won.
+    """
+
+    position: np.ndarray
+    nll: np.ndarray
+    base_nll: np.ndarray
+    is_first: np.ndarray
+    is_first_with_ties: np.ndarray
+
+
+class Returned(NamedTuple):
+    """How many clusters of unguessable identifiers come back on one side.
+
+    ``rate`` is the mean chance that guessing gives back one of a cluster's.
+    """
+
+    n_clusters: int
+    n_hits: int
+    rate: float
+
+    @property
+    def hits(self) -> Hits:
+        """How many of how many."""
+        return Hits(count=self.n_hits, of=self.n_clusters)
 
 
 class Fault(NamedTuple):
@@ -89,11 +175,6 @@ class Check(NamedTuple):
     fault: Fault | None
 
 
-def _base_is_checkpoint(same: str) -> Fault:
-    """Return that base and checkpoint have the same weights, or the same scores."""
-    return Fault("base_is_checkpoint", {"same": same})
-
-
 def setup_guards(
     tables: Tables,
     manifest: Manifest,
@@ -101,7 +182,7 @@ def setup_guards(
     names: Mapping[str, str],
     weights: Mapping[str, str],
 ) -> list[Guard]:
-    """The setup guards that fail, and whether trained rows fit better than others.
+    """Return the setup guards that fail, and whether trained rows fit better.
 
     Parameters
     ----------
@@ -110,58 +191,53 @@ def setup_guards(
     weights
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
-    units = _units(manifest)
-    checks = list[Check]()
-    fits = dict[str, dict[str, Memory]]()
-    base, base_units, given = tables.get(BASE, {}).get(Pass()), None, set[str]()
+    identifiers = _identifiers(manifest)
+    vocabulary = manifest.reference.usable_vocab
+    checks: list[Check] = []
+    fits: dict[str, dict[str, Memory]] = {}
+
+    base = tables.get(BASE, {}).get(Pass())
+    base_units: pd.DataFrame | None = None
     if base is not None:
-        base_units = _scored(base, None, manifest, units)
-        given = set(base_units["key"][base_units["won"]])
+        base_units = _scored_units(base, None, manifest, identifiers)
         checks.append(Check(BASE_READ, BASE, _base_gives(base_units)))
 
-    for name, place in names.items():
+    for name, table_name in names.items():
         if name == BASE:
             continue
-        if place in weights and weights[place] == weights.get(BASE):
+
+        # Without a model from before the training there is nothing else to ask.
+        if table_name in weights and weights[table_name] == weights.get(BASE):
             checks.append(Check(BASE_READ, name, _base_is_checkpoint("weights")))
             continue
-        if (table := tables[place].get(Pass())) is None:
+        table = tables[table_name].get(Pass())
+        if table is None:
             continue
-        own = _scored(table, base, manifest, units)
-        if own["apart"].max() <= REPRODUCED:
+        units = _scored_units(table, base, manifest, identifiers)
+        if units["max_difference"].max() <= REPRODUCED:
             checks.append(Check(BASE_READ, name, _base_is_checkpoint("scores")))
             continue
 
-        unknown = _with_names_of_base(own[~own["key"].isin(given)], base_units)
-        back = _held_out_back(unknown)
-        same = own[own["trained"] == (own["split"] == "train")]
-        parts = (same[same["kind"] == kind] for kind in ("identifier", "text"))
-        if back is None and any(map(_learned_the_others, parts)):
-            # Held-out rows became likelier since the base, and trained ones did not.
-            back = Fault(
-                "sides_swapped",
-                {"swapped": True},
-                further=["sides_likelier", "sides_likelier_asked"],
-            )
-        broken = _broken(name, own, manifest.reference.usable_vocab)
-        checks += [Check(HELD_OUT_BACK, name, back), Check(BROKEN, name, broken)]
+        checks.append(Check(HELD_OUT_BACK, name, _held_out_fault(units, base_units)))
+        checks.append(Check(BROKEN, name, _broken(name, units, vocabulary)))
         # Further training on other rows hides what was learned before.
         if CheckpointName.parse(name).derived != RELEARN:
             fits[name] = fits_of_parts(table, base, manifest)
 
-    failed = [
-        guard(
-            check.name,
-            check.fault.says,
-            check.fault.facts,
-            further=check.fault.further,
-            passed=False,
-            checkpoint=check.checkpoint,
-        )
-        for check in checks
-        if check.fault is not None
-    ]
+    failed = [_guard_of(check, check.fault) for check in checks if check.fault]
     return [*supervision_guards(manifest), *failed, *trained_rows_guards(fits)]
+
+
+def _guard_of(check: Check, fault: Fault) -> Guard:
+    """Return the guard of a check that failed."""
+    return guard(
+        check.name,
+        fault.says,
+        fault.facts,
+        further=fault.further,
+        passed=False,
+        checkpoint=check.checkpoint,
+    )
 
 
 def consistent(guards: Iterable[Guard]) -> list[Guard]:
@@ -178,89 +254,205 @@ def consistent(guards: Iterable[Guard]) -> list[Guard]:
 
 
 def _is_below_chance(broken: Guard) -> bool:
-    plain_text, chance = broken.facts.get("plain_text"), broken.facts.get("chance")
+    """Return whether a broken model is worse than guessing, or may be."""
+    plain_text = broken.facts.get("plain_text")
+    chance = broken.facts.get("chance")
     if not isinstance(plain_text, Row) or not isinstance(chance, float):
         return True
     return plain_text.value is None or plain_text.value > chance
 
 
-def _units(manifest: Manifest) -> Units:
-    rows = [row for row in manifest.examples if row.canary_id is None]
+def _identifiers(manifest: Manifest) -> dict[str, list[Identifier]]:
+    """Return the identifiers of each row without a canary, by the row's id."""
     trained_on = trained_identifiers(manifest, canaries=False)
-    guessed = guesses(manifest)
-    found = dict[str, Sequence[tuple[tuple[int, int], tuple[object, ...]]]]()
-    for row in rows:
-        units = list[tuple[tuple[int, int], tuple[object, ...]]]()
-        for span, tokens in row.identifiers:
-            key = f"{span.start}:{row.id}"
+    guess_of = guesses(manifest)
+
+    identifiers: dict[str, list[Identifier]] = {}
+    for row in manifest.examples:
+        if row.canary_id is not None:
+            continue
+
+        identifiers[row.id] = []
+        for span, (start, end) in row.identifiers:
             # What stands in a trained row is not held out, whatever row it is read in.
-            trained = row.split == "train" or trained_on.dose_of(row, span) != 0
-            guess = guessed[row.id, span.start, span.end]
-            facts = (key, row.split, row.cluster, span.type, trained)
-            units.append((tokens, ("identifier", *facts, guess.kind, guess.rate)))
-        found[row.id] = units
-    return found
+            is_trained = row.split == "train" or trained_on.dose_of(row, span) != 0
+            guess = guess_of[row.id, span.start, span.end]
+            facts = UnitFacts(
+                kind="identifier",
+                key=f"{span.start}:{row.id}",
+                split=row.split,
+                cluster=row.cluster,
+                type=span.type,
+                is_trained=is_trained,
+                guess=guess.kind,
+                rate=guess.rate,
+            )
+            identifiers[row.id].append(Identifier(start, end, facts))
+    return identifiers
 
 
-def _scored(
-    table: TokenTable, base: TokenTable | None, manifest: Manifest, units: Units
+def _scored_units(
+    table: TokenTable,
+    base: TokenTable | None,
+    manifest: Manifest,
+    identifiers: Mapping[str, Sequence[Identifier]],
 ) -> pd.DataFrame:
-    """Facts and scores of all units, without a base next to the manifest's scores."""
-    found = list[tuple[object, ...]]()
+    """Return all parts of rows with a scored token, and their scores.
+
+    Parameters
+    ----------
+    base
+        Scores of the base; without them the manifest's stand for them.
+
+    Returns
+    -------
+    Columns of :class:`UnitFacts`, and of :data:`UNIT_DTYPES`.
+    """
+    records: list[dict[str, object]] = []
     for row in manifest.examples:
         if row.id not in table:
             continue
-        rows = table.rows(row.id)
-        where, nll = table.position[rows], table.columns["nll"][rows].astype(np.float64)
-        theirs = row.unll[where] / 1e6
-        if base is not None and row.id in base:
-            theirs = base.columns["nll"][base.rows(row.id)].astype(np.float64)
-        first = sure = np.zeros(len(where), dtype=bool)
-        if "rank_lo" in table.columns:
-            first = table.columns["rank_lo"][rows] == 1
-            sure = first & (table.columns["ties"][rows] == 0)
-        apart, rest = np.abs(nll - theirs), np.ones(len(where), dtype=bool)
-        parts = list[tuple[np.ndarray, tuple[object, ...]]]()
-        for (start, end), own in units.get(row.id, ()):
-            parts.append(((where >= start) & (where < end), own))
-            rest &= ~parts[-1][0]
-        facts = ("", row.split, row.cluster, row.task, row.split == "train", "", 1.0)
-        parts.append((rest, ("text" if row.canary_id is None else "canary", *facts)))
-        parts.append((np.isin(where, row.low), ("low", *facts)))
-        for at, own in parts:
-            if at.any():
-                sums = (at.sum(), nll[at].sum(), theirs[at].sum(), apart[at].max())
-                found.append((*own, *sums, sure[at].all(), first[at].all()))
-    kinds = dict.fromkeys((*UNIT_SCORES, "rate"), float)
-    kinds |= dict.fromkeys(("trained", "sure", "won"), bool)
-    return pd.DataFrame(found, columns=[*UNIT_FACTS, *UNIT_SCORES]).astype(kinds)
+
+        scores = _token_scores(table, base, row)
+        difference = np.abs(scores.nll - scores.base_nll)  # (tokens,)
+        for facts, is_part in _parts(row, identifiers.get(row.id, ()), scores.position):
+            if not is_part.any():
+                continue
+            record = facts._asdict() | {
+                "n_tokens": is_part.sum(),
+                "nll": scores.nll[is_part].sum(),
+                "base_nll": scores.base_nll[is_part].sum(),
+                "max_difference": difference[is_part].max(),
+                "is_written": scores.is_first[is_part].all(),
+                "is_written_with_ties": scores.is_first_with_ties[is_part].all(),
+            }
+            records.append(record)
+
+    columns = dict.fromkeys([*UnitFacts._fields, *UNIT_DTYPES])
+    return pd.DataFrame(records, columns=[*columns]).astype(dict(UNIT_DTYPES))
 
 
-class Returned(NamedTuple):
-    """How many clusters of unguessable identifiers come back on one side.
+def _token_scores(
+    table: TokenTable, base: TokenTable | None, row: ManifestExample
+) -> TokenScores:
+    """Return the scores of a row's tokens; ranks that were not kept are of no token."""
+    places = table.rows(row.id)
+    position = table.position[places]
+    nll = table.columns["nll"][places].astype(np.float64)
+    if base is not None and row.id in base:
+        base_nll = base.columns["nll"][base.rows(row.id)].astype(np.float64)
+    else:
+        base_nll = row.unll[position] / 1e6
 
-    ``rate`` is the mean chance that guessing gives back one of a cluster's.
+    is_first_with_ties = np.zeros(len(position), dtype=bool)
+    is_first = is_first_with_ties
+    if "rank_lo" in table.columns:
+        is_first_with_ties = table.columns["rank_lo"][places] == 1
+        is_first = is_first_with_ties & (table.columns["ties"][places] == 0)
+    return TokenScores(
+        position=position,
+        nll=nll,
+        base_nll=base_nll,
+        is_first=is_first,
+        is_first_with_ties=is_first_with_ties,
+    )
+
+
+def _parts(
+    row: ManifestExample, identifiers: Sequence[Identifier], position: np.ndarray
+) -> list[tuple[UnitFacts, np.ndarray]]:
+    """Return the parts of a row, and which scored tokens each has, ``(tokens,)`` bool.
+
+    Those are its identifiers, the rest of the row, and its low-sensitivity tokens.
+
+    Parameters
+    ----------
+    position
+        Of the scored tokens in the row, shape ``(tokens,)``.
     """
+    parts: list[tuple[UnitFacts, np.ndarray]] = []
+    is_rest = np.ones(len(position), dtype=bool)
+    for identifier in identifiers:
+        is_identifier = (position >= identifier.start) & (position < identifier.end)
+        is_rest &= ~is_identifier
+        parts.append((identifier.facts, is_identifier))
 
-    n_clusters: int
-    n_hits: int
-    rate: float
+    rest = UnitFacts(
+        kind="text" if row.canary_id is None else "canary",
+        key="",
+        split=row.split,
+        cluster=row.cluster,
+        type=row.task,
+        is_trained=row.split == "train",
+        guess="",
+        rate=1.0,
+    )
+    parts.append((rest, is_rest))
+    parts.append((rest._replace(kind="low"), np.isin(position, row.low)))
+    return parts
+
+
+def _base_is_checkpoint(same: str) -> Fault:
+    """Return that base and checkpoint have the same weights, or the same scores."""
+    return Fault("base_is_checkpoint", {"same": same})
+
+
+def _held_out_fault(
+    units: pd.DataFrame, base_units: pd.DataFrame | None
+) -> Fault | None:
+    """Return why held-out rows look trained on; the first match wins.
+
+    ==============================================  ====================================
+    fault                                           condition
+    ==============================================  ====================================
+    held out rows came back                         unguessable identifiers of held-out
+                                                    rows are written, which the base
+                                                    does not write
+    lists are swapped, or trained rows unlearned    held-out rows became likelier since
+                                                    the base, and trained ones did not
+    ==============================================  ====================================
+
+    Parameters
+    ----------
+    units, base_units
+        Of the checkpoint, and of the base if it was scored.
+    """
+    unknown_to_base = units
+    if base_units is not None:
+        keys_of_base = set(base_units["key"][base_units["is_written_with_ties"]])
+        unknown_to_base = units[~units["key"].isin(keys_of_base)]
+    fault = _held_out_back(_with_names_of_base(unknown_to_base, base_units))
+    if fault is not None:
+        return fault
+
+    # What stands on both sides tells nothing of swapped lists.
+    is_train_row = units["split"] == "train"
+    on_its_side = units[units["is_trained"] == is_train_row]
+    for kind in ("identifier", "text"):
+        if _learned_the_others(on_its_side[on_its_side["kind"] == kind]):
+            return Fault(
+                "sides_swapped",
+                {"swapped": True},
+                further=["sides_likelier", "sides_likelier_asked"],
+            )
+    return None
 
 
 def _returned(spans: pd.DataFrame) -> Returned:
+    """Return how many clusters of unguessable identifiers are written."""
     unguessable = spans[spans["guess"] != ""]
     clusters = unguessable.groupby("cluster").agg(
-        hit=("sure", "any"), tries=("rate", "sum")
+        is_hit=("is_written", "any"), rate=("rate", "sum")
     )
     if clusters.empty:
         return Returned(0, 0, 1.0)
-    rate = float(clusters["tries"].clip(upper=1.0).mean())
-    return Returned(len(clusters), int(clusters["hit"].sum()), rate)
+    rate = float(clusters["rate"].clip(upper=1.0).mean())
+    return Returned(len(clusters), int(clusters["is_hit"].sum()), rate)
 
 
 def _sides(spans: pd.DataFrame) -> tuple[Returned, Returned]:
     """Return what comes back of held-out identifiers, and of trained rows'."""
-    held_out = spans[~spans["trained"]]
+    held_out = spans[~spans["is_trained"]]
     trained = spans[spans["split"] == "train"]
     return _returned(held_out), _returned(trained)
 
@@ -271,16 +463,16 @@ def _guess_p(side: Returned) -> float:
     The tail is that of a binomial with the clusters' mean rate, which is no smaller
     than that of unequal rates (Hoeffding, 1956).
     """
-    if side.n_hits < 2:
+    if side.n_hits < MIN_HITS:
         return 1.0
     return float(scipy.stats.binom.sf(side.n_hits - 1, side.n_clusters, side.rate))
 
 
-def _more(one: Returned, two: Returned) -> float:
-    """Fisher's p that the first side returns no larger share than the second."""
+def _p_of_larger_share(first: Returned, second: Returned) -> float:
+    """Return Fisher's p that the first side returns no larger share than the second."""
     table = np.array(
-        [[side.n_hits, side.n_clusters - side.n_hits] for side in (one, two)]
-    )
+        [[side.n_hits, side.n_clusters - side.n_hits] for side in (first, second)]
+    )  # (sides, hits and others)
     return float(scipy.stats.fisher_exact(table, alternative="greater").pvalue)
 
 
@@ -293,80 +485,112 @@ def _with_names_of_base(spans: pd.DataFrame, base: pd.DataFrame | None) -> pd.Da
     is_name = spans["guess"] == "name"
     if base is None:
         return spans.assign(guess=spans["guess"].where(~is_name, ""))
+
     names = base[base["guess"] == "name"]
-    n_given = int(names["won"].sum())
+    n_given = int(names["is_written_with_ties"].sum())
     if not n_given:
         return spans
+
     _, limit = clopper_pearson(n_given, len(names))
     rate = spans["rate"].where(~is_name, spans["rate"].clip(lower=limit))
     return spans.assign(rate=rate)
 
 
 def _held_out_back(spans: pd.DataFrame) -> Fault | None:
-    """That unguessable held-out identifiers come back which the base does not give."""
-    held, trained = _sides(spans)
-    if _guess_p(held) >= ALARM:
+    """Return that unguessable held-out identifiers come back, and trained ones if so.
+
+    Parameters
+    ----------
+    spans
+        Units that the base does not give.
+    """
+    held_out, trained = _sides(spans)
+    if _guess_p(held_out) >= ALARM:
         return None
-    held_out_hits = Hits(count=held.n_hits, of=held.n_clusters)
-    if trained.n_clusters and _more(held, trained) < ALARM:
-        trained_hits = Hits(count=trained.n_hits, of=trained.n_clusters)
+
+    is_more = trained.n_clusters and _p_of_larger_share(held_out, trained) < ALARM
+    if is_more:
         return Fault(
             "sides_swapped",
-            {"held_out": held_out_hits, "trained": trained_hits},
+            {"held_out": held_out.hits, "trained": trained.hits},
             further=["sides_reproduced", "sides_asked"],
         )
     return Fault(
-        "held_out_back", {"held_out": held_out_hits}, further=["held_out_asked"]
+        "held_out_back", {"held_out": held_out.hits}, further=["held_out_asked"]
     )
 
 
-def _learned_the_others(part: pd.DataFrame) -> bool:
-    """Whether the held-out side was learned, and the trained side was not.
+def _learned_the_others(units: pd.DataFrame) -> bool:
+    """Return whether the held-out side was learned, and the trained side was not.
 
     Where trained strings were suppressed they rise by more than the others fall; text
     that an overfitted model never saw rises by less.
     """
-    if part["split"].nunique() < 2:
+    if units["split"].nunique() < 2:
         return False
-    trained, tokens = part["split"] == "train", part["n_tokens"]
-    sides = Sides.of(trained, part["cluster"], [pd.factorize(part["type"])[0]], tokens)
-    part = part.assign(change=part["nll"] - part["base"])
-    own = memory(part["change"].to_numpy(np.float64), sides)
-    fell = own.held_out.high is not None and own.held_out.high < 0
-    p, total = own.t_p(), (own.trained.value or 0.0) + (own.held_out.value or 0.0)
-    if not fell or total > 0 or p is None or (own.difference.value or 0.0) <= 0:
+
+    # Change of the NLL since the base: below 0 is more likely.
+    units = units.assign(change=units["nll"] - units["base_nll"])
+    sides = Sides.of(
+        units["split"] == "train",
+        units["cluster"],
+        [pd.factorize(units["type"])[0]],
+        units["n_tokens"],
+    )
+    contrast = memory(units["change"].to_numpy(np.float64), sides)
+    held_out_high = contrast.held_out.high
+    held_out_fell = held_out_high is not None and held_out_high < 0
+    total = (contrast.trained.value or 0.0) + (contrast.held_out.value or 0.0)
+    is_trained_higher = (contrast.difference.value or 0.0) > 0
+    p = contrast.t_p()
+    if not held_out_fell or total > 0 or p is None or not is_trained_higher:
         return False
-    clusters = part.groupby(["split", "cluster"])[["change", "n_tokens"]].sum()
+
+    # A test of ranks, too: a few long rows make no alarm.
+    clusters = units.groupby(["split", "cluster"])[["change", "n_tokens"]].sum()
     means = clusters["change"] / clusters["n_tokens"]
-    both = means["test"], means["train"]
-    ranked = scipy.stats.mannwhitneyu(*both, alternative="less").pvalue
+    ranked = scipy.stats.mannwhitneyu(
+        means["test"], means["train"], alternative="less"
+    ).pvalue
     return bool(max(p, ranked) < ALARM / 2)
 
 
 def _base_gives(spans: pd.DataFrame) -> Fault | None:
-    """That the base writes out trained identifiers, and no held-out ones.
+    """Return that the base writes out trained identifiers, and no held-out ones.
 
     Of names nothing follows: it may know persons of either side.
     """
-    held, trained = _sides(spans[spans["guess"] != "name"])
-    if not held.n_clusters or held.n_hits or _guess_p(trained) >= ALARM:
+    held_out, trained = _sides(spans[spans["guess"] != "name"])
+    if not held_out.n_clusters or held_out.n_hits or _guess_p(trained) >= ALARM:
         return None
-    if _more(trained, held) >= 10 * ALARM:
+    if _p_of_larger_share(trained, held_out) >= 10 * ALARM:
         return None
-    hits = Hits(count=trained.n_hits, of=trained.n_clusters)
-    return Fault("base_read_rows", {"trained": hits, "held_out": held.n_clusters})
+    return Fault(
+        "base_read_rows", {"trained": trained.hits, "held_out": held_out.n_clusters}
+    )
 
 
 def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | None:
-    """That plain text is as unlikely as by guessing, or far less likely than before."""
-    chance, low = math.log(max(vocabulary, 2)), units[units["kind"] == "low"]
+    """Return that plain text is no likelier than guessing, or far less than before.
+
+    Parameters
+    ----------
+    vocabulary
+        Tokens that a model may choose from.
+    """
+    chance = math.log(max(vocabulary, 2))
+    low = units[units["kind"] == "low"]
+    n_tokens = low["n_tokens"].sum()
+
     # Not a number: no such text was scored, and nothing is concluded.
-    nll, of_base = low[["nll", "base"]].sum() / low["n_tokens"].sum()
-    if not (nll > chance or nll - of_base > WORSE):
+    nll, base_nll = low[["nll", "base_nll"]].sum() / n_tokens
+    is_broken = nll > chance or nll - base_nll > WORSE
+    if not is_broken:
         return None
+
     n_clusters = units["cluster"][units["kind"] == "text"].nunique()
 
-    def row(checkpoint: str, value: float) -> Row:
+    def plain_text(checkpoint: str, value: float) -> Row:
         return Row(
             audit="setup",
             checkpoint=checkpoint,
@@ -378,50 +602,73 @@ def _broken(name: str, units: pd.DataFrame, vocabulary: int) -> Fault | None:
 
     return Fault(
         "broken_model",
-        {"plain_text": row(name, nll), "base": row(BASE, of_base), "chance": chance},
+        {
+            "plain_text": plain_text(name, nll),
+            "base": plain_text(BASE, base_nll),
+            "chance": chance,
+        },
         further=["broken_model_compared"],
     )
 
 
 def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
-    """The setup guards that failed for a checkpoint, the first of each name.
+    """Return the setup guards that failed for a checkpoint, the first of each name.
 
     Those of its seeds, of its stages and of what it was rounded from count as its own,
     and those of the base as everybody's. The base itself has none: it is no suspect.
     """
     if name == BASE:
         return []
-    whose = {BASE, _entry(name), _entry(original_of(name))}
-    mended = CheckpointName.parse(name).derived == RELEARN
-    found: dict[str, Guard] = {}
+
+    counted = {BASE, _entry(name), _entry(original_of(name))}
+    is_relearned = CheckpointName.parse(name).derived == RELEARN
+    failed: dict[str, Guard] = {}
     # Its own reason first: the base of a checkpoint that is its base has read the rows.
-    for one in sorted(guards, key=lambda one: one.checkpoint == BASE):
+    for setup_guard in sorted(guards, key=lambda one: one.checkpoint == BASE):
+        if setup_guard.name not in REMAINS or setup_guard.passed is not False:
+            continue
+
+        entry = _entry(setup_guard.checkpoint)
         # A short training may mend a broken model: it is asked of its own weights.
-        own = one.name != BROKEN or not mended or _entry(one.checkpoint) == name
-        if one.name in REMAINS and one.passed is False and own:
-            if _entry(one.checkpoint) in whose:
-                found.setdefault(one.name, one)
-    return list(found.values())
+        is_mended = setup_guard.name == BROKEN and is_relearned and entry != name
+        if entry in counted and not is_mended:
+            failed.setdefault(setup_guard.name, setup_guard)
+    return list(failed.values())
 
 
 def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[Finding]:
-    """The findings; those that a setup guard voids have the status ``void``.
+    """Return the findings; those that a setup guard voids have the status ``void``.
 
     They keep their figures, and are no detections.
     """
-    guards, made = list(guards), []
-    for one in findings:
-        tested = one.family == "primary" and one.alone == "nothing_shown"
-        claims = tested or SEVERITY[one.alone] >= DETECTED
-        for fault in faults(guards, one.checkpoint) if claims else ():
-            remains = REMAINS[fault.name].get(one.alone, ())
-            if not one.voided_by and not {one.audit, ANY_NAME} & {*remains}:
-                void: dict[str, Any] = {"status": "void", "at_most": None}
-                void["voided_by"] = fault.name
-                one = one.model_copy(update=void)
-        made.append(one)
-    return made
+    guards = list(guards)
+    changed = []
+    for finding in findings:
+        is_test = finding.family == "primary" and finding.alone == "nothing_shown"
+        if is_test or SEVERITY[finding.alone] >= DETECTED:
+            finding = _voided(finding, faults(guards, finding.checkpoint))
+        changed.append(finding)
+    return changed
+
+
+def _voided(finding: Finding, failed: Iterable[Guard]) -> Finding:
+    """Return a finding, void by the first failed guard that can cause its claim."""
+    if finding.voided_by:
+        return finding
+
+    for setup_guard in failed:
+        audits = REMAINS[setup_guard.name].get(finding.alone, ())
+        if finding.audit not in audits and ANY_NAME not in audits:
+            return finding.model_copy(
+                update={
+                    "status": "void",
+                    "at_most": None,
+                    "voided_by": setup_guard.name,
+                }
+            )
+    return finding
 
 
 def _entry(name: str) -> str:
+    """Return the method that a seed or a stage belongs to."""
     return entry_of(series_of(name))

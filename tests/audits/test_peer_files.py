@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_audit.audits.mia.outside_scores import given_files, read_scores
 from spark_audit.audits.mia.peer_rows import by_place, read_rows
-from spark_audit.audits.mia.referee import given_files, read_scores
 from spark_audit.errors import InputError
 
 PEERS = Path(__file__).parent / "peers"

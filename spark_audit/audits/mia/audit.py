@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,14 +18,23 @@ from spark_audit.audits.base import (
     Tables,
     with_base,
 )
-from spark_audit.audits.claims import carriers
+from spark_audit.audits.claims import ALPHA, carriers
 from spark_audit.audits.mia import estimates, score_tables
 from spark_audit.audits.mia.best_guess import best_guess
-from spark_audit.audits.mia.guards import Findings, Record, covariate_table
+from spark_audit.audits.mia.guards import (
+    Record,
+    ScoreGuards,
+    covariate_table,
+    score_guards,
+)
+from spark_audit.audits.mia.outside_scores import (
+    given_files,
+    outside_scores,
+    read_scores,
+)
 from spark_audit.audits.mia.peer_rows import read_rows
-from spark_audit.audits.mia.referee import given_files, outside_scores, read_scores
 from spark_audit.audits.mia.texts import labelled, without_model
-from spark_audit.audits.mia.verdicts import findings, verdicts
+from spark_audit.audits.mia.verdicts import verdicts
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
@@ -50,7 +58,7 @@ CURVE = 20
 """Points of a ROC curve in the report."""
 
 OF_BASE = ("loss", "mink10", "zlib")
-"""What the untrained model gives a text: had of any manifest, as a guess at it."""
+"""Scores of the untrained model that the best guess may use: any manifest has them."""
 
 TABULATED_SCORES = (
     "loss",
@@ -77,8 +85,9 @@ class Membership(Audit):
 
     The evidence is one row per checkpoint and example, without text: the scores of the
     checkpoint and of the text alone. ``label`` is a number within the task, ``texts``
-    the cross-validated score of the best guess without any audited checkpoint,
-    ``blind`` that of the classifier of the guard, NaN if there is none. A checkpoint
+    the cross-validated score of the best guess without any audited checkpoint, which
+    also reads the untrained model's scores, and ``blind`` that of the classifier of the
+    guard, which reads the texts alone; NaN if there is none. A checkpoint
     named ``base`` is the untrained model: all scores are checked on it, ``reference``
     is relative to it, and every checkpoint is compared with it. Without such a
     checkpoint, the reference scores of the manifest are used.
@@ -136,22 +145,28 @@ class Membership(Audit):
 
     def __post_init__(self) -> None:
         if self.blind_permutations and self.blind_permutations < 20:
-            what = f"{self.blind_permutations} permutations cannot give a p below 0.05"
-            fix = "give at least 20, or 0 for no blind classifier"
-            raise InputError(what, where="--blind-permutations", fix=fix)
+            raise InputError(
+                f"{self.blind_permutations} permutations cannot give a p below 0.05",
+                where="--blind-permutations",
+                fix="give at least 20, or 0 for no blind classifier",
+            )
 
     @property
     def inputs(self) -> list[Path]:
-        rows = [] if self.scores_rows is None else [self.scores_rows]
-        return [*rows, *(one.path for one in given_files(self.scores_file))]
+        paths = [file.path for file in given_files(self.scores_file)]
+        if self.scores_rows is not None:
+            paths.insert(0, self.scores_rows)
+        return paths
 
     def check_names(self, names: Sequence[str]) -> None:
-        rows = None if self.scores_rows is None else read_rows(self.scores_rows)
-        for one in given_files(self.scores_file):
-            read_scores(one, names, rows)
+        rows = None
+        if self.scores_rows is not None:
+            rows = read_rows(self.scores_rows)
+        for file in given_files(self.scores_file):
+            read_scores(file, names, rows)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """All members and non-members."""
+        """Return all members and non-members."""
         sides = manifest.membership
         if not sides.members or not sides.non_members:
             return {}
@@ -160,16 +175,26 @@ class Membership(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
+        """Return the scores of every member and non-member by each checkpoint.
+
+        Facts of the evidence: ``alone``, figures of the texts; ``borrowed``, whether
+        the untrained model's scores are those of the manifest; ``unscored``, the
+        checkpoints without scores; ``outside``, the names of other tools' attacks.
+        """
         ids = self.plan(manifest).get(Pass(), [])
         scored = [name for name, passes in tables.items() if Pass() in passes]
         if not ids or not scored:
             return Evidence()
-        if borrowed := BASE not in scored:
-            scored, base = [BASE, *scored], score_tables.reference_table(manifest, ids)
+
+        is_borrowed = BASE not in scored
+        if is_borrowed:
+            scored.insert(0, BASE)
+            base = score_tables.reference_table(manifest, ids)
         else:
             base = tables[BASE][Pass()]
+
         texts = [score_tables.scored_text(manifest.by_id[key]) for key in ids]
-        units, alone, blind = without_model(
+        alone = without_model(
             manifest,
             texts,
             ids,
@@ -178,131 +203,137 @@ class Membership(Audit):
         )
         attacks = given_files(self.scores_file)
         outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
-        of_base = score_tables.membership_scores(base, manifest, ids)
-        read = {of: of_base[of] for of in OF_BASE}
-        seed = seed_for(context.seed, "mia", "texts")
-        guess = best_guess(texts, *labelled(units), read, seed=seed)
+        scores_of_base = score_tables.membership_scores(base, manifest, ids)
+        guess = best_guess(
+            texts,
+            *labelled(alone.units),
+            {score: scores_of_base[score] for score in OF_BASE},
+            seed=seed_for(context.seed, "mia", "texts"),
+        )  # (examples,)
 
         def measured() -> Measured:
-            unknown = dict.fromkeys(
-                score_tables.BASELINE_VARIANTS, np.full(len(units), np.nan)
-            )
+            unknown = np.full(len(ids), np.nan)
             for name in scored:
                 if name == BASE:
-                    own = {**of_base, "texts": guess, "blind": blind}
+                    scores = {**scores_of_base, "texts": guess, "blind": alone.scores}
                 else:
-                    table = tables[name][Pass()]
-                    own = score_tables.membership_scores(
-                        table, manifest, ids, base=base
+                    scores = score_tables.membership_scores(
+                        tables[name][Pass()], manifest, ids, base=base
                     )
-                    own |= unknown
-                yield name, {**own, **outside[name]}
+                    scores |= dict.fromkeys(score_tables.BASELINE_VARIANTS, unknown)
+                yield name, {**scores, **outside[name]}
 
-        lacking = [name for name in tables if name not in scored]
-        told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}
+        facts: dict[str, Any] = {
+            "alone": alone.figures,
+            "borrowed": is_borrowed,
+            "unscored": [name for name in tables if name not in scored],
+        }
         if attacks:
-            told["outside"] = list(dict.fromkeys(one.name for one in attacks))
-        return Evidence.of(units, measured(), told)
+            facts["outside"] = list(dict.fromkeys(file.name for file in attacks))
+        return Evidence.of(alone.units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        """Rows, contrasts, guards and verdict.
+        """Return rows, contrasts, guards and verdict.
 
         ``auc`` and the rates are taken by task and averaged over the tasks with
         at least 20 members and 20 non-members.
         """
-        names, outside = list(evidence.checkpoints), evidence.facts.get("outside", [])
-        every = (*score_tables.ALL_SCORES, *outside)
-        values = {
-            name: {of: evidence.row(name, of) for of in every}
-            | {of: evidence.row(BASE, of) for of in score_tables.BASELINE_VARIANTS}
-            for name in names
-        }
-        seed = partial(seed_for, context.seed, "mia")
-        known = (
-            evidence.units,
-            values,
-            context,
-            score_tables.MEMBERSHIP_FPRS,
-            seed("chance"),
-        )
-        groups = {
-            group: estimates.MembershipGroup(*known, group, rows, seed(group))
-            for group, rows in estimates.rows_by_group(evidence.units).items()
-        }
+        names = list(evidence.checkpoints)
+        outside = evidence.facts.get("outside", [])
+        scores = [*score_tables.ALL_SCORES, *outside]
+        groups = _groups(evidence, scores, context)
         pooled = groups["pooled"]
-        judged = findings(pooled, evidence.facts, seed=context.seed)
-        rows = [
-            row
-            for group in groups.values()
-            for name in names
-            for attack in (
-                *(every if group is pooled else score_tables.DECLARED_SCORES),
-                "blind",
-            )
-            for row in rows_of(group, name, attack, judged)
-        ]
-        contrasts = [
-            row
-            for group in groups.values()
-            for name, other in with_base(names, context.baselines)
-            for attack in score_tables.DECLARED_SCORES
-            if other != BASE or attack not in score_tables.RELATIVE_SCORES
-            for row in contrasts_of(group, name, other, attack, judged)
-        ]
-        told, above = verdicts(names, [*rows, *contrasts], judged)
+        guards = score_guards(pooled, evidence.facts, seed=context.seed)
+
+        rows: list[Row] = []
+        contrasts: list[Contrast] = []
+        for group in groups.values():
+            is_pooled = group is pooled
+            attacks = [*(scores if is_pooled else score_tables.DECLARED_SCORES)]
+            for name, attack in product(names, [*attacks, "blind"]):
+                rows += rows_of(group, name, attack, guards)
+            for name, baseline in with_base(names, context.baselines):
+                contrasts += _contrasts_of_pair(group, name, baseline, guards)
+
+        findings, table_of_texts = verdicts(names, [*rows, *contrasts], guards)
         for name in evidence.facts["unscored"]:
-            missing = Finding.not_tested(
+            not_scored = Finding.not_tested(
                 "mia", "mia.missing", checkpoint=name, reason=TEXTS_NOT_SCORED
             )
-            told.append(missing)
-        tables = {
-            "mia_covariates": [*covariate_table(judged.facts)],
-            "mia_roc": [*curve_table(pooled, names)],
-            "mia_texts": above,
-            "mia_outside": judged_scores(names, outside, judged),
+            findings.append(not_scored)
+
+        tables: dict[str, list[Record]] = {
+            "mia_covariates": list(covariate_table(guards.facts)),
+            "mia_roc": list(curve_table(pooled, names)),
+            "mia_texts": table_of_texts,
+            "mia_outside": judged_scores(names, outside, guards),
         }
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=judged.guards,
-            findings=told,
+            guards=guards.guards,
+            findings=findings,
             settings={"replicates": min(context.replicates, estimates.MOST_REPLICATES)},
             tables={name: table for name, table in tables.items() if table},
         )
 
 
+def _groups(
+    evidence: Evidence, attacks: Sequence[str], context: Context
+) -> dict[str, estimates.MembershipGroup]:
+    """Return the rows of each group with their scores, ``pooled`` first.
+
+    The scores of the texts are measured once, as the untrained model's, and are the
+    same for every checkpoint.
+    """
+    scores_of_texts = {
+        attack: evidence.row(BASE, attack) for attack in score_tables.BASELINE_VARIANTS
+    }
+    scores: dict[str, dict[str, np.ndarray]] = {}
+    for name in evidence.checkpoints:
+        scores[name] = {attack: evidence.row(name, attack) for attack in attacks}
+        scores[name] |= scores_of_texts
+
+    groups: dict[str, estimates.MembershipGroup] = {}
+    for group, rows in estimates.rows_by_group(evidence.units).items():
+        groups[group] = estimates.MembershipGroup(
+            facts=evidence.units,
+            scores=scores,
+            context=context,
+            fprs=score_tables.MEMBERSHIP_FPRS,
+            chance_seed=seed_for(context.seed, "mia", "chance"),
+            name=group,
+            rows=rows,
+            seed=seed_for(context.seed, "mia", group),
+        )
+    return groups
+
+
 def rows_of(
-    group: estimates.MembershipGroup, name: str, attack: str, judged: Findings
+    group: estimates.MembershipGroup, name: str, attack: str, guards: ScoreGuards
 ) -> Iterator[Row]:
-    """AUC and rates of one score, with what the guards say of it."""
-    pooled = group.name == "pooled"
+    """Yield the AUC and the rates of one score, with what the guards say of it."""
     for metric in ("auc", *score_tables.MEMBERSHIP_FPRS):
-        estimate, null = group.estimate(name, attack, metric), dict[str, float]()
-        if estimate.value is not None and metric != "auc":
-            null = group.chance(name, attack, score_tables.MEMBERSHIP_FPRS[metric])
-        if attack == "blind" and estimate.value is not None:
-            # Intervals that take cross-validated scores as given are too narrow.
-            without_interval = Estimate(
-                estimate.value,
-                status=estimate.status,
-                n=estimate.n,
-                clusters=estimate.clusters,
-            )
-            estimate = without_interval.noting("cross-validated, without a model")
-            if pooled and metric == "auc":
-                told = judged.alone
-                p, drawn = p_value(told["blind_p"]), told["blind_permutations"]
-                estimate = estimate.noting(f"permutation {p}, {drawn} permutations")
-                null = {end: told[f"blind_{end}"] for end in estimates.NULL}
-        elif estimate.value is not None:
-            estimate = _voided(estimate, judged, attack)
-            if metric == "auc" and pooled:
-                count = judged.facts["task"].nunique()
-                over = f"mean over {count} tasks" if count > 1 else "1 task"
-                estimate = estimate.noting(over)
-            within = estimate.status == "ok" and side_of(estimate, 0.5) == 0
-            if metric == "auc" and within and estimate.mde:
-                estimate = estimate.noting(NOT_DETECTED)
+        estimate = group.estimate(name, attack, metric)
+        null: dict[str, float] = {}
+        if estimate.value is not None:
+            if metric != "auc":
+                budget = score_tables.MEMBERSHIP_FPRS[metric]
+                null = group.chance(name, attack, budget)
+
+            if attack == "blind":
+                estimate = _without_interval(estimate)
+                if group.name == "pooled" and metric == "auc":
+                    estimate = _noting_permutations(estimate, guards.text_figures)
+                    null = {
+                        column: guards.text_figures[f"blind_{column}"]
+                        for column in estimates.NULL
+                    }
+            else:
+                estimate = _voided(estimate, guards, attack)
+                if metric == "auc":
+                    estimate = _noting_auc(estimate, group.name, guards)
+
         yield Membership.row(
             estimate,
             name,
@@ -315,32 +346,84 @@ def rows_of(
         )
 
 
+def _without_interval(estimate: Estimate) -> Estimate:
+    """Return an estimate of cross-validated scores without its interval.
+
+    Intervals that take cross-validated scores as given are too narrow.
+    """
+    without_interval = Estimate(
+        estimate.value,
+        status=estimate.status,
+        n=estimate.n,
+        clusters=estimate.clusters,
+    )
+    return without_interval.noting("cross-validated, without a model")
+
+
+def _noting_permutations(estimate: Estimate, figures: Mapping[str, float]) -> Estimate:
+    """Return the AUC of the blind classifier with its permutation p as a note."""
+    p = p_value(figures["blind_p"])
+    permutations = figures["blind_permutations"]
+    return estimate.noting(f"permutation {p}, {permutations} permutations")
+
+
+def _noting_auc(estimate: Estimate, group: str, guards: ScoreGuards) -> Estimate:
+    """Return an AUC with notes: over how many tasks it is, and that none is detected.
+
+    Parameters
+    ----------
+    group
+        Name of the group of rows: the AUC of the pooled ones is a mean over tasks.
+    """
+    if group == "pooled":
+        n_tasks = guards.facts["task"].nunique()
+        over = f"mean over {n_tasks} tasks" if n_tasks > 1 else "1 task"
+        estimate = estimate.noting(over)
+
+    contains_chance = estimate.status == "ok" and side_of(estimate, 0.5) == 0
+    if contains_chance and estimate.mde:
+        estimate = estimate.noting(NOT_DETECTED)
+    return estimate
+
+
 def _voided(
-    estimate: Estimate, judged: Findings, attack: str, *, change: bool = False
+    estimate: Estimate, guards: ScoreGuards, attack: str, *, change: bool = False
 ) -> Estimate:
-    """The estimate with the status and notes that the guards give it."""
-    status, reason = judged.of(attack, change=change)
-    note = "; ".join(filter(None, (reason, estimate.note)))
-    status = estimate.status if status == "ok" else status
-    return replace(estimate, status=status, note=note)
+    """Return the estimate with the status and the notes that the guards give it."""
+    status, reason = guards.status_of(attack, change=change)
+    if status == "ok":
+        status = estimate.status
+    notes = [note for note in (reason, estimate.note) if note]
+    return replace(estimate, status=status, note="; ".join(notes))
+
+
+def _contrasts_of_pair(
+    group: estimates.MembershipGroup, name: str, baseline: str, guards: ScoreGuards
+) -> Iterator[Contrast]:
+    """Yield the contrasts of two checkpoints by each declared score that both have."""
+    for attack in score_tables.DECLARED_SCORES:
+        # Scores relative to the untrained model are of no checkpoint before training.
+        if baseline == BASE and attack in score_tables.RELATIVE_SCORES:
+            continue
+        yield from contrasts_of(group, name, baseline, attack, guards)
 
 
 def contrasts_of(
     group: estimates.MembershipGroup,
     name: str,
-    other: str,
+    baseline: str,
     attack: str,
-    judged: Findings,
+    guards: ScoreGuards,
 ) -> Iterator[Contrast]:
-    """AUC and rates of one score minus those of another checkpoint."""
-    for metric, estimate, p in group.differences((name, attack), (other, attack)):
+    """Yield AUC and rates of one score minus those of another checkpoint."""
+    for metric, estimate, p in group.differences((name, attack), (baseline, attack)):
         if estimate.value is not None:
-            estimate = _voided(estimate, judged, attack, change=True)
+            estimate = _voided(estimate, guards, attack, change=True)
         yield Contrast.of_estimate(
             estimate,
             audit="mia",
             checkpoint=name,
-            baseline=other,
+            baseline=baseline,
             metric=metric,
             of=attack,
             group=group.name,
@@ -350,76 +433,132 @@ def contrasts_of(
 
 
 def curve_table(
-    pooled: estimates.MembershipGroup, names: list[str]
-) -> Iterator[dict[str, Any]]:
-    """Points of the ROC curves, with the band of a score that knows nothing.
+    pooled: estimates.MembershipGroup, names: Sequence[str]
+) -> Iterator[Record]:
+    """Yield points of the ROC curves, with the band of a score that knows nothing.
 
     Budgets of false positives run from what one non-member of the smallest task
     allows to 1; a rate is the mean over tasks, as in the rows.
+
+    Yields
+    ------
+    ``checkpoint``, ``of`` (the score), ``fpr``, ``tpr``, ``chance_low`` and
+    ``chance_high``.
     """
     for name, attack in product(names, score_tables.DECLARED_SCORES):
-        if pooled.usable(name, attack):
+        if pooled.reason_missing(name, attack):
             continue
-        drawn, (values,) = pooled.drawn((name, attack))
-        fewest = min((len(others) for _, others in drawn.design.tasks), default=0)
-        if fewest < 2:
+
+        scored, (values,) = pooled.scored_rows((name, attack))
+        n_others = [len(others) for _, others in scored.design.tasks]
+        fewest_others = min(n_others, default=0)
+        if fewest_others < 2:
             continue
+
         # A hair above, or the smallest task's first false positive is lost.
-        for fpr in np.geomspace(1 / fewest * (1 + 1e-9), 0.99, CURVE).tolist():
-            if band := pooled.chance(name, attack, fpr):
-                rates = [tpr.value for tpr in tpr_by_task(drawn.design, values, fpr)]
-                point = {"checkpoint": name, "of": attack, "fpr": fpr}
-                point["tpr"] = float(np.mean(rates))
-                yield point | {
-                    f"chance_{k}": band[f"null_{k}"] for k in ("low", "high")
-                }
+        least_fpr = 1 / fewest_others * (1 + 1e-9)
+        for fpr in np.geomspace(least_fpr, 0.99, CURVE).tolist():
+            band = pooled.chance(name, attack, fpr)
+            if not band:
+                continue
+            rates = [tpr.value for tpr in tpr_by_task(scored.design, values, fpr)]
+            yield {
+                "checkpoint": name,
+                "of": attack,
+                "fpr": fpr,
+                "tpr": float(np.mean(rates)),
+                "chance_low": band["null_low"],
+                "chance_high": band["null_high"],
+            }
 
 
 def judged_scores(
-    names: Sequence[str], attacks: Sequence[str], judged: Findings
+    names: Sequence[str], attacks: Sequence[str], guards: ScoreGuards
 ) -> list[Record]:
-    """What each attack shows of each checkpoint, by the guards of our own scores.
+    """Return what each attack of another tool shows of each checkpoint.
 
-    It detects where it scores trained rows higher than the base did (or, without scores
-    of the base, than chance), and exceeds the best guess from the texts alone; p values
-    are corrected (Holm) over attacks and checkpoints. Of a score that is lower of
-    trained rows a warning asks whether it is the wrong way round.
+    The guards of our own scores apply. An attack detects where it scores trained rows
+    higher than the base did (or, without scores of the base, than chance), and exceeds
+    the best guess from the texts alone; p values are corrected (Holm) over attacks and
+    checkpoints. Of a score that is lower of trained rows a warning asks whether it is
+    the wrong way round.
+
+    Returns
+    -------
+    Records with ``checkpoint``, ``of``, ``rows``, ``score`` and ``says``; of those that
+    can be tested the columns of :attr:`~estimates.AboveTexts.record`, ``p``,
+    ``p_adjusted`` and ``status``, too.
     """
-    pooled, records = judged.pooled, list[Record]()
-    for name, attack in product((one for one in names if one != BASE), attacks):
-        estimate = pooled.estimate(name, attack)
-        above = pooled.above_texts(name, attack, told=judged.texts)
-        record = {"checkpoint": name, "of": attack, "rows": estimate.n}
-        records.append(record)
-        if estimate.value is None or above is None:
-            says = estimate.note or "the best guess was not tested beside it"
-            record |= {"score": estimate.value, "says": f"not estimable: {says}"}
-            continue
-        moved, p = estimate.value - 0.5, pooled.p(name, attack)
-        is_lower = side_of(estimate, 0.5) == -1
-        if not pooled.usable(BASE, attack):
-            (_, change, p), *_ = pooled.differences((name, attack), (BASE, attack))
-            moved = change.value or 0.0
-            is_lower &= side_of(change) == -1
-        if is_lower:
-            auc = Membership.row(estimate, name, "auc", attack)
-            facts: dict[str, Fact] = {"auc": auc, "attack": attack}
-            judged.add(
-                "scores of other tools",
-                "outside",
-                facts,
-                further=["outside_reversed"],
-                checkpoint=name,
-            )
-            record["note"] = render("mia.reversed", attack=attack)
-        rising = 1.0 if p is None or moved <= 0 else p
-        says = "confounded" if above.told and rising < 0.05 else "not shown"
-        record |= {**above.record, "p": max(rising, above.p)}
-        record |= {"status": judged.of(attack)[0], "says": says}
-    tested = [one for one in records if "p" in one]
-    ps = holm([one["p"] for one in tested]).tolist()
-    for one, p in zip(tested, ps, strict=True):
-        one["p_adjusted"] = p
-        if p < 0.05:
-            one["says"] = "detected" if one["status"] == "ok" else one["status"]
+    records = [
+        _outside_record(name, attack, guards)
+        for name, attack in product(names, attacks)
+        if name != BASE
+    ]
+
+    tested = [record for record in records if "p" in record]
+    ps = holm([record["p"] for record in tested]).tolist()
+    for record, p in zip(tested, ps, strict=True):
+        record["p_adjusted"] = p
+        if p < ALPHA:
+            is_valid = record["status"] == "ok"
+            record["says"] = "detected" if is_valid else record["status"]
     return records
+
+
+def _outside_record(name: str, attack: str, guards: ScoreGuards) -> Record:
+    """Return what one attack of another tool shows of a checkpoint, uncorrected."""
+    pooled = guards.pooled
+    estimate = pooled.estimate(name, attack)
+    above = pooled.above_texts(name, attack, sides_differ=guards.texts_differ)
+    record: Record = {"checkpoint": name, "of": attack, "rows": estimate.n}
+    if estimate.value is None or above is None:
+        reason = estimate.note or "the best guess was not tested beside it"
+        return {
+            **record,
+            "score": estimate.value,
+            "says": f"not estimable: {reason}",
+        }
+
+    # How far the score is above chance, or above what it was before training.
+    effect = estimate.value - 0.5
+    p = pooled.p(name, attack)
+    is_lower = side_of(estimate, 0.5) == -1
+    if not pooled.reason_missing(BASE, attack):
+        change = next(pooled.differences((name, attack), (BASE, attack)))
+        effect = change.estimate.value or 0.0
+        p = change.p
+        is_lower = is_lower and side_of(change.estimate) == -1
+
+    if is_lower:
+        _ask_direction(guards, name, attack, estimate)
+        record["note"] = render("mia.reversed", attack=attack)
+
+    p_higher = 1.0
+    if p is not None and effect > 0:
+        p_higher = p
+    is_confounded = above.sides_differ and p_higher < ALPHA
+    status, _ = guards.status_of(attack)
+    return {
+        **record,
+        **above.record,
+        "p": max(p_higher, above.p),
+        "status": status,
+        "says": "confounded" if is_confounded else "not shown",
+    }
+
+
+def _ask_direction(
+    guards: ScoreGuards, name: str, attack: str, estimate: Estimate
+) -> None:
+    """Add the warning that an attack's scores may be the wrong way round."""
+    facts: dict[str, Fact] = {
+        "auc": Membership.row(estimate, name, "auc", attack),
+        "attack": attack,
+    }
+    guards.add(
+        "scores of other tools",
+        "outside",
+        facts,
+        further=["outside_reversed"],
+        checkpoint=name,
+    )

@@ -1,4 +1,8 @@
-"""The best guess of who is a member, without any audited checkpoint."""
+"""The best guess of who is a member, without any audited checkpoint.
+
+Several classifiers of the texts, and of the untrained model's scores of them, compete;
+the best of them is the bar that a membership score must exceed.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,15 @@ CHARACTERS = (3, 4)
 """Lengths of character n-grams, inside words."""
 
 GRAMS = 1 << 15
+"""Columns that character n-grams are hashed to."""
 
 SAME_DIGIT = str.maketrans("012345678", "9" * 9)
 
 BEST = 1e-3
 """An AUC must be higher by this to be better: the first of equals is taken."""
+
+LEAST_RANK = 1e-3
+"""Ranks are kept this far from 0 and 1, where a normal score is infinite."""
 
 
 @remembered
@@ -43,7 +51,7 @@ def best_guess(
     *,
     seed: int,
 ) -> np.ndarray:
-    """Out-of-fold scores of the best classifier.
+    """Return out-of-fold scores of the best classifier of texts and base scores.
 
     Parameters
     ----------
@@ -63,68 +71,153 @@ def best_guess(
     there are too few clusters.
     """
     rng = np.random.default_rng(seed)
-    drawn, everywhere = subsample(sides, rng), np.full(len(sides.member), np.nan)
-    used = sides.take(drawn)
-    if not enough(used, FOLDS):
-        return everywhere
-    numbers = [values[drawn] for values in base.values() if np.isfinite(values).any()]
-    chosen = [texts[i] for i in drawn]
-    length = np.array([*map(len, chosen)])
-    words = word_features(chosen, label[drawn], used.task)
-    found: list[Features] = [words, characters(chosen)]
-    parts = [[length], *([each] for each in numbers), *([numbers] if numbers else [])]
-    found += [_dense(each, used.task) for each in parts]
-    order = rng.permutation(len(np.unique(used.cluster)))
-    everywhere[drawn] = _nested(found, used, dealt(used, used.member, order))
-    return everywhere
+    drawn = subsample(sides, rng)  # (drawn,), places
+    scores = np.full(len(sides.member), np.nan)
+    sides_drawn = sides.take(drawn)
+    if not enough(sides_drawn, FOLDS):
+        return scores
+
+    texts_drawn = [texts[i] for i in drawn]
+    base_scores = [
+        values[drawn] for values in base.values() if np.isfinite(values).any()
+    ]
+    candidates = _candidates(texts_drawn, label[drawn], sides_drawn.task, base_scores)
+
+    order = rng.permutation(len(np.unique(sides_drawn.cluster)))
+    fold = dealt(sides_drawn, sides_drawn.member, order)  # (drawn,)
+    scores[drawn] = _scores_of_best(candidates, sides_drawn, fold)
+    return scores
 
 
-def _nested(found: Sequence[Features], sides: Design, fold: np.ndarray) -> np.ndarray:
-    """Scores of each fold by the classifier that is best in the others.
+def _candidates(
+    texts: Sequence[str],
+    label: np.ndarray,
+    task: np.ndarray,
+    base_scores: Sequence[np.ndarray],
+) -> list[Features]:
+    """Return the features of each classifier: the first of equally good ones wins.
+
+    Words; characters; the length; each score of the base; all scores of the base.
+
+    Parameters
+    ----------
+    label, task
+        Shape ``(rows,)``.
+    base_scores
+        Shape ``(rows,)`` each.
+    """
+    length = np.array([len(text) for text in texts])
+    candidates: list[Features] = [
+        word_features(texts, label, task),
+        characters(texts),
+        _dense([length], task),
+    ]
+    candidates += [_dense([scores], task) for scores in base_scores]
+    if base_scores:
+        candidates.append(_dense(base_scores, task))
+    return candidates
+
+
+def _scores_of_best(
+    candidates: Sequence[Features], sides: Design, fold: np.ndarray
+) -> np.ndarray:
+    """Return the scores of each fold by the classifier that is best in the others.
+
+    Parameters
+    ----------
+    fold
+        Shape ``(rows,)``.
+
+    Returns
+    -------
+    Shape ``(rows,)``.
+    """
+    inner_scores = _inner_scores(candidates, sides, fold)
+
+    scores = np.zeros(len(fold))
+    for k in range(FOLDS):
+        in_fold = fold == k
+        others = sides.take(np.flatnonzero(~in_fold))
+        areas = []
+        for scores_of_candidate in inner_scores:
+            inner = scores_of_candidate[k][~in_fold]
+            areas.append(mean_auc(others, others.member, inner))
+
+        is_best = [area > max(areas) - BEST for area in areas]
+        best = candidates[is_best.index(True)]
+        score = fitted(best, sides.member, sides.task, ~in_fold)
+        scores[in_fold] = _ranks(score(in_fold), sides.task[in_fold])
+    return scores
+
+
+def _inner_scores(
+    candidates: Sequence[Features], sides: Design, fold: np.ndarray
+) -> np.ndarray:
+    """Return the scores that count for the choice of each fold's classifier.
 
     Without folds j and k, one model scores both: fold j's score counts for the choice
     in fold k, and k's for that in j.
+
+    Returns
+    -------
+    Shape ``(candidates, FOLDS, rows)``: ``[c, k]`` are scores of candidate ``c`` for
+    the choice in fold ``k``, NaN for the rows of fold ``k`` itself.
     """
-    inner = np.full((len(found), FOLDS, len(fold)), np.nan)
-    for which, features in enumerate(found):
+    inner_scores = np.full((len(candidates), FOLDS, len(fold)), np.nan)
+    for c, features in enumerate(candidates):
         for j, k in combinations(range(FOLDS), 2):
-            rest = ~np.isin(fold, (j, k))
-            score = fitted(features, sides.member, sides.task, rest)
-            for own, other in ((j, k), (k, j)):
-                at = fold == own
-                inner[which, other, at] = _ranks(score(at), sides.task[at])
-    scores = np.zeros(len(fold))
-    for k in range(FOLDS):
-        at, rest = fold == k, fold != k
-        part = sides.take(np.flatnonzero(rest))
-        areas = [mean_auc(part, part.member, each[k][rest]) for each in inner]
-        best = next(i for i, area in enumerate(areas) if area > max(areas) - BEST)
-        score = fitted(found[best], sides.member, sides.task, rest)
-        scores[at] = _ranks(score(at), sides.task[at])
-    return scores
+            in_neither = ~np.isin(fold, (j, k))
+            score = fitted(features, sides.member, sides.task, in_neither)
+            for scored_fold, chosen_in in ((j, k), (k, j)):
+                is_scored = fold == scored_fold
+                ranks = _ranks(score(is_scored), sides.task[is_scored])
+                inner_scores[c, chosen_in, is_scored] = ranks
+    return inner_scores
 
 
 def characters(
     texts: Sequence[str], lengths: tuple[int, int] = CHARACTERS
 ) -> scipy.sparse.csr_matrix:
-    """Presence of character n-grams inside words (hashed), shape ``(n, GRAMS)``.
+    """Return the presence of character n-grams inside words (hashed).
 
     Of each text, and of the text with every digit as 9: how numbers are written is
     seldom alike in rows from two sources, their digits are.
+
+    Returns
+    -------
+    Shape ``(n, GRAMS)``.
     """
-    both = [f"{text} {text.translate(SAME_DIGIT)}" for text in texts]
-    return hashed(both, n_features=GRAMS, analyzer="char_wb", ngram_range=lengths)
+    with_same_digits = [f"{text} {text.translate(SAME_DIGIT)}" for text in texts]
+    return hashed(
+        with_same_digits, n_features=GRAMS, analyzer="char_wb", ngram_range=lengths
+    )
 
 
 def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
-    """Normal scores of each column within its task, and their squares."""
-    ranks = np.stack([_ranks(each, task) for each in columns])
-    scores = scipy.special.ndtri(np.clip(ranks, 1e-3, 1 - 1e-3))
+    """Return normal scores of each column within its task, and their squares.
+
+    Parameters
+    ----------
+    columns
+        Shape ``(rows,)`` each.
+
+    Returns
+    -------
+    Shape ``(rows, 2 * columns)``.
+    """
+    ranks = np.stack([_ranks(column, task) for column in columns])
+    scores = scipy.special.ndtri(np.clip(ranks, LEAST_RANK, 1 - LEAST_RANK))
     return np.concatenate([scores, scores**2 - 1]).T
 
 
 def _ranks(values: np.ndarray, task: np.ndarray) -> np.ndarray:
-    """Mid-ranks within the task, from 0 to 1; what is missing is in the middle."""
-    known = pd.Series(np.where(np.isfinite(values), values, np.nan)).groupby(task)
-    ranks = (known.rank() - 0.5) / known.transform("count")
+    """Return mid-ranks within the task, from 0 to 1; 0.5 where a value is missing.
+
+    Parameters
+    ----------
+    values, task
+        Shape ``(rows,)``.
+    """
+    finite = pd.Series(np.where(np.isfinite(values), values, np.nan)).groupby(task)
+    ranks = (finite.rank() - 0.5) / finite.transform("count")
     return np.asarray(ranks.fillna(0.5))

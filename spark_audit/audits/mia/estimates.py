@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,6 +32,7 @@ from spark_audit.stats.power import with_mde
 
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
+
 NO_SCORE_REASONS = {
     "response": "no response token was scored",
     **dict.fromkeys(
@@ -42,20 +43,31 @@ NO_SCORE_REASONS = {
     "ez": "no text has two wrong first guesses that changed since the untrained model",
     "blind": "the blind text classifier was not run",
 }
+"""Score -> why a checkpoint lacks it."""
+
 TEXTS_ALPHA = 0.01
 """p below which the texts alone tell the sides apart; of out-of-fold scores it is
 somewhat too small."""
+
 ITSELF = "the checkpoint is the reference itself"
+
 NULL = ("null", "null_low", "null_high")
 """Columns of a row: what a score gives that knows nothing."""
+
 TOO_FEW_MEMBERS = (
     f"fewer than {MIN_MEMBERS_FOR_AUC} members or {MIN_MEMBERS_FOR_AUC} non-members"
 )
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Rows that have a score, their design and the weights of its resamples."""
+class ScoredRows:
+    """Rows that have a score, their design and the weights of its resamples.
+
+    Attributes
+    ----------
+    rows
+        Places of the rows among all examples, shape ``(rows,)``.
+    """
 
     rows: np.ndarray
     design: clustered_roc.Design
@@ -77,17 +89,18 @@ class AboveTexts:
         The two AUCs, or rates.
     chance
         What a score gives that knows nothing: 0.5 of an AUC.
-    least_p
-        The larger of the p values against the texts and against chance.
-    told
+    larger_p
+        The larger of the two p values, against the texts and against chance: both must
+        be exceeded.
+    sides_differ
         Whether the sides are told apart without training.
     """
 
     difference: Estimate
     score: float
     texts: float
-    least_p: float
-    told: bool
+    larger_p: float
+    sides_differ: bool
     chance: float = 0.5
 
     @property
@@ -102,37 +115,40 @@ class AboveTexts:
 
     @property
     def margin(self) -> float:
-        """What a score must have beyond the bar where the texts tell the sides."""
-        return (1 - self.bar) / 2 if self.told else 0.0
+        """By how much a score must exceed the bar: 0 unless the sides differ.
+
+        A classifier of so few rows has not found all that tells the sides apart: a
+        score must then take more than half of what is left to 1.
+        """
+        if not self.sides_differ:
+            return 0.0
+        return (1 - self.bar) / 2
 
     @property
     def p(self) -> float:
-        """Two-sided p value where the score is above the bar, else 1.
-
-        Where the sides are told apart without training, a classifier of so few rows
-        has not found all that tells them: the score must then take more than half of
-        what is left to 1.
-        """
-        apart, margin = self.difference, self.margin
-        beyond = (apart.value or 0.0) - margin
-        if beyond <= 0:
+        """Two-sided p value where the score exceeds the bar by its margin, else 1."""
+        excess = (self.difference.value or 0.0) - self.margin
+        if excess <= 0:
             return 1.0
-        if not margin or not apart.se:
-            return self.least_p
-        return max(self.least_p, float(2 * scipy.special.ndtr(-beyond / apart.se)))
+
+        se = self.difference.se
+        if not self.margin or not se:
+            return self.larger_p
+        p_above_margin = float(2 * scipy.special.ndtr(-excess / se))
+        return max(self.larger_p, p_above_margin)
 
     @property
     def record(self) -> dict[str, Any]:
         """Its figures as columns of a table."""
-        apart = self.difference
+        excess = self.difference
         return {
             "score": self.score,
             "texts": self.texts,
             "bar": self.bar,
-            "difference": apart.value,
-            "low": apart.low,
-            "high": apart.high,
-            "mde": apart.mde,
+            "difference": excess.value,
+            "low": excess.low,
+            "high": excess.high,
+            "mde": excess.mde,
         }
 
     def power(self, *, over: float = 1.0) -> list[Power]:
@@ -147,6 +163,7 @@ class AboveTexts:
         """
         if not self.difference.se:
             return []
+
         test = Power(
             test="t",
             se=self.difference.se,
@@ -234,16 +251,18 @@ class AboveTexts:
 
 
 def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:
-    """What a score has beyond the higher of two bars: the texts alone, and chance.
+    """Return what a score has beyond the higher of two bars: the texts, and chance.
 
     That is the smaller of both differences. Each limit is the smaller one, too, so that
     the lower limit is above 0 only where both differences are shown (an
     intersection-union test, whose p is the larger one; Berger 1982).
     """
-    first, second = over_texts, over_chance
-    smaller = first if (first.value or 0.0) <= (second.value or 0.0) else second
-    lows = [end for end in (first.low, second.low) if end is not None]
-    highs = [end for end in (first.high, second.high) if end is not None]
+    smaller = over_texts
+    if (over_chance.value or 0.0) < (over_texts.value or 0.0):
+        smaller = over_chance
+
+    lows = [end for end in (over_texts.low, over_chance.low) if end is not None]
+    highs = [end for end in (over_texts.high, over_chance.high) if end is not None]
     return replace(
         smaller,
         low=min(lows, default=None),
@@ -252,10 +271,12 @@ def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:
 
 
 def less_chance(estimate: Estimate, chance: float) -> Estimate:
-    """An AUC or rate minus what a score gives that knows nothing."""
+    """Return an AUC or rate minus what a score gives that knows nothing."""
 
     def less(value: float | None) -> float | None:
-        return None if value is None else value - chance
+        if value is None:
+            return None
+        return value - chance
 
     return replace(
         estimate,
@@ -267,24 +288,34 @@ def less_chance(estimate: Estimate, chance: float) -> Estimate:
     )
 
 
+class ScoreDifference(NamedTuple):
+    """The difference of two scores by a metric, with the p that it is 0."""
+
+    metric: str
+    estimate: Estimate
+    p: float | None
+
+
 @dataclass
 class MembershipGroup:
-    """The rows of one group; estimates and resamples are kept once made.
+    """The rows of one group; designs and resamples are kept for the next question.
 
     Attributes
     ----------
     facts
-        Of all examples, ``n`` of them.
+        One row per example, ``n`` of them: ``task``, ``cluster`` and ``member``.
     scores
         Checkpoint -> score -> shape ``(n,)``, NaN where there is none.
     fprs
         Budgets of false positives of the rates, by metric.
     chance_seed
-        Of the rates that a score has which knows nothing.
+        Seed of the rates that a score has which knows nothing.
+    name
+        Name of the group: ``pooled``, ``task:NAME`` or ``dose:RANGE``.
     rows
-        Places of the group's examples.
+        Places of the group's examples, shape ``(rows,)``.
     seed
-        Of the resamples.
+        Seed of the resamples.
     """
 
     facts: pd.DataFrame
@@ -295,51 +326,60 @@ class MembershipGroup:
     name: str
     rows: np.ndarray
     seed: int
-    _drawn: dict[bytes, Drawn] = field(default_factory=dict)
+    _scored_rows: dict[bytes, ScoredRows] = field(default_factory=dict)
     _resampled: dict[tuple[str, str, bytes], dict[str, np.ndarray]] = field(
         default_factory=dict
     )
 
-    def drawn(self, *scores: tuple[str, str]) -> tuple[Drawn, list[np.ndarray]]:
-        """The rows that have all of these scores (checkpoint, score), and the scores.
+    def scored_rows(
+        self, *scores: tuple[str, str]
+    ) -> tuple[ScoredRows, list[np.ndarray]]:
+        """Return the rows that have all of some scores, and these scores.
 
-        Shape ``(rows,)`` each.
+        Parameters
+        ----------
+        scores
+            Checkpoint and score, of each.
+
+        Returns
+        -------
+        The scores have the shape ``(rows,)`` each.
         """
         values = [self.scores[name][of][self.rows] for name, of in scores]
-        kept = np.isfinite(values).all(axis=0)
-        key = kept.tobytes()
-        if key not in self._drawn:
-            rows = self.rows[kept]
+        is_scored = np.isfinite(values).all(axis=0)  # (rows of the group,)
+
+        key = is_scored.tobytes()
+        if key not in self._scored_rows:
+            rows = self.rows[is_scored]
             facts = self.facts.iloc[rows]
             design = clustered_roc.Design.of(
                 facts["member"], facts["cluster"], facts["task"]
             )
-            most = min(self.context.replicates, MOST_REPLICATES)
-            weights = design.draw(replicates=most, seed=self.seed)
-            self._drawn[key] = Drawn(rows, design, weights)
-        return self._drawn[key], [each[kept] for each in values]
+            replicates = min(self.context.replicates, MOST_REPLICATES)
+            weights = design.draw(replicates=replicates, seed=self.seed)
+            self._scored_rows[key] = ScoredRows(rows, design, weights)
+        return self._scored_rows[key], [score[is_scored] for score in values]
 
-    def resampled(self, name: str, attack: str, drawn: Drawn) -> dict[str, np.ndarray]:
-        """AUC and rates in every resample, shape ``(B,)`` each, by metric."""
-        # The blind scores are the same for every checkpoint.
-        key = (
-            "" if attack in BASELINE_VARIANTS else name,
-            attack,
-            drawn.rows.tobytes(),
-        )
+    def resampled(
+        self, name: str, attack: str, scored: ScoredRows
+    ) -> dict[str, np.ndarray]:
+        """Return AUC and rates in every resample by metric, ``(replicates,)`` each."""
+        # The scores of the texts are the same for every checkpoint.
+        scored_by = "" if attack in BASELINE_VARIANTS else name
+        key = (scored_by, attack, scored.rows.tobytes())
         if key not in self._resampled:
-            values = self.scores[name][attack][drawn.rows]  # (rows,)
+            values = self.scores[name][attack][scored.rows]  # (rows,)
             rates = clustered_tpr.tpr_replicates(
-                drawn.design, values, [*self.fprs.values()], drawn.weights
+                scored.design, values, [*self.fprs.values()], scored.weights
             )  # (rates, replicates)
-            area = clustered_roc.auc_replicates(drawn.design, values, drawn.weights)
+            area = clustered_roc.auc_replicates(scored.design, values, scored.weights)
             by_metric = {"auc": area}
             by_metric |= zip(self.fprs, rates, strict=True)
             self._resampled[key] = by_metric
         return self._resampled[key]
 
-    def usable(self, name: str, attack: str) -> str:
-        """Why a checkpoint has no such score here; empty if it has."""
+    def reason_missing(self, name: str, attack: str) -> str:
+        """Return why a checkpoint has no such score here; empty if it has one."""
         if not len(self.rows):
             return TOO_FEW_MEMBERS
         values = self.scores[name][attack][self.rows]
@@ -350,39 +390,56 @@ class MembershipGroup:
         return NO_SCORE_REASONS.get(attack, "nothing was scored")
 
     def estimate(self, name: str, attack: str, metric: str = "auc") -> Estimate:
-        """AUC, or TPR at a budget, with interval and minimum detectable effect."""
-        if reason := self.usable(name, attack):
+        """Return the AUC, or TPR at a budget, with interval and smallest effect."""
+        if reason := self.reason_missing(name, attack):
             return Estimate.missing(reason)
-        drawn, (values,) = self.drawn((name, attack))
-        replicates = self.resampled(name, attack, drawn)[metric]
-        if metric != "auc":
-            found = clustered_tpr.tpr_estimate(
-                drawn.design, values, self.fprs[metric], replicates=replicates
+
+        scored, (values,) = self.scored_rows((name, attack))
+        replicates = self.resampled(name, attack, scored)[metric]
+        if metric == "auc":
+            estimate, _ = clustered_roc.auc_estimate(
+                scored.design, values, replicates=replicates
             )
+            estimate = self._with_notes(estimate, attack, values)
         else:
-            found, _ = clustered_roc.auc_estimate(
-                drawn.design, values, replicates=replicates
+            estimate = clustered_tpr.tpr_estimate(
+                scored.design, values, self.fprs[metric], replicates=replicates
             )
-            if lacking := len(self.rows) - len(values):
-                found = found.noting(f"{lacking} rows have no such score")
-            if attack == "ez" and (top := int((values >= NOTHING_FELL).sum())):
-                note = f"{top} rows at its limit: no token became less likely"
-                found = found.noting(note)
-        return with_mde(found).decided(paper=self.context.paper)
+        return with_mde(estimate).decided(paper=self.context.paper)
+
+    def _with_notes(
+        self, estimate: Estimate, attack: str, values: np.ndarray
+    ) -> Estimate:
+        """Return an AUC with notes on rows without the score, and at its limit.
+
+        Parameters
+        ----------
+        values
+            The scores, shape ``(rows,)``.
+        """
+        n_unscored = len(self.rows) - len(values)
+        if n_unscored:
+            estimate = estimate.noting(f"{n_unscored} rows have no such score")
+
+        n_at_limit = int((values >= NOTHING_FELL).sum())
+        if attack == "ez" and n_at_limit:
+            note = f"{n_at_limit} rows at its limit: no token became less likely"
+            estimate = estimate.noting(note)
+        return estimate
 
     def chance(self, name: str, attack: str, fpr: float) -> dict[str, float]:
-        """TPR at a budget of a score that knows nothing, as columns of a row."""
-        drawn, _ = self.drawn((name, attack))
+        """Return the TPR of a score that knows nothing, as the columns ``NULL``."""
+        scored, _ = self.scored_rows((name, attack))
         try:
-            band = clustered_tpr.chance(drawn.design, fpr, seed=self.chance_seed)
+            band = clustered_tpr.chance(scored.design, fpr, seed=self.chance_seed)
         except NotEstimableError:
             return {}
         return dict(zip(NULL, band, strict=True))
 
     def p(self, name: str, attack: str) -> float | None:
-        """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
-        drawn, (values,) = self.drawn((name, attack))
-        return clustered_roc.auc_estimate(drawn.design, values)[1]
+        """Return the two-sided p of an AUC of 0.5; ``None`` where there is none."""
+        scored, (values,) = self.scored_rows((name, attack))
+        return clustered_roc.auc_estimate(scored.design, values)[1]
 
     def above_texts(
         self,
@@ -391,9 +448,9 @@ class MembershipGroup:
         *,
         more: bool = True,
         texts: str = "texts",
-        told: bool = False,
+        sides_differ: bool = False,
     ) -> AboveTexts | None:
-        """AUC of a score minus its bar; ``None`` where there is none.
+        """Return the AUC of a score minus its bar; ``None`` where one is missing.
 
         The bar is the AUC of the texts alone, or 0.5 where that is higher.
 
@@ -404,131 +461,205 @@ class MembershipGroup:
             attacks with it would.
         texts
             The best guess, or ``blind``: it alone does not read the base's scores.
-        told
+        sides_differ
             Whether the sides are told apart without training by something else.
         """
-        if self.usable(name, attack) or self.usable(name, texts):
-            return None
-        drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
-        ours = ours if more else -ours
-        over_texts, texts_p = clustered_roc.auc_difference(drawn.design, ours, guess)
-        score, chance_p = clustered_roc.auc_estimate(drawn.design, ours)
-        alone, told_p = clustered_roc.auc_estimate(drawn.design, guess)
-        if score.value is None or alone.value is None or texts_p is None:
+        if self.reason_missing(name, attack) or self.reason_missing(name, texts):
             return None
 
-        told |= alone.value > 0.5 and told_p is not None and told_p < TEXTS_ALPHA
-        beyond = beyond_both(over_texts, less_chance(score, 0.5))
+        scored, (score_values, guess) = self.scored_rows((name, attack), (name, texts))
+        if not more:
+            score_values = -score_values
+        design = scored.design
+        over_texts, p_over_texts = clustered_roc.auc_difference(
+            design, score_values, guess
+        )
+        score_auc, p_over_chance = clustered_roc.auc_estimate(design, score_values)
+        texts_auc, texts_p = clustered_roc.auc_estimate(design, guess)
+        if score_auc.value is None or texts_auc.value is None or p_over_texts is None:
+            return None
+
+        if texts_p is not None and texts_p < TEXTS_ALPHA:
+            sides_differ |= texts_auc.value > 0.5
+        excess = beyond_both(over_texts, less_chance(score_auc, 0.5))
+        if p_over_chance is None:
+            p_over_chance = 1.0
         return AboveTexts(
-            with_mde(beyond, null=0.0),
-            score=score.value,
-            texts=alone.value,
-            least_p=max(texts_p, 1.0 if chance_p is None else chance_p),
-            told=told,
+            with_mde(excess, null=0.0),
+            score=score_auc.value,
+            texts=texts_auc.value,
+            larger_p=max(p_over_texts, p_over_chance),
+            sides_differ=sides_differ,
         )
 
     def correlation(
         self, name: str, tests: Mapping[str, tuple[str, str] | None]
     ) -> np.ndarray:
-        """How the AUCs of scores vary together, less those that they are compared with.
+        """Return how AUCs vary together, each less what it is compared with.
 
         Parameters
         ----------
         tests
-            Score -> what its AUC is less that of (checkpoint, score); None: less 0.5.
+            Score -> what its AUC is compared with: a checkpoint's score, or None for
+            0.5.
 
         Returns
         -------
-        Shape ``(K, K)``; 0 between scores of different rows, which makes a family
-        larger than it is.
+        Shape ``(scores, scores)``; 0 between scores of different rows, which makes a
+        family larger than it is.
         """
-        parts: list[np.ndarray] = []
-        rows: list[bytes] = []
-        for attack, other in tests.items():
-            drawn, found = self.drawn((name, attack), *([other] if other else []))
-            each = [
-                clustered_roc.auc_components(drawn.design, values) for values in found
-            ]
-            part = each[0] - sum(each[1:])
-            parts.append(part / (np.linalg.norm(part) or 1.0))
-            rows.append(drawn.rows.tobytes())
-        full = np.eye(len(parts))
-        for i, j in combinations(range(len(parts)), 2):
-            if rows[i] == rows[j]:
-                full[i, j] = full[j, i] = parts[i] @ parts[j]
-        return full
+        directions: list[np.ndarray] = []
+        keys: list[bytes] = []
+        for attack, compared_with in tests.items():
+            scores = [(name, attack)]
+            if compared_with is not None:
+                scores.append(compared_with)
+            scored, values = self.scored_rows(*scores)
+
+            # What each cluster adds to the AUC, or to the difference of two AUCs.
+            components = clustered_roc.auc_components(scored.design, values[0])
+            if compared_with is not None:
+                components = components - clustered_roc.auc_components(
+                    scored.design, values[1]
+                )
+            norm = np.linalg.norm(components) or 1.0
+            directions.append(components / norm)  # (clusters,)
+            keys.append(scored.rows.tobytes())
+
+        correlation = np.eye(len(directions))
+        for i, j in combinations(range(len(directions)), 2):
+            if keys[i] == keys[j]:
+                correlation[i, j] = directions[i] @ directions[j]
+                correlation[j, i] = correlation[i, j]
+        return correlation
 
     def differences(
-        self, one: tuple[str, str], other: tuple[str, str]
-    ) -> Iterator[tuple[str, Estimate, float | None]]:
-        """Metric, difference of two scores over the same rows, p value.
+        self, first: tuple[str, str], second: tuple[str, str]
+    ) -> Iterator[ScoreDifference]:
+        """Yield the first score minus the second over the rows of both, by metric.
 
-        Scores are given as (checkpoint, score).
+        The AUC comes first; only its difference is given where there is no figure.
+
+        Parameters
+        ----------
+        first, second
+            Checkpoint and score.
         """
-        if reason := self.usable(*one) or self.usable(*other):
-            yield "auc", Estimate.missing(reason), None
+        reason = self.reason_missing(*first) or self.reason_missing(*second)
+        if reason:
+            yield ScoreDifference("auc", Estimate.missing(reason), None)
             return
-        drawn, pair = self.drawn(one, other)
-        ours, theirs = (self.resampled(*each, drawn) for each in (one, other))
-        apart = {metric: ours[metric] - theirs[metric] for metric in ours}
-        for metric, moved in apart.items():
+
+        scored, pair = self.scored_rows(first, second)
+        first_replicates = self.resampled(*first, scored)
+        second_replicates = self.resampled(*second, scored)
+        for metric in first_replicates:
+            replicates = first_replicates[metric] - second_replicates[metric]
+            p: float | None = None
             if metric == "auc":
-                found = clustered_roc.auc_difference(
-                    drawn.design, *pair, replicates=moved
+                difference, p = clustered_roc.auc_difference(
+                    scored.design, *pair, replicates=replicates
                 )
             else:
-                rate = _rate_difference(drawn, pair, self.fprs[metric], moved)
-                found = rate, None
-            estimate, p = with_mde(found[0], null=0.0), found[1]
-            yield metric, estimate.decided(paper=self.context.paper), p
+                difference = _rate_difference(
+                    scored, pair, self.fprs[metric], replicates
+                )
+            estimate = with_mde(difference, null=0.0)
+            yield ScoreDifference(metric, estimate.decided(paper=self.context.paper), p)
             if estimate.value is None:
                 return
 
 
 def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Rows of each group: of the tasks with enough of both sides, by task and by dose.
+    """Return the rows of each group: pooled, by task, and by dose.
 
-    A dose is the number of trained rows that are near-duplicates of a text, itself
-    included: members of each, with all non-members; one that is the only one has no
-    group of its own.
+    Pooled are the tasks with enough rows of both sides. A dose is the number of trained
+    rows that are near-duplicates of a text, itself included: its group has the members
+    of this dose, and all non-members. A single dose has no group.
+
+    Parameters
+    ----------
+    facts
+        Columns ``task``, ``member`` (bool) and ``dose`` (NaN: not known), one row per
+        example.
+
+    Returns
+    -------
+    Group -> places of its rows, sorted.
     """
-    member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
+    is_member = facts["member"].to_numpy(bool)  # (n,)
+    dose = facts["dose"].to_numpy(np.float64)  # (n,)
+
     tasks: dict[str, np.ndarray] = {}
     for task in sorted(set(facts["task"])):
         rows = np.flatnonzero(facts["task"] == task)
-        members = np.count_nonzero(member[rows])
-        enough = min(members, len(rows) - members) >= MIN_MEMBERS_FOR_AUC
-        tasks[f"task:{task}"] = rows if enough else rows[:0]
+        n_members = np.count_nonzero(is_member[rows])
+        n_smaller_side = min(n_members, len(rows) - n_members)
+        if n_smaller_side < MIN_MEMBERS_FOR_AUC:
+            rows = rows[:0]
+        tasks[f"task:{task}"] = rows
+
     pooled = np.sort(np.concatenate(list(tasks.values())))
-    found = {"pooled": pooled, **tasks}
-    if np.isnan(known).any():
-        return found
-    groups = np.array([dose_group(max(int(each), 1)) for each in known])
+    groups = {"pooled": pooled, **tasks}
+    if np.isnan(dose).any():
+        return groups
+
+    doses = _rows_by_dose(is_member, dose, list(tasks.values()))
+    if len(doses) > 1:
+        groups |= doses
+    return groups
+
+
+def _rows_by_dose(
+    is_member: np.ndarray, dose: np.ndarray, tasks: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the rows of each dose, from the tasks where it has enough members.
+
+    Parameters
+    ----------
+    is_member, dose
+        Shape ``(n,)``.
+    tasks
+        Places of the rows of each task.
+    """
+    # A row of no trained near-duplicate is a non-member, whose group does not matter.
+    group_of = np.array([dose_group(max(int(copies), 1)) for copies in dose])  # (n,)
+    by_dose = np.argsort(dose[is_member])
+
     doses: dict[str, np.ndarray] = {}
-    for group in dict.fromkeys(groups[member][np.argsort(known[member])]):
-        use = (groups == group) | ~member
-        parts = [rows[use[rows]] for rows in tasks.values()]
-        if kept := [
-            rows for rows in parts if member[rows].sum() >= MIN_MEMBERS_FOR_AUC
-        ]:
-            doses[f"dose:{group}"] = np.sort(np.concatenate(kept))
-    return found | doses if len(doses) > 1 else found
+    for group in dict.fromkeys(group_of[is_member][by_dose]):
+        is_used = (group_of == group) | ~is_member
+        rows_of_dose = []
+        for task_rows in tasks:
+            rows = task_rows[is_used[task_rows]]
+            if is_member[rows].sum() >= MIN_MEMBERS_FOR_AUC:
+                rows_of_dose.append(rows)
+        if rows_of_dose:
+            doses[f"dose:{group}"] = np.sort(np.concatenate(rows_of_dose))
+    return doses
 
 
 def _rate_difference(
-    drawn: Drawn, pair: Sequence[np.ndarray], fpr: float, replicates: np.ndarray
+    scored: ScoredRows, pair: Sequence[np.ndarray], fpr: float, replicates: np.ndarray
 ) -> Estimate:
-    """Difference of two rates with the percentile interval of its resamples."""
-    first, second = (
-        clustered_tpr.tpr_by_task(drawn.design, values, fpr) for values in pair
-    )
+    """Return the difference of two rates with its percentile interval.
+
+    Parameters
+    ----------
+    pair
+        The two scores, shape ``(rows,)`` each.
+    replicates
+        The difference in each resample, shape ``(replicates,)``.
+    """
+    first = clustered_tpr.tpr_by_task(scored.design, pair[0], fpr)
+    second = clustered_tpr.tpr_by_task(scored.design, pair[1], fpr)
     is_resolvable = all(tpr.resolvable for tpr in [*first, *second])
     first_rate = float(np.mean([tpr.value for tpr in first]))
     second_rate = float(np.mean([tpr.value for tpr in second]))
     estimate = Estimate(
         first_rate - second_rate,
-        n=len(drawn.rows),
-        clusters=drawn.design.n_clusters,
+        n=len(scored.rows),
+        clusters=scored.design.n_clusters,
         status="ok" if is_resolvable else "not_resolvable",
     )
 

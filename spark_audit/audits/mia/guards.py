@@ -1,11 +1,10 @@
-"""Checks of the rows that membership inference compares."""
+"""Guards of the rows that membership inference compares, and what they void."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,22 +14,20 @@ import scipy
 from spark_audit.audits.base import guard
 from spark_audit.audits.mia import estimates, score_tables
 from spark_audit.audits.mia.texts import label_test, labelled
+from spark_audit.audits.setup_guards import ALARM, BASE_READ
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
-from spark_audit.results import (
-    Guard,
-    Hits,
-    Row,
-    number,
-)
+from spark_audit.results import Guard, Hits, Row, number
 from spark_audit.results.findings import Fact
 from spark_audit.stats.balance import smd
 from spark_audit.stats.bootstrap import correlated
-from spark_audit.stats.estimate import Status, side_of
+from spark_audit.stats.estimate import Estimate, Status, side_of
 
 Record: TypeAlias = "dict[str, Any]"
+"""A row of a table, by column."""
 
 FEW_ROWS = 100
+"""Groups of rows on the smaller side from which the number passes without a warning."""
 
 TEXTS_DIFFER = (
     "texts of members and non-members differ, so the AUC must exceed that of the texts "
@@ -53,38 +50,77 @@ UNGUARDED = (
     "score: the two sides differ before training"
 )
 
-BLURRED, UNUSABLE = 0.01, 0.2
-"""Shares of rows with a near-duplicate on the other side: figures are drawn to chance,
-and are of no use."""
+BLURRED_SHARE = 0.01
+"""Share of rows with a near-duplicate on the other side from which figures are drawn to
+chance."""
+
+UNUSABLE_SHARE = 0.2
+"""Share of such rows from which figures are of no use."""
+
+BLIND_P = 0.05
+"""p below which the texts of the two sides differ."""
+
+BLIND_AUC_UNSURE = 0.55
+"""AUC of the texts above which a p that finds no difference is not trusted."""
+
+LABELS_VOID_P = 0.01
+"""p of the labels below which scores of responses are void."""
+
+LABELS_WARN_P = 0.05
+"""p of the labels below which readers are warned."""
+
+COVARIATE_P = 0.01
+"""p below which a covariate of the texts differs, if its difference is large enough."""
+
+COVARIATE_SMD = 0.1
+"""Standardised mean difference above which it is large enough (Stuart 2010)."""
+
+POWER_FACTOR = 2.8
+"""Standard errors of the AUC that are detected with 80% power at 5%."""
 
 ALL_ROWS = ""
+"""Stands for a score where something is said of all scores."""
 
 
 @dataclass
-class Findings:
-    """Guards, and what they say of which score (:data:`ALL_ROWS`: of all of them).
+class ScoreGuards:
+    """Guards of the rows, and what follows from them for each score.
 
-    ``void`` takes a score's status, for rows that cannot be used; ``beside`` is noted
-    of a figure that stands. ``texts`` is whether the texts alone tell the sides apart,
-    ``apart`` are scores a change of which is no clean evidence of membership
-    (:data:`SIDES_DIFFER`): those whose AUC of the untrained model is not 0.5, and all
-    of them where that is so of ``loss``. A score of few tokens passes where the sides
-    differ. ``alone`` is what the texts alone tell, ``before`` whether the untrained
-    model's scores tell the sides, as one family; ``pooled`` has the scores of all rows
-    that are judged, ``facts`` what is known of these rows.
+    Attributes
+    ----------
+    pooled
+        The scores of all rows that are judged.
+    text_figures
+        Figures of the texts alone: ``duplicates_left``, ``duplicates_removed`` and
+        those of :func:`~spark_audit.audits.mia.texts.blind_classifier`.
+    void
+        Score (:data:`ALL_ROWS`: every one) -> status and reason of its figures, where
+        the rows cannot be used.
+    notes
+        Score -> note of a figure that stands.
+    texts_differ
+        Whether the texts alone tell the sides apart.
+    differs_before
+        Whether the untrained model's scores tell the sides apart, as one family.
+    unclean_scores
+        Scores a change of which is no clean evidence of membership
+        (:data:`SIDES_DIFFER`): those whose AUC of the untrained model is not 0.5, and
+        all of them where that is so of ``loss``. A score of few tokens passes where the
+        sides differ.
     """
 
     pooled: estimates.MembershipGroup
-    alone: Mapping[str, float] = field(default_factory=dict)
+    text_figures: Mapping[str, float] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
-    beside: dict[str, str] = field(default_factory=dict)
-    texts: bool = False
-    before: bool = False
-    apart: set[str] = field(default_factory=set)
+    notes: dict[str, str] = field(default_factory=dict)
+    texts_differ: bool = False
+    differs_before: bool = False
+    unclean_scores: set[str] = field(default_factory=set)
 
     @cached_property
     def facts(self) -> pd.DataFrame:
+        """Facts of the rows that are judged: ``task``, ``cluster``, ``member`` ..."""
         return self.pooled.facts.iloc[self.pooled.rows]
 
     def add(
@@ -108,170 +144,337 @@ class Findings:
         )
         self.guards.append(added)
 
-    def of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
-        """Status and notes that a score's figures, or changes of them, must bear."""
+    def status_of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
+        """Return the status and the notes that the figures of a score must bear.
+
+        Parameters
+        ----------
+        change
+            Whether the figures are changes since another checkpoint.
+        """
         status, reason = self.void.get(attack) or self.void.get(ALL_ROWS) or ("ok", "")
-        own = self.beside.get(attack, "")
-        if change and attack in self.apart:
-            own = SIDES_DIFFER
-        notes = dict.fromkeys((reason, own, self.beside.get(ALL_ROWS, "")))
+        note = self.notes.get(attack, "")
+        if change and attack in self.unclean_scores:
+            note = SIDES_DIFFER
+
+        # Each note once, in this order.
+        notes = dict.fromkeys((reason, note, self.notes.get(ALL_ROWS, "")))
         return status, "; ".join(note for note in notes if note)
 
 
-def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
-    """Length and compressed size of members against non-members, by task.
+def score_guards(
+    pooled: estimates.MembershipGroup, facts: Mapping[str, Any], *, seed: int
+) -> ScoreGuards:
+    """Return the guards of the rows and of the untrained model.
 
-    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
-    the mean difference over the pooled SD (``None`` where that is 0).
+    Parameters
+    ----------
+    facts
+        Facts of the evidence: ``borrowed``, whether the untrained model's figures are
+        those of the manifest, and ``alone``, the figures of the texts.
     """
-    tasks = facts.groupby("task", sort=False)
-    for (task, part), name in product(tasks, ("length", "zlib_bytes")):
-        sides = (part.loc[part["member"] == side, name] for side in (True, False))
-        x, y = (side.dropna().to_numpy(np.float64) for side in sides)
-        if len(x) < 2 or len(y) < 2:
-            continue
-        test = scipy.stats.ks_2samp(x, y)
-        figures = {"ks": float(test.statistic), "p": float(test.pvalue)}
-        clusters = int(part.groupby("member")["cluster"].nunique().min())
-        sd = float(np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2))
-        apart = smd(x, y, sd=sd) if sd > 0 else None
-        record = {"task": task, "covariate": name, **figures, "smd": apart}
-        yield record | {"clusters": clusters}
+    text_figures = facts["alone"] if len(pooled.rows) else {}
+    guards = ScoreGuards(pooled, text_figures)
+
+    if facts["borrowed"]:
+        guards.add("untrained model", "untrained_borrowed", {}, checkpoint=BASE)
+    _guard_base_read(guards)
+    _guard_rows(guards)
+    _guard_texts(guards)
+    _guard_duplicates(guards)
+    _guard_labels(guards, seed)
+    _guard_covariates(guards)
+    _guard_untrained(guards)
+    return guards
 
 
-def _rows(found: Findings, facts: pd.DataFrame) -> None:
-    members = int(facts["member"].sum())
-    others = len(facts) - members
-    clusters = facts.groupby("member")["cluster"].nunique()
-    least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
-    told: dict[str, Fact] = {
-        "members": members,
-        "others": others,
-        "fewest": score_tables.MIN_MEMBERS_FOR_AUC,
-    }
+def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
+    """Yield how length and compressed size differ between the sides, by task.
+
+    Parameters
+    ----------
+    facts
+        Columns ``task``, ``cluster``, ``member`` (bool), ``length`` and ``zlib_bytes``.
+
+    Yields
+    ------
+    ``task``, ``covariate``, ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as
+    independent, ``smd``, the mean difference over the pooled SD (None where that is 0),
+    and ``clusters`` of the side that has fewer. Tasks with fewer than two rows on a
+    side are left out.
+    """
+    for task, rows in facts.groupby("task", sort=False):
+        n_clusters = int(rows.groupby("member")["cluster"].nunique().min())
+        for covariate in ("length", "zlib_bytes"):
+            values = rows[covariate].dropna()
+            is_member = rows.loc[values.index, "member"].to_numpy(bool)
+            members = values.to_numpy(np.float64)[is_member]
+            others = values.to_numpy(np.float64)[~is_member]
+            if len(members) < 2 or len(others) < 2:
+                continue
+
+            test = scipy.stats.ks_2samp(members, others)
+            variances = (np.var(members, ddof=1), np.var(others, ddof=1))
+            sd = float(np.sqrt(sum(variances) / 2))
+            yield {
+                "task": task,
+                "covariate": covariate,
+                "ks": float(test.statistic),
+                "p": float(test.pvalue),
+                "smd": smd(members, others, sd=sd) if sd > 0 else None,
+                "clusters": n_clusters,
+            }
+
+
+def _guard_base_read(guards: ScoreGuards) -> None:
+    """Add a failure where the base tells the sides apart better than their texts do."""
+    above = guards.pooled.above_texts(BASE, "loss", texts="blind")
+    if above is not None and above.p < ALARM:
+        guards.add(
+            BASE_READ,
+            "base_read",
+            above.facts(BASE, "loss"),
+            passed=False,
+            checkpoint=BASE,
+        )
+
+
+def _guard_rows(guards: ScoreGuards) -> None:
+    """Add how many rows there are, and which AUC they can detect."""
+    facts = guards.facts
+    n_members = int(facts["member"].sum())
+    n_others = len(facts) - n_members
     n_tasks = facts["task"].nunique()
-    told |= {"tasks": n_tasks, "seen": None}
-    says = "rows_of_one_task" if n_tasks == 1 else "rows"
+    clusters = facts.groupby("member")["cluster"].nunique()
+    n_clusters = int(min(clusters.get(True, 0), clusters.get(False, 0)))
+
+    smallest_effect: float | None = None
     further = "rows_too_few"
-    if least > 1:
-        share = (members + others + 1) / (12 * members * others)
-        told["seen"] = 2.8 * float(np.sqrt(share))
+    if n_clusters > 1:
+        # Variance of the Mann-Whitney statistic without a difference, as a share.
+        variance = (n_members + n_others + 1) / (12 * n_members * n_others)
+        smallest_effect = POWER_FACTOR * float(np.sqrt(variance))
         further = "rows_detect"
-    passed = False if least < 2 else True if least >= FEW_ROWS else None
-    found.add("rows", says, told, further=[further], passed=passed)
+
+    passed: bool | None = None
+    if n_clusters < 2:
+        passed = False
+    elif n_clusters >= FEW_ROWS:
+        passed = True
+    guards.add(
+        "rows",
+        "rows_of_one_task" if n_tasks == 1 else "rows",
+        {
+            "members": n_members,
+            "others": n_others,
+            "fewest": score_tables.MIN_MEMBERS_FOR_AUC,
+            "tasks": n_tasks,
+            "seen": smallest_effect,
+        },
+        further=[further],
+        passed=passed,
+    )
 
 
-def _blind_guard(found: Findings, facts: pd.DataFrame) -> None:
-    name, alone = "blind text classifier", found.alone
-    if "blind_p" not in alone:
-        found.add(name, "blind_missing", {})
+def _guard_texts(guards: ScoreGuards) -> None:
+    """Add whether the texts alone tell the sides apart; the first match wins.
+
+    ========  =========================================  =======
+    sentence  condition                                  passes
+    ========  =========================================  =======
+    missing   the classifier was not run                 warning
+    unlike    its p is below :data:`BLIND_P`             no
+    unsure    its AUC is above :data:`BLIND_AUC_UNSURE`  warning
+    alike     else                                       yes
+    ========  =========================================  =======
+    """
+    name = "blind text classifier"
+    figures = guards.text_figures
+    if "blind_p" not in figures:
+        guards.add(name, "blind_missing", {})
         return
-    value, p = alone["blind_value"], alone["blind_p"]
-    passed, says = (None, "unsure") if value > 0.55 else (True, "alike")
-    if p < 0.05:
-        passed, says = False, "unlike"
-        found.texts, found.beside[ALL_ROWS] = True, TEXTS_DIFFER
+
     auc = Row(
         audit="mia",
         checkpoint="",
         metric="auc",
         of="blind",
-        value=value,
-        null_low=alone["blind_null_low"],
-        null_high=alone["blind_null_high"],
-        clusters=facts["cluster"].nunique(),
+        value=figures["blind_value"],
+        null_low=figures["blind_null_low"],
+        null_high=figures["blind_null_high"],
+        clusters=guards.facts["cluster"].nunique(),
     )
-    shown: dict[str, Fact] = {
-        "auc": auc,
-        "p": p,
-        "permutations": alone["blind_permutations"],
-        "rows": alone["blind_rows"],
-    }
-    found.add(name, f"blind_{says}", shown, passed=passed)
-
-
-def _duplicates(found: Findings, rows: int) -> None:
-    name, known = "near-duplicates", found.alone.get("duplicates_left")
-    if known is None:
-        found.add(name, "duplicates_missing", {})
-        return
-    left = Hits(count=int(known), of=rows)
-    blurred = known > BLURRED * rows
-    if blurred:
-        void: Status = "invalid" if known > UNUSABLE * rows else "insensitive"
-        found.void[ALL_ROWS] = (void, DUPLICATES)
-    passed = False if blurred else None if known else True
-    values: dict[str, Fact] = {"left": left, "blurred": blurred}
-    values["removed"] = found.alone["duplicates_removed"]
-    says = "duplicates" if known else "duplicates_none"
-    further = ["duplicates_pull"] if blurred else []
-    found.add(name, says, values, further=further, passed=passed)
-
-
-def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
-    p = label_test(*labelled(facts), seed=seed_for(seed, "mia", "labels"))
-    if p is None:
-        found.add("label balance", "labels_missing", {})
-        return
-    further: list[str] = []
-    if p < 0.01:
-        found.void["response"] = ("invalid", LABELS)
-        further.append("labels_void")
-    passed = False if p < 0.01 else None if p < 0.05 else True
-    found.add(
-        "label balance",
-        "labels",
-        {"p": p, "void": p < 0.01},
-        further=further,
+    passed: bool | None
+    if figures["blind_p"] < BLIND_P:
+        passed = False
+        says = "blind_unlike"
+        guards.texts_differ = True
+        guards.notes[ALL_ROWS] = TEXTS_DIFFER
+    elif figures["blind_value"] > BLIND_AUC_UNSURE:
+        passed = None
+        says = "blind_unsure"
+    else:
+        passed = True
+        says = "blind_alike"
+    guards.add(
+        name,
+        says,
+        {
+            "auc": auc,
+            "p": figures["blind_p"],
+            "permutations": figures["blind_permutations"],
+            "rows": figures["blind_rows"],
+        },
         passed=passed,
     )
 
 
-def _covariates(found: Findings, facts: pd.DataFrame) -> None:
-    rows = [*covariate_table(facts)]
-    apart = [r for r in rows if r["p"] < 0.01 and abs(r["smd"] or 0.0) > 0.1]
-    passed = None if apart or not rows else True
-    says = "apart" if apart else "alike" if rows else "missing"
-    values = {
-        "covariates": [r["covariate"] for r in apart],
-        "tasks": [r["task"] for r in apart],
-        "smds": [number(r["smd"], 2) for r in apart],
-    }
-    found.add("text covariates", f"covariates_{says}", values, passed=passed)
+def _guard_duplicates(guards: ScoreGuards) -> None:
+    """Add how many rows have a near-duplicate on the other side."""
+    name = "near-duplicates"
+    n_left = guards.text_figures.get("duplicates_left")
+    if n_left is None:
+        guards.add(name, "duplicates_missing", {})
+        return
+
+    n_rows = len(guards.facts)
+    is_blurred = n_left > BLURRED_SHARE * n_rows
+    if is_blurred:
+        status: Status = (
+            "invalid" if n_left > UNUSABLE_SHARE * n_rows else "insensitive"
+        )
+        guards.void[ALL_ROWS] = (status, DUPLICATES)
+
+    passed: bool | None = None
+    if is_blurred:
+        passed = False
+    elif not n_left:
+        passed = True
+    guards.add(
+        name,
+        "duplicates" if n_left else "duplicates_none",
+        {
+            "left": Hits(count=int(n_left), of=n_rows),
+            "blurred": is_blurred,
+            "removed": guards.text_figures["duplicates_removed"],
+        },
+        further=["duplicates_pull"] if is_blurred else [],
+        passed=passed,
+    )
 
 
-def _untrained(found: Findings) -> None:
-    pooled, alone = found.pooled, list[str]()
-    scored = [one for one in score_tables.ALL_SCORES if not pooled.usable(BASE, one)]
-    ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
-    if ps:
-        together = pooled.correlation(BASE, dict.fromkeys(ps))
-        least = correlated([*ps.values()], together)[0].min()
-        found.before = bool(least < estimates.TEXTS_ALPHA)
+def _guard_labels(guards: ScoreGuards, seed: int) -> None:
+    """Add whether labels are distributed alike on both sides."""
+    name = "label balance"
+    p = label_test(*labelled(guards.facts), seed=seed_for(seed, "mia", "labels"))
+    if p is None:
+        guards.add(name, "labels_missing", {})
+        return
+
+    is_void = p < LABELS_VOID_P
+    passed: bool | None = True
+    further: list[str] = []
+    if is_void:
+        passed = False
+        further.append("labels_void")
+        guards.void["response"] = ("invalid", LABELS)
+    elif p < LABELS_WARN_P:
+        passed = None
+    guards.add(
+        name, "labels", {"p": p, "void": is_void}, further=further, passed=passed
+    )
+
+
+def _guard_covariates(guards: ScoreGuards) -> None:
+    """Add in which tasks length or compressed size differ between the sides."""
+    records = list(covariate_table(guards.facts))
+    unlike = []
+    for record in records:
+        is_large = abs(record["smd"] or 0.0) > COVARIATE_SMD
+        if is_large and record["p"] < COVARIATE_P:
+            unlike.append(record)
+
+    passed: bool | None = None
+    if unlike:
+        says = "covariates_apart"
+    elif records:
+        passed = True
+        says = "covariates_alike"
+    else:
+        says = "covariates_missing"
+    guards.add(
+        "text covariates",
+        says,
+        {
+            "covariates": [record["covariate"] for record in unlike],
+            "tasks": [record["task"] for record in unlike],
+            "smds": [number(record["smd"], 2) for record in unlike],
+        },
+        passed=passed,
+    )
+
+
+def _guard_untrained(guards: ScoreGuards) -> None:
+    """Add the AUC of each declared score of the untrained model: it must be 0.5."""
+    pooled = guards.pooled
+    guards.differs_before = _tells_sides_apart(pooled)
+
+    scores_without_auc: list[str] = []
     for attack in score_tables.DECLARED_SCORES:
         estimate = pooled.estimate(BASE, attack)
-        if (side := side_of(estimate, 0.5)) is None:
-            alone.append(attack)
+        side = side_of(estimate, 0.5)
+        if side is None:
+            scores_without_auc.append(attack)
             continue
+
         holds = side == 0
         if not holds:
-            found.apart.add(attack)
-            found.beside[attack] = UNTRAINED
-        auc = Row.of_estimate(
-            estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
-        )
-        further: list[str] = []
-        if not holds:
-            every_score = ["untrained_every"] if attack == "loss" else []
-            further = ["untrained_apart", *every_score, "untrained_claims"]
-        found.add(
-            "untrained model",
-            "untrained",
-            {"auc": auc, "holds": holds},
-            further=further,
-            passed=holds,
-            checkpoint=BASE,
-        )
-    if "loss" in found.apart:
-        found.apart |= {*score_tables.DECLARED_SCORES}
-        found.beside |= dict.fromkeys(alone, UNGUARDED)
+            guards.unclean_scores.add(attack)
+            guards.notes[attack] = UNTRAINED
+        _add_untrained(guards, attack, estimate, holds=holds)
+
+    if "loss" in guards.unclean_scores:
+        # Where loss differs before training, no change is clean evidence.
+        guards.unclean_scores |= set(score_tables.DECLARED_SCORES)
+        guards.notes |= dict.fromkeys(scores_without_auc, UNGUARDED)
+
+
+def _tells_sides_apart(pooled: estimates.MembershipGroup) -> bool:
+    """Return whether a score of the untrained model does, corrected over all."""
+    ps: dict[str, float] = {}
+    for attack in score_tables.ALL_SCORES:
+        if pooled.reason_missing(BASE, attack):
+            continue
+        p = pooled.p(BASE, attack)
+        if p is not None:
+            ps[attack] = p
+    if not ps:
+        return False
+
+    correlation = pooled.correlation(BASE, dict.fromkeys(ps))
+    corrected_ps, _ = correlated([*ps.values()], correlation)  # (scores,)
+    return bool(corrected_ps.min() < estimates.TEXTS_ALPHA)
+
+
+def _add_untrained(
+    guards: ScoreGuards, attack: str, estimate: Estimate, *, holds: bool
+) -> None:
+    """Add the guard of the untrained model by one score."""
+    further: list[str] = []
+    if not holds:
+        further.append("untrained_apart")
+        if attack == "loss":
+            further.append("untrained_every")
+        further.append("untrained_claims")
+
+    auc = Row.of_estimate(
+        estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
+    )
+    guards.add(
+        "untrained model",
+        "untrained",
+        {"auc": auc, "holds": holds},
+        further=further,
+        passed=holds,
+        checkpoint=BASE,
+    )

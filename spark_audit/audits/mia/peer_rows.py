@@ -1,4 +1,8 @@
-"""The rows that other tools' scores are of: as they were written for them."""
+"""The rows that other tools score: written for them, and read again with the scores.
+
+``manifest rows`` writes them. Some rows stand twice, so that scores without ids show
+whether they are in the order of the rows.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +26,27 @@ WRITE = "write them with `spark-audit manifest rows`"
 TWICE = 12
 """Rows of each side that stand twice."""
 
-LEVEL, DRAWS = 0.001, 3999
+MAX_P_IN_ORDER = 0.001
 """Scores in another order pass for scores in this one so seldom."""
 
-ALIKE, APART = 0.01, 0.2
-"""Of all ranks: where a quarter of the repeats differ by less, none may by more."""
+RANDOM_PAIRS = 3999
+"""Random pairs that the repeated rows are compared with."""
+
+ALIKE = 0.01
+"""Share of all ranks: an attack is exact if a quarter of the repeats differ by less."""
+
+APART = 0.2
+"""Share of all ranks: of an exact attack no repeat may differ by more."""
 
 
 def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """The rows that membership is tested on: ``id``, texts, ``label`` (1: member).
+    """Yield the rows that membership is tested on, some of them twice.
 
     The digest of the manifest gives their order, and which stand twice.
+
+    Yields
+    ------
+    ``id``, ``text``, ``label`` (1: member), ``prompt`` and ``response``.
 
     Raises
     ------
@@ -42,17 +56,24 @@ def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
     sides = manifest.membership
     if not sides.members or not sides.non_members:
         raise InputError("has no members or no non-members", where=manifest.name)
+
     rng = np.random.default_rng(int(manifest.digest, 16))
     for label, keys in ((1, sorted(sides.members)), (0, sorted(sides.non_members))):
-        twice = rng.permutation(len(keys))[:TWICE]
-        for at in rng.permutation(np.concatenate([np.arange(len(keys)), twice])):
-            one = manifest.by_id[keys[at]]
-            row = {"id": one.id, "text": one.text, "label": label}
-            yield row | {"prompt": one.prompt, "response": one.response}
+        repeated = rng.permutation(len(keys))[:TWICE]
+        places = np.concatenate([np.arange(len(keys)), repeated])
+        for i in rng.permutation(places):
+            example = manifest.by_id[keys[i]]
+            yield {
+                "id": example.id,
+                "text": example.text,
+                "label": label,
+                "prompt": example.prompt,
+                "response": example.response,
+            }
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """``id``, ``label`` and ``text_sha256`` of the rows of a file, in their order.
+    """Return ``id``, ``label`` and ``text_sha256`` of a file's rows, in their order.
 
     Raises
     ------
@@ -60,24 +81,32 @@ def read_rows(path: Path) -> pd.DataFrame:
         If they are not rows of :func:`peer_rows`.
     """
     where = f"{ROWS_OPTION} {path}"
+    records = []
     try:
-        lines = read_regular(path, follow=True, most=data_bytes()).splitlines()
-        rows = [
-            (str(row["id"]), int(row["label"]), text_hash(row["text"]))
-            for row in map(json.loads, lines)
-        ]
+        content = read_regular(path, follow=True, most=data_bytes())
+        for line in content.splitlines():
+            row = json.loads(line)
+            records.append((str(row["id"]), int(row["label"]), text_hash(row["text"])))
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError("has no rows", where=where, fix=WRITE) from error
-    frame = pd.DataFrame(rows, columns=["id", "label", HASH])
+
+    frame = pd.DataFrame(records, columns=["id", "label", HASH])
     if not frame["id"].duplicated().any():
         raise InputError("has no row twice", where=where, fix=WRITE)
     return frame
 
 
 def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Scores with the ``id`` of the row at their place, each row once.
+    """Return the scores with the ``id`` of the row at their place, each row once.
+
+    Parameters
+    ----------
+    scores
+        Column ``score``, and ``label`` if the file has it.
+    rows
+        Of :func:`read_rows`.
 
     Raises
     ------
@@ -86,35 +115,68 @@ def by_place(scores: pd.DataFrame, rows: pd.DataFrame, where: str) -> pd.DataFra
         not in the order of these rows.
     """
     fix = "score all rows of the file, in its order, and give the same file here"
-    what = ""
     if len(scores) != len(rows):
-        what = f"has {len(scores)} scores, and there are {len(rows)} rows"
-    elif "label" in scores and (other := (scores["label"] != rows["label"]).sum()):
-        what = f"has another label than the rows at {other} of {len(rows)} places"
-    elif not _in_order(scores["score"], rows):
-        what = "scores rows that stand twice no more alike than any others"
-        fix = f"{fix}; of an attack that does so, give a table with a column id"
-    if what:
-        raise InputError(what, where=where, fix=fix)
+        raise InputError(
+            f"has {len(scores)} scores, and there are {len(rows)} rows",
+            where=where,
+            fix=fix,
+        )
+
+    n_other_labels = 0
+    if "label" in scores:
+        n_other_labels = (scores["label"] != rows["label"]).sum()
+    if n_other_labels:
+        raise InputError(
+            f"has another label than the rows at {n_other_labels} of {len(rows)} "
+            "places",
+            where=where,
+            fix=fix,
+        )
+    if not _in_order(scores["score"], rows):
+        raise InputError(
+            "scores rows that stand twice no more alike than any others",
+            where=where,
+            fix=f"{fix}; of an attack that does so, give a table with a column id",
+        )
     return scores.assign(id=rows["id"])[~rows["id"].duplicated()]
 
 
 def _in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
-    """Whether rows that stand twice have nearer scores than rows of a side at random.
+    """Return whether repeated rows have nearer scores than random rows of their side.
 
-    Some that are far apart where others are equal are scores out of place.
+    A few repeats that are far apart, where others are equal, are scores out of place.
+
+    Parameters
+    ----------
+    scores
+        One per row, in the order of the file.
     """
-    ranks = scores.groupby(rows["label"]).rank(pct=True).to_numpy()
     label = rows["label"].to_numpy()
-    pairs = [at[:2] for at in rows.groupby("id").indices.values() if len(at) > 1]
+    ranks = scores.groupby(rows["label"]).rank(pct=True).to_numpy()  # (rows,), 0 to 1
+
+    # The two places of each repeated row, and how far apart its two scores are.
+    pairs = []
+    for places in rows.groupby("id").indices.values():
+        if len(places) > 1:
+            pairs.append(places[:2])
     first, second = np.array(pairs).T
-    known = np.isfinite(ranks[first] - ranks[second])
-    first, apart = first[known], np.abs(ranks[first] - ranks[second])[known]
-    rng, drawn = np.random.default_rng(0), np.zeros(DRAWS)
+    distance = np.abs(ranks[first] - ranks[second])  # (pairs,)
+    is_scored = np.isfinite(distance)
+    first = first[is_scored]
+    distance = distance[is_scored]
+
+    # The same sum of as many random pairs of the same side.
+    rng = np.random.default_rng(0)
+    random_sums = np.zeros(RANDOM_PAIRS)
     for side in np.unique(label[first]):
-        own = ranks[(label == side) & np.isfinite(ranks)]
-        two = rng.choice(own, (2, DRAWS, (label[first] == side).sum()))
-        drawn += np.abs(two[0] - two[1]).sum(axis=1)
-    p = (1 + (drawn <= apart.sum() + 1e-9).sum()) / (1 + DRAWS)
-    exact = p <= LEVEL and np.quantile(apart, 0.25) < ALIKE
-    return bool(p <= LEVEL and not (exact and apart.max() > APART))
+        n_pairs = (label[first] == side).sum()
+        ranks_of_side = ranks[(label == side) & np.isfinite(ranks)]
+        drawn = rng.choice(ranks_of_side, (2, RANDOM_PAIRS, n_pairs))
+        random_sums += np.abs(drawn[0] - drawn[1]).sum(axis=1)
+
+    n_as_near = (random_sums <= distance.sum() + 1e-9).sum()
+    p = (1 + n_as_near) / (1 + RANDOM_PAIRS)
+    if p > MAX_P_IN_ORDER:
+        return False
+    is_exact = np.quantile(distance, 0.25) < ALIKE
+    return bool(not (is_exact and distance.max() > APART))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,9 @@ PEER_FORMATS = (
 )
 """Fast-MIA writes a table: ``label``, and a column for each attack."""
 
+MAX_NAMES_SHOWN = 200
+"""Characters of the names of attacks that an error lists."""
+
 NO_SCORES = ("label", "user_id", "index", "checkpoint", "Unnamed: 0")
 """Columns of tables that are no scores."""
 
@@ -48,19 +51,29 @@ SCORE_FILE_READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
     ".jsonl": lambda path: pd.read_json(path, lines=True, dtype=_ID),
     ".parquet": pd.read_parquet,
 }
+"""Readers of tables."""
 
 ARRAYS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
     ".json": lambda path: json.loads(path.read_text(encoding="utf-8")),
     ".npz": lambda path: dict(np.load(path, allow_pickle=False)),
     ".npy": lambda path: {"score": np.load(path, allow_pickle=False)},
 }
+"""Readers of files that hold lists by name, and no table."""
 
 
 def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
-    """The column ``score`` of a file, the higher the likelier a member.
+    """Return the column ``score`` of a file, the higher the likelier a member.
 
-    With ``id`` or ``text_sha256`` where the file says which row is whose, else with
-    ``label`` where it says which are members; with ``checkpoint`` if it has it.
+    Parameters
+    ----------
+    attack
+        Which scores of the file; empty: it holds those of one attack.
+
+    Returns
+    -------
+    ``score``; with ``id`` or ``text_sha256`` where the file says which row is whose,
+    else with ``label`` where it says which are members; with ``checkpoint`` if it has
+    it.
 
     Raises
     ------
@@ -68,54 +81,89 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
         If it holds no scores, or several attacks' and none is chosen.
     """
     suffix = path.suffix.lower()
-    if suffix not in {*SCORE_FILE_READERS, *ARRAYS}:
-        fix = f"give {', '.join((*SCORE_FILE_READERS, *ARRAYS))}; no pickle is opened"
+    known = [*SCORE_FILE_READERS, *ARRAYS]
+    if suffix not in known:
+        fix = f"give {', '.join(known)}; no pickle is opened"
         raise InputError("is no table", where=where, fix=fix)
+
     try:
         if suffix in ARRAYS:
-            arrays = ARRAYS[suffix](path)
-            mimir = "raw_results" in arrays
-            return _of_mimir(arrays) if mimir else _without_ids(arrays, attack, where)
-        table = SCORE_FILE_READERS[suffix](path)
-        if {"id", HASH}.isdisjoint(table):
-            return _without_ids(table, attack, where)
-        column = _one_of(table, attack, where) if attack else "score"
-        return table.rename(columns={column: "score"})
+            return _of_arrays(ARRAYS[suffix](path), attack, where)
+        return _of_table(SCORE_FILE_READERS[suffix](path), attack, where)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError("cannot be read as a table", where=where) from error
 
 
+def _of_arrays(arrays: Mapping[str, Any], attack: str, where: str) -> pd.DataFrame:
+    """Return the scores of a file that holds lists by name."""
+    if "raw_results" in arrays:
+        return _of_mimir(arrays)
+    return _without_ids(arrays, attack, where)
+
+
+def _of_table(table: pd.DataFrame, attack: str, where: str) -> pd.DataFrame:
+    """Return the scores of a table, whose column is named after the attack."""
+    if {"id", HASH}.isdisjoint(table):
+        return _without_ids(table, attack, where)
+
+    column = "score"
+    if attack:
+        column = _one_of(list(table), attack, where)
+    return table.rename(columns={column: "score"})
+
+
 def _of_mimir(content: Mapping[str, Any]) -> pd.DataFrame:
-    """Scores as mimir writes them, with texts; the lower, the likelier a member."""
-    rows = []
+    """Return the scores of mimir, with texts; the lower, the likelier a member."""
+    records = []
     for side in ("member", "nonmember"):
-        scores, samples = (content[k][side] for k in ("predictions", "raw_results"))
+        scores = content["predictions"][side]
+        samples = content["raw_results"][side]
         for score, sample in zip(scores, samples, strict=True):
-            rows.append((text_hash(sample[0]), -score))
-    return pd.DataFrame(rows, columns=[HASH, "score"])
+            records.append((text_hash(sample[0]), -score))
+    return pd.DataFrame(records, columns=[HASH, "score"])
 
 
 def _without_ids(
     content: Mapping[str, Any] | pd.DataFrame, attack: str, where: str
 ) -> pd.DataFrame:
-    """Scores, and labels where there are, in the order of the file."""
+    """Return scores, and labels where there are, in the order of the file."""
     for form in PEER_FORMATS:
-        # open-unlearning's files have these lists once for each attack.
-        inner = {k: v for k, v in content.items() if {*form.scores} <= _keys(v)}
-        found = inner[_one_of(inner, attack, where)] if inner else content
-        if {*form.scores} <= {*found}:
-            lists = [_listed(found[key]) for key in form.scores]
-            sides = np.repeat([1, 0][: len(lists)], [len(one) for one in lists])
-            labels = found[form.labels] if form.labels else sides
-            scores = form.sign * np.concatenate(lists)
-            return pd.DataFrame({"score": scores, "label": labels})
+        lists_needed = set(form.scores)
+
+        # The files of open-unlearning have these lists once for each attack.
+        by_attack = {
+            key: value for key, value in content.items() if lists_needed <= _keys(value)
+        }
+        lists: Any = content
+        if by_attack:
+            lists = by_attack[_one_of(list(by_attack), attack, where)]
+        if lists_needed <= set(lists):
+            return _of_peer(lists, form)
+
     names = [name for name in content if name not in NO_SCORES]
-    column = "score" if "score" in names and not attack else ""
-    kept = {key: content[key] for key in ("label", "checkpoint") if key in content}
-    column = column or _one_of(names, attack, where)
-    return pd.DataFrame({"score": content[column], **kept})
+    column = "score"
+    if attack or "score" not in names:
+        column = _one_of(names, attack, where)
+    columns = {"score": content[column]}
+    for key in ("label", "checkpoint"):
+        if key in content:
+            columns[key] = content[key]
+    return pd.DataFrame(columns)
+
+
+def _of_peer(lists: Mapping[str, Any] | pd.DataFrame, form: Format) -> pd.DataFrame:
+    """Return ``score`` and ``label`` from the lists of a tool's format."""
+    scores_of_lists = [_listed(lists[key]) for key in form.scores]
+    if form.labels:
+        labels = lists[form.labels]
+    else:
+        # Members come first, then non-members.
+        sides = [1, 0][: len(scores_of_lists)]
+        labels = np.repeat(sides, [len(scores) for scores in scores_of_lists])
+    scores = form.sign * np.concatenate(scores_of_lists)  # (rows,)
+    return pd.DataFrame({"score": scores, "label": labels})
 
 
 def text_hash(text: str) -> str:
@@ -124,21 +172,30 @@ def text_hash(text: str) -> str:
 
 
 def _keys(value: Any) -> set[str]:
+    """Return the keys of a mapping; none of anything else."""
     return set(value) if isinstance(value, Mapping) else set()
 
 
-def _one_of(names: Any, attack: str, where: str) -> str:
-    """The attack that is chosen, or the only one there is."""
-    known = list(map(str, names))
-    if (attack or len(known) > 1) and attack not in known:
-        fix = f"write FILE#ATTACK with one of: {', '.join(known)[:200]}"
-        raise InputError("has scores of several attacks", where=where, fix=fix)
-    return attack or known[0]
+def _one_of(names: Sequence[Any], attack: str, where: str) -> str:
+    """Return the attack that is chosen, or the only one there is."""
+    attacks = [str(name) for name in names]
+    must_choose = attack or len(attacks) > 1
+    if must_choose and attack not in attacks:
+        shown = ", ".join(attacks)[:MAX_NAMES_SHOWN]
+        raise InputError(
+            "has scores of several attacks",
+            where=where,
+            fix=f"write FILE#ATTACK with one of: {shown}",
+        )
+    return attack or attacks[0]
 
 
 def _listed(value: Any) -> np.ndarray:
-    """A list of scores, which open-unlearning writes as one record for each index."""
+    """Return a list of scores, shape ``(rows,)``.
+
+    open-unlearning writes it as one record for each index.
+    """
     if "value_by_index" in _keys(value):
         records = value["value_by_index"]
-        value = [records[str(at)]["score"] for at in range(len(records))]
+        value = [records[str(i)]["score"] for i in range(len(records))]
     return np.asarray(value, dtype=np.float64)

@@ -7,9 +7,9 @@ score's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -67,21 +67,41 @@ def scored_text(example: ManifestExample) -> str:
     the share of characters that is kept is that of the tokens.
     """
     text = example.text
-    total = len(example.reference_unll)
+    n_tokens = max(len(example.reference_unll), 1)
     start, end = example.kept
-    low, high = (round(at / max(total, 1) * len(text)) for at in (start, end))
-    return text[low:high]
+    first = round(start / n_tokens * len(text))
+    last = round(end / n_tokens * len(text))
+    return text[first:last]
 
 
 def response_tokens(example: ManifestExample, position: np.ndarray) -> np.ndarray:
-    """Which scored tokens of a text are of the response, shape of ``position``, bool.
+    """Return which scored tokens of a text are of the response.
 
     Where it is known which tokens training had loss on, these are.
+
+    Parameters
+    ----------
+    position
+        Of the scored tokens in the text, shape ``(tokens,)``.
+
+    Returns
+    -------
+    Shape ``(tokens,)``, bool.
     """
     had_loss = example.had_loss
     if had_loss is not None:
         return np.asarray(had_loss[position])
     return np.asarray(position >= example.response_token)
+
+
+class TokenRows(NamedTuple):
+    """Where the tokens of each example stand in a table, shape ``(n,)`` each.
+
+    Examples that were not scored have no token.
+    """
+
+    first: np.ndarray
+    n_tokens: np.ndarray
 
 
 def membership_scores(
@@ -91,7 +111,7 @@ def membership_scores(
     *,
     base: TokenTable | None = None,
 ) -> dict[str, np.ndarray]:
-    """Scores of examples from their tokens' log-probabilities.
+    """Return scores of examples from their tokens' log-probabilities.
 
     Parameters
     ----------
@@ -107,113 +127,219 @@ def membership_scores(
     Attack -> shape ``(n,)``; NaN where an example has no such score: nothing scored,
     no response token, no base.
     """
-    found = {name: np.full(len(ids), np.nan) for name in ALL_SCORES}
-    places = [table.rows(key) if key in table else slice(0, 0) for key in ids]
-    first, end = np.array([(at.start, at.stop) for at in places]).reshape(-1, 2).T
-    count = end - first
-    beside, population = np.full(len(table), np.nan), np.zeros(0)
+    tokens = _token_rows(table, ids)
+    nll = table.columns["nll"]  # (tokens of the table,), nats
+    base_logp = np.full(len(table), np.nan)  # (tokens of the table,), nats
+    population = np.zeros(0)
     if base is not None:
-        beside = _aligned(table, base, ids)
-        own = [np.arange(at, at + n) for at, n in zip(first, count, strict=True)]
-        some = np.concatenate(own)[:: max(1, count.sum() // POPULATION)]
-        risen = -table.columns["nll"][some].astype(np.float64) - beside[some]
-        population = np.sort(risen[np.isfinite(risen)])
-    is_response = np.zeros(len(table), dtype=bool)
-    for key, place in zip(ids, places, strict=True):
-        is_response[place] = response_tokens(manifest.by_id[key], table.position[place])
+        base_logp = _aligned_logp(table, base, ids)
+        population = _population(nll, base_logp, tokens)
+
+    is_response = _response_tokens_of(table, manifest, ids)
     texts = [scored_text(manifest.by_id[key]) for key in ids]
-    for at in _blocks(count):
-        rows = first[at, None] + np.arange(count[at[0]])
-        logp = beside[rows].astype(np.float64)
-        known = np.isfinite(logp).all(axis=1)
+
+    scores = {name: np.full(len(ids), np.nan) for name in ALL_SCORES}
+    for examples in _blocks(tokens.n_tokens):
+        n_tokens = tokens.n_tokens[examples[0]]
+        rows = tokens.first[examples, None] + np.arange(n_tokens)  # (k, n)
+        base_block = base_logp[rows].astype(np.float64)  # (k, n)
         block = TextBlock(
-            logp=-table.columns["nll"][rows].astype(np.float64),
+            logp=-nll[rows].astype(np.float64),
             response=is_response[rows],
-            columns={name: each[rows] for name, each in table.columns.items()},
-            texts=[texts[i] for i in at],
-            base=Untrained(logp, population),
+            columns={name: column[rows] for name, column in table.columns.items()},
+            texts=[texts[i] for i in examples],
+            base=Untrained(base_block, population),
         )
-        for name, score in MEMBERSHIP_SCORES.items():
-            if name not in AGAINST_BASE:
-                found[name][at] = score(block)
-            elif known.any():
-                found[name][at] = np.where(known, score(block), np.nan)
-        for name, score in further_scores().items():
-            try:
-                values = np.asarray(score(block), dtype=np.float64)
-                if values.shape != at.shape:
-                    shape = f"it gives the shape {values.shape}, not one per text"
-                    raise ValueError(shape)
-            except Exception as error:  # what its makers must mend
-                raise InputError(
-                    f"the membership score {name!r} fails ({one_line(error)})",
-                    fix="update or uninstall the package that registers it",
-                ) from error
-            found[name][at] = np.where(np.isfinite(values), values, np.nan)
-    found["combined"] = mean_rank([found[name] for name in AGAINST_BASE])
-    return found
+        has_base = np.isfinite(base_block).all(axis=1)  # (k,)
+        for name, values in _scores_of_block(block, has_base).items():
+            scores[name][examples] = values
+
+    scores["combined"] = mean_rank([scores[name] for name in AGAINST_BASE])
+    return scores
+
+
+def _token_rows(table: TokenTable, ids: Sequence[str]) -> TokenRows:
+    """Return where the tokens of each example stand in a table."""
+    first = np.zeros(len(ids), np.int64)
+    n_tokens = np.zeros(len(ids), np.int64)
+    for i, key in enumerate(ids):
+        if key in table:
+            rows = table.rows(key)
+            first[i] = rows.start
+            n_tokens[i] = rows.stop - rows.start
+    return TokenRows(first, n_tokens)
+
+
+def _population(
+    nll: np.ndarray, base_logp: np.ndarray, tokens: TokenRows
+) -> np.ndarray:
+    """Return in rising order how far some tokens of all texts rose above the base.
+
+    Parameters
+    ----------
+    nll, base_logp
+        Of the tokens of a table, nats.
+
+    Returns
+    -------
+    About :data:`POPULATION` values, nats, evenly spread over the texts.
+    """
+    places = [
+        np.arange(first, first + count)
+        for first, count in zip(tokens.first, tokens.n_tokens, strict=True)
+    ]
+    step = max(1, tokens.n_tokens.sum() // POPULATION)
+    sample = np.concatenate(places)[::step]
+    rise = -nll[sample].astype(np.float64) - base_logp[sample]
+    return np.sort(rise[np.isfinite(rise)])
+
+
+def _response_tokens_of(
+    table: TokenTable, manifest: Manifest, ids: Sequence[str]
+) -> np.ndarray:
+    """Return which tokens of a table are of a response, bool."""
+    is_response = np.zeros(len(table), dtype=bool)
+    for key in ids:
+        if key in table:
+            rows = table.rows(key)
+            position = table.position[rows]
+            is_response[rows] = response_tokens(manifest.by_id[key], position)
+    return is_response
+
+
+def _scores_of_block(block: TextBlock, has_base: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the scores of some texts, shape ``(k,)`` each.
+
+    Parameters
+    ----------
+    has_base
+        Whether the base scored all tokens of a text, shape ``(k,)``.
+    """
+    scores: dict[str, np.ndarray] = {}
+    for name, score in MEMBERSHIP_SCORES.items():
+        if name not in AGAINST_BASE:
+            scores[name] = score(block)
+        elif has_base.any():
+            scores[name] = np.where(has_base, score(block), np.nan)
+    for name, score in further_scores().items():
+        scores[name] = _further_score(name, score, block)
+    return scores
+
+
+def _further_score(name: str, score: Any, block: TextBlock) -> np.ndarray:
+    """Return the score of another package, shape ``(k,)``; NaN: not finite.
+
+    Raises
+    ------
+    InputError
+        If the package fails: its makers must mend it.
+    """
+    n_texts = len(block.logp)
+    try:
+        values = np.asarray(score(block), dtype=np.float64)
+        if values.shape != (n_texts,):
+            raise ValueError(f"it gives the shape {values.shape}, not one per text")
+    except Exception as error:
+        raise InputError(
+            f"the membership score {name!r} fails ({one_line(error)})",
+            fix="update or uninstall the package that registers it",
+        ) from error
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 @cache
 def further_scores() -> dict[str, Any]:
-    """The functions of :data:`SCORES_OF_PACKAGES`; one that is broken is left out.
+    """Return the functions of :data:`SCORES_OF_PACKAGES`, without broken ones.
 
     Loaded when something is scored: their packages may import this one.
     """
 
     def fault(name: str, score: Any) -> str:
-        return (
-            ""
-            if name in SCORES_OF_PACKAGES and callable(score)
-            else "it is no further score"
-        )
+        if name in SCORES_OF_PACKAGES and callable(score):
+            return ""
+        return "it is no further score"
 
     return registered(SCORE_ENTRY_POINTS, fault)
 
 
 def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean of the ranks, 0 to 1, of those scores that a text has; NaN without any."""
-    values = np.stack(scores, axis=1)
-    known = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
-    # Equal ones share a rank.
-    return ((known.rank() - 0.5) / known.count()).mean(axis=1).to_numpy()
+    """Return the mean of the ranks, 0 to 1, of the scores that a text has.
+
+    Parameters
+    ----------
+    scores
+        Shape ``(n,)`` each.
+
+    Returns
+    -------
+    Shape ``(n,)``; NaN without any score. Equal scores share a rank.
+    """
+    values = np.stack(scores, axis=1)  # (n, scores)
+    finite = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
+    ranks = (finite.rank() - 0.5) / finite.count()
+    return ranks.mean(axis=1).to_numpy()
 
 
 def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
     """Yield examples of equally many tokens, :data:`MAX_BLOCK_TOKENS` at a time.
 
     Examples without tokens are left out.
+
+    Parameters
+    ----------
+    count
+        Tokens of each example, shape ``(n,)``.
     """
     order = np.argsort(count, kind="stable")
-    for part in np.split(order, np.flatnonzero(np.diff(count[order])) + 1):
-        if len(part) and (n := int(count[part[0]])):
-            step = max(1, MAX_BLOCK_TOKENS // n)
-            yield from (part[i : i + step] for i in range(0, len(part), step))
+    is_longer = np.diff(count[order]) > 0
+    for examples in np.split(order, np.flatnonzero(is_longer) + 1):
+        if not len(examples):
+            continue
+        n_tokens = int(count[examples[0]])
+        if not n_tokens:
+            continue
+
+        step = max(1, MAX_BLOCK_TOKENS // n_tokens)
+        for start in range(0, len(examples), step):
+            yield examples[start : start + step]
 
 
-def _aligned(table: TokenTable, other: TokenTable, ids: Sequence[str]) -> np.ndarray:
-    """The other table's log-probabilities at the rows of a table; NaN: other tokens."""
+def _aligned_logp(
+    table: TokenTable, base: TokenTable, ids: Sequence[str]
+) -> np.ndarray:
+    """Return the base's log-probabilities at the rows of a table; NaN: other tokens.
+
+    Returns
+    -------
+    Shape ``(tokens of the table,)``, nats.
+    """
     # As exact as the table's own numbers, in half the memory.
-    found, nll = np.full(len(table), np.nan, np.float32), other.columns["nll"]
+    logp = np.full(len(table), np.nan, np.float32)
+    base_nll = base.columns["nll"]
     for key in ids:
-        if key in table and key in other:
-            ours, own = table.rows(key), other.rows(key)
-            places, theirs = table.position[ours], other.position[own]
-            if len(places) == len(theirs):
-                found[ours] = np.where(places == theirs, -nll[own], np.nan)
-    return found
+        if key not in table or key not in base:
+            continue
+
+        rows = table.rows(key)
+        base_rows = base.rows(key)
+        position = table.position[rows]
+        base_position = base.position[base_rows]
+        if len(position) == len(base_position):
+            is_same = position == base_position
+            logp[rows] = np.where(is_same, -base_nll[base_rows], np.nan)
+    return logp
 
 
 def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
-    """The reference model's NLL as the manifest holds it, where nobody scored it again.
+    """Return the reference model's NLL as the manifest holds it.
 
     There is no other column: scores that need the whole distribution are not had.
     """
     items = []
     for key in ids:
-        unll = manifest.by_id[key].unll
-        position = np.flatnonzero(unll >= 0)
-        nll = (unll[position] / 1e6).astype(np.float32)
+        micro_nats = manifest.by_id[key].unll
+        position = np.flatnonzero(micro_nats >= 0)
+        nll = (micro_nats[position] / 1e6).astype(np.float32)
         items.append((key, position.astype(np.int32), {"nll": nll}))
     return TokenTable.from_items(items)
 
@@ -221,16 +347,24 @@ def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
 SCORE_VARIANTS = (*ALL_SCORES, "blind")
 
 MEMBERSHIP_FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
+"""Budgets of false positives by metric."""
 
-_scored = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=SCORE_VARIANTS)
+
+def _rate(name: str) -> Metric:
+    """Return the metric of a true positive rate."""
+    return Metric(name, bounds=(0.0, 1.0), learned=1, variants=SCORE_VARIANTS)
+
 
 MEMBERSHIP_METRICS = (
-    _scored(
+    Metric(
         "auc",
+        bounds=(0.0, 1.0),
+        learned=1,
+        variants=SCORE_VARIANTS,
         missing=ALL_SCORES,
         null=0.5,
         glance=(ANY_NAME,),
         headline=("loss", "reference"),
     ),
-    *map(_scored, MEMBERSHIP_FPRS),
+    *(_rate(name) for name in MEMBERSHIP_FPRS),
 )

@@ -1,11 +1,15 @@
-"""Whether texts alone tell members apart: blind classifier, labels, covariates."""
+"""Whether texts alone tell members apart: blind classifier, labels, covariates.
+
+Folds, features and the logistic regression are those of the best guess without a
+checkpoint, too (:mod:`spark_audit.audits.mia.best_guess`).
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -27,69 +31,111 @@ MAX_ROWS_FOR_TEXTS = 1500
 """The blind classifier draws this many rows at most."""
 
 FEATURES = 1 << 14
+"""Columns that words are hashed to."""
 
 BLIND_EXCEEDANCES_TO_STOP = 20
 """Permutations that reach the observed AUC after which no more are drawn."""
 
+ROUNDING_OF_STATISTIC = 1e-9
+"""A permuted chi-square that is smaller by no more than this reaches the observed."""
+
+ROUNDING_OF_AUC = 1e-12
+"""A permuted AUC that is smaller by no more than this reaches the observed one."""
+
 R = TypeVar("R")
 
-Record: TypeAlias = "dict[str, Any]"
-
 Features: TypeAlias = "scipy.sparse.csr_matrix | np.ndarray"
+"""Shape ``(rows, features)``."""
+
+
+class WithoutModel(NamedTuple):
+    """The examples as they are known without any checkpoint.
+
+    Attributes
+    ----------
+    units
+        One row per example: ``example``, ``task``, ``cluster``, ``member`` (bool),
+        ``label`` (a number within the task, -1 where responses are free), ``length``
+        (characters), ``zlib_bytes`` and ``dose`` (members among its near-duplicates,
+        itself included).
+    figures
+        ``duplicates_left``, ``duplicates_removed``, and those of
+        :func:`blind_classifier`.
+    scores
+        Those of the blind classifier, shape ``(n,)``; NaN: none.
+    """
+
+    units: pd.DataFrame
+    figures: dict[str, float]
+    scores: np.ndarray
 
 
 def remembered(function: Callable[..., R]) -> Callable[..., R]:
-    """Keep what was made last: looks at one model, again and again, ask the same."""
+    """Return a function that keeps its last result, for equal arguments.
+
+    Whoever looks at one model again and again asks the same of the texts.
+    """
     last: tuple[str, Any] = "", None
 
     @wraps(function)
-    def run(*given: Any, **options: Any) -> Any:
+    def run(*args: Any, **options: Any) -> Any:
         import joblib
 
         nonlocal last
-        found, asked = last, joblib.hash((given, options))
-        if found[0] != asked:
-            last = found = asked, function(*given, **options)
-        return found[1]
+        arguments = joblib.hash((args, options))
+        # Another thread may replace the last result meanwhile.
+        stored = last
+        if stored[0] != arguments:
+            stored = arguments, function(*args, **options)
+            last = stored
+        return stored[1]
 
     return run
 
 
 def compressed_bytes(text: str) -> int:
-    """Size of a text under zlib at level 6, in bytes."""
+    """Return the size of a text under zlib at level 6, in bytes."""
     return len(zlib.compress(text.encode(), 6))
 
 
 def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
-    """Design dealt out anew, shape ``(n,)`` bool.
+    """Return the sides dealt out anew, shape ``(n,)`` bool.
 
     Whole clusters swap sides within their task; a cluster with rows of both sides
     keeps its rows and shuffles them.
     """
-    code = np.unique(sides.cluster, return_inverse=True)[1]
-    inside, size = np.bincount(code, sides.member), np.bincount(code)
-    mixed = ((inside > 0) & (inside < size))[code]
+    cluster = np.unique(sides.cluster, return_inverse=True)[1]  # (n,), codes
+    n_members = np.bincount(cluster, sides.member)  # (clusters,)
+    n_rows = np.bincount(cluster)  # (clusters,)
+    is_mixed = ((n_members > 0) & (n_members < n_rows))[cluster]  # (n,)
+
     # Dealt are clusters within their task, and rows within a cluster of both sides.
-    unit = np.where(mixed, len(size) + np.arange(len(code)), code)
-    stratum = np.where(mixed, sides.task.max(initial=0) + 1 + code, sides.task)
-    _, first, place = np.unique(unit, return_index=True, return_inverse=True)
-    side = sides.member[first].copy()
-    for one in np.unique(stratum[first]):
-        at = np.flatnonzero(stratum[first] == one)
-        side[at] = rng.permutation(side[at])
-    return side[place]
+    row_units = len(n_rows) + np.arange(len(cluster))
+    unit = np.where(is_mixed, row_units, cluster)  # (n,)
+    first_mixed_stratum = sides.task.max(initial=0) + 1
+    stratum = np.where(is_mixed, first_mixed_stratum + cluster, sides.task)  # (n,)
 
-
-def _own_text(example: ManifestExample) -> str:
-    """Prompt and response without the task's fixed wording, as duplicates are found."""
-    text = example.text
-    parts = parts_outside(tuple(example.template), len(text))
-    own = " ".join(text[start:end] for start, end in parts)
-    return own if own.strip() else text
+    _, first_row, unit_of_row = np.unique(unit, return_index=True, return_inverse=True)
+    side = sides.member[first_row].copy()  # (units,)
+    stratum_of_unit = stratum[first_row]  # (units,)
+    for code in np.unique(stratum_of_unit):
+        units = np.flatnonzero(stratum_of_unit == code)
+        side[units] = rng.permutation(side[units])
+    return side[unit_of_row]
 
 
 def labelled(units: pd.DataFrame) -> tuple[np.ndarray, Design]:
-    """Codes of the labels of some rows, -1 for none, and their sides."""
+    """Return the codes of the labels of some rows, -1 for none, and their sides.
+
+    Parameters
+    ----------
+    units
+        Columns ``label``, ``member``, ``cluster`` and ``task``.
+
+    Returns
+    -------
+    The codes have the shape ``(rows,)``.
+    """
     sides = Design.of(units["member"], units["cluster"], units["task"])
     return units["label"].to_numpy(np.int64), sides
 
@@ -97,32 +143,46 @@ def labelled(units: pd.DataFrame) -> tuple[np.ndarray, Design]:
 def label_test(
     label: np.ndarray, sides: Design, *, seed: int, permutations: int = 999
 ) -> float | None:
-    """Whether labels are distributed alike on both sides: a permutation p value.
+    """Return a permutation p that labels are distributed alike on both sides.
 
     The statistic is Pearson's chi-square of side by label, summed over tasks; sides
     are permuted by cluster within tasks. ``None`` where no task has two labels.
+
+    Parameters
+    ----------
+    label
+        Shape ``(n,)``, codes within the task, -1: none.
     """
-    use = label >= 0
-    sides, label = sides.take(np.flatnonzero(use)), label[use]
+    has_label = label >= 0
+    sides = sides.take(np.flatnonzero(has_label))
+    label = label[has_label]
     if not len(label):
         return None
-    shape = sides.task.max() + 1, label.max() + 1
-    cell = sides.task * shape[1] + label
-    total = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-    if (total > 0).sum(axis=1).max() < 2:
+
+    n_tasks = sides.task.max() + 1
+    n_labels = label.max() + 1
+    cell = sides.task * n_labels + label  # (n,)
+    n_rows = np.bincount(cell, minlength=n_tasks * n_labels)
+    n_rows = n_rows.reshape(n_tasks, n_labels)
+    if (n_rows > 0).sum(axis=1).max() < 2:
         return None
 
-    def statistic(member: np.ndarray) -> float:
-        ours = np.bincount(cell, member, total.size).reshape(shape)
+    def chi_square(is_member: np.ndarray) -> float:
+        n_members = np.bincount(cell, is_member, n_rows.size)
+        n_members = n_members.reshape(n_tasks, n_labels)
         with np.errstate(invalid="ignore"):
-            share = ours.sum(axis=1, keepdims=True) / total.sum(axis=1, keepdims=True)
-            spread = total * share * (1 - share)
-            return float(np.nansum((ours - total * share) ** 2 / spread))
+            share = n_members.sum(axis=1, keepdims=True) / n_rows.sum(
+                axis=1, keepdims=True
+            )  # (tasks, 1)
+            variance = n_rows * share * (1 - share)  # (tasks, labels)
+            return float(np.nansum((n_members - n_rows * share) ** 2 / variance))
 
-    observed = statistic(sides.member) - 1e-9
+    observed = chi_square(sides.member) - ROUNDING_OF_STATISTIC
     rng = np.random.default_rng(seed)
-    hits = sum(statistic(permuted(sides, rng)) >= observed for _ in range(permutations))
-    return (1 + hits) / (1 + permutations)
+    n_reaching = 0
+    for _ in range(permutations):
+        n_reaching += chi_square(permuted(sides, rng)) >= observed
+    return (1 + n_reaching) / (1 + permutations)
 
 
 @remembered
@@ -134,7 +194,7 @@ def blind_classifier(
     seed: int,
     permutations: int = 199,
 ) -> tuple[dict[str, float], np.ndarray]:
-    """Tell members by their texts alone, out of fold; nothing without two sides.
+    """Tell members by their texts alone, out of fold; no figures without two sides.
 
     Logistic regression (fixed penalty) on the presence of words (hashed: nothing is
     fitted), the text's length and its label. Folds keep clusters whole and are
@@ -156,33 +216,47 @@ def blind_classifier(
     -------
     The AUC, averaged over tasks, as ``blind_value``, with its one-sided p ``blind_p``,
     its mean ``blind_null`` and central 95 % when sides are permuted, and how many
-    permutations and rows; and the scores, NaN where a row was not drawn.
+    permutations and rows; and the scores, shape ``(n,)``, NaN where a row was not
+    drawn.
     """
     rng = np.random.default_rng(seed)
-    drawn, everywhere = subsample(sides, rng), np.full(len(texts), np.nan)
-    used = sides.take(drawn)
-    if not enough(used, FOLDS):
-        return {}, everywhere
-    features = word_features([texts[i] for i in drawn], label[drawn], used.task)
-    order = rng.permutation(len(np.unique(used.cluster)))
+    drawn = subsample(sides, rng)  # (drawn,), places
+    scores = np.full(len(texts), np.nan)
+    sides_drawn = sides.take(drawn)
+    if not enough(sides_drawn, FOLDS):
+        return {}, scores
 
-    def told_apart(member: np.ndarray) -> tuple[float, np.ndarray]:
-        fold, scores = dealt(used, member, order), np.zeros(len(member))
+    task = sides_drawn.task
+    features = word_features([texts[i] for i in drawn], label[drawn], task)
+    order = rng.permutation(len(np.unique(sides_drawn.cluster)))
+
+    def out_of_fold(is_member: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the AUC of such sides, and the scores of the drawn rows."""
+        fold = dealt(sides_drawn, is_member, order)
+        fold_scores = np.zeros(len(is_member))
         for k in range(FOLDS):
-            score = fitted(features, member, used.task, fold != k)
-            scores[fold == k] = score(fold == k)
-        return mean_auc(used, member, scores), scores
+            in_fold = fold == k
+            score = fitted(features, is_member, task, ~in_fold)
+            fold_scores[in_fold] = score(in_fold)
+        return mean_auc(sides_drawn, is_member, fold_scores), fold_scores
 
-    value, everywhere[drawn] = told_apart(used.member)
+    value, scores[drawn] = out_of_fold(sides_drawn.member)
     nulls: list[float] = []
-    hits = 0
-    while len(nulls) < permutations and hits < BLIND_EXCEEDANCES_TO_STOP:
-        nulls.append(told_apart(permuted(used, rng))[0])
-        hits += nulls[-1] >= value - 1e-12
-    done = hits == BLIND_EXCEEDANCES_TO_STOP and len(nulls) < permutations
-    p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
+    n_reaching = 0
+    while len(nulls) < permutations and n_reaching < BLIND_EXCEEDANCES_TO_STOP:
+        null, _ = out_of_fold(permuted(sides_drawn, rng))
+        nulls.append(null)
+        n_reaching += null >= value - ROUNDING_OF_AUC
+
+    has_stopped_early = (
+        n_reaching == BLIND_EXCEEDANCES_TO_STOP and len(nulls) < permutations
+    )
+    if has_stopped_early:
+        p = n_reaching / len(nulls)
+    else:
+        p = (1 + n_reaching) / (1 + len(nulls))
     low, high = np.quantile(nulls, [0.025, 0.975]).tolist()
-    facts = {
+    figures = {
         "blind_value": value,
         "blind_p": p,
         "blind_null": float(np.mean(nulls)),
@@ -191,32 +265,49 @@ def blind_classifier(
         "blind_permutations": len(nulls),
         "blind_rows": len(drawn),
     }
-    return facts, everywhere
+    return figures, scores
 
 
 def enough(sides: Design, least: int) -> bool:
-    """Whether a task has both sides, and each of them has so many clusters."""
-    held = (sides.cluster[side] for side in (sides.member, ~sides.member))
-    both = any(len(x) and len(y) for x, y in sides.tasks)
-    return both and all(len({*own}) >= least for own in held)
+    """Return whether a task has both sides, and each side has so many clusters."""
+    has_both = False
+    for members, others in sides.tasks:
+        if len(members) and len(others):
+            has_both = True
+    if not has_both:
+        return False
+
+    n_member_clusters = len(np.unique(sides.cluster[sides.member]))
+    n_other_clusters = len(np.unique(sides.cluster[~sides.member]))
+    return min(n_member_clusters, n_other_clusters) >= least
 
 
 def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
-    """Rows of whole clusters in random order until there are enough, sorted."""
-    n = len(sides.member)
-    if n <= MAX_ROWS_FOR_TEXTS:
-        return np.arange(n)
+    """Return places of rows, sorted: whole clusters in random order until enough.
+
+    Returns
+    -------
+    Shape ``(rows,)``, of at most :data:`MAX_ROWS_FOR_TEXTS`.
+    """
+    n_rows = len(sides.member)
+    if n_rows <= MAX_ROWS_FOR_TEXTS:
+        return np.arange(n_rows)
+
     # The smaller side keeps up to half: an AUC is as sure as its smaller side.
-    kept = []
-    both = [np.flatnonzero(sides.member == side) for side in (True, False)]
-    fewest = min(map(len, both))
-    small = min(fewest, MAX_ROWS_FOR_TEXTS // 2)
-    for rows in both:
-        wanted = small if len(rows) == fewest else MAX_ROWS_FOR_TEXTS - small
-        _, code = np.unique(sides.cluster[rows], return_inverse=True)
-        place = rng.permutation(code.max() + 1)[code]
-        kept.append(rows[np.argsort(place, kind="stable")][:wanted])
-    return np.sort(np.concatenate(kept))
+    members = np.flatnonzero(sides.member)
+    others = np.flatnonzero(~sides.member)
+    n_smaller = min(len(members), len(others))
+    n_of_smaller = min(n_smaller, MAX_ROWS_FOR_TEXTS // 2)
+
+    drawn = []
+    for rows in (members, others):
+        n_wanted = MAX_ROWS_FOR_TEXTS - n_of_smaller
+        if len(rows) == n_smaller:
+            n_wanted = n_of_smaller
+        _, cluster = np.unique(sides.cluster[rows], return_inverse=True)
+        turn = rng.permutation(cluster.max() + 1)[cluster]  # (rows of the side,)
+        drawn.append(rows[np.argsort(turn, kind="stable")][:n_wanted])
+    return np.sort(np.concatenate(drawn))
 
 
 def hashed(
@@ -252,29 +343,69 @@ def hashed(
 def word_features(
     texts: Sequence[str], label: np.ndarray, task: np.ndarray
 ) -> scipy.sparse.csr_matrix:
-    """Presence of words (hashed), length and label, shape ``(n, features)``."""
+    """Return the presence of words (hashed), the length and the label of each text.
+
+    Parameters
+    ----------
+    label, task
+        Shape ``(n,)``, codes.
+
+    Returns
+    -------
+    Shape ``(n, features)``.
+    """
     words = hashed(texts, n_features=FEATURES)
+
+    # About -1 to 1 from the shortest to the longest texts, and its square.
     length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
-    _, kind = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
-    cells = np.arange(len(texts)), kind.ravel()
-    kinds = scipy.sparse.csr_matrix((np.full(len(texts), 0.5), cells))
-    numbers = scipy.sparse.csr_matrix(np.stack([length, 2 * length**2], axis=1))
-    return scipy.sparse.csr_matrix(scipy.sparse.hstack([words, numbers, kinds]))
+    lengths = scipy.sparse.csr_matrix(np.stack([length, 2 * length**2], axis=1))
+
+    # One column for each label of each task.
+    _, column = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
+    weights = np.full(len(texts), 0.5)
+    labels = scipy.sparse.csr_matrix((weights, (np.arange(len(texts)), column.ravel())))
+    return scipy.sparse.csr_matrix(scipy.sparse.hstack([words, lengths, labels]))
 
 
 def dealt(sides: Design, member: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Fold of each row: clusters dealt out in turn within task and side."""
-    _, first, code = np.unique(sides.cluster, return_index=True, return_inverse=True)
-    rank = np.lexsort((order, member[first], sides.task[first]))
-    fold = np.empty(len(first), dtype=np.int64)
-    fold[rank] = np.arange(len(first)) % FOLDS
-    return fold[code]
+    """Return the fold of each row: clusters in turn within task and side.
+
+    Parameters
+    ----------
+    member
+        Sides that the folds are stratified by, shape ``(n,)``.
+    order
+        Random order of the clusters, shape ``(clusters,)``.
+
+    Returns
+    -------
+    Shape ``(n,)``, 0 to ``FOLDS - 1``.
+    """
+    _, first_row, cluster = np.unique(
+        sides.cluster, return_index=True, return_inverse=True
+    )
+    rank = np.lexsort((order, member[first_row], sides.task[first_row]))
+    fold = np.empty(len(first_row), dtype=np.int64)  # (clusters,)
+    fold[rank] = np.arange(len(first_row)) % FOLDS
+    return fold[cluster]
 
 
 def fitted(
     features: Features, member: np.ndarray, task: np.ndarray, train: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """What scores chosen rows by a logistic regression on the rows ``train``."""
+    """Return a function that scores rows by a logistic regression on the train rows.
+
+    Parameters
+    ----------
+    features
+        Shape ``(n, features)``.
+    member, task, train
+        Shape ``(n,)``; ``member`` and ``train`` are bool.
+
+    Returns
+    -------
+    A function of the rows to score, shape ``(n,)`` bool, that returns their scores.
+    """
     from sklearn.linear_model import LogisticRegression
 
     is_dense = isinstance(features, np.ndarray)
@@ -289,20 +420,42 @@ def fitted(
     rows = np.flatnonzero(train)
     weight = balanced(member[rows], task[rows])
     model.fit(features[rows], member[rows], sample_weight=weight)
-    return lambda at: np.asarray(model.decision_function(features[np.flatnonzero(at)]))
+
+    def score(is_scored: np.ndarray) -> np.ndarray:
+        return np.asarray(model.decision_function(features[np.flatnonzero(is_scored)]))
+
+    return score
 
 
 def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
-    """Weights that give both sides of every task the same total; mean 1."""
+    """Return weights that give both sides of every task the same total; mean 1.
+
+    Parameters
+    ----------
+    member, task
+        Shape ``(n,)``.
+
+    Returns
+    -------
+    Shape ``(n,)``.
+    """
     cell = 2 * task + member
     return np.asarray(np.bincount(task)[task] / (2 * np.bincount(cell)[cell]))
 
 
 def mean_auc(sides: Design, member: np.ndarray, scores: np.ndarray) -> float:
-    """AUC averaged over tasks with both sides."""
-    tasks = Design(member, sides.cluster, sides.task).tasks
-    both = ((scores[x], scores[y]) for x, y in tasks if len(x) and len(y))
-    return float(np.mean([auc(*each) for each in both]))
+    """Return the AUC averaged over the tasks with both sides.
+
+    Parameters
+    ----------
+    member, scores
+        Shape ``(n,)``.
+    """
+    areas = []
+    for members, others in Design(member, sides.cluster, sides.task).tasks:
+        if len(members) and len(others):
+            areas.append(auc(scores[members], scores[others]))
+    return float(np.mean(areas))
 
 
 def without_model(
@@ -312,45 +465,75 @@ def without_model(
     *,
     seed: int,
     permutations: int,
-) -> tuple[pd.DataFrame, dict[str, float], np.ndarray]:
-    """The examples, what their texts alone tell, and the blind classifier's scores.
+) -> WithoutModel:
+    """Return the examples, what their texts alone tell, and the blind scores.
 
-    ``label`` is a number within the task, -1 where responses are free; labels are
-    compared without case and outer white space.
-    What is told are ``duplicates_left`` and ``duplicates_removed``, and what
-    :func:`blind_classifier` finds out.
+    Labels are compared without case and outer white space.
+
+    Parameters
+    ----------
+    texts
+        Scored text of each id.
+    permutations
+        Of the blind classifier; 0: it is not run.
     """
-    members, known = set(manifest.membership.members), manifest.by_id
-    # Not the examples themselves: each takes 12 KB.
-    facts = [
-        (key, one.task, one.cluster, key in members, one.answer.strip().casefold())
-        for key, one in ((key, known[key]) for key in ids)
-    ]
-    columns = ["example", "task", "cluster", "member", "label"]
-    units = pd.DataFrame(facts, columns=columns)
-    labels = units.groupby("task")["label"]
-    codes = labels.transform(lambda each: pd.factorize(each, sort=True)[0])
-    few = labels.transform("nunique") <= MOST_COMPARED
-    units["label"] = np.asarray(codes.where(few, -1), np.int64)
-    units["length"], units["zlib_bytes"] = (
-        [*map(size, texts)] for size in (len, compressed_bytes)
-    )
-    same = duplicate_groups([_own_text(known[key]) for key in ids])
-    copies = units["member"].groupby(same)
-    units["dose"] = dose = copies.transform("sum").astype(float)
+    units = _units(manifest, texts, ids)
+
     # Rows whose group of near-duplicates has members and non-members.
-    crossing = (dose > 0) & (dose < copies.transform("size"))
-    removed = manifest.counts.get("rows_near_duplicate", 0)
-    alone: dict[str, float] = {"duplicates_left": int(crossing.sum())}
-    alone["duplicates_removed"] = removed
+    rows_without_template = [_without_template(manifest.by_id[key]) for key in ids]
+    group = duplicate_groups(rows_without_template)  # (n,)
+    copies = units["member"].groupby(group)
+    units["dose"] = copies.transform("sum").astype(float)
+    is_crossing = (units["dose"] > 0) & (units["dose"] < copies.transform("size"))
+
+    figures: dict[str, float] = {
+        "duplicates_left": int(is_crossing.sum()),
+        "duplicates_removed": manifest.counts.get("rows_near_duplicate", 0),
+    }
     if not permutations:
-        return units, alone, np.full(len(ids), np.nan)
+        return WithoutModel(units, figures, np.full(len(ids), np.nan))
+
     label, sides = labelled(units)
-    told, scores = blind_classifier(
+    blind_figures, scores = blind_classifier(
         texts,
         label,
         sides,
         seed=seed_for(seed, "mia", "blind"),
         permutations=permutations,
     )
-    return units, {**alone, **told}, scores
+    return WithoutModel(units, {**figures, **blind_figures}, scores)
+
+
+def _units(
+    manifest: Manifest, texts: Sequence[str], ids: Sequence[str]
+) -> pd.DataFrame:
+    """Return the columns of :class:`WithoutModel` without ``dose``."""
+    members = set(manifest.membership.members)
+    # Not the examples themselves: each takes 12 KB.
+    records = []
+    for key in ids:
+        example = manifest.by_id[key]
+        answer = example.answer.strip().casefold()
+        records.append((key, example.task, example.cluster, key in members, answer))
+    columns = ["example", "task", "cluster", "member", "label"]
+    units = pd.DataFrame(records, columns=columns)
+
+    labels = units.groupby("task")["label"]
+    codes = labels.transform(lambda answers: pd.factorize(answers, sort=True)[0])
+    is_compared = labels.transform("nunique") <= MOST_COMPARED
+    units["label"] = np.asarray(codes.where(is_compared, -1), np.int64)
+    units["length"] = [len(text) for text in texts]
+    units["zlib_bytes"] = [compressed_bytes(text) for text in texts]
+    return units
+
+
+def _without_template(example: ManifestExample) -> str:
+    """Return prompt and response without the task's fixed wording.
+
+    Near-duplicates are found by it.
+    """
+    text = example.text
+    spans = parts_outside(tuple(example.template), len(text))
+    parts = [text[start:end] for start, end in spans]
+    joined = " ".join(parts)
+    return joined if joined.strip() else text

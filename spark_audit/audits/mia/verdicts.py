@@ -1,33 +1,23 @@
-"""Tests of membership scores, and what they are taken to mean."""
+"""The verdict of membership inference on each checkpoint.
+
+Each declared score has two tests: that its AUC moved since the untrained model, and
+that it exceeds what the texts alone tell. A claim needs both, and both families are
+corrected over the scores.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.mia import estimates, score_tables
-from spark_audit.audits.mia.guards import (
-    ALL_ROWS,
-    Findings,
-    Record,
-    _blind_guard,
-    _covariates,
-    _duplicates,
-    _labels,
-    _rows,
-    _untrained,
-)
-from spark_audit.audits.setup_guards import ALARM, BASE_READ
+from spark_audit.audits.mia.guards import ALL_ROWS, Record, ScoreGuards
 from spark_audit.names import BASE
-from spark_audit.results import (
-    Claim,
-    Contrast,
-    Finding,
-    Row,
-)
+from spark_audit.results import Claim, Contrast, Finding, Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.bootstrap import correlated, holm
@@ -35,124 +25,243 @@ from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.power import mde
 
 PRIMARY = "combined"
-"""The score that is told where several detect."""
+"""The score that is shown where several detect: the one declared beforehand."""
 
 USABLE = ("ok", "insensitive")
+"""Statuses of an AUC that is tested."""
+
+
+class FamilySizes(NamedTuple):
+    """How many independent tests each family of tests is worth."""
+
+    changes: float
+    excesses: float
+
+
+class Corrected(NamedTuple):
+    """P values by score, corrected over all scores of a checkpoint.
+
+    Attributes
+    ----------
+    change_p
+        That the score's AUC changed.
+    claim_p
+        What a claim needs: that it changed, and that it exceeds the texts alone.
+    """
+
+    change_p: dict[str, float]
+    claim_p: dict[str, float]
+    sizes: FamilySizes
+
+
+class Verdict(NamedTuple):
+    """The finding on a checkpoint, and the tests of its usable scores."""
+
+    finding: Finding
+    tests: Mapping[str, ScoreTest]
+
+
+class Verdicts(NamedTuple):
+    """Findings on all checkpoints, and the table of their scores above the texts."""
+
+    findings: list[Finding]
+    table: list[Record]
 
 
 def verdicts(
-    names: Sequence[str], rows: Sequence[Row], judged: Findings
-) -> tuple[list[Finding], list[Record]]:
-    """What is said of each checkpoint but the untrained model, and on what.
+    names: Sequence[str], rows: Sequence[Row], guards: ScoreGuards
+) -> Verdicts:
+    """Return the verdict on each checkpoint but the untrained model.
 
-    The table compares each score with the best guess from the texts alone; rates of the
-    score that the sentence rests on. ``rows`` are all of the report, contrasts last.
+    Parameters
+    ----------
+    rows
+        Rows of the audit, contrasts last.
+
+    Returns
+    -------
+    Findings; and as a table each score compared with the best guess from the texts
+    alone, with the rates of the score that a finding rests on.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     table: list[Record] = []
     for name in names:
         if name == BASE:
             continue
-        # Of each score its change since the untrained model, or where there is none
-        # its AUC.
-        aucs = {
-            row.of: row
-            for row in rows
-            if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
-            and getattr(row, "baseline", BASE) == BASE
-            and row.value is not None
-            and row.of in score_tables.DECLARED_SCORES
-        }
-        concluded, tests = _concluded(name, aucs, judged)
-        found.append(concluded)
-        for attack, test in tests.items():
-            if (above := test.above) is not None:
-                record = {"checkpoint": name, "of": attack, "metric": "auc"}
-                table.append({**record, **above.record, "says": test.state})
-        on = tests.get(concluded.of)
-        if on is not None and on.above is not None and on.more:
-            table += _rates(on, on.above, judged.pooled)
-    return found, table
+
+        figures = _declared_figures(name, rows)
+        verdict = _verdict(name, figures, guards)
+        findings.append(verdict.finding)
+        table += _records_above_texts(verdict, guards.pooled)
+    return Verdicts(findings, table)
+
+
+def _declared_figures(name: str, rows: Sequence[Row]) -> dict[str, Row]:
+    """Return the figure of each declared score that has one.
+
+    That is its change since the untrained model, or its AUC where there is no change.
+    """
+    figures: dict[str, Row] = {}
+    for row in rows:
+        is_of_checkpoint = row.checkpoint == name and row.group == "pooled"
+        is_auc = row.metric == "auc" and row.of in score_tables.DECLARED_SCORES
+        is_since_base = not isinstance(row, Contrast) or row.baseline == BASE
+
+        if is_of_checkpoint and is_auc and is_since_base and row.value is not None:
+            # Contrasts come last, so that a change takes the place of an AUC.
+            figures[row.of] = row
+    return figures
+
+
+def _records_above_texts(
+    verdict: Verdict, pooled: estimates.MembershipGroup
+) -> Iterator[Record]:
+    """Yield each score compared with the texts alone, then the rates of the one shown.
+
+    Columns are those of :attr:`~estimates.AboveTexts.record`, and ``checkpoint``,
+    ``of``, ``metric`` and ``says``: what the figure shows by itself.
+    """
+    for attack, test in verdict.tests.items():
+        if test.above is None:
+            continue
+        names = {"checkpoint": test.row.checkpoint, "of": attack, "metric": "auc"}
+        yield {**names, **test.above.record, "says": test.state}
+
+    test_of_finding = verdict.tests.get(verdict.finding.of)
+    if test_of_finding is None or test_of_finding.above is None:
+        return
+    # Rates of a score that is lower for members are those of no attack.
+    if test_of_finding.is_more_familiar:
+        yield from _rates(test_of_finding, test_of_finding.above, pooled)
 
 
 def _rates(
     test: ScoreTest, auc: estimates.AboveTexts, pooled: estimates.MembershipGroup
 ) -> Iterator[Record]:
-    """TPR of a score, compared with that of the texts alone and of chance."""
-    name, attack = test.row.checkpoint, test.row.of
-    for metric, over_texts, _ in pooled.differences((name, attack), (name, "texts")):
+    """Yield the TPR of a score, compared with those of the texts alone and of chance.
+
+    Parameters
+    ----------
+    auc
+        The same comparison of its AUC.
+    """
+    name = test.row.checkpoint
+    attack = test.row.of
+    for difference in pooled.differences((name, attack), (name, "texts")):
+        metric = difference.metric
         if metric == "auc":
             continue
+
+        over_texts = difference.estimate
         rate = pooled.estimate(name, attack, metric)
-        alone = pooled.estimate(name, "texts", metric).value
-        if over_texts.value is None or rate.value is None or alone is None:
+        texts_rate = pooled.estimate(name, "texts", metric).value
+        if over_texts.value is None or rate.value is None or texts_rate is None:
             continue
 
         budget = score_tables.MEMBERSHIP_FPRS[metric]
         chance = pooled.chance(name, attack, budget).get("null", budget)
         over_chance = estimates.less_chance(rate, chance)
-        beyond = estimates.beyond_both(over_texts, over_chance)
+        excess = estimates.beyond_both(over_texts, over_chance)
         above = replace(
             auc,
-            difference=beyond,
-            score=alone + over_texts.value,
-            texts=alone,
+            difference=excess,
+            score=texts_rate + over_texts.value,
+            texts=texts_rate,
             chance=chance,
         )
-        says = test.state if (beyond.low or 0.0) > 0 else "not shown"
-        record = {"checkpoint": name, "of": attack, "metric": metric}
-        yield {**record, **above.record, "says": says}
+
+        is_above_bar = (excess.low or 0.0) > 0
+        says = test.state if is_above_bar else "not shown"
+        names = {"checkpoint": name, "of": attack, "metric": metric}
+        yield {**names, **above.record, "says": says}
 
 
 @dataclass(frozen=True)
 class ScoreTest:
-    """One score's test: of its change since the untrained model, or of its AUC.
+    """The tests of one score: of its change or AUC, and of what exceeds the texts.
 
-    ``above`` is what it has beyond the texts alone: a weak difference in topic passes
-    the guard and still moves every score. Where the texts were not tried, a score that
-    a guard doubts claims nothing, and the sentence of any other says so. Only where
-    the sides are ``told`` apart without training can a change be confounded with that.
-    ``beyond_p`` is the p value of what a claim needs in addition to the change.
+    Attributes
+    ----------
+    row
+        Its change since the untrained model, or its AUC where that model has none.
+    p
+        Of this row.
+    above
+        The score compared with the texts alone: a weak difference in topic passes the
+        guard and still moves every score. None where the texts were not tested.
+    sides_differ
+        Whether the sides are told apart without training: only then can a change be
+        confounded with that.
+    excess_p
+        P of what a claim needs in addition to the change. Without a test of the texts
+        a score that a guard doubts claims nothing (1), and any other may.
     """
 
     row: Row
     p: float
     above: estimates.AboveTexts | None
-    told: bool
-    beyond_p: float
+    sides_differ: bool
+    excess_p: float
 
     @property
-    def more(self) -> bool:
-        """Whether members look more familiar; else less."""
+    def is_more_familiar(self) -> bool:
+        """Whether members look more familiar than non-members; else less."""
         return effect_of(self.row) > 0
 
     @property
     def state(self) -> str:
-        """What it is by itself."""
-        if self.p < 0.05 and self.beyond_p < 0.05:
-            return "detected"
-        return "confounded" if self.p < 0.05 and self.told else "not shown"
+        """What the score shows by itself, without the others; the first match wins.
 
-    def power(self, over: tuple[float, float]) -> list[Power]:
-        """Return the tests that a claim needs: of the change, and beyond the texts.
-
-        ``over`` is how many tests each of these two families is worth.
+        =============  ========================================================
+        state          condition
+        =============  ========================================================
+        detected       it moved, and exceeds what the texts alone tell
+        confounded     it moved, and the sides are told apart without training
+        not shown      else
+        =============  ========================================================
         """
-        over_changes, over_excesses = over
-        power = []
+        if self.p < ALPHA and self.excess_p < ALPHA:
+            return "detected"
+        if self.p < ALPHA and self.sides_differ:
+            return "confounded"
+        return "not shown"
+
+    def power(self, sizes: FamilySizes) -> list[Power]:
+        """Return the tests that a claim needs: of the change, and of the excess."""
         row = self.row
+        power = []
         if row.mde:
-            test = Power(
+            test_of_change = Power(
                 test="t",
                 se=row.mde / mde(1.0, clusters=row.clusters, level=row.level),
                 df=row.clusters - 1,
                 most=0.5,
-                over=over_changes,
+                over=sizes.changes,
             )
-            power.append(test)
+            power.append(test_of_change)
+
         if self.above is not None:
-            power += self.above.power(over=over_excesses)
+            power += self.above.power(over=sizes.excesses)
         return power
+
+    def bounds(self, sizes: FamilySizes) -> list[Bound]:
+        """Return what could still be there follows from, of the figure of a finding."""
+        if self.above is not None:
+            return self.above.bounds(over=sizes.excesses)
+
+        # Whoever attacks with a score that is lower for members turns it round.
+        row = self.row
+        direction = 1 if self.is_more_familiar else -1
+        null = row.null or 0.0
+        return t_bound(
+            row.value,
+            row.high if self.is_more_familiar else row.low,
+            df=row.clusters - 1,
+            direction=direction,
+            null=null,
+            most=null + direction * 0.5,
+            over=sizes.changes,
+        )
 
     def finding(
         self,
@@ -161,12 +270,18 @@ class ScoreTest:
         further: Sequence[str],
         facts: Mapping[str, Fact],
         p: float,
-        over: tuple[float, float],
+        sizes: FamilySizes,
     ) -> Finding:
-        """Return the finding on a checkpoint that rests on this score."""
+        """Return the finding on a checkpoint that rests on this score.
+
+        Parameters
+        ----------
+        further
+            Keys of the sentences that follow the claim.
+        """
         says = f"mia.{claim}"
-        power = self.power(over)
-        bounds = self.bounds(over)
+        power = self.power(sizes)
+        bounds = self.bounds(sizes)
         if self.above is not None:
             return self.above.finding(
                 self.row,
@@ -178,6 +293,7 @@ class ScoreTest:
                 bounds=bounds,
                 further=further,
             )
+
         return Finding.on(
             self.row,
             claim,
@@ -190,35 +306,12 @@ class ScoreTest:
             bounds=bounds,
         )
 
-    def bounds(self, over: tuple[float, float]) -> list[Bound]:
-        """Return what could still be there follows from: of the figure of the finding.
-
-        ``over`` is how many tests the families of changes and of excesses are worth.
-        """
-        over_changes, over_excesses = over
-        if self.above is not None:
-            return self.above.bounds(over=over_excesses)
-
-        # A score that is lower for members is turned round by who attacks with it.
-        row = self.row
-        direction = 1 if self.more else -1
-        null = row.null or 0.0
-        return t_bound(
-            row.value,
-            row.high if self.more else row.low,
-            df=row.clusters - 1,
-            direction=direction,
-            null=null,
-            most=null + direction * 0.5,
-            over=over_changes,
-        )
-
     @property
     def says(self) -> str:
         """The key of the sentence on its figure and on what it is compared with."""
         if self.above is None:
             return "mia.change" if isinstance(self.row, Contrast) else "mia.level"
-        side = "above" if self.more else "below"
+        side = "above" if self.is_more_familiar else "below"
         bar = "chance" if self.above.is_bar_chance else "texts"
         return f"mia.{side}_{bar}"
 
@@ -228,7 +321,7 @@ class ScoreTest:
         Parameters
         ----------
         n_rows
-            Rows that are judged: where some lack a score, that is said.
+            Rows that are judged: some may lack a score.
         """
         if self.above is None:
             return ["mia.no_texts"]
@@ -238,175 +331,227 @@ class ScoreTest:
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """The score, compared with the texts alone where they were tested."""
-        facts: dict[str, Fact] = {"attack": self.row.of, "turned": not self.more}
+        """The score by name and figures, with those of the texts if they were tested.
+
+        ``turned`` is whether members look less familiar.
+        """
+        facts: dict[str, Fact] = {
+            "attack": self.row.of,
+            "turned": not self.is_more_familiar,
+        }
         if self.above is None:
             return facts | {"auc": self.row}
         return facts | self.above.facts(self.row.checkpoint, self.row.of)
 
 
 def effect_of(row: Row) -> float:
-    """How far a figure is from its null."""
+    """Return how far a figure is from its null."""
     return (row.value or 0.0) - (row.null or 0.0)
 
 
-def _concluded(
-    name: str, aucs: Mapping[str, Row], judged: Findings
-) -> tuple[Finding, dict[str, ScoreTest]]:
-    """What is said of a checkpoint, and the tests of its usable scores."""
-    pooled, tests = judged.pooled, dict[str, ScoreTest]()
-    if not aucs:
-        reason = (
-            score_tables.NO_MEMBERS if len(pooled.rows) else estimates.TOO_FEW_MEMBERS
-        )
-        finding = Finding.not_tested(
-            "mia", "mia.missing", checkpoint=name, reason=reason
-        )
-        return finding, {}
-    for attack, row in aucs.items():
-        p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
-        if row.status in USABLE and p is not None:
-            more = effect_of(row) > 0
-            above = pooled.above_texts(name, attack, more=more, told=judged.before)
-            # The sides differ in what is no training: nothing is clean then.
-            doubted = judged.texts or attack in judged.apart
-            tests[attack] = ScoreTest(
-                row=row,
-                p=p,
-                above=above,
-                told=doubted if above is None else above.told,
-                beyond_p=(1.0 if doubted else p) if above is None else above.p,
-            )
-    void = sorted(a for a, row in aucs.items() if row.status not in USABLE)
-    untested = sorted({*aucs} - {*tests, *void})
-    unused: list[str] = []
+def _verdict(name: str, figures: Mapping[str, Row], guards: ScoreGuards) -> Verdict:
+    """Return the verdict on a checkpoint; the first match wins.
+
+    =============  =================================================  ===============
+    claim          condition                                          score shown
+    =============  =================================================  ===============
+    not tested     no declared score has a figure
+    not tested     no figure is usable and has a p
+    membership     the claim of a score is significant                the primary one
+    confounded     a score's change is significant, and the sides     the primary one
+                   are told apart without training
+    nothing shown  else                                               the smallest p
+    =============  =================================================  ===============
+
+    Significant is what is below :data:`ALPHA` once it is corrected over the scores.
+    """
+    if not figures:
+        return Verdict(_without_figures(name, guards), {})
+
+    tests = _score_tests(name, figures, guards)
+    void = sorted(attack for attack, row in figures.items() if row.status not in USABLE)
+    untested = sorted(set(figures) - set(tests) - set(void))
+    remarks_unused = []
     if void:
-        unused.append("mia.void")
+        remarks_unused.append("mia.void")
     if untested:
-        unused.append("mia.untested")
+        remarks_unused.append("mia.untested")
+
     if not tests:
-        finding = Finding.not_tested(
+        untested_finding = Finding.not_tested(
             "mia",
             "mia.no_score",
             checkpoint=name,
-            further=unused,
+            further=remarks_unused,
             void=void,
             untested=untested,
         )
-        return finding, {}
+        return Verdict(untested_finding, {})
 
-    moved, needed, over = _corrected(name, tests, pooled)
-    members = int(judged.facts["member"].sum())
+    corrected = _corrected(name, tests, guards.pooled)
+    detected = [attack for attack in tests if corrected.claim_p[attack] < ALPHA]
+    confounded = [
+        attack
+        for attack, test in tests.items()
+        if corrected.change_p[attack] < ALPHA and test.sides_differ
+    ]
+    n_rows = len(guards.facts)
+    n_members = int(guards.facts["member"].sum())
     facts: dict[str, Fact] = {
         "void": void,
         "untested": untested,
         "scores": len(tests),
-        "members": members,
-        "others": len(judged.facts) - members,
+        "members": n_members,
+        "others": n_rows - n_members,
     }
-    further: list[str] = []
-    claim: Claim = "nothing_shown"
-    if detected := [attack for attack in tests if needed[attack] < 0.05]:
-        claim, best = "membership", _shown_of(detected, tests)
-    elif apart := [a for a in tests if moved[a] < 0.05 and tests[a].told]:
-        claim, best = "confounded", _shown_of(apart, tests)
-        facts["differ_before"] = best in judged.apart
-        further.append(
-            "mia.differ_before" if best in judged.apart else "mia.texts_differ"
-        )
+
+    claim: Claim
+    if detected:
+        claim = "membership"
+        score = _strongest(detected, tests)
+        remarks = []
+    elif confounded:
+        claim = "confounded"
+        score = _strongest(confounded, tests)
+        differ_before = score in guards.unclean_scores
+        facts["differ_before"] = differ_before
+        remarks = ["mia.differ_before" if differ_before else "mia.texts_differ"]
     else:
-        best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
-        facts |= {"p": needed[best], "duplicates": ALL_ROWS in judged.void}
-        further.append("mia.stronger")
-        if ALL_ROWS in judged.void:
-            further.append("mia.duplicates")
-    test = tests[best]
-    facts |= test.facts
+        claim = "nothing_shown"
+        score = min(
+            tests, key=lambda attack: (corrected.change_p[attack], tests[attack].p)
+        )
+        has_duplicates = ALL_ROWS in guards.void
+        facts |= {"p": corrected.claim_p[score], "duplicates": has_duplicates}
+        remarks = ["mia.stronger"]
+        if has_duplicates:
+            remarks.append("mia.duplicates")
+
     if len(tests) > 1:
-        further.append("mia.choice")
-    finding = test.finding(
+        remarks.append("mia.choice")
+    best_test = tests[score]
+    finding = best_test.finding(
         claim,
-        further=[test.says, *further, *test.remarks(len(judged.facts)), *unused],
-        facts=facts,
-        p=min(needed.values()),
-        over=over,
+        further=[
+            best_test.says,
+            *remarks,
+            *best_test.remarks(n_rows),
+            *remarks_unused,
+        ],
+        facts=facts | best_test.facts,
+        p=min(corrected.claim_p.values()),
+        sizes=corrected.sizes,
     )
-    return finding, tests
+    return Verdict(finding, tests)
+
+
+def _without_figures(name: str, guards: ScoreGuards) -> Finding:
+    """Return that membership was not tested, as no declared score has a figure."""
+    reason = score_tables.NO_MEMBERS
+    if not len(guards.pooled.rows):
+        reason = estimates.TOO_FEW_MEMBERS
+    return Finding.not_tested("mia", "mia.missing", checkpoint=name, reason=reason)
+
+
+def _score_tests(
+    name: str, figures: Mapping[str, Row], guards: ScoreGuards
+) -> dict[str, ScoreTest]:
+    """Return the tests of each score whose figure is usable and has a p."""
+    pooled = guards.pooled
+    tests: dict[str, ScoreTest] = {}
+    for attack, row in figures.items():
+        p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
+        if row.status not in USABLE or p is None:
+            continue
+
+        is_more_familiar = effect_of(row) > 0
+        above = pooled.above_texts(
+            name,
+            attack,
+            more=is_more_familiar,
+            sides_differ=guards.differs_before,
+        )
+        if above is not None:
+            sides_differ = above.sides_differ
+            excess_p = above.p
+        else:
+            # Where the sides differ in more than training, no score is clean evidence.
+            sides_differ = guards.texts_differ or attack in guards.unclean_scores
+            excess_p = 1.0 if sides_differ else p
+
+        tests[attack] = ScoreTest(
+            row=row,
+            p=p,
+            above=above,
+            sides_differ=sides_differ,
+            excess_p=excess_p,
+        )
+    return tests
 
 
 def _corrected(
     name: str, tests: Mapping[str, ScoreTest], pooled: estimates.MembershipGroup
-) -> tuple[dict[str, float], dict[str, float], tuple[float, float]]:
-    """P values of each score's change, and of its claim, over the whole panel.
+) -> Corrected:
+    """Return the p values of a checkpoint's scores, corrected over all of them.
 
-    And how many independent tests the two families are worth.
-
-    A claim needs the change and what is beyond the texts: each is one family of
-    correlated tests, and the larger of a score's two p values is its own. Where the
-    sides are told apart without training what a score shows beyond that is no sample
-    of noise alone: nothing is gained there from how scores vary together.
+    A claim needs the change and what exceeds the texts: each is one family of
+    correlated tests, and the p of a score's claim is the larger of its two.
     """
-    change = {
-        attack: (BASE, attack) if isinstance(test.row, Contrast) else None
-        for attack, test in tests.items()
-    }
-    together = pooled.correlation(name, change)
-    moved, worth = correlated([test.p for test in tests.values()], together)
-    further = [test.beyond_p for test in tests.values()]
-    excess, worth_excess = holm(further), float(len(tests))
-    if not any(test.told for test in tests.values()):
-        bars: dict[str, tuple[str, str] | None] = {}
-        for attack, test in tests.items():
-            bars[attack] = change[attack]
-            if test.above is not None:
-                # Chance does not vary with a score.
-                is_chance = test.above.is_bar_chance
-                bars[attack] = None if is_chance else (name, "texts")
-        excess, worth_excess = correlated(further, pooled.correlation(name, bars))
-    both = np.maximum(moved, excess)
-    changed, claimed = (dict(zip(tests, ps, strict=True)) for ps in (moved, both))
-    return changed, claimed, (worth, worth_excess)
+    # What the AUC of each score is compared with: its AUC of the base, or else 0.5.
+    origins: dict[str, tuple[str, str] | None] = {}
+    for attack, test in tests.items():
+        origins[attack] = (BASE, attack) if isinstance(test.row, Contrast) else None
+    changes, n_changes = correlated(
+        [test.p for test in tests.values()], pooled.correlation(name, origins)
+    )  # (scores,)
+
+    excess_ps = [test.excess_p for test in tests.values()]
+    if any(test.sides_differ for test in tests.values()):
+        # Where the sides are told apart without training, an excess is no sample of
+        # noise alone: nothing is gained from how scores vary together.
+        excesses = holm(excess_ps)  # (scores,)
+        n_excesses = float(len(tests))
+    else:
+        bars = _bars(name, tests, origins)
+        excesses, n_excesses = correlated(excess_ps, pooled.correlation(name, bars))
+
+    claims = np.maximum(changes, excesses)  # (scores,)
+    return Corrected(
+        change_p=dict(zip(tests, changes, strict=True)),
+        claim_p=dict(zip(tests, claims, strict=True)),
+        sizes=FamilySizes(n_changes, n_excesses),
+    )
 
 
-def _shown_of(found: list[str], tests: Mapping[str, ScoreTest]) -> str:
-    """The score that is told: the one declared beforehand, where it may.
-
-    The best of many looks better than it is.
-    """
-    if PRIMARY in found:
-        return PRIMARY
-    return max(found, key=lambda attack: abs(effect_of(tests[attack].row)))
-
-
-def findings(
-    pooled: estimates.MembershipGroup, told: Mapping[str, Any], *, seed: int
-) -> Findings:
-    """Judge the sets and the untrained model.
+def _bars(
+    name: str,
+    tests: Mapping[str, ScoreTest],
+    origins: Mapping[str, tuple[str, str] | None],
+) -> dict[str, tuple[str, str] | None]:
+    """Return what each score must exceed: (checkpoint, score), or None for chance.
 
     Parameters
     ----------
-    told
-        Whether the untrained model's figures are ``borrowed``, and what the texts
-        ``alone`` tell.
+    origins
+        What changes are compared with: the bar where the texts were not tested.
     """
-    found = Findings(pooled, told["alone"] if len(pooled.rows) else {})
-    facts = found.facts
-    if told["borrowed"]:
-        found.add("untrained model", "untrained_borrowed", {}, checkpoint=BASE)
-    # The base tells trained rows from others better than their texts do.
-    above = pooled.above_texts(BASE, "loss", texts="blind")
-    if above is not None and above.p < ALARM:
-        found.add(
-            BASE_READ,
-            "base_read",
-            above.facts(BASE, "loss"),
-            passed=False,
-            checkpoint=BASE,
-        )
-    _rows(found, facts)
-    _blind_guard(found, facts)
-    _duplicates(found, len(facts))
-    _labels(found, facts, seed)
-    _covariates(found, facts)
-    _untrained(found)
-    return found
+    bars: dict[str, tuple[str, str] | None] = {}
+    for attack, test in tests.items():
+        if test.above is None:
+            bars[attack] = origins[attack]
+        elif test.above.is_bar_chance:
+            # Chance does not vary with a score.
+            bars[attack] = None
+        else:
+            bars[attack] = (name, "texts")
+    return bars
+
+
+def _strongest(attacks: Sequence[str], tests: Mapping[str, ScoreTest]) -> str:
+    """Return the primary score if it is among these, else that of the largest effect.
+
+    The best of many looks better than it is: the score declared beforehand goes first.
+    """
+    if PRIMARY in attacks:
+        return PRIMARY
+    return max(attacks, key=lambda attack: abs(effect_of(tests[attack].row)))

@@ -12,8 +12,8 @@ import pytest
 from spark_audit.audits.base import Context
 from spark_audit.audits.mia.audit import judged_scores
 from spark_audit.audits.mia.estimates import MembershipGroup
-from spark_audit.audits.mia.guards import Findings
-from spark_audit.audits.mia.referee import given_files, read_scores
+from spark_audit.audits.mia.guards import ScoreGuards
+from spark_audit.audits.mia.outside_scores import given_files, read_scores
 from spark_audit.audits.mia.score_tables import MEMBERSHIP_FPRS
 from spark_audit.errors import InputError
 
@@ -50,7 +50,7 @@ def verdicts(
             scores["base"]["x"] = np.full(ROWS, np.nan)
         known = facts, scores, Context(replicates=20), MEMBERSHIP_FPRS, 1
         pooled = MembershipGroup(*known, "pooled", np.arange(ROWS), 2)
-        (record,) = judged_scores(["base", "mine"], ["x"], Findings(pooled))
+        (record,) = judged_scores(["base", "mine"], ["x"], ScoreGuards(pooled))
         said.append(record["says"])
     return said
 
