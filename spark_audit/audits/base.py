@@ -81,9 +81,12 @@ class LatexColumn(NamedTuple):
 def scored(
     tables: Tables, wanted: Pass | None = None
 ) -> Iterable[tuple[str, TokenTable]]:
-    """Checkpoints with their scores of one pass, by default the plain one."""
-    one = wanted or Pass()
-    return ((name, passes[one]) for name, passes in tables.items() if one in passes)
+    """Yield checkpoints with their scores of one pass, by default the plain one."""
+    if wanted is None:
+        wanted = Pass()
+    for name, passes in tables.items():
+        if wanted in passes:
+            yield name, passes[wanted]
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,9 @@ class Metric:
     @property
     def range(self) -> tuple[float, float]:
         """Least and largest value."""
-        return self.bounds or ((0.0, 1.0) if self.rate else (-math.inf, math.inf))
+        if self.bounds is not None:
+            return self.bounds
+        return (0.0, 1.0) if self.rate else (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -351,7 +356,7 @@ class Audit(ABC):
 
     @classmethod
     def metric(cls, name: str) -> Metric:
-        """The metric of a name; an unknown one has its name only."""
+        """Return the metric of a name; an unknown one has its name only."""
         for metric in cls.metrics:
             if metric.name == name:
                 return metric
@@ -382,7 +387,7 @@ class Audit(ABC):
         status
             Default: that of the estimate.
         """
-        known = cls.metric(metric)
+        metric_shown = cls.metric(metric)
         return Row.of_estimate(
             estimate,
             audit=cls.name,
@@ -390,8 +395,8 @@ class Audit(ABC):
             metric=metric,
             of=of,
             group=group,
-            unit=known.unit if unit is None else unit,
-            null=known.null if null is None else null,
+            unit=metric_shown.unit if unit is None else unit,
+            null=metric_shown.null if null is None else null,
             null_low=null_low,
             null_high=null_high,
             status=status,
@@ -407,22 +412,25 @@ class Audit(ABC):
 
     @classmethod
     def evidence_file(cls) -> str:
-        """Name of its evidence in ``scores/``."""
+        """Return the name of its evidence in ``scores/``."""
         return cls.file or f"{cls.name}.parquet"
 
     @abstractmethod
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """The texts that each pass must score."""
+        """Return the texts that each pass must score."""
 
     @abstractmethod
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        """What is audited, without text, and its scores: all for :meth:`conclude`."""
+        """Return what is audited, without text, and its scores by checkpoint.
+
+        That is all that :meth:`conclude` gets, and what reports are compared from.
+        """
 
     @abstractmethod
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        """Rows, contrasts, guards and findings."""
+        """Return rows, contrasts, guards and findings."""
 
     @property
     def variants(self) -> Sequence[str] | None:
@@ -434,7 +442,7 @@ class Audit(ABC):
         del names
 
     def why_nothing(self, manifest: Manifest) -> str:
-        """Why the manifest contains nothing to score."""
+        """Return why the manifest contains nothing to score."""
         return self.nothing
 
     @classmethod
@@ -447,26 +455,31 @@ class Audit(ABC):
         variants: Collection[str] | None = None,
         beside: Iterable[Row] = (),
     ) -> list[Row]:
-        """Pooled rows without a figure, with the reason.
+        """Return pooled rows without a figure, with the reason.
 
         Parameters
         ----------
         metrics, variants
-            By default all, and each metric's own.
+            By default all, and those that each metric has where nothing was scored.
         beside
             Rows that there are: a checkpoint's variants among these need no others.
         """
-        known = {(row.checkpoint, row.of) for row in beside if row.group == "pooled"}
-        return [
-            cls.row(Estimate.missing(reason), name, each.name, of)
-            for name in names
-            for each in (cls.metrics if metrics is None else metrics)
-            for of in (each.missing if variants is None else variants)
-            if (name, of) not in known
-        ]
+        has_figure = {
+            (row.checkpoint, row.of) for row in beside if row.group == "pooled"
+        }
+        metrics_missing = list(cls.metrics if metrics is None else metrics)
+
+        rows = []
+        for name in names:
+            for metric in metrics_missing:
+                for of in metric.missing if variants is None else variants:
+                    if (name, of) not in has_figure:
+                        missing = Estimate.missing(reason)
+                        rows.append(cls.row(missing, name, metric.name, of))
+        return rows
 
     def replicates_of(self, preset: str) -> int:
-        """Replicates of the bootstrap (SPARK: 2,000)."""
+        """Return the replicates of the bootstrap (SPARK: 2,000)."""
         return 2000 if preset == "paper" else 9999
 
     def __call__(
@@ -493,39 +506,40 @@ class Audit(ABC):
         seed
             Random seed.
         """
-        if not isinstance(tables, Mapping) or not all(
-            isinstance(passes, Mapping) for passes in tables.values()
-        ):
-            # Scores of a single checkpoint would give an empty result.
-            raise TypeError(
-                "tables: give the scores of each checkpoint by its name, as in "
-                "{'mine': sa.score(...)}"
-            )
+        _check_tables(tables)
         whole = original(load_manifest(manifest))
         preset = preset or whole.settings.preset
-        count = self.replicates_of(preset)
-        context = Context({}, preset == "paper", seed, count)
+        context = Context(
+            baselines={},
+            paper=preset == "paper",
+            seed=seed,
+            replicates=self.replicates_of(preset),
+        )
         evidence = self.evidence(tables, whole, context)
-        whose = series_of if self.of_series else str
-        names = list(dict.fromkeys(map(whose, tables)))
+
+        # An audit of series speaks of series; others of checkpoints.
+        names = self._names(tables)
         result = AuditResult()
         if len(evidence):
-            seen = {*evidence.checkpoints, *map(whose, evidence.checkpoints)}
-            pairs = baselines_of(baseline, filter(seen.__contains__, names))
+            scored = {*evidence.checkpoints, *self._names(evidence.checkpoints)}
+            pairs = baselines_of(baseline, [name for name in names if name in scored])
             result = self.conclude(evidence, replace(context, baselines=pairs))
+
         audited = {row.checkpoint for row in result.rows}
-        if absent := [name for name in names if name not in audited]:
-            reason = getattr(tables.get(absent[0]), "lacks", "") or self.unscored
-            if not self.plan(whole, paper=context.paper):
-                reason = self.why_nothing(whole)
+        absent = [name for name in names if name not in audited]
+        if absent:
+            reason = self._why_absent(tables.get(absent[0]), whole, context)
             if reason and not len(evidence):
-                unknown = Finding.not_tested(self.name, "not_estimable", reason=reason)
-                result = replace(result, findings=[unknown])
-            lost = self.missing(absent, reason, variants=self.variants)
-            result = replace(result, rows=[*result.rows, *lost])
+                not_tested = Finding.not_tested(
+                    self.name, "not_estimable", reason=reason
+                )
+                result = replace(result, findings=[not_tested])
+            rows_absent = self.missing(absent, reason, variants=self.variants)
+            result = replace(result, rows=[*result.rows, *rows_absent])
+
         options = asdict(self)
         if "replicates" in options:
-            options["replicates"] = count
+            options["replicates"] = context.replicates
         findings = corrected(result.findings)
         return replace(
             result,
@@ -535,53 +549,105 @@ class Audit(ABC):
             rows=at_level(result.rows, findings),
         )
 
+    def _names(self, checkpoints: Iterable[str]) -> list[str]:
+        """Return the checkpoints, or their series, each once."""
+        if self.of_series:
+            checkpoints = [series_of(name) for name in checkpoints]
+        return list(dict.fromkeys(checkpoints))
+
+    def _why_absent(
+        self, passes: object | None, manifest: Manifest, context: Context
+    ) -> str:
+        """Return why a checkpoint has no figure.
+
+        Parameters
+        ----------
+        passes
+            Its scores: they may say themselves what they lack.
+        """
+        if not self.plan(manifest, paper=context.paper):
+            return self.why_nothing(manifest)
+        return getattr(passes, "lacks", "") or self.unscored
+
+
+def _check_tables(tables: object) -> None:
+    """Refuse the scores of a single checkpoint: they would give an empty result.
+
+    Raises
+    ------
+    TypeError
+        If they are not by checkpoint and pass.
+    """
+    if isinstance(tables, Mapping):
+        if all(isinstance(passes, Mapping) for passes in tables.values()):
+            return
+    raise TypeError(
+        "tables: give the scores of each checkpoint by its name, as in "
+        "{'mine': sa.score(...)}"
+    )
+
 
 def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
-    """What each checkpoint is held against; those without a baseline are left out.
+    """Return what each checkpoint is compared with; the others are left out.
 
     A baseline that has replicates of its own is paired with another method's by their
-    number: the same seed. ``base`` is held against nothing.
+    number: the same seed. ``base`` is compared with nothing.
     """
-    known, chosen = list(names), dict[str, str]()
+    checkpoints = list(names)
     if baseline is None:
-        return chosen
+        return {}
+
+    pairs: dict[str, str] = {}
     if isinstance(baseline, Mapping):
-        pairs = baseline.items()
-        return {k: v for k, v in pairs if k in known and v in known and k != v}
-    for name in known:
-        entry, other = entry_of(name), baseline
-        if entry != name:
-            seed = CheckpointName.parse(name).seed
-            same_seed = str(CheckpointName(baseline, seed))
-            other = same_seed if same_seed in known else baseline
-        if entry not in (baseline, BASE) and other in known:
-            chosen[name] = other
-    return chosen
+        for name, compared_with in baseline.items():
+            are_audited = name in checkpoints and compared_with in checkpoints
+            if are_audited and name != compared_with:
+                pairs[name] = compared_with
+        return pairs
+
+    for name in checkpoints:
+        method = entry_of(name)
+        compared_with = baseline
+        if method != name:
+            same_seed = str(CheckpointName(baseline, CheckpointName.parse(name).seed))
+            if same_seed in checkpoints:
+                compared_with = same_seed
+        if method not in (baseline, BASE) and compared_with in checkpoints:
+            pairs[name] = compared_with
+    return pairs
 
 
 def with_base(
     names: Sequence[str], baselines: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Each checkpoint with its baseline, and with the untrained model."""
-    return [
-        (name, other)
-        for name in names
-        for other in dict.fromkeys((baselines.get(name, BASE), BASE))
-        if other in names and other != name
-    ]
+    """Return each checkpoint with its baseline, and with the untrained model."""
+    pairs = []
+    for name in names:
+        # Each once, if the baseline is the untrained model.
+        for compared_with in dict.fromkeys((baselines.get(name, BASE), BASE)):
+            if compared_with in names and compared_with != name:
+                pairs.append((name, compared_with))
+    return pairs
 
 
 def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
-    """Each rounded or relearned checkpoint with what it was made of: its baseline.
+    """Map each rounded or relearned checkpoint to its original: its baseline.
 
-    The relearned base is no suspect, but what the others are held against.
+    The relearned base is the baseline of the other relearned checkpoints.
     """
-    known = {one.name: one.quantised_from or one.relearned_from for one in checkpoints}
-    return {name: of for name, of in known.items() if of in known and of != BASE}
+    original_by_name = {}
+    for facts in checkpoints:
+        original_by_name[facts.name] = facts.quantised_from or facts.relearned_from
+
+    baselines = {}
+    for name, original_name in original_by_name.items():
+        if original_name in original_by_name and original_name != BASE:
+            baselines[name] = original_name
+    return baselines
 
 
 def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
-    """What other packages register by an entry point; what is broken is left out.
+    """Return what other packages register by an entry point, without what is broken.
 
     Parameters
     ----------

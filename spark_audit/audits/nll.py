@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,19 +19,49 @@ from spark_audit.audits.base import (
     Tables,
     scored,
 )
-from spark_audit.audits.rank import _tokens_by_state
+from spark_audit.audits.rank import tokens_by_state
 from spark_audit.audits.supervision import (
     COLUMN,
     canary_supervision,
     is_known,
     trained_identifiers,
 )
-from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Finding
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
 NLL_SETS = ("pii", "low", "canary")
+
+
+class SetFacts(NamedTuple):
+    """What is known of a set of tokens: columns of the evidence.
+
+    ``of`` is one of :data:`NLL_SETS`; ``supervision`` is what training did with it.
+    """
+
+    of: str
+    split: str
+    task: str
+    type: str
+    cluster: str
+    supervision: str
+
+
+class TokenSet(NamedTuple):
+    """Tokens of an example that are averaged together.
+
+    Attributes
+    ----------
+    example
+        Place of the example in the manifest.
+    tokens
+        Places of the tokens in it, shape ``(tokens,)``.
+    """
+
+    example: int
+    tokens: np.ndarray
+    facts: SetFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,83 +101,143 @@ class NLL(Audit):
     nothing = unscored = "the manifest has no scored token of this kind"
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """All examples that hold a scored token of any of the three kinds."""
-        ids = sorted({manifest.examples[i].id for i, *_ in _sets(manifest)})
-        return {Pass(): ids} if ids else {}
+        """Return all examples that hold a scored token of any of the three kinds."""
+        examples = {token_set.example for token_set in _token_sets(manifest)}
+        if not examples:
+            return {}
+        return {Pass(): sorted(manifest.examples[i].id for i in examples)}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        sets = list(_sets(manifest))
+        """Return the summed NLL of each set of tokens by each checkpoint."""
+        sets = list(_token_sets(manifest))
         if not sets:
             return Evidence()
-        columns = ["of", "split", "task", "type", "cluster", COLUMN]
-        units = pd.DataFrame([unit for *_, unit in sets], columns=columns)
+
+        units = pd.DataFrame([token_set.facts for token_set in sets])
         if not is_known(manifest):
             units = units.drop(columns=COLUMN)
-        sizes = np.array([len(tokens) for _, tokens, _ in sets])
-        copies = units.groupby(["of", "cluster"])["of"].transform("size")
-        units["den"] = np.where(units["of"] == "canary", 1 / copies, sizes)
-        scale = units["den"].to_numpy() / sizes
+
+        # Every canary counts once, however many strings of it were planted.
+        n_tokens = np.array([len(token_set.tokens) for token_set in sets])
+        n_copies = units.groupby(["of", "cluster"])["of"].transform("size")
+        units["den"] = np.where(units["of"] == "canary", 1 / n_copies, n_tokens)
+        scale = units["den"].to_numpy() / n_tokens  # (units,)
 
         def measured() -> Measured:
             for name, table in scored(tables):
                 nll = identifiers.Sums(manifest, table)
-                yield name, {"num": scale * nll.over(each[:2] for each in sets)}
+                sums = nll.over(
+                    (token_set.example, token_set.tokens) for token_set in sets
+                )
+                yield name, {"num": scale * sums}
 
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        units, names = evidence.units, evidence.checkpoints
-        den, of = units["den"].to_numpy(), units["of"].to_numpy()
-        groups, nll = ratio_rows.groups_of(units), {"nll": np.asarray}
+        """Return rows and contrasts of the mean NLL, and findings on pooled ones."""
+        units = evidence.units
         cells = ratio_rows.cells_of_units(
-            groups, evidence, "num", metrics=nll, of=of, den=den
+            ratio_rows.groups_of(units),
+            evidence,
+            "num",
+            metrics={"nll": np.asarray},
+            of=units["of"].to_numpy(),
+            den=units["den"].to_numpy(),
         )
         rows, contrasts = ratio_rows.ratio_figures(cells, context, NLL)
-        lost = self.missing(names, self.nothing, beside=rows)
-        findings = []
-        pooled = [r for r in rows if r.group == "pooled" and r.value is not None]
-        for name in dict.fromkeys(row.checkpoint for row in pooled):
-            levels = [row for row in pooled if row.checkpoint == name]
-            level_finding = Finding.on(
-                levels[0],
-                "moved",
-                "nll.levels",
-                facts={"levels": levels},
-                further=["nll.levels_further"] if len(levels) > 2 else [],
-            )
-            findings.append(level_finding)
-        for row in contrasts:
-            if row.group == "pooled":
-                says = f"nll.change_{row.direction(up='less', down='more')}"
-                findings.append(Finding.on(row, "moved", says, facts={"change": row}))
-        rows = [*ratio_rows.beside_base(rows), *lost]
+        rows_without_figure = self.missing(
+            evidence.checkpoints, self.nothing, beside=rows
+        )
+        findings = [*_findings(rows, contrasts)]
+        rows = [*ratio_rows.beside_base(rows), *rows_without_figure]
         return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
-def _sets(manifest: Manifest) -> Iterator[tuple[int, np.ndarray, tuple[str, ...]]]:
-    """Place of an example, tokens, and facts of the unit, of all that is averaged."""
+def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
+    """Yield one finding on the levels of each checkpoint, and one on each change."""
+    pooled = [row for row in rows if row.group == "pooled" and row.value is not None]
+    for name in dict.fromkeys(row.checkpoint for row in pooled):
+        levels = [row for row in pooled if row.checkpoint == name]
+        yield Finding.on(
+            levels[0],
+            "moved",
+            "nll.levels",
+            facts={"levels": levels},
+            further=["nll.levels_further"] if len(levels) > 2 else [],
+        )
+
+    for contrast in contrasts:
+        if contrast.group == "pooled":
+            direction = contrast.direction(up="less", down="more")
+            yield Finding.on(
+                contrast,
+                "moved",
+                f"nll.change_{direction}",
+                facts={"change": contrast},
+            )
+
+
+def _token_sets(manifest: Manifest) -> Iterator[TokenSet]:
+    """Yield all sets of tokens: of canaries, of identifiers by type, of other text."""
     trained_on = trained_identifiers(manifest) if is_known(manifest) else None
-    canaries = canary_supervision(manifest)
+    supervision_of_canaries = canary_supervision(manifest)
     for i, example in enumerate(manifest.examples):
         if example.canary_id is not None:
-            parts = [span for span in example.spans if span.part is not None]
-            planted = [at for span, at in example.identifiers if span.part is not None]
-            # A canary that was cut or lies in part outside the context is no canary.
-            if planted and len(planted) == len(parts):
-                tokens = np.arange(np.min(planted), np.max(planted))
-                # It may stand in several tasks, and is of no one type.
-                state: str = canaries.get(example.canary_id, "")
-                cluster = f"canary {example.canary_id}"
-                yield i, tokens, ("canary", example.split, "", "", cluster, state)
+            supervision = supervision_of_canaries.get(example.canary_id, "")
+            yield from _canary_set(i, example, supervision)
             continue
-        place = (example.split, example.task)
+
         for kind in sorted({span.type for span, _ in example.identifiers}):
-            tokens_by_state = {"": example.identifier_tokens(kind)}
+            by_state = {"": example.identifier_tokens(kind)}
             if trained_on is not None:
-                tokens_by_state = _tokens_by_state(example, kind, trained_on)
-            for state, tokens in tokens_by_state.items():
-                yield i, tokens, ("pii", *place, kind, example.cluster, state)
+                by_state = tokens_by_state(example, kind, trained_on)
+            for state, tokens in by_state.items():
+                facts = SetFacts(
+                    of="pii",
+                    split=example.split,
+                    task=example.task,
+                    type=kind,
+                    cluster=example.cluster,
+                    supervision=state,
+                )
+                yield TokenSet(i, tokens, facts)
+
         if example.low:
-            yield i, np.asarray(example.low), ("low", *place, "", example.cluster, "")
+            facts = SetFacts(
+                of="low",
+                split=example.split,
+                task=example.task,
+                type="",
+                cluster=example.cluster,
+                supervision="",
+            )
+            yield TokenSet(i, np.asarray(example.low), facts)
+
+
+def _canary_set(
+    place: int, example: ManifestExample, supervision: str
+) -> Iterator[TokenSet]:
+    """Yield the tokens of a canary, from its first to its last secret part.
+
+    A canary that was cut or lies in part outside the context is no canary.
+    """
+    parts_planted = [span for span in example.spans if span.part is not None]
+    parts_scored = [
+        tokens for span, tokens in example.identifiers if span.part is not None
+    ]
+    if not parts_scored or len(parts_scored) != len(parts_planted):
+        return
+
+    # It may stand in several tasks, and is of no one type.
+    facts = SetFacts(
+        of="canary",
+        split=example.split,
+        task="",
+        type="",
+        cluster=f"canary {example.canary_id}",
+        supervision=supervision,
+    )
+    tokens = np.arange(np.min(parts_scored), np.max(parts_scored))
+    yield TokenSet(place, tokens, facts)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,8 @@ from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import Estimand, left_out
 
-SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
+SIGMAS = "0.01,0.05,0.1,0.5"
+DRAWS_OF_NOISE = 3
 
 WIPED_OUT = -99.0
 """Below this change of both groups, in percent, no gap can show."""
@@ -36,6 +37,39 @@ SAME_SIZE = 1.1
 """Ratio of relative noise above which checkpoints were not disturbed alike."""
 
 NOISE_NOT_SCORED = "the texts were not scored both with and without noise"
+
+
+class NoiseFacts(NamedTuple):
+    """What is known of a set of tokens: columns of the evidence.
+
+    Attributes
+    ----------
+    kind
+        ``pii``: annotated identifiers; ``low``: low-sensitivity tokens.
+    n
+        Tokens.
+    """
+
+    kind: str
+    task: str
+    cluster: str
+    n: int
+
+
+class NoisyTokens(NamedTuple):
+    """Tokens of one kind of an example.
+
+    Attributes
+    ----------
+    example
+        Place of the example in the manifest.
+    tokens
+        Places of the tokens in it, shape ``(n,)``.
+    """
+
+    example: int
+    tokens: np.ndarray
+    facts: NoiseFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,203 +96,304 @@ class Noise(base.Audit):
     unscored = NOISE_NOT_SCORED
 
     sigmas: Annotated[str, "scales of the noise (sigma), separated by commas"] = SIGMAS
-    draws: Annotated[int, "random draws of noise per scale"] = DRAWS
+    draws: Annotated[int, "random draws of noise per scale"] = DRAWS_OF_NOISE
 
     def __post_init__(self) -> None:
         self._scales()
         if self.draws < 1:
-            few = f"{self.draws} draws are too few"
-            raise InputError(few, where="--draws", fix="give at least 1")
+            raise InputError(
+                f"{self.draws} draws are too few",
+                where="--draws",
+                fix="give at least 1",
+            )
 
     def _scales(self) -> list[float]:
-        """The scales, each once, in their order."""
+        """Return the scales, each once, in their order."""
         try:
-            found = [float(part) for part in self.sigmas.split(",")]
+            scales = [float(sigma) for sigma in self.sigmas.split(",")]
         except ValueError:
-            found = []
-        if not found or not all(math.isfinite(s) and s > 0 for s in found):
+            scales = []
+
+        are_positive = all(math.isfinite(sigma) and sigma > 0 for sigma in scales)
+        if not scales or not are_positive:
             raise InputError(
                 "must be positive numbers separated by commas",
                 where="--sigmas",
                 fix=f"write, for example, {SIGMAS}",
             )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(scales))
 
     def _passes(self) -> list[Pass]:
-        """The passes that score every scale with every draw."""
-        draws = range(self.draws)
-        return [Pass("noise", s, d) for s in self._scales() for d in draws]
+        """Return the passes that score every scale with every draw."""
+        passes = []
+        for sigma in self._scales():
+            passes += [Pass("noise", sigma, draw) for draw in range(self.draws)]
+        return passes
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> base.Plan:
-        """Train rows without a canary that hold a token of either kind."""
-        ids = sorted({manifest.examples[i].id for i, *_ in _token_sets(manifest)})
-        return dict.fromkeys((Pass(), *self._passes()), ids) if ids else {}
+        """Return train rows without a canary that hold a token of either kind."""
+        examples = {token_set.example for token_set in _noisy_tokens(manifest)}
+        if not examples:
+            return {}
+        ids = sorted(manifest.examples[i].id for i in examples)
+        return dict.fromkeys((Pass(), *self._passes()), ids)
 
     def evidence(
         self, tables: base.Tables, manifest: Manifest, context: base.Context
     ) -> Evidence:
-        """One unit per example, kind, scale and draw.
+        """Return one unit per example, kind, scale and draw.
 
         ``clean`` and ``noisy`` are the summed probabilities of the ``n`` tokens without
         and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
         """
-        sets, passes = [*_token_sets(manifest)], self._passes()
+        sets = [*_noisy_tokens(manifest)]
+        passes = self._passes()
         if not sets:
             return Evidence()
-        columns = ["kind", "task", "cluster", "n"]
-        facts = pd.DataFrame([unit for *_, unit in sets], columns=columns)
+
+        facts = pd.DataFrame([token_set.facts for token_set in sets])
         units = pd.concat(
-            [facts.assign(sigma=one.sigma, draw=one.draw) for one in passes],
+            [facts.assign(sigma=noise.sigma, draw=noise.draw) for noise in passes],
             ignore_index=True,
         )
 
         def probability(table: TokenTable) -> np.ndarray:
-            """Summed probability of each set."""
+            """Return the summed probability of each set, shape ``(sets,)``."""
             p = np.exp(-table.columns["nll"].astype(float))
-            return Sums(manifest, table, p).over(each[:2] for each in sets)
+            sums = Sums(manifest, table, p)
+            return sums.over((one.example, one.tokens) for one in sets)
 
         def measured() -> Measured:
             for name, scored in tables.items():
-                if Pass() not in scored or not any(one in scored for one in passes):
+                is_scored = any(noise in scored for noise in passes)
+                if Pass() not in scored or not is_scored:
                     continue
-                clean = probability(scored[Pass()])
-                values = np.full((3, len(passes), len(sets)), np.nan)
-                for i, wanted in enumerate(passes):
-                    if (table := scored.get(wanted)) is not None:
-                        values[:2, i] = clean, probability(table)
-                        values[2, i] = table.columns["relative"][0]
-                names = ("clean", "noisy", "relative")
-                yield name, dict(zip(names, values.reshape(3, -1), strict=True))
+
+                clean_of_sets = probability(scored[Pass()])
+                clean = np.full((len(passes), len(sets)), np.nan)
+                noisy = np.full((len(passes), len(sets)), np.nan)
+                relative = np.full((len(passes), len(sets)), np.nan)
+                for i, noise in enumerate(passes):
+                    table = scored.get(noise)
+                    if table is not None:
+                        clean[i] = clean_of_sets
+                        noisy[i] = probability(table)
+                        relative[i] = table.columns["relative"][0]
+                yield (
+                    name,
+                    {
+                        "clean": clean.ravel(),
+                        "noisy": noisy.ravel(),
+                        "relative": relative.ravel(),
+                    },
+                )
 
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: base.Context) -> AuditResult:
-        rows, contrasts = list[Row](), list[Contrast]()
-        frame, names = evidence.frame(), evidence.checkpoints
-        pairs, tasks = base.with_base(names, context.baselines), frame.groupby("task")
-        for group, part in [("pooled", frame), *((f"task:{k}", p) for k, p in tasks)]:
-            codes, labels = pd.factorize(part["cluster"], sort=True)
-            coded = part.assign(code=codes)
-            scales = coded.groupby(["checkpoint", "sigma"], sort=False)
-            sums = {
-                (str(name), metric, f"{sigma:g}"): one
-                for (name, sigma), own in scales
-                for metric, one in _estimands(own, len(labels)).items()
-            }
-            where = UnitGroup(group, np.arange(len(part)), codes, len(labels))
-            more = figures(
-                where, sums, context, Noise, pairs=pairs, flipped=_pseudo_values
+        """Return changes of probability, gaps, contrasts of gaps, and findings."""
+        names = evidence.checkpoints
+        frame = evidence.frame()
+        pairs = base.with_base(names, context.baselines)
+
+        rows: list[Row] = []
+        contrasts: list[Contrast] = []
+        for group, part in _groups(frame):
+            rows_of_group, contrasts_of_group = _figures_of_group(
+                group, part, context, pairs
             )
-            rows += more[0]
-            contrasts += more[1]
-        # The untrained model's own gap is no effect of training.
-        rows = [
-            row.model_copy(update={"null": 0.0})
-            if row.checkpoint == BASE and row.value is not None
-            else row
-            for row in beside_base(rows)
-        ]
-        # Kinds of tokens that lose nearly all probability at a scale.
-        wiped = Counter(
-            (row.checkpoint, row.group, row.of)
-            for row in rows
-            if row.metric != "gap" and row.value is not None and row.value <= WIPED_OUT
-        )
+            rows += rows_of_group
+            contrasts += contrasts_of_group
 
-        def blind(row: Row) -> str | None:
-            """Why a gap shows nothing: on some side both groups lose nearly all."""
+        # The untrained model's gap is no effect of training: its null is 0.
+        rows = [_with_null_of_base(row) for row in beside_base(rows)]
+        n_wiped_out = _n_wiped_out(rows)
+
+        def why_blind(row: Row) -> str | None:
+            """Return why a gap shows nothing: on a side both groups lose nearly all."""
             sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
-            lost = any(wiped[side, row.group, row.of] > 1 for side in sides)
-            if row.metric != "gap" or not lost:
+            is_wiped_out = any(
+                n_wiped_out[side, row.group, row.of] > 1 for side in sides
+            )
+            if row.metric != "gap" or not is_wiped_out:
                 return None
-            return "; ".join(filter(None, (INSENSITIVE, row.note)))
+            return "; ".join(note for note in (INSENSITIVE, row.note) if note)
 
-        rows = marked(rows, "insensitive", blind)
-        contrasts = marked(contrasts, "insensitive", blind)
+        rows = marked(rows, "insensitive", why_blind)
+        contrasts = marked(contrasts, "insensitive", why_blind)
+
+        # Relative to the embeddings, one sigma may be more noise for one than another.
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
         relative = draws["relative"].groupby("sigma")
-        worst = float((relative.max() / relative.min()).max())
+        largest_ratio = float((relative.max() / relative.min()).max())
+        guards = []
+        if largest_ratio > SAME_SIZE:
+            facts = {"ratio": largest_ratio}
+            guards.append(base.guard("same noise", "same_noise", facts))
+
+        sigmas = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
+        rows += self.missing(names, NOISE_NOT_SCORED, variants=sigmas, beside=rows)
         tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
-        unlike = [base.guard("same noise", "same_noise", {"ratio": worst})]
-        known = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
-        rows += self.missing(names, NOISE_NOT_SCORED, variants=known, beside=rows)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=unlike if worst > SAME_SIZE else [],
+            guards=guards,
             findings=[*_findings(names, rows, contrasts)],
             tables=tables,
         )
 
     @property
     def variants(self) -> Sequence[str]:
-        """The scales."""
+        """Scales, as ``of`` of the rows names them."""
         return [f"{sigma:g}" for sigma in self._scales()]
 
 
-def _token_sets(
-    manifest: Manifest,
-) -> Iterator[tuple[int, np.ndarray, tuple[str, str, str, int]]]:
-    """Place of an example, tokens, and facts of the unit, of all that is averaged."""
+def _noisy_tokens(manifest: Manifest) -> Iterator[NoisyTokens]:
+    """Yield the identifiers and the low-sensitivity tokens of each train row."""
     for i, row in enumerate(manifest.examples):
-        if row.split == "train" and row.canary_id is None:
-            for kind, held in (("pii", row.identifier_tokens()), ("low", row.low)):
-                if len(held):
-                    own = (kind, row.task, row.cluster, len(held))
-                    yield i, np.asarray(held), own
+        if row.split != "train" or row.canary_id is not None:
+            continue
+        for kind, tokens in (("pii", row.identifier_tokens()), ("low", row.low)):
+            if len(tokens):
+                facts = NoiseFacts(kind, row.task, row.cluster, len(tokens))
+                yield NoisyTokens(i, np.asarray(tokens), facts)
+
+
+def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield all units as ``pooled``, then those of each task."""
+    yield "pooled", frame
+    for task, part in frame.groupby("task"):
+        yield f"task:{task}", part
+
+
+def _figures_of_group(
+    group: str,
+    frame: pd.DataFrame,
+    context: base.Context,
+    pairs: Sequence[tuple[str, str]],
+) -> tuple[list[Row], list[Contrast]]:
+    """Return the rows of one group, and contrasts paired by cluster.
+
+    Parameters
+    ----------
+    frame
+        Columns ``checkpoint``, ``sigma``, ``draw``, ``cluster``, ``clean``, ``noisy``
+        and those of :class:`NoiseFacts`.
+    pairs
+        Checkpoints with what they are compared with.
+    """
+    codes, clusters = pd.factorize(frame["cluster"], sort=True)
+    coded = frame.assign(code=codes)
+
+    estimands: dict[tuple[str, str, str], Estimand | Estimate] = {}
+    for (name, sigma), part in coded.groupby(["checkpoint", "sigma"], sort=False):
+        for metric, estimand in _estimands(part, len(clusters)).items():
+            estimands[str(name), metric, f"{sigma:g}"] = estimand
+
+    units = UnitGroup(group, np.arange(len(frame)), codes, len(clusters))
+    return figures(
+        units, estimands, context, Noise, pairs=pairs, flipped=_pseudo_values
+    )
+
+
+def _with_null_of_base(row: Row) -> Row:
+    """Return a row; that of the untrained model has the null 0."""
+    if row.checkpoint == BASE and row.value is not None:
+        return row.model_copy(update={"null": 0.0})
+    return row
+
+
+def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
+    """Count the kinds of tokens that lose nearly all probability.
+
+    Returns
+    -------
+    Checkpoint, group and scale -> of both kinds, how many.
+    """
+    counts = Counter[tuple[str, str, str]]()
+    for row in rows:
+        is_change = row.metric != "gap" and row.value is not None
+        if is_change and (row.value or 0.0) <= WIPED_OUT:
+            counts[row.checkpoint, row.group, row.of] += 1
+    return counts
 
 
 def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
-    """What each metric of a checkpoint and scale rests on, or why it has no value.
+    """Return what each metric of a checkpoint and scale rests on, or why it has none.
 
     Sums are over ``size`` clusters of noisy and clean probabilities, of identifiers and
     of low-sensitivity tokens; under noise they are means over draws.
+
+    Parameters
+    ----------
+    part
+        Columns ``kind``, ``draw``, ``n``, ``code`` (of the cluster), ``noisy`` and
+        ``clean``.
     """
 
     def change(sums: np.ndarray) -> np.ndarray:
-        """Relative change of the mean probability in percent."""
+        """Return the relative change of the mean probability in percent."""
         return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
 
-    draws = part["draw"].nunique()
-    found, missing = dict[str, Estimand](), dict[str, Estimate]()
+    n_draws = part["draw"].nunique()
+    estimands: dict[str, Estimand] = {}
+    missing: dict[str, Estimate] = {}
     for kind, metric, name in (
         ("pii", "dp_pii", "identifier"),
         ("low", "dp_nonpii", "low-sensitivity"),
     ):
-        kept = part[part["kind"] == kind]
-        sums = cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size)
-        count = round(kept["n"].sum() / draws)
-        found[metric] = Estimand(sums, change, count, (-100.0, np.inf))
-        if not count:
-            lost = Estimate.missing(f"there is no {name} token in this group")
-            missing = {"gap": lost, **missing, metric: lost}
-    gap = found["dp_nonpii"].minus(found["dp_pii"])
-    both = sum(one.n for one in found.values())
-    return {**found, "gap": gap._replace(n=both), **missing}
+        rows = part[part["kind"] == kind]
+        sums = cluster_sums(
+            rows[["noisy", "clean"]] / n_draws, rows["code"], size
+        )  # (clusters, noisy and clean)
+        n_tokens = round(rows["n"].sum() / n_draws)
+        estimands[metric] = Estimand(sums, change, n_tokens, (-100.0, np.inf))
+        if not n_tokens:
+            reason = f"there is no {name} token in this group"
+            missing.setdefault("gap", Estimate.missing(reason))
+            missing[metric] = Estimate.missing(reason)
+
+    # What identifiers lose more than other text, in percentage points.
+    gap = estimands["dp_nonpii"].minus(estimands["dp_pii"])
+    n_of_both = sum(estimand.n for estimand in estimands.values())
+    return {**estimands, "gap": gap._replace(n=n_of_both), **missing}
 
 
 def _pseudo_values(gaps: Estimand) -> np.ndarray:
-    """The jackknife's pseudo-values of a difference: a gap is no sum over clusters."""
-    found, held = np.zeros(len(gaps.sums)), gaps.sums.any(axis=1)
-    if gaps.estimate().low is not None:
-        value, values = left_out(gaps.sums[held], gaps.statistic)
-        found[held] = held.sum() * value - (held.sum() - 1) * values
-    return found
+    """Return the jackknife's pseudo-values of a gap, which is no sum over clusters.
+
+    Returns
+    -------
+    Shape ``(clusters,)``; 0 of clusters without a token.
+    """
+    pseudo_values = np.zeros(len(gaps.sums))
+    if gaps.estimate().low is None:
+        return pseudo_values
+
+    has_tokens = gaps.sums.any(axis=1)  # (clusters,)
+    n = has_tokens.sum()
+    value, values_without = left_out(gaps.sums[has_tokens], gaps.statistic)
+    pseudo_values[has_tokens] = n * value - (n - 1) * values_without
+    return pseudo_values
 
 
 def _findings(
     names: Sequence[str], rows: Sequence[Row], contrasts: Sequence[Contrast]
 ) -> Iterator[Finding]:
-    """Findings on probabilities under noise, their gaps, and changes of both."""
+    """Yield findings on probabilities under noise, their gaps, and changes of both."""
     for name in names:
-        pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
-        pii, other, gaps = (
-            [row for row in pooled if row.metric == metric and row.value is not None]
-            for metric in ("dp_pii", "dp_nonpii", "gap")
+        pooled = [
+            row for row in rows if row.checkpoint == name and row.group == "pooled"
+        ]
+        figures_of = grouped(
+            [row for row in pooled if row.value is not None], lambda row: row.metric
         )
-        if not (pii or other):
+        pii = figures_of.get("dp_pii", [])
+        other_text = figures_of.get("dp_nonpii", [])
+        gaps = figures_of.get("gap", [])
+        if not pii and not other_text:
             yield Finding.not_tested(
                 "noise", "noise.missing", checkpoint=name, reason=pooled[0].note
             )
@@ -269,24 +404,24 @@ def _findings(
         further = []
         if len(pii) > 1:
             further.append("noise.identifiers_further")
-        if pii and other:
+        if pii and other_text:
             further.append("noise.other")
-        elif len(other) > 1:
+        elif len(other_text) > 1:
             further.append("noise.other_further")
         yield Finding.on(
             pooled[0],
             "moved",
             says,
-            facts={"pii": pii, "other": other, "sigmas": sigmas},
+            facts={"pii": pii, "other": other_text, "sigmas": sigmas},
             further=further,
         )
         if gaps:
             yield _gap_finding(gaps, is_trained=name != BASE)
 
-    of_whole = (row for row in contrasts if row.group == "pooled")
-    changes = grouped(of_whole, lambda row: (row.checkpoint, row.baseline))
-    for (name, baseline), rows_of_pair in changes.items():
-        yield _change_finding(name, baseline, rows_of_pair)
+    pooled_contrasts = [row for row in contrasts if row.group == "pooled"]
+    changes = grouped(pooled_contrasts, lambda row: (row.checkpoint, row.baseline))
+    for (name, baseline), changes_of_pair in changes.items():
+        yield _change_finding(name, baseline, changes_of_pair)
 
     if BASE not in names:
         yield Finding.not_tested("noise", "noise.no_null")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,6 +31,7 @@ from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import median_replicates
 from spark_audit.stats.estimate import Estimate
@@ -39,38 +39,48 @@ from spark_audit.stats.intervals import median_estimate
 from spark_audit.stats.memory_contrast import memory
 
 
-def _tokens_by_state(
-    example: ManifestExample, kind: str, trained_on: Trained
-) -> dict[str, np.ndarray]:
-    """Tokens of identifiers of a type, by what training did with them.
+class SpanFacts(NamedTuple):
+    """What is known of a span of tokens: columns of the evidence.
 
-    A token of several belongs to the first of them; what training cut off is left out.
+    Attributes
+    ----------
+    set
+        ``pii``, ``control`` or ``pii_all``.
+    dose, form, cue, stratum
+        Of ``pii_all``, as in :class:`~spark_audit.audits.identifiers.Facts`; else 0.
+    supervision
+        What training did with the identifier; empty: not known.
     """
-    states = np.full(len(example.unll), "-", object)
-    for span, (start, end) in reversed(example.identifiers):
-        if span.type == kind and trained_on.dose_of(example, span) != NOT_READ:
-            states[start:end] = trained_on.supervision_of(example, span)
-    found = {state: np.flatnonzero(states == state) for state in ("", *STRATA)}
-    return {state: tokens for state, tokens in found.items() if len(tokens)}
+
+    set: str
+    split: str
+    task: str
+    type: str
+    cluster: str
+    dose: int
+    form: int
+    cue: int
+    stratum: int
+    supervision: str
 
 
-SPAN_FACTS = [
-    "set",
-    "split",
-    "task",
-    "type",
-    "cluster",
-    "dose",
-    "form",
-    "cue",
-    "stratum",
-]
+class RankedSpan(NamedTuple):
+    """A span of tokens whose ranks are read, from ``start`` to before ``end``."""
+
+    example: str
+    start: int
+    end: int
+    facts: SpanFacts
+
 
 SPAN_COLUMNS = {"rank": "rank_lo", "ties": "ties"}
+"""Column of the evidence -> column of the scores."""
 
 RANK_SETS = ("pii", "control", "pii_all")
 
 HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with SPARK"
+
+BASE_NOT_SCORED = "the base model was not scored: give --base"
 
 TIES_MATTER = 0.005
 """Difference of Top-1 by tie rule above which readers are told."""
@@ -85,7 +95,29 @@ PER_TOKEN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 """What is averaged over tokens, by metric; ranks as float64."""
 
-_ranked = partial(Metric, variants=RANK_SETS, missing=("pii",))
+
+def _ranked(
+    name: str,
+    unit: str = "",
+    *,
+    rate: bool = False,
+    bounds: tuple[float, float] | None = None,
+    learned: int,
+    headline: tuple[str, ...] = (),
+    note: str = "",
+) -> Metric:
+    """Return a metric of identifiers and of their controls."""
+    return Metric(
+        name,
+        unit,
+        rate=rate,
+        bounds=bounds,
+        learned=learned,
+        headline=headline,
+        note=note,
+        variants=RANK_SETS,
+        missing=("pii",),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,117 +167,240 @@ class Rank(Audit):
         return (cls.name, metric, "pii_all") if of == "pii" else None
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """All examples with an annotated identifier that was scored, canaries apart."""
-        rows = (row for row in manifest.examples if row.canary_id is None)
-        ids = sorted(row.id for row in rows if row.identifiers)
-        return {Pass(): ids} if ids else {}
+        """Return all examples without a canary that have a scored identifier."""
+        ids = []
+        for row in manifest.examples:
+            if row.canary_id is None and row.identifiers:
+                ids.append(row.id)
+        return {Pass(): sorted(ids)} if ids else {}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
+        """Return the rank of every token of an identifier or control."""
         trained_on = trained_identifiers(manifest)
-        known = identifiers.identifier_facts(manifest, trained_on)
-        at_place = {
-            (row.id, span.start, span.end): trained_on.supervision_of(row, span)
-            for row in manifest.examples
-            for span in row.spans
-            if trained_on.is_known
-        }
-        records: list[tuple[Any, ...]] = []
-        for pair in manifest.pairs:
-            row = manifest.by_id[pair.example]
-            pii = pair.pii
-            state = at_place.get((row.id, pii.char_start, pii.char_end), "")
-            place = (row.split, row.task, pii.type, row.cluster, 0, 0, 0, 0, state)
-            for of, side in (("pii", pair.pii), ("control", pair.control)):
-                records.append((row.id, side.token_start, side.token_end, of, *place))
-        for row in manifest.examples:
-            for span, held in row.identifiers if row.canary_id is None else ():
-                facts = astuple(known[row.id, span.start, span.end])[:-1]
-                state = at_place.get((row.id, span.start, span.end), "")
-                place = (row.split, row.task, span.type, row.cluster, *facts, state)
-                records.append((row.id, *held, "pii_all", *place))
-        if not records:
+        spans = [*_matched_spans(manifest, trained_on)]
+        spans += _annotated_spans(manifest, trained_on)
+        if not spans:
             return Evidence()
-        places = [record[:3] for record in records]
-        units = pd.DataFrame(
-            [record[3:] for record in records], columns=[*SPAN_FACTS, COLUMN]
-        )
+
+        # One row per span, then one per token.
+        units = pd.DataFrame([span.facts for span in spans])
         if not trained_on.is_known:
             units = units.drop(columns=COLUMN)
-        tokens = units.loc[
-            units.index.repeat([end - start for _, start, end in places])
-        ]
+        n_tokens = [span.end - span.start for span in spans]
+        tokens = units.loc[units.index.repeat(n_tokens)].reset_index(drop=True)
 
         def measured() -> Measured:
             for name, table in scored(tables):
                 if "rank_lo" not in table.columns:
                     continue
-                spans = (table.span(*at) for at in places)
-                rows = np.concatenate([np.arange(s.start, s.stop) for s in spans])
-                yield name, {k: table.columns[c][rows] for k, c in SPAN_COLUMNS.items()}
+                rows = []
+                for span in spans:
+                    places = table.span(span.example, span.start, span.end)
+                    rows.append(np.arange(places.start, places.stop))
+                places_of_tokens = np.concatenate(rows)  # (tokens,)
+                yield (
+                    name,
+                    {
+                        column: table.columns[scored_column][places_of_tokens]
+                        for column, scored_column in SPAN_COLUMNS.items()
+                    },
+                )
 
-        return Evidence.of(tokens.reset_index(drop=True), measured())
+        return Evidence.of(tokens, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        which = evidence.units["set"].to_numpy()
+        """Return rows of all metrics, contrasts, and findings on pooled figures."""
         groups = [*ratio_rows.groups_of(evidence.units)]
-        cells = partial(ratio_rows.cells_of_units, groups, evidence, "rank", of=which)
-        rows, contrasts = ratio_rows.ratio_figures(
-            cells(metrics=PER_TOKEN), context, Rank
+        sets = evidence.units["set"].to_numpy()
+        mean_cells = ratio_rows.cells_of_units(
+            groups, evidence, "rank", metrics=PER_TOKEN, of=sets
         )
-        for group, parts in cells(metrics={"rank_median": np.asarray}):
-            weights = group.weights(context)
-            for (name, metric, of), values, _ in parts:
-                held = ~np.isnan(values)
-                if held.any():
-                    own = values[held], group.codes[held]
-                    drawn = median_replicates(weights, *own)
-                    found = median_estimate(*own, replicates=drawn)
-                    rows.append(Rank.row(found, name, metric, of, group=group.name))
-        rows = ratio_rows.with_nulls(
-            rows, lambda place: (*place[:3], "control") if place[3] == "pii" else None
+        rows, contrasts = ratio_rows.ratio_figures(mean_cells, context, Rank)
+
+        median_cells = ratio_rows.cells_of_units(
+            groups, evidence, "rank", metrics={"rank_median": np.asarray}, of=sets
         )
+        for group, cells in median_cells:
+            rows += _median_rows(group, cells, context)
+        rows = ratio_rows.with_nulls(rows, _control_of)
         rows += _memory_rows(evidence)
+
         findings = [*_rank_findings(rows, contrasts)]
-        train = evidence.units.loc[evidence.units["split"] == "train", "set"]
-        won = (evidence.values["rank"] == 1) & (evidence.values["ties"] > 0)
-        shares = pd.DataFrame(won[:, train.index].T).groupby(train.to_numpy()).mean()
-        most = dict(zip(evidence.checkpoints, shares.max(), strict=True))
-        if names := [name for name, share in most.items() if share > TIES_MATTER]:
+        names_with_ties = _names_with_ties(evidence)
+        if names_with_ties:
             ties = Finding.not_tested(
-                "rank", "rank.ties", further=["rank.ties_advice"], names=names
+                "rank", "rank.ties", further=["rank.ties_advice"], names=names_with_ties
             )
             findings.append(ties)
         return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
+def tokens_by_state(
+    example: ManifestExample, kind: str, trained_on: Trained
+) -> dict[str, np.ndarray]:
+    """Return tokens of identifiers of a type, by what training did with them.
+
+    A token of several belongs to the first of them; what training cut off is left out.
+
+    Returns
+    -------
+    State -> places of its tokens in the example, shape ``(tokens,)``.
+    """
+    states = np.full(len(example.unll), "-", object)
+    for span, (start, end) in reversed(example.identifiers):
+        if span.type == kind and trained_on.dose_of(example, span) != NOT_READ:
+            states[start:end] = trained_on.supervision_of(example, span)
+
+    by_state: dict[str, np.ndarray] = {}
+    for state in ("", *STRATA):
+        tokens = np.flatnonzero(states == state)
+        if len(tokens):
+            by_state[state] = tokens
+    return by_state
+
+
+def _matched_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSpan]:
+    """Yield the tokens of matched identifiers, and of their controls."""
+    supervision: dict[tuple[str, int, int], str] = {}
+    if trained_on.is_known:
+        for row in manifest.examples:
+            for span in row.spans:
+                place = (row.id, span.start, span.end)
+                supervision[place] = trained_on.supervision_of(row, span)
+
+    for pair in manifest.pairs:
+        row = manifest.by_id[pair.example]
+        pii = pair.pii
+        state = supervision.get((row.id, pii.char_start, pii.char_end), "")
+        for of, side in (("pii", pair.pii), ("control", pair.control)):
+            facts = SpanFacts(
+                set=of,
+                split=row.split,
+                task=row.task,
+                type=pii.type,
+                cluster=row.cluster,
+                dose=0,
+                form=0,
+                cue=0,
+                stratum=0,
+                supervision=state,
+            )
+            yield RankedSpan(row.id, side.token_start, side.token_end, facts)
+
+
+def _annotated_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSpan]:
+    """Yield the tokens of all annotated identifiers of rows without a canary."""
+    facts_of = identifiers.identifier_facts(manifest, trained_on)
+    for row in manifest.examples:
+        if row.canary_id is not None:
+            continue
+        for span, (start, end) in row.identifiers:
+            known = facts_of[row.id, span.start, span.end]
+            state = ""
+            if trained_on.is_known:
+                state = trained_on.supervision_of(row, span)
+            facts = SpanFacts(
+                set="pii_all",
+                split=row.split,
+                task=row.task,
+                type=span.type,
+                cluster=row.cluster,
+                dose=known.dose,
+                form=known.form,
+                cue=known.cue,
+                stratum=known.stratum,
+                supervision=state,
+            )
+            yield RankedSpan(row.id, start, end, facts)
+
+
+def _control_of(
+    place: tuple[str, str, str, str],
+) -> tuple[str, str, str, str] | None:
+    """Return the place of the figure of the controls, which is that of chance."""
+    checkpoint, group, metric, of = place
+    if of != "pii":
+        return None
+    return checkpoint, group, metric, "control"
+
+
+def _median_rows(
+    group: ratio_rows.UnitGroup,
+    cells: Iterable[tuple[ratio_rows.Key, np.ndarray, np.ndarray]],
+    context: Context,
+) -> Iterator[Row]:
+    """Yield the median ranks of one group.
+
+    Parameters
+    ----------
+    cells
+        Checkpoint, metric and set, with the ranks of the group's tokens.
+    """
+    weights = group.weights(context)
+    for (name, metric, of), ranks, _ in cells:
+        is_ranked = ~np.isnan(ranks)  # (tokens,)
+        if not is_ranked.any():
+            continue
+
+        ranks = ranks[is_ranked]
+        clusters = group.codes[is_ranked]
+        replicates = median_replicates(weights, ranks, clusters)
+        estimate = median_estimate(ranks, clusters, replicates=replicates)
+        yield Rank.row(estimate, name, metric, of, group=group.name)
+
+
+def _names_with_ties(evidence: Evidence) -> list[str]:
+    """Return the checkpoints whose Top-1 rate depends on how ties are counted."""
+    is_train = (evidence.units["split"] == "train").to_numpy()  # (tokens,)
+    sets = evidence.units["set"].to_numpy()[is_train]
+    is_first = evidence.values["rank"] == 1  # (checkpoints, tokens)
+    is_tied_first = is_first & (evidence.values["ties"] > 0)
+
+    shares = pd.DataFrame(is_tied_first[:, is_train].T).groupby(sets).mean()
+    largest_shares = shares.max()  # (checkpoints,), over the sets
+    names = []
+    for name, share in zip(evidence.checkpoints, largest_shares, strict=True):
+        if share > TIES_MATTER:
+            names.append(name)
+    return names
+
+
 def _memory_rows(evidence: Evidence) -> Iterator[Row]:
-    """Change of Top-1 since the base, of trained identifiers beyond held-out ones.
+    """Yield the change of Top-1 since the base, trained beyond held-out identifiers.
 
     A tie for the first place counts on the base alone: it makes no finding.
     """
     units = evidence.units
-    held_out = (units["split"] == "train") | (units["dose"] == 0)
-    every, apart = identifiers.comparable(units[(units["set"] == "pii_all") & held_out])
-    held = every[every["split"] != "train"]
-    groups = [("pooled", every)]
-    for group, part in by_supervision(every[every["split"] == "train"]):
-        groups.append((group, pd.concat([part, held]).sort_index()))
-    for group, spans in groups:
-        sides = identifiers.sides_of(spans)
-        base = evidence.row(BASE, "rank")[spans.index] == 1
+    is_on_its_side = (units["split"] == "train") | (units["dose"] == 0)
+    annotated = units[(units["set"] == "pii_all") & is_on_its_side]
+    spans, differ = identifiers.comparable(annotated)
+
+    # All identifiers, and those of each stratum of supervision, beside all held-out.
+    is_train = spans["split"] == "train"
+    groups = [("pooled", spans)]
+    for group, trained in by_supervision(spans[is_train]):
+        groups.append((group, pd.concat([trained, spans[~is_train]]).sort_index()))
+
+    for group, spans_of_group in groups:
+        if spans_of_group.empty:
+            continue
+        sides = identifiers.sides_of(spans_of_group)
+        tokens = spans_of_group.index
         for i, name in enumerate(evidence.checkpoints):
-            rank, ties = (evidence.values[k][i][spans.index] for k in ("rank", "ties"))
-            if name == BASE or spans.empty:
+            if name == BASE:
                 continue
-            estimate = Estimate.missing(identifiers.TOLD_APART)
             if BASE not in evidence.checkpoints:
-                estimate = Estimate.missing(
-                    "the base model was not scored: give --base"
-                )
-            elif not apart:
-                change = ((rank == 1) & (ties == 0)) - base.astype(np.float64)
+                estimate = Estimate.missing(BASE_NOT_SCORED)
+            elif differ:
+                estimate = Estimate.missing(identifiers.TOLD_APART)
+            else:
+                rank = evidence.values["rank"][i][tokens]
+                ties = evidence.values["ties"][i][tokens]
+                base_rank = evidence.row(BASE, "rank")[tokens]
+                is_sure = (rank == 1) & (ties == 0)
+                change = is_sure - (base_rank == 1).astype(np.float64)  # (tokens,)
                 estimate = memory(change, sides).difference
             yield Rank.row(estimate, name, "top1_memory", "pii_all", group=group)
 
@@ -253,42 +408,86 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
 def _rank_findings(
     rows: Sequence[Row], contrasts: Sequence[Contrast]
 ) -> Iterator[Finding]:
-    pooled = [row for row in rows if row.group == "pooled"]
-    notes = {(row.checkpoint, row.metric, row.of): row.note for row in pooled}
-    known = {(r.checkpoint, r.metric, r.of): r for r in pooled if r.value is not None}
+    """Yield a finding on the Top-1 rate of each checkpoint, and on changes of ranks."""
+    notes: dict[tuple[str, str, str], str] = {}
+    figures: dict[tuple[str, str, str], Row] = {}
+    for row in rows:
+        if row.group == "pooled":
+            place = (row.checkpoint, row.metric, row.of)
+            notes[place] = row.note
+            if row.value is not None:
+                figures[place] = row
+
     for name in dict.fromkeys(row.checkpoint for row in rows):
-        # Where no identifier has a control, all annotated ones are spoken of.
-        of = "pii" if (name, "top1_rate", "pii") in known else "pii_all"
-        place = name, "top1_rate", of
-        if place not in known:
-            missing, reason = ("rank", "rank.missing"), notes.get(place, Rank.unscored)
-            yield Finding.not_tested(*missing, checkpoint=name, reason=reason)
-            continue
-        base = None if name == BASE else known.get((BASE, *place[1:]))
-        facts, says = {"top1": known[place], "base": base}, "rank.top1_all"
-        compared = ["base"]
+        yield _top1_finding(name, figures, notes)
+
+    changes: dict[tuple[str, str, str], Contrast] = {}
+    for contrast in contrasts:
+        if contrast.group == "pooled" and contrast.metric == "log2_rank_mean":
+            changes[contrast.checkpoint, contrast.baseline, contrast.of] = contrast
+    for (name, baseline, of), change in changes.items():
         if of == "pii":
-            facts["median"] = known.get((name, "rank_median", of))
-            facts["control"] = known.get((name, "top1_rate", "control"))
-            facts["memory"] = known.get((name, "top1_memory", "pii_all"))
-            says = "rank.top1"
-            compared = ["median", "control", "base", "memory"]
-        further = [f"rank.{fact}" for fact in compared if facts[fact] is not None]
-        yield Finding.on(known[place], "moved", says, facts=facts, further=further)
-    changes = {
-        (row.checkpoint, row.baseline, row.of): row
-        for row in contrasts
-        if (row.group, row.metric) == ("pooled", "log2_rank_mean")
-    }
-    for (name, baseline, of), row in changes.items():
-        if of == "pii":
-            facts = {"change": row, "control": changes.get((name, baseline, "control"))}
-            direction = row.direction(up="away", down="towards")
-            control = facts["control"]
-            further = []
-            if direction in ("away", "towards") and control and control.value:
-                side = "away" if control.value > 0 else "towards"
-                further.append(f"rank.control_{side}")
-            yield Finding.on(
-                row, "moved", f"rank.change_{direction}", facts=facts, further=further
-            )
+            control = changes.get((name, baseline, "control"))
+            yield _change_finding(change, control)
+
+
+def _top1_finding(
+    name: str,
+    figures: Mapping[tuple[str, str, str], Row],
+    notes: Mapping[tuple[str, str, str], str],
+) -> Finding:
+    """Return the finding on the Top-1 rate of a checkpoint.
+
+    Parameters
+    ----------
+    figures, notes
+        Pooled figures, and the notes of all pooled rows, by checkpoint, metric and set.
+    """
+    # Where no identifier has a control, all annotated ones are spoken of.
+    of = "pii" if (name, "top1_rate", "pii") in figures else "pii_all"
+    top1 = figures.get((name, "top1_rate", of))
+    if top1 is None:
+        reason = notes.get((name, "top1_rate", of), Rank.unscored)
+        return Finding.not_tested(
+            "rank", "rank.missing", checkpoint=name, reason=reason
+        )
+
+    base = None
+    if name != BASE:
+        base = figures.get((BASE, "top1_rate", of))
+    facts: dict[str, Fact] = {"top1": top1, "base": base}
+    says = "rank.top1_all"
+    compared = ["base"]
+    if of == "pii":
+        facts["median"] = figures.get((name, "rank_median", of))
+        facts["control"] = figures.get((name, "top1_rate", "control"))
+        facts["memory"] = figures.get((name, "top1_memory", "pii_all"))
+        says = "rank.top1"
+        compared = ["median", "control", "base", "memory"]
+
+    further = [f"rank.{fact}" for fact in compared if facts[fact] is not None]
+    return Finding.on(top1, "moved", says, facts=facts, further=further)
+
+
+def _change_finding(change: Contrast, control: Contrast | None) -> Finding:
+    """Return the finding on a change of the mean rank, in doublings.
+
+    Parameters
+    ----------
+    change
+        Below 0: towards the top.
+    control
+        The change of the controls.
+    """
+    direction = change.direction(up="away", down="towards")
+    further = []
+    if direction in ("away", "towards") and control is not None and control.value:
+        side = "away" if control.value > 0 else "towards"
+        further.append(f"rank.control_{side}")
+    return Finding.on(
+        change,
+        "moved",
+        f"rank.change_{direction}",
+        facts={"change": change, "control": control},
+        further=further,
+    )

@@ -28,8 +28,10 @@ from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 
 COLUMN = "supervision"
 """Column of evidence; it is left out where training is known of no row."""
+
 STRATA: tuple[Supervision, ...] = ("in the loss", "read only")
 """The strata that audits report."""
+
 NOT_READ = -1
 """Dose of an identifier all of whose trained rows were cut off before it."""
 
@@ -76,12 +78,12 @@ class Trained:
 
 
 def is_read(row: ManifestExample, span: ManifestSpan) -> bool:
-    """Whether training did not cut off a row before or within an identifier of it."""
+    """Return whether training read an identifier: it did not cut off the row before."""
     return row.supervision_of(span.start, span.end) != "cut off"
 
 
 def is_known(manifest: Manifest) -> bool:
-    """Whether it is known of any train row which part of it had loss."""
+    """Return whether it is known of any train row which part of it had loss."""
     return any(
         row.split == "train" and row.training_input is not None
         for row in manifest.examples
@@ -102,38 +104,58 @@ def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained
     counts = doses(rows)
     if not is_known(manifest):
         return Trained(False, counts, frozenset(), {})
+
     cut_off = frozenset(cut_off_strings(rows, counts))
-    by_string: dict[str, Known] = {}
-    known = {string_of(row, span) for row in rows for span in row.spans} - {""}
-    find = finder(known)
+    strings: set[str] = set()
     for row in rows:
-        if row.split == "train":
-            annotated = {string_of(row, span) for span in row.spans} - {""}
-            for string in find(folded(row.text)) | annotated:
-                states = [*_states(row, string, is_annotated=string in annotated)]
-                by_string[string] = _most([by_string.get(string, "cut off"), *states])
+        strings |= _strings_of(row)
+    find = finder(strings)
+
+    # A string of several rows is what training did most with it.
+    by_string: dict[str, Known] = {}
+    for row in rows:
+        if row.split != "train":
+            continue
+        annotated = _strings_of(row)
+        for string in find(folded(row.text)) | annotated:
+            before = by_string.get(string, "cut off")
+            states = [*_states(row, string, is_annotated=string in annotated)]
+            by_string[string] = _most([before, *states])
     return Trained(True, counts, cut_off, by_string)
+
+
+def _strings_of(row: ManifestExample) -> set[str]:
+    """Return the strings that are annotated in a row, as identifiers are compared."""
+    return {string_of(row, span) for span in row.spans} - {""}
 
 
 def _states(
     row: ManifestExample, string: str, *, is_annotated: bool
 ) -> Iterator[Known]:
-    """What training did with a string, at each place where it stands in a row."""
+    """Yield what training did with a string, at each place where it stands in a row.
+
+    Parameters
+    ----------
+    is_annotated
+        Whether it is annotated in this row; else only whole words count.
+    """
     if row.training_input is None:
         yield ""
         return
-    for start, end, _ in found_in(row.text, [string]):
-        text = row.text
-        is_word = not (
-            text[max(start - 1, 0) : start].isalnum() and text[start].isalnum()
+
+    text = row.text
+    for start, end, _ in found_in(text, [string]):
+        goes_on_before = text[max(start - 1, 0) : start].isalnum()
+        goes_on_after = text[end : end + 1].isalnum()
+        is_inside_word = (goes_on_before and text[start].isalnum()) or (
+            goes_on_after and text[end - 1].isalnum()
         )
-        is_word &= not (text[end : end + 1].isalnum() and text[end - 1].isalnum())
-        if is_word or is_annotated:
+        if is_annotated or not is_inside_word:
             yield row.supervision_of(start, end) or ""
 
 
 def _most(states: list[Known]) -> Known:
-    """What training did most: what is not known may have been in the loss."""
+    """Return what training did most: what is not known may have been in the loss."""
     order: tuple[Known, ...] = ("in the loss", "", "read only")
     for state in order:
         if state in states:
@@ -142,7 +164,7 @@ def _most(states: list[Known]) -> Known:
 
 
 def canary_rows_cut(manifest: Manifest) -> Counter[str]:
-    """Canary -> its trained rows of which training cut a secret part off."""
+    """Map each canary to the number of its trained rows with a secret part cut off."""
     counts = Counter[str]()
     for row in manifest.examples:
         if row.canary_id is not None and row.split == "train":
@@ -152,7 +174,7 @@ def canary_rows_cut(manifest: Manifest) -> Counter[str]:
 
 
 def canary_supervision(manifest: Manifest) -> dict[str, Known]:
-    """Canary -> what training did with it; empty where training is known of no row.
+    """Map each canary to what training did with it; empty: training is not known.
 
     It is ``in the loss`` where any of its secret parts had loss in any trained row.
     """
@@ -170,7 +192,13 @@ def canary_supervision(manifest: Manifest) -> dict[str, Known]:
 
 
 def by_supervision(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the rows of each stratum, by the name of its group in reports."""
+    """Yield the rows of each stratum, by the name of its group in reports.
+
+    Parameters
+    ----------
+    frame
+        Column :data:`COLUMN`; without it there are no strata.
+    """
     if COLUMN in frame:
         for stratum in STRATA:
             part = frame[frame[COLUMN] == stratum]

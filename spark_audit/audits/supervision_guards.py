@@ -20,8 +20,10 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Guard, Hits
 from spark_audit.results.findings import Fact
 
-CUT_OFF, CANARY_WITHOUT_LOSS = "cut_off", "canary_without_loss"
+CUT_OFF = "cut_off"
+CANARY_WITHOUT_LOSS = "canary_without_loss"
 """Names of the guards."""
+
 WARNED_OF = 0.05
 """Share of the identifiers of trained rows from which readers are told that they were
 cut off **[ours]**."""
@@ -34,12 +36,14 @@ def supervision_guards(manifest: Manifest) -> list[Guard]:
     """
     if not is_known(manifest):
         return []
-    failed = list[Guard]()
+
+    failed: list[Guard] = []
     cut_off = _cut_off(manifest)
     if cut_off.count and cut_off.count >= WARNED_OF * cut_off.of:
         facts = {"cut_off": cut_off}
         failed.append(guard(CUT_OFF, CUT_OFF, facts, passed=False))
 
+    # What is not known of a canary warns of nothing.
     states = [state for state in canary_supervision(manifest).values() if state]
     n_cut_off = states.count("cut off")
     n_without_loss = states.count("read only") + n_cut_off
@@ -62,14 +66,13 @@ def supervision_guards(manifest: Manifest) -> list[Guard]:
 
 
 def _cut_off(manifest: Manifest) -> Hits:
-    """How many identifiers of trained rows no row of training held whole."""
+    """Return how many identifiers of trained rows no row of training held whole."""
     trained_on = trained_identifiers(manifest, canaries=False)
-    strings = {
-        string_of(row, span)
-        for row in manifest.examples
-        if row.split == "train" and row.canary_id is None
-        for span in row.spans
-    } - {""}
+    strings: set[str] = set()
+    for row in manifest.examples:
+        if row.split == "train" and row.canary_id is None:
+            strings |= {string_of(row, span) for span in row.spans}
+    strings.discard("")
     return Hits(count=len(strings & trained_on.cut_off), of=len(strings))
 
 
@@ -85,5 +88,5 @@ def supervision_warnings(guards: Iterable[Guard]) -> list[str]:
 
 
 def is_said_first(one: Guard) -> bool:
-    """Whether a guard is one of these and failed."""
+    """Return whether a guard is one of these and failed."""
     return one.name in (CUT_OFF, CANARY_WITHOUT_LOSS) and one.passed is False

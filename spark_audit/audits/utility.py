@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import chain, product
-from typing import Annotated, Any, TypeAlias
+from functools import cache
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -25,8 +24,9 @@ from spark_audit.errors import InputError, one_of
 from spark_audit.manifest.encodings import key_of, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY_NAME, CheckpointName, series_of
-from spark_audit.results import AuditResult, Contrast, Finding, Row
+from spark_audit.results import AuditResult, Contrast, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact
 from spark_audit.results.rows import grouped
 from spark_audit.scoring.answers import normalised
 from spark_audit.scoring.table import Pass, TokenTable
@@ -50,7 +50,51 @@ NO_LABELS = "has no set of labels for the scorer `likelihood`"
 
 SCORERS = ("normalised", "strict", "likelihood")
 
-_share = partial(Metric, bounds=(0.0, 1.0))
+COMPARED = ("last", "avg", "bwt")
+"""Metrics that two series are compared by."""
+
+ASKED_OTHERWISE = (
+    "the two differ in their tasks, in the order of tasks, or in the scorer"
+)
+
+BIASED = (
+    "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
+    "forgotten"
+)
+
+RANGE_OF_SHARE = (0.0, 1.0)
+"""Range of an accuracy."""
+
+SMALLEST_DIFFERENCE = 1e-12
+"""Shares are quotients: what differs by less does not differ."""
+
+
+class Question(NamedTuple):
+    """A test row that is asked, or a task without one: columns of the evidence.
+
+    Attributes
+    ----------
+    example
+        Id of the row; empty: the task has no question.
+    answer
+        The right one, as the scorer compares it; None: no question.
+    reason
+        Why a task has no question.
+    """
+
+    example: str
+    task: str
+    cluster: str
+    answer: str | None
+    reason: str
+
+
+class Asked(NamedTuple):
+    """The tasks in order, the rows that are asked, and why a task has none."""
+
+    tasks: list[str]
+    rows: list[ManifestExample]
+    reasons: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,31 +109,42 @@ class OfSeries(Audit):
     ] = None
 
     def __post_init__(self) -> None:
-        named = listed(self.order)
-        if self.order is not None and (not all(named) or len({*named}) < len(named)):
-            wrong = "names a task twice, or has an empty name"
-            raise InputError(wrong, where="--order", fix="write t1,t2,...")
+        tasks = listed(self.order)
+        if self.order is None:
+            return
+        if not all(tasks) or len(set(tasks)) < len(tasks):
+            raise InputError(
+                "names a task twice, or has an empty name",
+                where="--order",
+                fix="write t1,t2,...",
+            )
 
     def places(self, tables: Tables, manifest: Manifest) -> dict[str, dict[str, int]]:
-        """Each stage of a series of several -> task -> the stage that trained on it.
+        """Map each stage to the stage that trained on each task, by task.
 
         No task has a place where the order is not given, or is not as long as the
-        series.
+        series. Series of a single stage are left out.
         """
+        # Refuses an order of tasks that the manifest does not have.
         tasks_in_order(manifest, self.order)
-        places = {task: k for k, task in enumerate(listed(self.order), start=1)}
-        parts = {
-            name: CheckpointName.parse(name)
-            for name, passes in tables.items()
-            if Pass() in passes
-        }
-        staged = [n for n, one in parts.items() if one.stage and not one.derived]
-        return {
-            name: places if {parts[n].stage for n in own} == {*places.values()} else {}
-            for own in grouped(staged, series_of).values()
-            if len(own) > 1
-            for name in own
-        }
+        stage_of_task = {task: k for k, task in enumerate(listed(self.order), start=1)}
+
+        stage_of: dict[str, int] = {}
+        for name, passes in tables.items():
+            if Pass() not in passes:
+                continue
+            parsed = CheckpointName.parse(name)
+            if parsed.stage and not parsed.derived:
+                stage_of[name] = parsed.stage
+
+        places: dict[str, dict[str, int]] = {}
+        for stages in grouped(stage_of, series_of).values():
+            if len(stages) < 2:
+                continue
+            is_whole = {stage_of[name] for name in stages} == {*stage_of_task.values()}
+            for name in stages:
+                places[name] = stage_of_task if is_whole else {}
+        return places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +158,19 @@ class Utility(OfSeries):
 
     name = "utility"
     metrics = (
-        _share("last", learned=1, missing=("",), glance=("",), headline=("",)),
-        _share("avg", missing=("",)),
+        Metric(
+            "last",
+            bounds=RANGE_OF_SHARE,
+            learned=1,
+            missing=("",),
+            glance=("",),
+            headline=("",),
+        ),
+        Metric("avg", bounds=RANGE_OF_SHARE, missing=("",)),
         Metric("bwt", missing=("",)),
         Metric("forgetting", missing=("",)),
-        _share("learning_accuracy", missing=("",)),
-        _share("accuracy", rate=True, variants=(ANY_NAME,)),
+        Metric("learning_accuracy", bounds=RANGE_OF_SHARE, missing=("",)),
+        Metric("accuracy", bounds=RANGE_OF_SHARE, rate=True, variants=(ANY_NAME,)),
     )
     unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
@@ -133,7 +195,7 @@ class Utility(OfSeries):
 
     @classmethod
     def is_of_nobody(cls, unit: str) -> bool:
-        """Answers are counted, of tasks and not of people."""
+        """Return True: answers are counted, of tasks and not of people."""
         return True
 
     @classmethod
@@ -152,8 +214,8 @@ class Utility(OfSeries):
         return [*of_tasks, *cls.latex]
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """Test rows of the order's tasks without a canary that have a response."""
-        ids = sorted(example.id for example in self._asked(manifest)[1])
+        """Return test rows of the order's tasks that have a response and no canary."""
+        ids = sorted(row.id for row in self._asked(manifest).rows)
         if not ids:
             return {}
         if self.scorer == "likelihood":
@@ -163,56 +225,69 @@ class Utility(OfSeries):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        """One unit per question; per task without one a unit with the ``reason``."""
-        tasks, asked, reasons = self._asked(manifest)
-        scorer, labels = self.scorer, task_labels(manifest)
-        same = normalised if scorer == "normalised" else str.strip
-        records: list[tuple[Any, ...]]
-        records = [(x.id, x.task, x.cluster, same(x.answer), "") for x in asked]
-        records += [("", task, "", None, reason) for task, reason in reasons.items()]
-        columns = ["example", "task", "cluster", "chance", "reason"]
-        units = pd.DataFrame.from_records(records, columns=columns)
-        # By always giving the commonest response.
-        said = units.groupby("task")["chance"].value_counts(normalize=True)
-        chance = units["task"].map(said.groupby("task").max()).fillna(0.0)
-        place = units["task"].map({task: i for i, task in enumerate(tasks)})
-        units = units.assign(chance=chance, scorer=scorer, place=place)
-        wanted = Pass("candidates" if scorer == "likelihood" else "generate")
+        """Return one unit per question, and one per task without any.
 
-        def likeliest(table: TokenTable, example: ManifestExample) -> str:
-            nll = table.columns["nll_sum"][table.rows(key_of("labels", example.id))]
-            return labels[example.task][int(nll.argmin())].strip()
+        Facts of the evidence: the ``order`` of tasks, whether it is ``assumed``, the
+        ``scorer``, tasks whose labels it cannot tell apart (``clash``), and how many
+        test rows have no response (``blank``).
+        """
+        asked = self._asked(manifest)
+        labels = task_labels(manifest)
+        compare = normalised if self.scorer == "normalised" else str.strip
+        is_by_likelihood = self.scorer == "likelihood"
+        wanted = Pass("candidates" if is_by_likelihood else "generate")
+        n_asked = len(asked.rows)
 
         def measured() -> Measured:
+            n_units = len(asked.rows) + len(asked.reasons)
             for name, table in scored(tables, wanted):
-                correct, empty = np.full(len(units), -1.0), np.zeros(len(units))
-                if scorer == "likelihood":
-                    hits = [likeliest(table, x) == x.answer.strip() for x in asked]
-                    correct[: len(asked)] = hits
+                correct = np.full(n_units, -1.0)  # 1, 0, or -1: not asked
+                empty = np.zeros(n_units)
+                if is_by_likelihood:
+                    correct[:n_asked] = _right_by_likelihood(table, asked.rows, labels)
                 else:
-                    at = [table.rows(x.id).start for x in asked]
-                    names = (scorer, "n_tokens", "stop")
-                    right, tokens, stop = (table.columns[k][at] for k in names)
-                    correct[: len(asked)] = right > 0.5
-                    # It stopped at once: no token, or a newline and nothing more.
-                    nothing = (tokens == 0) | ((tokens == 1) & (stop == NEWLINE))
-                    empty[: len(asked)] = nothing & (right <= 0.5)
+                    answers = _answers(table, asked.rows, self.scorer)
+                    correct[:n_asked] = answers.is_right
+                    empty[:n_asked] = answers.is_empty
                 yield name, {"correct": correct, "empty": empty}
 
-        # Labels that the scorer cannot tell apart, and rows that are not asked.
-        known = {task: {*map(str.strip, labels.get(task, ()))} for task in tasks}
-        clash = [k for k, own in known.items() if len({*map(same, own)}) < len(own)]
-        rows = (row for row in manifest.examples if row.split == "test")
-        blank = sum(row.task in tasks and not row.answer.strip() for row in rows)
-        of_stages = len(set(map(series_of, tables))) < len(tables)
-        assumed = self.order is None and of_stages and len(tasks) > 1
-        facts = {"order": tasks, "assumed": assumed, "scorer": scorer}
-        facts |= {"clash": clash, "blank": blank}
-        return Evidence.of(units, measured(), facts)
+        is_series = len({series_of(name) for name in tables}) < len(tables)
+        facts = {
+            "order": asked.tasks,
+            "assumed": self.order is None and is_series and len(asked.tasks) > 1,
+            "scorer": self.scorer,
+            "clash": _tasks_with_like_labels(asked.tasks, labels, compare),
+            "blank": _n_without_response(manifest, asked.tasks),
+        }
+        return Evidence.of(self._units(asked, compare), measured(), facts)
+
+    def _units(self, asked: Asked, compare: Callable[[str], str]) -> pd.DataFrame:
+        """Return the questions with their ``chance``, ``scorer`` and task's ``place``.
+
+        ``chance`` is the share of the most common response of the task.
+        """
+        questions = [
+            Question(row.id, row.task, row.cluster, compare(row.answer), "")
+            for row in asked.rows
+        ]
+        questions += [
+            Question("", task, "", None, reason)
+            for task, reason in asked.reasons.items()
+        ]
+        units = pd.DataFrame(questions, columns=[*Question._fields])
+
+        shares = units.groupby("task")["answer"].value_counts(normalize=True)
+        chance_of_task = shares.groupby("task").max()
+        place_of_task = {task: i for i, task in enumerate(asked.tasks)}
+        chance = units["task"].map(chance_of_task).fillna(0.0)
+        units = units.rename(columns={"answer": "chance"})
+        return units.assign(
+            chance=chance, scorer=self.scorer, place=units["task"].map(place_of_task)
+        )
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        """Rows, contrasts and findings; names are those of series."""
-        every = dict(all_series(evidence))
+        """Return rows, contrasts and findings; names are those of series."""
+        series_by_name = dict(all_series(evidence))
 
         @cache
         def weights(codes: tuple[int, ...]) -> Weights:
@@ -222,90 +297,187 @@ class Utility(OfSeries):
             )
 
         def draws(*sides: accuracy_intervals.Answers) -> np.ndarray:
-            """Sums in the same resamples of the same questions for all series."""
+            """Return sums in the same resamples of questions for all series."""
             sums = np.concatenate([side.sums for side in sides], axis=1)
             return weights(tuple(sides[0].strata())).totals(sums)
 
-        rows, contrasts, findings = list[Row](), list[Contrast](), list[Finding]()
-        for name, series in every.items():
-            own = [*_rows(name, series, draws, paper=context.paper)]
-            findings.append(finding(series, own))
-            rows += own
-        for names in context.baselines.items():
-            if {*names} <= {*every}:
-                contrasts += _contrasts(names, every, draws, context)
-        for row in contrasts:
-            if row.metric == "last":
-                says = f"utility.change_{row.direction(up='higher', down='lower')}"
-                findings.append(Finding.on(row, "moved", says, facts={"change": row}))
-        if not every:
-            units = evidence.units[["task", "reason"]].itertuples(index=False)
-            tasks = list(dict.fromkeys(f"{task} {reason}" for task, reason in units))
-            says = "utility.nothing" if tasks else "utility.nothing_scored"
-            findings = [Finding.not_tested("utility", says, tasks=tasks)]
-        matrices = [r for item in every.items() for r in _matrix_records(*item)]
-        facts = evidence.facts
-        guards = []
-        if facts["clash"]:
-            guards.append(
-                guard("distinct labels", "distinct_labels", {"tasks": facts["clash"]})
-            )
-        if facts["blank"]:
-            guards.append(guard("responses", "responses", {"rows": facts["blank"]}))
-        if facts["assumed"]:
-            guards.append(guard("order of tasks", "order", {"tasks": facts["order"]}))
+        rows: list[Row] = []
+        contrasts: list[Contrast] = []
+        findings: list[Finding] = []
+        matrices: list[dict[str, Any]] = []
+        for name, series in series_by_name.items():
+            rows_of_series = [*_rows(name, series, draws, paper=context.paper)]
+            findings.append(finding(series, rows_of_series))
+            rows += rows_of_series
+            matrices += _matrix_records(name, series)
 
-        answered = evidence.values["correct"] >= 0
-        empty = (evidence.values["empty"] > 0) & answered
-        counts = pd.DataFrame(index=list(evidence.checkpoints))
-        counts["empty"], counts["answers"] = empty.sum(axis=1), answered.sum(axis=1)
-        # Checkpoints (stages of a series) that mostly answered nothing.
-        mute: dict[Any, Any] = counts[
-            2 * counts["empty"] > counts["answers"]
-        ].T.to_dict()
-        for checkpoint, facts_of_answers in mute.items():
-            empty_guard = guard(
-                "empty answers",
-                "empty_answers",
-                facts_of_answers,
-                checkpoint=checkpoint,
-            )
-            guards.append(empty_guard)
-        settings = {"order": ",".join(facts["order"]), "scorer": facts["scorer"]}
-        tables = {"accuracy_matrix": matrices} if matrices else {}
-        return AuditResult(rows, contrasts, guards, findings, tables, settings)
+        for name, baseline in context.baselines.items():
+            if name in series_by_name and baseline in series_by_name:
+                contrasts += _contrasts(
+                    (name, baseline), series_by_name, draws, context
+                )
+        for contrast in contrasts:
+            if contrast.metric == "last":
+                direction = contrast.direction(up="higher", down="lower")
+                change_finding = Finding.on(
+                    contrast,
+                    "moved",
+                    f"utility.change_{direction}",
+                    facts={"change": contrast},
+                )
+                findings.append(change_finding)
+        if not series_by_name:
+            findings = [_nothing_finding(evidence.units)]
+
+        settings = {
+            "order": ",".join(evidence.facts["order"]),
+            "scorer": evidence.facts["scorer"],
+        }
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=[*_guards(evidence.facts), *_empty_answer_guards(evidence)],
+            findings=findings,
+            tables={"accuracy_matrix": matrices} if matrices else {},
+            settings=settings,
+        )
 
     def why_nothing(self, manifest: Manifest) -> str:
-        """Why no task has a question."""
-        reasons = self._asked(manifest)[2]
+        """Return why no task has a question."""
+        reasons = self._asked(manifest).reasons
         return "; ".join(f"{task} {text}" for task, text in reasons.items())
 
-    def _asked(
-        self, manifest: Manifest
-    ) -> tuple[list[str], list[ManifestExample], dict[str, str]]:
-        """The tasks in order, the rows that are asked, and why a task has none."""
+    def _asked(self, manifest: Manifest) -> Asked:
+        """Return the rows that are asked: those of tasks in order, a task at a time."""
         tasks = tasks_in_order(manifest, self.order)
-        labels = task_labels(manifest) if self.scorer == "likelihood" else None
-        rows = [
-            row
-            for row in manifest.examples
-            if row.split == "test"
-            and row.canary_id is None
-            and row.answer.strip()
-            and row.response_token > 0
-        ]
-        by_task, reasons = grouped(rows, lambda row: row.task), dict[str, str]()
+        rows_by_task: dict[str, list[ManifestExample]] = {}
+        for row in manifest.examples:
+            is_question = row.answer.strip() and row.response_token > 0
+            if row.split == "test" and row.canary_id is None and is_question:
+                rows_by_task.setdefault(row.task, []).append(row)
+
+        labels: Mapping[str, Sequence[str]] | None = None
+        if self.scorer == "likelihood":
+            labels = task_labels(manifest)
+
+        asked: list[ManifestExample] = []
+        reasons: dict[str, str] = {}
         for task in tasks:
-            if labels is not None and not all(map(str.strip, labels.get(task, [""]))):
+            # A label that is empty cannot be compared with others.
+            has_labels = labels is None or all(
+                label.strip() for label in labels.get(task, [""])
+            )
+            if not has_labels:
                 reasons[task] = NO_LABELS
-            elif task not in by_task:
+            elif task not in rows_by_task:
                 reasons[task] = NO_TEST_ROW
-        asked = [by_task[task] for task in tasks if task not in reasons]
-        return tasks, [*chain.from_iterable(asked)], reasons
+            else:
+                asked += rows_by_task[task]
+        return Asked(tasks, asked, reasons)
+
+
+class ScoredAnswers(NamedTuple):
+    """Answers of a checkpoint, shape ``(questions,)`` each, bool."""
+
+    is_right: np.ndarray
+    is_empty: np.ndarray
+
+
+def _answers(
+    table: TokenTable, rows: Sequence[ManifestExample], scorer: str
+) -> ScoredAnswers:
+    """Return which generated answers are right, and which are wrong and empty."""
+    places = [table.rows(row.id).start for row in rows]
+    is_right = table.columns[scorer][places] > 0.5
+    n_tokens = table.columns["n_tokens"][places]
+    stop = table.columns["stop"][places]
+
+    # It stopped at once: no token, or a newline and nothing more.
+    has_stopped = (n_tokens == 0) | ((n_tokens == 1) & (stop == NEWLINE))
+    return ScoredAnswers(is_right, has_stopped & ~is_right)
+
+
+def _right_by_likelihood(
+    table: TokenTable,
+    rows: Sequence[ManifestExample],
+    labels: Mapping[str, Sequence[str]],
+) -> list[bool]:
+    """Return whether the likeliest label of each row's task is its answer."""
+    is_right = []
+    for row in rows:
+        nll = table.columns["nll_sum"][table.rows(key_of("labels", row.id))]
+        likeliest = labels[row.task][int(nll.argmin())]
+        is_right.append(likeliest.strip() == row.answer.strip())
+    return is_right
+
+
+def _tasks_with_like_labels(
+    tasks: Sequence[str],
+    labels: Mapping[str, Sequence[str]],
+    compare: Callable[[str], str],
+) -> list[str]:
+    """Return the tasks with labels that the scorer cannot tell apart."""
+    clashing = []
+    for task in tasks:
+        distinct = {label.strip() for label in labels.get(task, ())}
+        compared = {compare(label) for label in distinct}
+        if len(compared) < len(distinct):
+            clashing.append(task)
+    return clashing
+
+
+def _n_without_response(manifest: Manifest, tasks: Sequence[str]) -> int:
+    """Count the test rows of some tasks that have no response."""
+    n = 0
+    for row in manifest.examples:
+        n += row.split == "test" and row.task in tasks and not row.answer.strip()
+    return n
+
+
+def _nothing_finding(units: pd.DataFrame) -> Finding:
+    """Return that no series has an answer: why each task has none.
+
+    Parameters
+    ----------
+    units
+        Columns ``task`` and ``reason``.
+    """
+    pairs = units[["task", "reason"]].itertuples(index=False)
+    tasks = list(dict.fromkeys(f"{task} {reason}" for task, reason in pairs))
+    says = "utility.nothing" if tasks else "utility.nothing_scored"
+    return Finding.not_tested("utility", says, tasks=tasks)
+
+
+def _guards(facts: Mapping[str, Any]) -> Iterator[Guard]:
+    """Yield warnings on labels, on rows without a response, and on the order."""
+    if facts["clash"]:
+        yield guard("distinct labels", "distinct_labels", {"tasks": facts["clash"]})
+    if facts["blank"]:
+        yield guard("responses", "responses", {"rows": facts["blank"]})
+    if facts["assumed"]:
+        yield guard("order of tasks", "order", {"tasks": facts["order"]})
+
+
+def _empty_answer_guards(evidence: Evidence) -> Iterator[Guard]:
+    """Yield a warning on each checkpoint that mostly answered nothing."""
+    is_answered = evidence.values["correct"] >= 0  # (checkpoints, questions)
+    is_empty = (evidence.values["empty"] > 0) & is_answered
+    n_answers = is_answered.sum(axis=1).tolist()
+    n_empty = is_empty.sum(axis=1).tolist()
+    for name, empty, answers in zip(
+        evidence.checkpoints, n_empty, n_answers, strict=True
+    ):
+        if 2 * empty > answers:
+            yield guard(
+                "empty answers",
+                "empty_answers",
+                {"empty": empty, "answers": answers},
+                checkpoint=name,
+            )
 
 
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
-    """The tasks as they were trained; default: as they first appear in the manifest.
+    """Return the tasks as they were trained; default: as they stand in the manifest.
 
     Tasks that a given order leaves out are not asked.
 
@@ -314,30 +486,21 @@ def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
     InputError
         If the order names a task that the manifest does not have.
     """
-    known = list(dict.fromkeys(example.task for example in manifest.examples))
+    tasks = list(dict.fromkeys(example.task for example in manifest.examples))
     if order is None:
-        return known
-    named = listed(order)
-    for task in named:
-        one_of(task, "--order", known)
-    return named
+        return tasks
+
+    ordered = listed(order)
+    for task in ordered:
+        one_of(task, "--order", tasks)
+    return ordered
 
 
 def listed(order: str | None) -> list[str]:
-    """The tasks of an order as it is given: names between commas."""
-    return [] if order is None else [task.strip() for task in order.split(",")]
-
-
-COMPARED = ("last", "avg", "bwt")
-
-ASKED_OTHERWISE = (
-    "the two differ in their tasks, in the order of tasks, or in the scorer"
-)
-
-BIASED = (
-    "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
-    "forgotten"
-)
+    """Return the tasks of an order as it is given: names between commas."""
+    if order is None:
+        return []
+    return [task.strip() for task in order.split(",")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,12 +522,13 @@ class Series:
     def answers(
         self, keep: Collection[str] | None = None
     ) -> accuracy_intervals.Answers:
-        """Sums by cluster, over some of the examples."""
-        every = self.rows["example"]
-        kept = every.isin(every if keep is None else keep).to_numpy()
-        rows = self.rows[kept]
+        """Return sums by cluster, over some of the examples; None: over all."""
+        is_used = np.ones(len(self.rows), bool)
+        if keep is not None:
+            is_used = self.rows["example"].isin(keep).to_numpy()
+        rows = self.rows[is_used]
         return accuracy_intervals.Answers.of_rows(
-            self.correct[kept],
+            self.correct[is_used],
             self.tasks.index.get_indexer(pd.Index(rows["task"])),
             rows["code"].to_numpy(),
             n_tasks=len(self.tasks),
@@ -372,66 +536,104 @@ class Series:
         )
 
     def reason(self, metric: str) -> str | None:
-        """Why a figure over tasks and stages has no value."""
+        """Return why a figure over tasks and stages has no value; None: it has one."""
         unasked = self.tasks["reason"][self.tasks["reason"] != ""]
         if len(unasked):
             return "; ".join(f"{task} {reason}" for task, reason in unasked.items())
-        stages = len(self.stages)
-        gaps = self.stages != list(range(1, stages + 1))
-        if metric != "last" and stages > 1 and gaps:
-            return f"only the stages {', '.join(map(str, self.stages))} were scored"
-        return accuracy.reason_against(metric, stages=stages, tasks=len(self.tasks))
+
+        n_stages = len(self.stages)
+        has_gaps = self.stages != list(range(1, n_stages + 1))
+        if metric != "last" and n_stages > 1 and has_gaps:
+            stages = ", ".join(str(stage) for stage in self.stages)
+            return f"only the stages {stages} were scored"
+        return accuracy.reason_against(metric, stages=n_stages, tasks=len(self.tasks))
 
 
 def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
-    """Every series with the examples that all of its stages answered."""
-    units, correct = evidence.units, evidence.values["correct"]
-    asked = correct >= 0
-    clusters = units["cluster"].where(np.any(asked, axis=0))
+    """Yield every series with the questions that all of its stages answered."""
+    units = evidence.units
+    correct = evidence.values["correct"]  # (checkpoints, questions)
+    is_answered = correct >= 0
+
+    # Clusters of questions that anybody answered, numbered alike for all series.
+    clusters = units["cluster"].where(np.any(is_answered, axis=0))
     codes, labels = pd.factorize(clusters, sort=True)
-    members: dict[str, dict[int, int]] = {}
+
+    places: dict[str, dict[int, int]] = {}
     for i, checkpoint in enumerate(evidence.checkpoints):
         series = series_of(checkpoint)
-        # A single checkpoint is the first stage of a series of its own.
-        staged = series != checkpoint and CheckpointName.parse(checkpoint).stage
-        members.setdefault(series, {}).setdefault(staged or 1, i)
-    for series, stages in members.items():
-        at = [stages[stage] for stage in sorted(stages)]
-        if asked[at].any():
-            held = np.flatnonzero(asked[at].all(axis=0))
-            whole = units[~np.isnan(correct[next(iter(stages.values()))])]
-            tasks = whole.drop_duplicates("task").sort_values("place").set_index("task")
-            rows = units.assign(code=codes).iloc[held]
-            answers = correct[at][:, held].T
-            yield series, Series(sorted(stages), tasks, rows, answers, len(labels))
+        stage: int | None = None
+        if series != checkpoint:
+            stage = CheckpointName.parse(checkpoint).stage
+        # A single checkpoint is the first stage of a series.
+        places.setdefault(series, {}).setdefault(stage or 1, i)
+
+    for series, place_of_stage in places.items():
+        stages = sorted(place_of_stage)
+        checkpoints = [place_of_stage[stage] for stage in stages]
+        if not is_answered[checkpoints].any():
+            continue
+
+        answered_by_all = np.flatnonzero(is_answered[checkpoints].all(axis=0))
+        first_place = next(iter(place_of_stage.values()))
+        is_known = ~np.isnan(correct[first_place])
+        tasks = units[is_known].drop_duplicates("task").sort_values("place")
+        yield (
+            series,
+            Series(
+                stages=stages,
+                tasks=tasks.set_index("task"),
+                rows=units.assign(code=codes).iloc[answered_by_all],
+                correct=correct[checkpoints][:, answered_by_all].T,
+                n_clusters=len(labels),
+            ),
+        )
 
 
 def finding(series: Series, rows: Sequence[Row]) -> Finding:
-    """How good a series' answers are after its last stage, and what was forgotten."""
-    by_metric = {row.metric: row for row in rows if row.group == "pooled"}
-    last, bwt = by_metric["last"], by_metric["bwt"]
+    """Return how good a series is after its last stage, and what was forgotten.
+
+    Parameters
+    ----------
+    rows
+        Figures of the series.
+    """
+    pooled = {row.metric: row for row in rows if row.group == "pooled"}
+    last = pooled["last"]
+    bwt = pooled["bwt"]
     if last.value is None:
-        facts: dict[str, Any] = {"reason": last.note}
-        return Finding.on(last, "not_tested", "utility.missing", facts=facts)
-    side = None if last.null is None else side_of(last, last.null)
-    against = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
-    ways = {None: "no_interval", 0: "not_detected", -1: "forgotten", 1: "gained"}
-    facts = {
-        "accuracy": last,
-        "tasks": len(series.tasks),
-        "against_null": against[side],
-        "transfer": bwt,
-        "transfer_is": "missing" if bwt.value is None else ways[side_of(bwt)],
-    }
+        return Finding.on(
+            last, "not_tested", "utility.missing", facts={"reason": last.note}
+        )
+
+    # The last accuracy, against always giving the most common response.
+    against_null = "unknown"
+    if last.null is not None:
+        of_side = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
+        against_null = of_side[side_of(last, last.null)]
+
+    # Accuracy of earlier tasks since they were learned.
+    transfer = "missing"
+    if bwt.value is not None:
+        of_side = {None: "no_interval", 0: "not_detected", -1: "forgotten", 1: "gained"}
+        transfer = of_side[side_of(bwt)]
+
     further = []
     if last.null is not None:
         further.append("utility.common_response")
-    if side in (-1, 0):
-        further.append(f"utility.null_{against[side]}")
-    further.append(f"utility.transfer_{facts['transfer_is']}")
-    says = (
-        "utility.accuracy" if len(series.tasks) > 1 else "utility.accuracy_of_one_task"
-    )
+    if against_null in ("worse", "not_shown"):
+        further.append(f"utility.null_{against_null}")
+    further.append(f"utility.transfer_{transfer}")
+
+    n_tasks = len(series.tasks)
+    facts: dict[str, Fact] = {
+        "accuracy": last,
+        "tasks": n_tasks,
+        "against_null": against_null,
+        "transfer": bwt,
+        "transfer_is": transfer,
+    }
+    says = "utility.accuracy" if n_tasks > 1 else "utility.accuracy_of_one_task"
     return Finding.on(last, "moved", says, facts=facts, further=further)
 
 
@@ -440,67 +642,95 @@ Drawer: TypeAlias = Callable[..., np.ndarray]
 
 
 def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[Row]:
-    answers, tasks = series.answers(), series.tasks
-    drawn, chances = draws(answers), tasks["chance"].to_numpy(np.float64)
+    """Yield the metrics over all tasks, then the accuracy of each task and stage.
+
+    Parameters
+    ----------
+    paper
+        Whether percentile intervals decide.
+    """
+    answers = series.answers()
+    totals = draws(answers)  # resampled sums
+    chances = series.tasks["chance"].to_numpy(np.float64)  # (tasks,)
     for metric in accuracy.ACCURACY_METRICS:
         null: float | None = 0.0 if metric == "bwt" else None
-        if (reason := series.reason(metric)) is not None:
+        reason = series.reason(metric)
+        if reason is not None:
             estimate = Estimate.missing(reason)
         else:
-            found = accuracy_intervals.accuracy_estimate(answers, metric, drawn=drawn)
-            estimate = with_mde(found)
+            estimate = with_mde(
+                accuracy_intervals.accuracy_estimate(answers, metric, drawn=totals)
+            )
             if metric in accuracy.LEVEL_METRICS:
-                null = float(accuracy.task_weights(metric, len(tasks)) @ chances)
+                weights = accuracy.task_weights(metric, len(chances))  # (tasks,)
+                null = float(weights @ chances)
             if metric == "forgetting" and estimate.value is not None:
                 estimate = estimate.noting(BIASED)
         yield Utility.row(estimate.decided(paper=paper), name, metric, null=null)
-    rates = accuracy_intervals.matrix_of(drawn, answers.shape)
-    for (t, stage), (i, task) in product(
-        enumerate(series.stages), enumerate(tasks.index)
-    ):
-        chance: float | None = None
-        if reason := tasks["reason"].iloc[i]:
-            estimate = Estimate.missing(f"{task} {reason}")
-        else:
-            counts = answers.correct[:, t, i], answers.trials[:, i]
-            found = rate_estimate(*counts, replicates=rates[:, t, i])
-            estimate = with_mde(found).decided(paper=paper)
-            chance = float(chances[i])
-        yield Utility.row(
-            estimate, name, "accuracy", str(stage), group=f"task:{task}", null=chance
-        )
+
+    rates = accuracy_intervals.matrix_of(totals, answers.shape)
+    for t, stage in enumerate(series.stages):
+        for i, task in enumerate(series.tasks.index):
+            chance: float | None = None
+            reason = series.tasks["reason"].iloc[i]
+            if reason:
+                estimate = Estimate.missing(f"{task} {reason}")
+            else:
+                estimate = rate_estimate(
+                    answers.correct[:, t, i],
+                    answers.trials[:, i],
+                    replicates=rates[:, t, i],
+                )
+                estimate = with_mde(estimate).decided(paper=paper)
+                chance = float(chances[i])
+            yield Utility.row(
+                estimate,
+                name,
+                "accuracy",
+                str(stage),
+                group=f"task:{task}",
+                null=chance,
+            )
 
 
 def _contrasts(
-    names: tuple[str, str], every: Mapping[str, Series], draws: Drawer, context: Context
+    names: tuple[str, str],
+    series_by_name: Mapping[str, Series],
+    draws: Drawer,
+    context: Context,
 ) -> Iterator[Contrast]:
-    """Last, Avg and BWT minus the baseline's, over the questions that both answered."""
-    ours, theirs = (every[name] for name in names)
-    shared = {*ours.rows["example"]} & {*theirs.rows["example"]}
-    alike = ours.tasks[["scorer"]].equals(theirs.tasks[["scorer"]])
-    sides = ours.answers(shared), theirs.answers(shared)
+    """Yield Last, Avg and BWT minus the baseline's, over the questions of both.
+
+    Parameters
+    ----------
+    names
+        A series and its baseline.
+    """
     checkpoint, baseline = names
+    first = series_by_name[checkpoint]
+    second = series_by_name[baseline]
+    shared = set(first.rows["example"]) & set(second.rows["example"])
+    sides = first.answers(shared), second.answers(shared)
+    is_asked_alike = first.tasks[["scorer"]].equals(second.tasks[["scorer"]])
+
     for metric in COMPARED:
-        reason, p = ours.reason(metric) or theirs.reason(metric), None
-        if not alike:
+        reason = first.reason(metric) or second.reason(metric)
+        if not is_asked_alike:
             reason = ASKED_OTHERWISE
+        estimate = Estimate.missing(reason or "")
         if reason is None:
             estimate = accuracy_intervals.accuracy_difference(
                 *sides, metric, drawn=draws(*sides)
             )
-        else:
-            estimate = Estimate.missing(reason)
+
+        p: float | None = None
         if estimate.value is not None:
-            one, other = (
-                accuracy_intervals.cluster_shares(side, metric) for side in sides
-            )
-            # Shares are quotients: what is no difference must not count as one.
-            apart = np.where(np.abs(one - other) < 1e-12, 0.0, one - other)
-            if np.count_nonzero(apart) > 1:
-                p = sign_flip(apart, seed=context.seed)
-        shown = with_mde(estimate, null=0.0).decided(paper=context.paper)
+            differences = _differences(sides[0], sides[1], metric)
+            if np.count_nonzero(differences) > 1:
+                p = sign_flip(differences, seed=context.seed)
+        decided = with_mde(estimate, null=0.0).decided(paper=context.paper)
         yield Contrast.of_estimate(
-            shown,
+            decided,
             audit="utility",
             checkpoint=checkpoint,
             baseline=baseline,
@@ -510,12 +740,35 @@ def _contrasts(
         )
 
 
+def _differences(
+    first: accuracy_intervals.Answers, second: accuracy_intervals.Answers, metric: str
+) -> np.ndarray:
+    """Return what each cluster adds to a difference of two series.
+
+    Returns
+    -------
+    Shape ``(clusters,)``; what is no difference is 0 exactly.
+    """
+    shares = accuracy_intervals.cluster_shares(first, metric)
+    shares_of_baseline = accuracy_intervals.cluster_shares(second, metric)
+    differences = shares - shares_of_baseline
+    return np.where(np.abs(differences) < SMALLEST_DIFFERENCE, 0.0, differences)
+
+
 def _matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
-    """The matrix R: a record a stage, a field a task."""
-    tasks, asked = series.tasks.index, series.tasks["reason"] == ""
-    for t, shares in enumerate(series.answers().matrix()):
+    """Yield the matrix R: a record for each stage, a column for each task.
+
+    Yields
+    ------
+    ``checkpoint``, ``stage``, the task that the stage trained on as ``after`` (if it is
+    known), and the accuracy on each task; None: it has no question.
+    """
+    tasks = list(series.tasks.index)
+    has_question = (series.tasks["reason"] == "").tolist()
+    for t, accuracies in enumerate(series.answers().matrix()):
         record: dict[str, Any] = {"checkpoint": name, "stage": series.stages[t]}
         if len(series.stages) == len(tasks):
             record["after"] = tasks[t]
-        known = zip(tasks, shares.tolist(), asked, strict=True)
-        yield record | {task: share if one else None for task, share, one in known}
+        for i, task in enumerate(tasks):
+            record[task] = float(accuracies[i]) if has_question[i] else None
+        yield record
