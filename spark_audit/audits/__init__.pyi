@@ -20,4 +20,4 @@ from .rank import Rank as Rank
 from .series.audit import SeriesAttack as SeriesAttack
 from .stages.audit import Stages as Stages
 from .twins.audit import Twins as Twins
-from .utility import Utility as Utility
+from .utility.audit import Utility as Utility

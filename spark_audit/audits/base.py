@@ -9,23 +9,27 @@ once all primary tests of a report count (:func:`~spark_audit.audits.claims.corr
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
+from spark_audit.audits.baselines import Baseline as Baseline
+from spark_audit.audits.baselines import baselines_of as baselines_of
+from spark_audit.audits.baselines import originals as originals
+from spark_audit.audits.baselines import with_base as with_base
 from spark_audit.audits.claims import at_level, corrected
+from spark_audit.audits.metrics import LatexColumn as LatexColumn
+from spark_audit.audits.metrics import Metric as Metric
 from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.messages import say
-from spark_audit.names import BASE, CheckpointName, entry_of, series_of
+from spark_audit.names import series_of
 from spark_audit.results import (
     AuditResult,
-    CheckpointFacts,
     Claim,
     Finding,
     Guard,
@@ -43,8 +47,6 @@ Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
 """Checkpoint -> pass -> scores."""
 Plan: TypeAlias = dict[Pass, list[str]]
 """Pass -> keys of the texts that it must score."""
-Baseline: TypeAlias = str | Mapping[str, str] | None
-"""What checkpoints are compared with: one name, or one for each."""
 
 TableRule: TypeAlias = Literal["digits", "points", "dropped"]
 """How shared files hold a table of an audit.
@@ -57,27 +59,6 @@ those of few clusters are left out.
 """
 
 
-class LatexColumn(NamedTuple):
-    """A column of a table of LaTeX: its header, and the rows that it shows.
-
-    Attributes
-    ----------
-    metric, of, group
-        Of the rows. ``of = "last"`` of an accuracy is a series' last stage.
-    counted
-        What ``n`` of the rows counts.
-    audit
-        Whose rows these are; empty: those of the audit that has the column.
-    """
-
-    header: str
-    metric: str
-    of: str = ""
-    counted: str = "tokens"
-    group: str = "pooled"
-    audit: str = ""
-
-
 def scored(
     tables: Tables, wanted: Pass | None = None
 ) -> Iterable[tuple[str, TokenTable]]:
@@ -87,65 +68,6 @@ def scored(
     for name, passes in tables.items():
         if wanted in passes:
             yield name, passes[wanted]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What is known of one metric: whatever estimates, reads or shows it asks here.
-
-    Attributes
-    ----------
-    name
-        In rows. Readers see ``metric.AUDIT.NAME`` of ``sentences/en/metrics.toml``.
-    unit, bounds, rate
-        Of its values, and their range; a rate is a share of events, whose interval is
-        never of zero width.
-    learned
-        Which way it moves as a checkpoint learns its rows, or the string planted in
-        them, by heart: 1 up, -1 down; 0: neither by itself.
-    variants, hidden, missing
-        What ``of`` can be (:data:`~spark_audit.names.ANY_NAME`: anything); those that
-        stand in the CSV alone; those that get a row with the reason where nothing was
-        scored.
-    null, note
-        Chance value, and what stands with every figure.
-    alone, heavy
-        Whether it has no contrasts; whether its percentile interval never decides.
-    glance, headline
-        Variants among the figures that are shown first
-        (:data:`~spark_audit.names.ANY_NAME`: the one that the verdict rests on), and
-        those that sentences on several seeds are of.
-    partner
-        Metric that it is shown with or not at all: from the one the other may follow.
-    panel, counted
-        Key of the table that it stands in, where it is not the audit's own; variants
-        that the table's smallest effect is of.
-    """
-
-    name: str
-    unit: str = ""
-    rate: bool = False
-    bounds: tuple[float, float] | None = None
-    learned: int = 0
-    variants: tuple[str, ...] = ("",)
-    null: float | None = None
-    note: str = ""
-    alone: bool = False
-    heavy: bool = False
-    hidden: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    glance: tuple[str, ...] = ()
-    headline: tuple[str, ...] = ()
-    partner: str = ""
-    panel: str = ""
-    counted: tuple[str, ...] = ()
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Least and largest value."""
-        if self.bounds is not None:
-            return self.bounds
-        return (0.0, 1.0) if self.rate else (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -585,65 +507,6 @@ def _check_tables(tables: object) -> None:
         "tables: give the scores of each checkpoint by its name, as in "
         "{'mine': sa.score(...)}"
     )
-
-
-def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
-    """Return what each checkpoint is compared with; the others are left out.
-
-    A baseline that has replicates of its own is paired with another method's by their
-    number: the same seed. ``base`` is compared with nothing.
-    """
-    checkpoints = list(names)
-    if baseline is None:
-        return {}
-
-    pairs: dict[str, str] = {}
-    if isinstance(baseline, Mapping):
-        for name, compared_with in baseline.items():
-            are_audited = name in checkpoints and compared_with in checkpoints
-            if are_audited and name != compared_with:
-                pairs[name] = compared_with
-        return pairs
-
-    for name in checkpoints:
-        method = entry_of(name)
-        compared_with = baseline
-        if method != name:
-            same_seed = str(CheckpointName(baseline, CheckpointName.parse(name).seed))
-            if same_seed in checkpoints:
-                compared_with = same_seed
-        if method not in (baseline, BASE) and compared_with in checkpoints:
-            pairs[name] = compared_with
-    return pairs
-
-
-def with_base(
-    names: Sequence[str], baselines: Mapping[str, str]
-) -> list[tuple[str, str]]:
-    """Return each checkpoint with its baseline, and with the untrained model."""
-    pairs = []
-    for name in names:
-        # Each once, if the baseline is the untrained model.
-        for compared_with in dict.fromkeys((baselines.get(name, BASE), BASE)):
-            if compared_with in names and compared_with != name:
-                pairs.append((name, compared_with))
-    return pairs
-
-
-def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
-    """Map each rounded or relearned checkpoint to its original: its baseline.
-
-    The relearned base is the baseline of the other relearned checkpoints.
-    """
-    original_by_name = {}
-    for facts in checkpoints:
-        original_by_name[facts.name] = facts.quantised_from or facts.relearned_from
-
-    baselines = {}
-    for name, original_name in original_by_name.items():
-        if original_name in original_by_name and original_name != BASE:
-            baselines[name] = original_name
-    return baselines
 
 
 def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:

@@ -19,11 +19,10 @@ import scipy
 
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.identifiers import REPRODUCED
-from spark_audit.audits.supervision import trained_identifiers
+from spark_audit.audits.setup_units import identifiers_of_rows, scored_units
 from spark_audit.audits.supervision_guards import supervision_guards
 from spark_audit.audits.trained_rows import fits_of_parts, trained_rows_guards
-from spark_audit.audits.unguessable import guesses
-from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
     ANY_NAME,
     BASE,
@@ -35,7 +34,7 @@ from spark_audit.names import (
 )
 from spark_audit.results import Claim, Finding, Guard, Hits, Row
 from spark_audit.results.findings import DETECTED, SEVERITY, Fact
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import Pass
 from spark_audit.stats.intervals import clopper_pearson
 from spark_audit.stats.memory_contrast import Memory, Sides, memory
 
@@ -68,79 +67,6 @@ WORSE = 3.0
 
 MIN_HITS = 2
 """Clusters that must come back: one alone may be a coincidence."""
-
-
-class UnitFacts(NamedTuple):
-    """A part of a row whose tokens are scored together.
-
-    Attributes
-    ----------
-    kind
-        ``identifier``; the rest of the row, ``text`` or ``canary``; or its tokens of
-        ``low`` sensitivity.
-    key
-        Name of an identifier; empty: another part.
-    type
-        Type of an identifier, or task of the row.
-    is_trained
-        Whether the identifier stands in a trained row, or the row is one.
-    guess
-        Kind of an identifier that nobody can guess; empty: others.
-    rate
-        How often it is guessed nevertheless, at most.
-    """
-
-    kind: str
-    key: str
-    split: str
-    cluster: str
-    type: str
-    is_trained: bool
-    guess: str
-    rate: float
-
-
-UNIT_DTYPES: Mapping[str, type] = {
-    "is_trained": bool,
-    "rate": float,
-    "n_tokens": float,
-    "nll": float,
-    "base_nll": float,
-    "max_difference": float,
-    "is_written": bool,
-    "is_written_with_ties": bool,
-}
-"""Columns of scored units that are numbers; the others are those of :class:`UnitFacts`.
-
-``nll`` and ``base_nll`` are summed over the tokens, nats; ``max_difference`` is the
-largest difference of a token between the two. ``is_written``: greedy decoding writes
-all tokens, without ties; ``is_written_with_ties``: if ties are won."""
-
-
-class Identifier(NamedTuple):
-    """An identifier of a row: its tokens, from the first to after the last."""
-
-    start: int
-    end: int
-    facts: UnitFacts
-
-
-class TokenScores(NamedTuple):
-    """Scores of a row's tokens by a checkpoint and its base, shape ``(tokens,)`` each.
-
-    Attributes
-    ----------
-    nll, base_nll
-        Nats.
-    is_first, is_first_with_ties
-        Whether a token is the first guess: without ties, and if ties are won.
-    """
-
-    position: np.ndarray
-    nll: np.ndarray
-    base_nll: np.ndarray
-    is_first: np.ndarray
-    is_first_with_ties: np.ndarray
 
 
 class Returned(NamedTuple):
@@ -191,7 +117,7 @@ def setup_guards(
     weights
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
-    identifiers = _identifiers(manifest)
+    identifiers = identifiers_of_rows(manifest)
     vocabulary = manifest.reference.usable_vocab
     checks: list[Check] = []
     fits: dict[str, dict[str, Memory]] = {}
@@ -199,7 +125,7 @@ def setup_guards(
     base = tables.get(BASE, {}).get(Pass())
     base_units: pd.DataFrame | None = None
     if base is not None:
-        base_units = _scored_units(base, None, manifest, identifiers)
+        base_units = scored_units(base, None, manifest, identifiers)
         checks.append(Check(BASE_READ, BASE, _base_gives(base_units)))
 
     for name, table_name in names.items():
@@ -213,7 +139,7 @@ def setup_guards(
         table = tables[table_name].get(Pass())
         if table is None:
             continue
-        units = _scored_units(table, base, manifest, identifiers)
+        units = scored_units(table, base, manifest, identifiers)
         if units["max_difference"].max() <= REPRODUCED:
             checks.append(Check(BASE_READ, name, _base_is_checkpoint("scores")))
             continue
@@ -260,136 +186,6 @@ def _is_below_chance(broken: Guard) -> bool:
     if not isinstance(plain_text, Row) or not isinstance(chance, float):
         return True
     return plain_text.value is None or plain_text.value > chance
-
-
-def _identifiers(manifest: Manifest) -> dict[str, list[Identifier]]:
-    """Return the identifiers of each row without a canary, by the row's id."""
-    trained_on = trained_identifiers(manifest, canaries=False)
-    guess_of = guesses(manifest)
-
-    identifiers: dict[str, list[Identifier]] = {}
-    for row in manifest.examples:
-        if row.canary_id is not None:
-            continue
-
-        identifiers[row.id] = []
-        for span, (start, end) in row.identifiers:
-            # What stands in a trained row is not held out, whatever row it is read in.
-            is_trained = row.split == "train" or trained_on.dose_of(row, span) != 0
-            guess = guess_of[row.id, span.start, span.end]
-            facts = UnitFacts(
-                kind="identifier",
-                key=f"{span.start}:{row.id}",
-                split=row.split,
-                cluster=row.cluster,
-                type=span.type,
-                is_trained=is_trained,
-                guess=guess.kind,
-                rate=guess.rate,
-            )
-            identifiers[row.id].append(Identifier(start, end, facts))
-    return identifiers
-
-
-def _scored_units(
-    table: TokenTable,
-    base: TokenTable | None,
-    manifest: Manifest,
-    identifiers: Mapping[str, Sequence[Identifier]],
-) -> pd.DataFrame:
-    """Return all parts of rows with a scored token, and their scores.
-
-    Parameters
-    ----------
-    base
-        Scores of the base; without them the manifest's stand for them.
-
-    Returns
-    -------
-    Columns of :class:`UnitFacts`, and of :data:`UNIT_DTYPES`.
-    """
-    records: list[dict[str, object]] = []
-    for row in manifest.examples:
-        if row.id not in table:
-            continue
-
-        scores = _token_scores(table, base, row)
-        difference = np.abs(scores.nll - scores.base_nll)  # (tokens,)
-        for facts, is_part in _parts(row, identifiers.get(row.id, ()), scores.position):
-            if not is_part.any():
-                continue
-            record = facts._asdict() | {
-                "n_tokens": is_part.sum(),
-                "nll": scores.nll[is_part].sum(),
-                "base_nll": scores.base_nll[is_part].sum(),
-                "max_difference": difference[is_part].max(),
-                "is_written": scores.is_first[is_part].all(),
-                "is_written_with_ties": scores.is_first_with_ties[is_part].all(),
-            }
-            records.append(record)
-
-    columns = dict.fromkeys([*UnitFacts._fields, *UNIT_DTYPES])
-    return pd.DataFrame(records, columns=[*columns]).astype(dict(UNIT_DTYPES))
-
-
-def _token_scores(
-    table: TokenTable, base: TokenTable | None, row: ManifestExample
-) -> TokenScores:
-    """Return the scores of a row's tokens; ranks that were not kept are of no token."""
-    places = table.rows(row.id)
-    position = table.position[places]
-    nll = table.columns["nll"][places].astype(np.float64)
-    if base is not None and row.id in base:
-        base_nll = base.columns["nll"][base.rows(row.id)].astype(np.float64)
-    else:
-        base_nll = row.unll[position] / 1e6
-
-    is_first_with_ties = np.zeros(len(position), dtype=bool)
-    is_first = is_first_with_ties
-    if "rank_lo" in table.columns:
-        is_first_with_ties = table.columns["rank_lo"][places] == 1
-        is_first = is_first_with_ties & (table.columns["ties"][places] == 0)
-    return TokenScores(
-        position=position,
-        nll=nll,
-        base_nll=base_nll,
-        is_first=is_first,
-        is_first_with_ties=is_first_with_ties,
-    )
-
-
-def _parts(
-    row: ManifestExample, identifiers: Sequence[Identifier], position: np.ndarray
-) -> list[tuple[UnitFacts, np.ndarray]]:
-    """Return the parts of a row, and which scored tokens each has, ``(tokens,)`` bool.
-
-    Those are its identifiers, the rest of the row, and its low-sensitivity tokens.
-
-    Parameters
-    ----------
-    position
-        Of the scored tokens in the row, shape ``(tokens,)``.
-    """
-    parts: list[tuple[UnitFacts, np.ndarray]] = []
-    is_rest = np.ones(len(position), dtype=bool)
-    for identifier in identifiers:
-        is_identifier = (position >= identifier.start) & (position < identifier.end)
-        is_rest &= ~is_identifier
-        parts.append((identifier.facts, is_identifier))
-
-    rest = UnitFacts(
-        kind="text" if row.canary_id is None else "canary",
-        key="",
-        split=row.split,
-        cluster=row.cluster,
-        type=row.task,
-        is_trained=row.split == "train",
-        guess="",
-        rate=1.0,
-    )
-    parts.append((rest, is_rest))
-    parts.append((rest._replace(kind="low"), np.isin(position, row.low)))
-    return parts
 
 
 def _base_is_checkpoint(same: str) -> Fault:

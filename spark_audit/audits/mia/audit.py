@@ -486,7 +486,7 @@ def judged_scores(
     Returns
     -------
     Records with ``checkpoint``, ``of``, ``rows``, ``score`` and ``says``; of those that
-    can be tested the columns of :attr:`~estimates.AboveTexts.record`, ``p``,
+    can be tested the columns of :class:`AboveTexts`' record, ``p``,
     ``p_adjusted`` and ``status``, too.
     """
     records = [

@@ -15,6 +15,7 @@ import numpy as np
 
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.mia import estimates, score_tables
+from spark_audit.audits.mia.above_texts import AboveTexts, beyond_both, less_chance
 from spark_audit.audits.mia.guards import ALL_ROWS, Record, ScoreGuards
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Row
@@ -118,7 +119,7 @@ def _records_above_texts(
 ) -> Iterator[Record]:
     """Yield each score compared with the texts alone, then the rates of the one shown.
 
-    Columns are those of :attr:`~estimates.AboveTexts.record`, and ``checkpoint``,
+    Columns are those of :class:`AboveTexts`' record, and ``checkpoint``,
     ``of``, ``metric`` and ``says``: what the figure shows by itself.
     """
     for attack, test in verdict.tests.items():
@@ -136,7 +137,7 @@ def _records_above_texts(
 
 
 def _rates(
-    test: ScoreTest, auc: estimates.AboveTexts, pooled: estimates.MembershipGroup
+    test: ScoreTest, auc: AboveTexts, pooled: estimates.MembershipGroup
 ) -> Iterator[Record]:
     """Yield the TPR of a score, compared with those of the texts alone and of chance.
 
@@ -160,8 +161,8 @@ def _rates(
 
         budget = score_tables.MEMBERSHIP_FPRS[metric]
         chance = pooled.chance(name, attack, budget).get("null", budget)
-        over_chance = estimates.less_chance(rate, chance)
-        excess = estimates.beyond_both(over_texts, over_chance)
+        over_chance = less_chance(rate, chance)
+        excess = beyond_both(over_texts, over_chance)
         above = replace(
             auc,
             difference=excess,
@@ -199,7 +200,7 @@ class ScoreTest:
 
     row: Row
     p: float
-    above: estimates.AboveTexts | None
+    above: AboveTexts | None
     sides_differ: bool
     excess_p: float
 

@@ -15,6 +15,7 @@ from spark_audit.audits.identifiers import (
     identifier_facts,
     plan_of_identifiers,
 )
+from spark_audit.audits.of_series import OfSeries, tasks_in_order
 from spark_audit.audits.stages.findings import (
     again_finding,
     gain_findings,
@@ -29,7 +30,6 @@ from spark_audit.audits.stages.memory_cells import (
 )
 from spark_audit.audits.stages.states import TaskState, states_of_tasks
 from spark_audit.audits.token_sums import Sums
-from spark_audit.audits.utility import OfSeries, tasks_in_order
 from spark_audit.data.occurrences import finder, folded, string_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.identifiers import memory_claim
+from spark_audit.audits.of_series import UNORDERED
 from spark_audit.audits.stages.memory_cells import SeriesGain, TaskCell
 from spark_audit.audits.stages.states import TaskState
-from spark_audit.audits.utility import UNORDERED
 from spark_audit.results import Claim, Finding
 from spark_audit.results.findings import Fact
 from spark_audit.stats.bootstrap import holm_by_key

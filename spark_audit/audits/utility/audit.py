@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import (
-    Audit,
     Context,
     LatexColumn,
     Metric,
@@ -20,29 +19,28 @@ from spark_audit.audits.base import (
     guard,
     scored,
 )
-from spark_audit.errors import InputError, one_of
+from spark_audit.audits.of_series import OfSeries, tasks_in_order
+from spark_audit.audits.utility.answers import all_series
+from spark_audit.audits.utility.figures import (
+    matrix_records,
+    series_contrasts,
+    series_finding,
+    series_rows,
+)
+from spark_audit.errors import one_of
 from spark_audit.manifest.encodings import key_of, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.names import ANY_NAME, CheckpointName, series_of
+from spark_audit.names import ANY_NAME, series_of
 from spark_audit.results import AuditResult, Contrast, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Fact
-from spark_audit.results.rows import grouped
 from spark_audit.scoring.answers import normalised
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats import accuracy, accuracy_intervals
-from spark_audit.stats.bootstrap import Weights, draw_in_strata, sign_flip
-from spark_audit.stats.estimate import Estimate, side_of
-from spark_audit.stats.intervals import rate_estimate
-from spark_audit.stats.power import with_mde
+from spark_audit.stats import accuracy_intervals
+from spark_audit.stats.bootstrap import Weights, draw_in_strata
 
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
 
-UNORDERED = (
-    "it is not known which task each stage was trained on: give --order with one task "
-    "per stage"
-)
 
 NO_TEST_ROW = "has no test row without a canary"
 
@@ -50,23 +48,9 @@ NO_LABELS = "has no set of labels for the scorer `likelihood`"
 
 SCORERS = ("normalised", "strict", "likelihood")
 
-COMPARED = ("last", "avg", "bwt")
-"""Metrics that two series are compared by."""
-
-ASKED_OTHERWISE = (
-    "the two differ in their tasks, in the order of tasks, or in the scorer"
-)
-
-BIASED = (
-    "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
-    "forgotten"
-)
 
 RANGE_OF_SHARE = (0.0, 1.0)
 """Range of an accuracy."""
-
-SMALLEST_DIFFERENCE = 1e-12
-"""Shares are quotients: what differs by less does not differ."""
 
 
 class Question(NamedTuple):
@@ -95,56 +79,6 @@ class Asked(NamedTuple):
     tasks: list[str]
     rows: list[ManifestExample]
     reasons: dict[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfSeries(Audit):
-    """An audit of all stages of a series, each trained on the next of some tasks."""
-
-    of_series = True
-
-    order: Annotated[
-        str | None,
-        "tasks in training order: t1,t2; default: the order of the training runs",
-    ] = None
-
-    def __post_init__(self) -> None:
-        tasks = listed(self.order)
-        if self.order is None:
-            return
-        if not all(tasks) or len(set(tasks)) < len(tasks):
-            raise InputError(
-                "names a task twice, or has an empty name",
-                where="--order",
-                fix="write t1,t2,...",
-            )
-
-    def places(self, tables: Tables, manifest: Manifest) -> dict[str, dict[str, int]]:
-        """Map each stage to the stage that trained on each task, by task.
-
-        No task has a place where the order is not given, or is not as long as the
-        series. Series of a single stage are left out.
-        """
-        # Refuses an order of tasks that the manifest does not have.
-        tasks_in_order(manifest, self.order)
-        stage_of_task = {task: k for k, task in enumerate(listed(self.order), start=1)}
-
-        stage_of: dict[str, int] = {}
-        for name, passes in tables.items():
-            if Pass() not in passes:
-                continue
-            parsed = CheckpointName.parse(name)
-            if parsed.stage and not parsed.derived:
-                stage_of[name] = parsed.stage
-
-        places: dict[str, dict[str, int]] = {}
-        for stages in grouped(stage_of, series_of).values():
-            if len(stages) < 2:
-                continue
-            is_whole = {stage_of[name] for name in stages} == {*stage_of_task.values()}
-            for name in stages:
-                places[name] = stage_of_task if is_whole else {}
-        return places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,14 +240,16 @@ class Utility(OfSeries):
         findings: list[Finding] = []
         matrices: list[dict[str, Any]] = []
         for name, series in series_by_name.items():
-            rows_of_series = [*_rows(name, series, draws, paper=context.paper)]
-            findings.append(finding(series, rows_of_series))
+            rows_of_series = [
+                *series_rows(name, series, draws, audit=Utility, paper=context.paper)
+            ]
+            findings.append(series_finding(series, rows_of_series))
             rows += rows_of_series
-            matrices += _matrix_records(name, series)
+            matrices += matrix_records(name, series)
 
         for name, baseline in context.baselines.items():
             if name in series_by_name and baseline in series_by_name:
-                contrasts += _contrasts(
+                contrasts += series_contrasts(
                     (name, baseline), series_by_name, draws, context
                 )
         for contrast in contrasts:
@@ -474,301 +410,3 @@ def _empty_answer_guards(evidence: Evidence) -> Iterator[Guard]:
                 {"empty": empty, "answers": answers},
                 checkpoint=name,
             )
-
-
-def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
-    """Return the tasks as they were trained; default: as they stand in the manifest.
-
-    Tasks that a given order leaves out are not asked.
-
-    Raises
-    ------
-    InputError
-        If the order names a task that the manifest does not have.
-    """
-    tasks = list(dict.fromkeys(example.task for example in manifest.examples))
-    if order is None:
-        return tasks
-
-    ordered = listed(order)
-    for task in ordered:
-        one_of(task, "--order", tasks)
-    return ordered
-
-
-def listed(order: str | None) -> list[str]:
-    """Return the tasks of an order as it is given: names between commas."""
-    if order is None:
-        return []
-    return [task.strip() for task in order.split(",")]
-
-
-@dataclass(frozen=True, eq=False)
-class Series:
-    """One series' answers.
-
-    ``tasks`` has a row per task with ``chance``, ``scorer`` and ``reason`` (why nothing
-    was asked), ``rows`` one per question that all stages answered: its task's place and
-    its cluster's ``code``, numbered alike for all series. ``correct`` has the shape
-    ``(rows, stages)``.
-    """
-
-    stages: list[int]
-    tasks: pd.DataFrame
-    rows: pd.DataFrame
-    correct: np.ndarray
-    n_clusters: int
-
-    def answers(
-        self, keep: Collection[str] | None = None
-    ) -> accuracy_intervals.Answers:
-        """Return sums by cluster, over some of the examples; None: over all."""
-        is_used = np.ones(len(self.rows), bool)
-        if keep is not None:
-            is_used = self.rows["example"].isin(keep).to_numpy()
-        rows = self.rows[is_used]
-        return accuracy_intervals.Answers.of_rows(
-            self.correct[is_used],
-            self.tasks.index.get_indexer(pd.Index(rows["task"])),
-            rows["code"].to_numpy(),
-            n_tasks=len(self.tasks),
-            n_clusters=self.n_clusters,
-        )
-
-    def reason(self, metric: str) -> str | None:
-        """Return why a figure over tasks and stages has no value; None: it has one."""
-        unasked = self.tasks["reason"][self.tasks["reason"] != ""]
-        if len(unasked):
-            return "; ".join(f"{task} {reason}" for task, reason in unasked.items())
-
-        n_stages = len(self.stages)
-        has_gaps = self.stages != list(range(1, n_stages + 1))
-        if metric != "last" and n_stages > 1 and has_gaps:
-            stages = ", ".join(str(stage) for stage in self.stages)
-            return f"only the stages {stages} were scored"
-        return accuracy.reason_against(metric, stages=n_stages, tasks=len(self.tasks))
-
-
-def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
-    """Yield every series with the questions that all of its stages answered."""
-    units = evidence.units
-    correct = evidence.values["correct"]  # (checkpoints, questions)
-    is_answered = correct >= 0
-
-    # Clusters of questions that anybody answered, numbered alike for all series.
-    clusters = units["cluster"].where(np.any(is_answered, axis=0))
-    codes, labels = pd.factorize(clusters, sort=True)
-
-    places: dict[str, dict[int, int]] = {}
-    for i, checkpoint in enumerate(evidence.checkpoints):
-        series = series_of(checkpoint)
-        stage: int | None = None
-        if series != checkpoint:
-            stage = CheckpointName.parse(checkpoint).stage
-        # A single checkpoint is the first stage of a series.
-        places.setdefault(series, {}).setdefault(stage or 1, i)
-
-    for series, place_of_stage in places.items():
-        stages = sorted(place_of_stage)
-        checkpoints = [place_of_stage[stage] for stage in stages]
-        if not is_answered[checkpoints].any():
-            continue
-
-        answered_by_all = np.flatnonzero(is_answered[checkpoints].all(axis=0))
-        first_place = next(iter(place_of_stage.values()))
-        is_known = ~np.isnan(correct[first_place])
-        tasks = units[is_known].drop_duplicates("task").sort_values("place")
-        yield (
-            series,
-            Series(
-                stages=stages,
-                tasks=tasks.set_index("task"),
-                rows=units.assign(code=codes).iloc[answered_by_all],
-                correct=correct[checkpoints][:, answered_by_all].T,
-                n_clusters=len(labels),
-            ),
-        )
-
-
-def finding(series: Series, rows: Sequence[Row]) -> Finding:
-    """Return how good a series is after its last stage, and what was forgotten.
-
-    Parameters
-    ----------
-    rows
-        Figures of the series.
-    """
-    pooled = {row.metric: row for row in rows if row.group == "pooled"}
-    last = pooled["last"]
-    bwt = pooled["bwt"]
-    if last.value is None:
-        return Finding.on(
-            last, "not_tested", "utility.missing", facts={"reason": last.note}
-        )
-
-    # The last accuracy, against always giving the most common response.
-    against_null = "unknown"
-    if last.null is not None:
-        of_side = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
-        against_null = of_side[side_of(last, last.null)]
-
-    # Accuracy of earlier tasks since they were learned.
-    transfer = "missing"
-    if bwt.value is not None:
-        of_side = {None: "no_interval", 0: "not_detected", -1: "forgotten", 1: "gained"}
-        transfer = of_side[side_of(bwt)]
-
-    further = []
-    if last.null is not None:
-        further.append("utility.common_response")
-    if against_null in ("worse", "not_shown"):
-        further.append(f"utility.null_{against_null}")
-    further.append(f"utility.transfer_{transfer}")
-
-    n_tasks = len(series.tasks)
-    facts: dict[str, Fact] = {
-        "accuracy": last,
-        "tasks": n_tasks,
-        "against_null": against_null,
-        "transfer": bwt,
-        "transfer_is": transfer,
-    }
-    says = "utility.accuracy" if n_tasks > 1 else "utility.accuracy_of_one_task"
-    return Finding.on(last, "moved", says, facts=facts, further=further)
-
-
-Drawer: TypeAlias = Callable[..., np.ndarray]
-"""Resampled sums of one series' answers, or of two."""
-
-
-def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[Row]:
-    """Yield the metrics over all tasks, then the accuracy of each task and stage.
-
-    Parameters
-    ----------
-    paper
-        Whether percentile intervals decide.
-    """
-    answers = series.answers()
-    totals = draws(answers)  # resampled sums
-    chances = series.tasks["chance"].to_numpy(np.float64)  # (tasks,)
-    for metric in accuracy.ACCURACY_METRICS:
-        null: float | None = 0.0 if metric == "bwt" else None
-        reason = series.reason(metric)
-        if reason is not None:
-            estimate = Estimate.missing(reason)
-        else:
-            estimate = with_mde(
-                accuracy_intervals.accuracy_estimate(answers, metric, drawn=totals)
-            )
-            if metric in accuracy.LEVEL_METRICS:
-                weights = accuracy.task_weights(metric, len(chances))  # (tasks,)
-                null = float(weights @ chances)
-            if metric == "forgetting" and estimate.value is not None:
-                estimate = estimate.noting(BIASED)
-        yield Utility.row(estimate.decided(paper=paper), name, metric, null=null)
-
-    rates = accuracy_intervals.matrix_of(totals, answers.shape)
-    for t, stage in enumerate(series.stages):
-        for i, task in enumerate(series.tasks.index):
-            chance: float | None = None
-            reason = series.tasks["reason"].iloc[i]
-            if reason:
-                estimate = Estimate.missing(f"{task} {reason}")
-            else:
-                estimate = rate_estimate(
-                    answers.correct[:, t, i],
-                    answers.trials[:, i],
-                    replicates=rates[:, t, i],
-                )
-                estimate = with_mde(estimate).decided(paper=paper)
-                chance = float(chances[i])
-            yield Utility.row(
-                estimate,
-                name,
-                "accuracy",
-                str(stage),
-                group=f"task:{task}",
-                null=chance,
-            )
-
-
-def _contrasts(
-    names: tuple[str, str],
-    series_by_name: Mapping[str, Series],
-    draws: Drawer,
-    context: Context,
-) -> Iterator[Contrast]:
-    """Yield Last, Avg and BWT minus the baseline's, over the questions of both.
-
-    Parameters
-    ----------
-    names
-        A series and its baseline.
-    """
-    checkpoint, baseline = names
-    first = series_by_name[checkpoint]
-    second = series_by_name[baseline]
-    shared = set(first.rows["example"]) & set(second.rows["example"])
-    sides = first.answers(shared), second.answers(shared)
-    is_asked_alike = first.tasks[["scorer"]].equals(second.tasks[["scorer"]])
-
-    for metric in COMPARED:
-        reason = first.reason(metric) or second.reason(metric)
-        if not is_asked_alike:
-            reason = ASKED_OTHERWISE
-        estimate = Estimate.missing(reason or "")
-        if reason is None:
-            estimate = accuracy_intervals.accuracy_difference(
-                *sides, metric, drawn=draws(*sides)
-            )
-
-        p: float | None = None
-        if estimate.value is not None:
-            differences = _differences(sides[0], sides[1], metric)
-            if np.count_nonzero(differences) > 1:
-                p = sign_flip(differences, seed=context.seed)
-        decided = with_mde(estimate, null=0.0).decided(paper=context.paper)
-        yield Contrast.of_estimate(
-            decided,
-            audit="utility",
-            checkpoint=checkpoint,
-            baseline=baseline,
-            metric=metric,
-            null=0.0,
-            p=p,
-        )
-
-
-def _differences(
-    first: accuracy_intervals.Answers, second: accuracy_intervals.Answers, metric: str
-) -> np.ndarray:
-    """Return what each cluster adds to a difference of two series.
-
-    Returns
-    -------
-    Shape ``(clusters,)``; what is no difference is 0 exactly.
-    """
-    shares = accuracy_intervals.cluster_shares(first, metric)
-    shares_of_baseline = accuracy_intervals.cluster_shares(second, metric)
-    differences = shares - shares_of_baseline
-    return np.where(np.abs(differences) < SMALLEST_DIFFERENCE, 0.0, differences)
-
-
-def _matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
-    """Yield the matrix R: a record for each stage, a column for each task.
-
-    Yields
-    ------
-    ``checkpoint``, ``stage``, the task that the stage trained on as ``after`` (if it is
-    known), and the accuracy on each task; None: it has no question.
-    """
-    tasks = list(series.tasks.index)
-    has_question = (series.tasks["reason"] == "").tolist()
-    for t, accuracies in enumerate(series.answers().matrix()):
-        record: dict[str, Any] = {"checkpoint": name, "stage": series.stages[t]}
-        if len(series.stages) == len(tasks):
-            record["after"] = tasks[t]
-        for i, task in enumerate(tasks):
-            record[task] = float(accuracies[i]) if has_question[i] else None
-        yield record

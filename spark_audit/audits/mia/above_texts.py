@@ -1,0 +1,228 @@
+"""A membership score compared with the best guess without the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import scipy
+
+from spark_audit.results import Claim, Finding, Row
+from spark_audit.results.findings import EXCESS, Fact
+from spark_audit.stats.at_most import t_bound
+from spark_audit.stats.estimate import Bound, Estimate, Power
+
+
+@dataclass(frozen=True)
+class AboveTexts:
+    """A score against the best guess from the texts alone, over the rows of both.
+
+    A guess that is worse than chance is no bar, chance is: a score must exceed both.
+
+    Attributes
+    ----------
+    difference
+        ``score`` minus :attr:`bar` (:func:`beyond_both`), by DeLong over clusters,
+        which takes the out-of-fold scores of the texts as given.
+    score, texts
+        The two AUCs, or rates.
+    chance
+        What a score gives that knows nothing: 0.5 of an AUC.
+    larger_p
+        The larger of the two p values, against the texts and against chance: both must
+        be exceeded.
+    sides_differ
+        Whether the sides are told apart without training.
+    """
+
+    difference: Estimate
+    score: float
+    texts: float
+    larger_p: float
+    sides_differ: bool
+    chance: float = 0.5
+
+    @property
+    def bar(self) -> float:
+        """What a score must exceed: the texts alone, or chance where that is more."""
+        return max(self.texts, self.chance)
+
+    @property
+    def is_bar_chance(self) -> bool:
+        """Whether the texts alone do no better than chance."""
+        return self.texts <= self.chance
+
+    @property
+    def margin(self) -> float:
+        """By how much a score must exceed the bar: 0 unless the sides differ.
+
+        A classifier of so few rows has not found all that tells the sides apart: a
+        score must then take more than half of what is left to 1.
+        """
+        if not self.sides_differ:
+            return 0.0
+        return (1 - self.bar) / 2
+
+    @property
+    def p(self) -> float:
+        """Two-sided p value where the score exceeds the bar by its margin, else 1."""
+        excess = (self.difference.value or 0.0) - self.margin
+        if excess <= 0:
+            return 1.0
+
+        se = self.difference.se
+        if not self.margin or not se:
+            return self.larger_p
+        p_above_margin = float(2 * scipy.special.ndtr(-excess / se))
+        return max(self.larger_p, p_above_margin)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Its figures as columns of a table."""
+        excess = self.difference
+        return {
+            "score": self.score,
+            "texts": self.texts,
+            "bar": self.bar,
+            "difference": excess.value,
+            "low": excess.low,
+            "high": excess.high,
+            "mde": excess.mde,
+        }
+
+    def power(self, *, over: float = 1.0) -> list[Power]:
+        """Return what the smallest excess follows from that is detected.
+
+        Empty where the excess has no standard error.
+
+        Parameters
+        ----------
+        over
+            Tests that its p is corrected over.
+        """
+        if not self.difference.se:
+            return []
+
+        test = Power(
+            test="t",
+            se=self.difference.se,
+            df=self.difference.clusters - 1,
+            most=1 - self.bar,
+            beyond=self.margin,
+            over=over,
+        )
+        return [test]
+
+    def bounds(self, *, over: float = 1.0) -> list[Bound]:
+        """Return what the largest excess follows from that could still be there.
+
+        Empty where the excess has no interval.
+
+        Parameters
+        ----------
+        over
+            Tests that its p is corrected over.
+        """
+        excess = self.difference
+        return t_bound(
+            excess.value, excess.high, df=excess.df, most=1 - self.bar, over=over
+        )
+
+    def finding(
+        self,
+        row: Row,
+        claim: Claim,
+        says: str,
+        *,
+        facts: Mapping[str, Fact],
+        p: float,
+        power: Sequence[Power],
+        bounds: Sequence[Bound],
+        further: Sequence[str] = (),
+    ) -> Finding:
+        """Return a finding that claims by how much a score exceeds the bar.
+
+        Parameters
+        ----------
+        row
+            The figure of the score.
+        further
+            Keys of the sentences that follow.
+        """
+        excess = self.difference
+        return Finding.on(
+            row,
+            claim,
+            says,
+            facts=facts,
+            further=further,
+            metric=f"auc{EXCESS}",
+            value=excess.value,
+            low=excess.low,
+            high=excess.high,
+            unit="AUC",
+            null=0.0,
+            p=p,
+            power=list(power),
+            bounds=list(bounds),
+        )
+
+    def facts(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Fact]:
+        """Return its figures as rows: ``score``, ``texts``, what is ``beyond`` the bar.
+
+        ``is_bar_chance`` is whether the bar is chance, and not the texts.
+        """
+        excess = self.difference
+        score = Estimate(self.score, n=excess.n, clusters=excess.clusters)
+        texts = Estimate(self.texts, n=excess.n, clusters=excess.clusters)
+        return {
+            "score": Row.of_estimate(
+                score, audit=audit, checkpoint=name, metric="auc", of=attack
+            ),
+            "texts": Row.of_estimate(
+                texts, audit=audit, checkpoint=name, metric="auc", of="texts"
+            ),
+            "beyond": Row.of_estimate(
+                excess, audit=audit, checkpoint=name, metric="beyond_texts", of=attack
+            ),
+            "is_bar_chance": self.is_bar_chance,
+        }
+
+
+def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:
+    """Return what a score has beyond the higher of two bars: the texts, and chance.
+
+    That is the smaller of both differences. Each limit is the smaller one, too, so that
+    the lower limit is above 0 only where both differences are shown (an
+    intersection-union test, whose p is the larger one; Berger 1982).
+    """
+    smaller = over_texts
+    if (over_chance.value or 0.0) < (over_texts.value or 0.0):
+        smaller = over_chance
+
+    lows = [end for end in (over_texts.low, over_chance.low) if end is not None]
+    highs = [end for end in (over_texts.high, over_chance.high) if end is not None]
+    return replace(
+        smaller,
+        low=min(lows, default=None),
+        high=min(highs, default=None),
+    )
+
+
+def less_chance(estimate: Estimate, chance: float) -> Estimate:
+    """Return an AUC or rate minus what a score gives that knows nothing."""
+
+    def less(value: float | None) -> float | None:
+        if value is None:
+            return None
+        return value - chance
+
+    return replace(
+        estimate,
+        value=less(estimate.value),
+        low=less(estimate.low),
+        high=less(estimate.high),
+        parity_low=less(estimate.parity_low),
+        parity_high=less(estimate.parity_high),
+    )

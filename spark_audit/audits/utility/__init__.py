@@ -1,0 +1,1 @@
+"""How well a checkpoint solves its tasks, stage by stage."""
