@@ -138,6 +138,7 @@ class NLL(Audit):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows and contrasts of the mean NLL, and findings on pooled ones."""
         units = evidence.units
+        # Every figure is a sum of NLL over a sum of tokens, or of canaries.
         cells = ratio_rows.cells_of_units(
             ratio_rows.groups_of(units),
             evidence,
@@ -189,6 +190,7 @@ def _token_sets(manifest: Manifest) -> Iterator[TokenSet]:
             yield from _canary_set(i, example, supervision)
             continue
 
+        # Where training is known, tokens in the loss and those only read are apart.
         for kind in sorted({span.type for span, _ in example.identifiers}):
             by_state = {"": example.identifier_tokens(kind)}
             if trained_on is not None:

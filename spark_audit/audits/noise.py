@@ -284,6 +284,7 @@ def _figures_of_group(
     pairs
         Checkpoints with what they are compared with.
     """
+    # Clusters are numbered alike for all checkpoints, so that contrasts are paired.
     codes, clusters = pd.factorize(frame["cluster"], sort=True)
     coded = frame.assign(code=codes)
 
@@ -399,6 +400,7 @@ def _findings(
             )
             continue
 
+        # The sentence is on the first scale, the remarks on the others.
         sigmas = list(dict.fromkeys(row.of for row in pooled))
         says = "noise.probabilities" if pii else "noise.probabilities_of_other"
         further = []

@@ -59,6 +59,7 @@ class OfSeries(Audit):
                 stage_of[name] = parsed.stage
 
         places: dict[str, dict[str, int]] = {}
+        # A single stage has no earlier one to compare with.
         for stages in grouped(stage_of, series_of).values():
             if len(stages) < 2:
                 continue

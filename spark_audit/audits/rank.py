@@ -194,6 +194,7 @@ class Rank(Audit):
         def measured() -> Measured:
             for name, table in scored(tables):
                 if "rank_lo" not in table.columns:
+                    # Scored without ranks.
                     continue
                 rows = []
                 for span in spans:
@@ -214,6 +215,7 @@ class Rank(Audit):
         """Return rows of all metrics, contrasts, and findings on pooled figures."""
         groups = [*ratio_rows.groups_of(evidence.units)]
         sets = evidence.units["set"].to_numpy()
+        # Means over tokens, then medians, each with those of the controls as null.
         mean_cells = ratio_rows.cells_of_units(
             groups, evidence, "rank", metrics=PER_TOKEN, of=sets
         )
@@ -248,7 +250,7 @@ def tokens_by_state(
     -------
     State -> places of its tokens in the example, shape ``(tokens,)``.
     """
-    states = np.full(len(example.unll), "-", object)
+    states = np.full(len(example.unll), "-", object)  # (tokens,), "-": none
     for span, (start, end) in reversed(example.identifiers):
         if span.type == kind and trained_on.dose_of(example, span) != NOT_READ:
             states[start:end] = trained_on.supervision_of(example, span)
@@ -399,6 +401,7 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
                 rank = evidence.values["rank"][i][tokens]
                 ties = evidence.values["ties"][i][tokens]
                 base_rank = evidence.row(BASE, "rank")[tokens]
+                # 1: it came to the top since the base, -1: it fell from there.
                 is_sure = (rank == 1) & (ties == 0)
                 change = is_sure - (base_rank == 1).astype(np.float64)  # (tokens,)
                 estimate = memory(change, sides).difference
@@ -479,6 +482,7 @@ def _change_finding(change: Contrast, control: Contrast | None) -> Finding:
     control
         The change of the controls.
     """
+    # What controls did beside says whether all text moved.
     direction = change.direction(up="away", down="towards")
     further = []
     if direction in ("away", "towards") and control is not None and control.value:

@@ -107,6 +107,7 @@ def _rows_of_methods(rows: Sequence[RowT]) -> list[RowT]:
         else:
             replicates.setdefault(place, []).append(row)
 
+    # One replicate alone has no spread over seeds.
     rows_of_methods: list[RowT] = []
     for place, rows_of_figure in replicates.items():
         if len(rows_of_figure) > 1:
@@ -146,6 +147,7 @@ def _rows_of_figure(
     if without_value:
         n_missing = f"{len(without_value)} of {len(replicates)} replicates"
         missing = Estimate.missing(f"{n_missing}: {without_value[0].note}")
+        # A mean of some replicates would be of other seeds than it says.
         if worked_out is None:
             yield _row_like(first, method, missing, over="both")
         return
@@ -198,6 +200,7 @@ def _over_sources(rows: Sequence[Row]) -> Estimate:
     """
     first = rows[0]
     means = _means(rows, ("value", "low", "high"), log=first.unit == LOG)
+    # One limit is enough for an interval that is open on the other side.
     has_limits = means["low"] is not None or means["high"] is not None
     return Estimate(
         value=means["value"],
@@ -314,6 +317,7 @@ def _clipped(estimate: Estimate, row: Row) -> Estimate:
     row
         A row of the same figure, or a contrast, whose range is that of a difference.
     """
+    # A difference of two figures may be twice as large, in both directions.
     low, high = metric_of(row.audit, row.metric).range
     if isinstance(row, Contrast):
         low, high = low - high, high - low
@@ -398,6 +402,7 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
     drift
         That of low-sensitivity text between the two sides of a contrast.
     """
+    # The order of the table: the first match wins.
     is_contrast = isinstance(row, Contrast)
     if row.value is None:
         return Conclusion("not_tested", "missing_change" if is_contrast else "missing")
@@ -441,6 +446,7 @@ def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Findi
 
     for row in rows_over_both:
         baseline = row.baseline if isinstance(row, Contrast) else ""
+        # Each audit declares which of its figures stand for a method.
         is_headline = row.of in metric_of(row.audit, row.metric).headline
         is_other_contrast = bool(baseline) and row.metric != "did"
         if not is_headline or row.group != "pooled" or is_other_contrast:
@@ -458,6 +464,7 @@ def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Findi
         bounds: list[Bound] = []
         is_tested = row.value is not None and row.ends is not None
         if row.metric == "memory" and is_tested:
+            # Memory is below 0: what could still be there lies at the lower end.
             df = max(n_seeds.get(row.checkpoint, 1) - 1, 1)
             test = _memory_test(row, df=df)
             bounds = t_bound(
@@ -491,6 +498,7 @@ def _memory_test(row: Row, *, df: int) -> MemoryTest:
     df
         Seeds but one.
     """
+    # The half-width towards the null, and how far the null band reaches there.
     value = row.value or 0.0
     low, high = row.ends or (value, value)
     if value < 0:

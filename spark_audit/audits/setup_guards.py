@@ -150,6 +150,7 @@ def setup_guards(
         if CheckpointName.parse(name).derived != RELEARN:
             fits[name] = fits_of_parts(table, base, manifest)
 
+    # Of these only failures are reported; whether trained rows fit is said anyway.
     failed = [_guard_of(check, check.fault) for check in checks if check.fault]
     return [*supervision_guards(manifest), *failed, *trained_rows_guards(fits)]
 
@@ -173,6 +174,7 @@ def consistent(guards: Iterable[Guard]) -> list[Guard]:
     that is worse than guessing is broken then.
     """
     guards = list(guards)
+    # A base that read the rows finds their text likely: any other looks worse.
     failed = {(one.name, one.checkpoint) for one in guards if one.passed is False}
     if (BASE_READ, BASE) not in failed:
         return guards
@@ -236,6 +238,7 @@ def _held_out_fault(
 
 def _returned(spans: pd.DataFrame) -> Returned:
     """Return how many clusters of unguessable identifiers are written."""
+    # Several identifiers of one source are no independent hits.
     unguessable = spans[spans["guess"] != ""]
     clusters = unguessable.groupby("cluster").agg(
         is_hit=("is_written", "any"), rate=("rate", "sum")
@@ -282,6 +285,7 @@ def _with_names_of_base(spans: pd.DataFrame, base: pd.DataFrame | None) -> pd.Da
     if base is None:
         return spans.assign(guess=spans["guess"].where(~is_name, ""))
 
+    # How often the base guesses a name, at most (Clopper and Pearson 1934).
     names = base[base["guess"] == "name"]
     n_given = int(names["is_written_with_ties"].sum())
     if not n_given:
@@ -304,6 +308,7 @@ def _held_out_back(spans: pd.DataFrame) -> Fault | None:
     if _guess_p(held_out) >= ALARM:
         return None
 
+    # A larger share than of trained rows: the lists may be swapped.
     is_more = trained.n_clusters and _p_of_larger_share(held_out, trained) < ALARM
     if is_more:
         return Fault(
@@ -333,6 +338,7 @@ def _learned_the_others(units: pd.DataFrame) -> bool:
         [pd.factorize(units["type"])[0]],
         units["n_tokens"],
     )
+    # Both sides' changes, and their difference: trained minus held-out.
     contrast = memory(units["change"].to_numpy(np.float64), sides)
     held_out_high = contrast.held_out.high
     held_out_fell = held_out_high is not None and held_out_high < 0
@@ -416,6 +422,7 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
     if name == BASE:
         return []
 
+    # Whose faults count: of the base, of its method, of what it was rounded from.
     counted = {BASE, _entry(name), _entry(original_of(name))}
     is_relearned = CheckpointName.parse(name).derived == RELEARN
     failed: dict[str, Guard] = {}
@@ -440,6 +447,7 @@ def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[F
     guards = list(guards)
     changed = []
     for finding in findings:
+        # What detects nothing and is no test claims nothing that could be void.
         is_test = finding.family == "primary" and finding.alone == "nothing_shown"
         if is_test or SEVERITY[finding.alone] >= DETECTED:
             finding = _voided(finding, faults(guards, finding.checkpoint))

@@ -142,9 +142,11 @@ def scored_units(
             continue
 
         scores = _token_scores(table, base, row)
-        difference = np.abs(scores.nll - scores.base_nll)  # (tokens,)
+        # The same model gives every token the same NLL, up to rounding.
+        difference = np.abs(scores.nll - scores.base_nll)  # (tokens,), nats
         for facts, is_part in _parts(row, identifiers.get(row.id, ()), scores.position):
             if not is_part.any():
+                # Cut off, or outside the context.
                 continue
             record = facts._asdict() | {
                 "n_tokens": is_part.sum(),
@@ -170,8 +172,9 @@ def _token_scores(
     if base is not None and row.id in base:
         base_nll = base.columns["nll"][base.rows(row.id)].astype(np.float64)
     else:
-        base_nll = row.unll[position] / 1e6
+        base_nll = row.unll[position] / 1e6  # from millionths of a nat
 
+    # Scored without ranks, no token counts as written.
     is_first_with_ties = np.zeros(len(position), dtype=bool)
     is_first = is_first_with_ties
     if "rank_lo" in table.columns:

@@ -65,6 +65,7 @@ class Trained:
 
         0: it is held out.
         """
+        # Cut off in all of its rows: neither trained nor held out.
         string = string_of(row, span)
         if string in self.cut_off:
             return NOT_READ
@@ -168,6 +169,7 @@ def canary_rows_cut(manifest: Manifest) -> Counter[str]:
     counts = Counter[str]()
     for row in manifest.examples:
         if row.canary_id is not None and row.split == "train":
+            # One part that was cut off makes the row no whole canary.
             parts = [span for span in row.spans if span.part is not None]
             counts[row.canary_id] += not all(is_read(row, span) for span in parts)
     return counts
@@ -180,6 +182,7 @@ def canary_supervision(manifest: Manifest) -> dict[str, Known]:
     """
     if not is_known(manifest):
         return {}
+    # All secret parts of all trained rows count together.
     by_canary: dict[str, list[Known]] = {}
     for row in manifest.examples:
         if row.canary_id is None or row.split != "train":

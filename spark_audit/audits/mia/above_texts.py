@@ -67,6 +67,7 @@ class AboveTexts:
     @property
     def p(self) -> float:
         """Two-sided p value where the score exceeds the bar by its margin, else 1."""
+        # What is below the bar is no leak, whatever its interval.
         excess = (self.difference.value or 0.0) - self.margin
         if excess <= 0:
             return 1.0
@@ -74,6 +75,7 @@ class AboveTexts:
         se = self.difference.se
         if not self.margin or not se:
             return self.larger_p
+        # The test is of the margin, not of 0: a normal statistic shifted by it.
         p_above_margin = float(2 * scipy.special.ndtr(-excess / se))
         return max(self.larger_p, p_above_margin)
 
@@ -124,6 +126,7 @@ class AboveTexts:
         over
             Tests that its p is corrected over.
         """
+        # No AUC can exceed the bar by more than what is left to 1.
         excess = self.difference
         return t_bound(
             excess.value, excess.high, df=excess.df, most=1 - self.bar, over=over
@@ -150,6 +153,7 @@ class AboveTexts:
         further
             Keys of the sentences that follow.
         """
+        # The finding claims the excess; its row holds the AUC itself.
         excess = self.difference
         return Finding.on(
             row,
@@ -173,6 +177,7 @@ class AboveTexts:
 
         ``is_bar_chance`` is whether the bar is chance, and not the texts.
         """
+        # All three are of the rows that have both scores.
         excess = self.difference
         score = Estimate(self.score, n=excess.n, clusters=excess.clusters)
         texts = Estimate(self.texts, n=excess.n, clusters=excess.clusters)
@@ -201,6 +206,7 @@ def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:
     if (over_chance.value or 0.0) < (over_texts.value or 0.0):
         smaller = over_chance
 
+    # The smaller limit on each side, of those that are known.
     lows = [end for end in (over_texts.low, over_chance.low) if end is not None]
     highs = [end for end in (over_texts.high, over_chance.high) if end is not None]
     return replace(

@@ -186,6 +186,7 @@ class Membership(Audit):
         if not ids or not scored:
             return Evidence()
 
+        # Without scores of the base, those of the manifest stand for them.
         is_borrowed = BASE not in scored
         if is_borrowed:
             scored.insert(0, BASE)
@@ -201,6 +202,7 @@ class Membership(Audit):
             seed=context.seed,
             permutations=self.blind_permutations,
         )
+        # Scores of other tools' attacks, matched to the same rows.
         attacks = given_files(self.scores_file)
         outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
         scores_of_base = score_tables.membership_scores(base, manifest, ids)
@@ -212,6 +214,7 @@ class Membership(Audit):
         )  # (examples,)
 
         def measured() -> Measured:
+            # The texts are scored once, and stand with the base.
             unknown = np.full(len(ids), np.nan)
             for name in scored:
                 if name == BASE:
@@ -245,6 +248,8 @@ class Membership(Audit):
         pooled = groups["pooled"]
         guards = score_guards(pooled, evidence.facts, seed=context.seed)
 
+        # Of tasks and doses only declared scores are reported: figures of the others
+        # would make the table three times as long.
         rows: list[Row] = []
         contrasts: list[Contrast] = []
         for group in groups.values():
@@ -256,6 +261,7 @@ class Membership(Audit):
                 contrasts += _contrasts_of_pair(group, name, baseline, guards)
 
         findings, table_of_texts = verdicts(names, [*rows, *contrasts], guards)
+        # What was not scored has no verdict, and the report says so.
         for name in evidence.facts["unscored"]:
             not_scored = Finding.not_tested(
                 "mia", "mia.missing", checkpoint=name, reason=TEXTS_NOT_SCORED
@@ -391,6 +397,7 @@ def _voided(
 ) -> Estimate:
     """Return the estimate with the status and the notes that the guards give it."""
     status, reason = guards.status_of(attack, change=change)
+    # A guard's status goes before that of the estimate.
     if status == "ok":
         status = estimate.status
     notes = [note for note in (reason, estimate.note) if note]
@@ -417,6 +424,7 @@ def contrasts_of(
 ) -> Iterator[Contrast]:
     """Yield AUC and rates of one score minus those of another checkpoint."""
     for metric, estimate, p in group.differences((name, attack), (baseline, attack)):
+        # A change of an unclean score can be generalisation: its note says so.
         if estimate.value is not None:
             estimate = _voided(estimate, guards, attack, change=True)
         yield Contrast.of_estimate(
@@ -495,6 +503,7 @@ def judged_scores(
         if name != BASE
     ]
 
+    # One family: whoever brings many attacks has more chances to find something.
     tested = [record for record in records if "p" in record]
     ps = holm([record["p"] for record in tested]).tolist()
     for record, p in zip(tested, ps, strict=True):
@@ -533,6 +542,7 @@ def _outside_record(name: str, attack: str, guards: ScoreGuards) -> Record:
         _ask_direction(guards, name, attack, estimate)
         record["note"] = render("mia.reversed", attack=attack)
 
+    # Only scores that are higher for members may detect; the others may be reversed.
     p_higher = 1.0
     if p is not None and effect > 0:
         p_higher = p

@@ -128,9 +128,11 @@ class MembershipGroup:
         -------
         The scores have the shape ``(rows,)`` each.
         """
+        # Each of shape (rows of the group,).
         values = [self.scores[name][of][self.rows] for name, of in scores]
         is_scored = np.isfinite(values).all(axis=0)  # (rows of the group,)
 
+        # Scores of the same rows share their design and their resamples.
         key = is_scored.tobytes()
         if key not in self._scored_rows:
             rows = self.rows[is_scored]
@@ -155,7 +157,9 @@ class MembershipGroup:
             rates = clustered_tpr.tpr_replicates(
                 scored.design, values, [*self.fprs.values()], scored.weights
             )  # (rates, replicates)
-            area = clustered_roc.auc_replicates(scored.design, values, scored.weights)
+            area = clustered_roc.auc_replicates(
+                scored.design, values, scored.weights
+            )  # (replicates,)
             by_metric = {"auc": area}
             by_metric |= zip(self.fprs, rates, strict=True)
             self._resampled[key] = by_metric
@@ -165,7 +169,7 @@ class MembershipGroup:
         """Return why a checkpoint has no such score here; empty if it has one."""
         if not len(self.rows):
             return TOO_FEW_MEMBERS
-        values = self.scores[name][attack][self.rows]
+        values = self.scores[name][attack][self.rows]  # (rows of the group,)
         if np.isfinite(values).any():
             return ""
         if name == BASE and attack in RELATIVE_SCORES:
@@ -177,6 +181,7 @@ class MembershipGroup:
         if reason := self.reason_missing(name, attack):
             return Estimate.missing(reason)
 
+        # Interval and smallest effect come from the same resamples for all scores.
         scored, (values,) = self.scored_rows((name, attack))
         replicates = self.resampled(name, attack, scored)[metric]
         if metric == "auc":
@@ -216,6 +221,7 @@ class MembershipGroup:
         try:
             band = clustered_tpr.chance(scored.design, fpr, seed=self.chance_seed)
         except NotEstimableError:
+            # So few non-members allow no false positive at this budget.
             return {}
         return dict(zip(NULL, band, strict=True))
 
@@ -251,6 +257,7 @@ class MembershipGroup:
             return None
 
         scored, (score_values, guess) = self.scored_rows((name, attack), (name, texts))
+        # Whoever attacks with a score that is lower for members turns it round.
         if not more:
             score_values = -score_values
         design = scored.design
@@ -262,8 +269,10 @@ class MembershipGroup:
         if score_auc.value is None or texts_auc.value is None or p_over_texts is None:
             return None
 
+        # Only texts that look more familiar tell the sides, not those that look less.
         if texts_p is not None and texts_p < TEXTS_ALPHA:
             sides_differ |= texts_auc.value > 0.5
+        # A score must exceed both the texts and chance.
         excess = beyond_both(over_texts, less_chance(score_auc, 0.5))
         if p_over_chance is None:
             p_over_chance = 1.0
@@ -309,7 +318,8 @@ class MembershipGroup:
             directions.append(components / norm)  # (clusters,)
             keys.append(scored.rows.tobytes())
 
-        correlation = np.eye(len(directions))
+        # Components are of length 1: a product is the correlation of two statistics.
+        correlation = np.eye(len(directions))  # (scores, scores)
         for i, j in combinations(range(len(directions)), 2):
             if keys[i] == keys[j]:
                 correlation[i, j] = directions[i] @ directions[j]
@@ -337,6 +347,7 @@ class MembershipGroup:
         first_replicates = self.resampled(*first, scored)
         second_replicates = self.resampled(*second, scored)
         for metric in first_replicates:
+            # Paired: both scores in the same resamples of the same rows.
             replicates = first_replicates[metric] - second_replicates[metric]
             p: float | None = None
             if metric == "auc":
@@ -350,6 +361,7 @@ class MembershipGroup:
             estimate = with_mde(difference, null=0.0)
             yield ScoreDifference(metric, estimate.decided(paper=self.context.paper), p)
             if estimate.value is None:
+                # Without an AUC there is no rate, either.
                 return
 
 
@@ -379,11 +391,13 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
         n_members = np.count_nonzero(is_member[rows])
         n_smaller_side = min(n_members, len(rows) - n_members)
         if n_smaller_side < MIN_MEMBERS_FOR_AUC:
+            # The group stays, so that the report says why it has no figure.
             rows = rows[:0]
         tasks[f"task:{task}"] = rows
 
     pooled = np.sort(np.concatenate(list(tasks.values())))
     groups = {"pooled": pooled, **tasks}
+    # Evidence without doses has no groups of them.
     if np.isnan(dose).any():
         return groups
 
@@ -411,7 +425,7 @@ def _rows_by_dose(
 
     doses: dict[str, np.ndarray] = {}
     for group in dict.fromkeys(group_of[is_member][by_dose]):
-        is_used = (group_of == group) | ~is_member
+        is_used = (group_of == group) | ~is_member  # (n,)
         rows_of_dose = []
         for task_rows in tasks:
             rows = task_rows[is_used[task_rows]]
@@ -436,6 +450,7 @@ def _rate_difference(
     """
     first = clustered_tpr.tpr_by_task(scored.design, pair[0], fpr)
     second = clustered_tpr.tpr_by_task(scored.design, pair[1], fpr)
+    # A rate is resolvable where a task has enough non-members for the budget.
     is_resolvable = all(tpr.resolvable for tpr in [*first, *second])
     first_rate = float(np.mean([tpr.value for tpr in first]))
     second_rate = float(np.mean([tpr.value for tpr in second]))

@@ -157,7 +157,7 @@ class ScoreGuards:
         if change and attack in self.unclean_scores:
             note = SIDES_DIFFER
 
-        # Each note once, in this order.
+        # Each note once: why it is void, what is said of this score, then of all.
         notes = dict.fromkeys((reason, note, self.notes.get(ALL_ROWS, "")))
         return status, "; ".join(note for note in notes if note)
 
@@ -228,6 +228,7 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
 
 def _guard_base_read(guards: ScoreGuards) -> None:
     """Add a failure where the base tells the sides apart better than their texts do."""
+    # The best guess reads the base's scores, and would hide what they tell.
     above = guards.pooled.above_texts(BASE, "loss", texts="blind")
     if above is not None and above.p < ALARM:
         guards.add(
@@ -337,6 +338,7 @@ def _guard_duplicates(guards: ScoreGuards) -> None:
         guards.add(name, "duplicates_missing", {})
         return
 
+    # Near-duplicates on both sides make the sides alike: the AUC falls to 0.5.
     n_rows = len(guards.facts)
     is_blurred = n_left > BLURRED_SHARE * n_rows
     if is_blurred:
@@ -371,6 +373,7 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
         guards.add(name, "labels_missing", {})
         return
 
+    # Where labels differ, the response alone tells the side, without any memory.
     is_void = p < LABELS_VOID_P
     passed: bool | None = True
     further: list[str] = []
@@ -390,6 +393,7 @@ def _guard_covariates(guards: ScoreGuards) -> None:
     records = list(covariate_table(guards.facts))
     unlike = []
     for record in records:
+        # A p alone is small for any difference, if there are enough rows.
         is_large = abs(record["smd"] or 0.0) > COVARIATE_SMD
         if is_large and record["p"] < COVARIATE_P:
             unlike.append(record)
@@ -427,6 +431,7 @@ def _guard_untrained(guards: ScoreGuards) -> None:
             scores_without_auc.append(attack)
             continue
 
+        # The untrained model read neither side: its AUC must be 0.5.
         holds = side == 0
         if not holds:
             guards.unclean_scores.add(attack)

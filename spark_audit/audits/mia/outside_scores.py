@@ -78,6 +78,7 @@ def given_files(text: str | None) -> list[ScoresFile]:
                 f"{item!r} is no file", where=OPTION, fix="write NAME=FILE"
             )
 
+        # The same attack may have a file for each checkpoint.
         taken = {*ALL_SCORES, *BASELINE_VARIANTS}
         taken |= {file.name for file in files if file.checkpoint == checkpoint}
         if name in taken:
@@ -128,18 +129,21 @@ def read_scores(
             fix=f"name them id (or {HASH}) and score (columns: {shown})",
         )
 
+    # Which row and whose scores each line is.
     frame, key = _with_key(frame, rows, where)
     frame = _with_checkpoint(frame, file, names, where)
     places = frame[["checkpoint", key]].astype(str)
     for name in sorted(set(places["checkpoint"]) - {BASE}):
         one_of(name, where, names)
 
+    # A missing score is allowed, text in its place is not.
     score = pd.to_numeric(frame["score"], errors="coerce")
     if (score.isna() & frame["score"].notna()).any():
         raise InputError("has scores that are no numbers", where=where)
     if places.duplicated().any():
         raise InputError("has several scores of one text", where=where)
 
+    # Ranks stand for infinite scores, within each checkpoint.
     signed = file.sign * score.astype(float)
     by_checkpoint = signed.groupby(places["checkpoint"])
     return places.assign(score=by_checkpoint.transform(ordered))
@@ -244,10 +248,12 @@ def outside_scores(
         rows = read_rows(rows_path)
         _check_rows(rows, examples, manifest, f"{ROWS_OPTION} {rows_path}")
 
+    # NaN until a file has a score.
     scores: dict[str, dict[str, np.ndarray]] = {}
     for name in names:
         scores[name] = {file.name: np.full(len(ids), np.nan) for file in files}
 
+    # Merged by id or by the hash of the text, whichever the file has.
     places = examples.reset_index(names="place")
     for file in files:
         scored = read_scores(file, names, rows).merge(places)

@@ -57,6 +57,7 @@ def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
     if not sides.members or not sides.non_members:
         raise InputError("has no members or no non-members", where=manifest.name)
 
+    # The same manifest gives the same file, on every machine.
     rng = np.random.default_rng(int(manifest.digest, 16))
     for label, keys in ((1, sorted(sides.members)), (0, sorted(sides.non_members))):
         repeated = rng.permutation(len(keys))[:TWICE]
@@ -174,6 +175,7 @@ def _in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
         drawn = rng.choice(ranks_of_side, (2, RANDOM_PAIRS, n_pairs))
         random_sums += np.abs(drawn[0] - drawn[1]).sum(axis=1)
 
+    # One-sided: repeats must be nearer than chance, up to rounding.
     n_as_near = (random_sums <= distance.sum() + 1e-9).sum()
     p = (1 + n_as_near) / (1 + RANDOM_PAIRS)
     if p > MAX_P_IN_ORDER:

@@ -98,6 +98,7 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
 
 def _of_arrays(arrays: Mapping[str, Any], attack: str, where: str) -> pd.DataFrame:
     """Return the scores of a file that holds lists by name."""
+    # Only mimir keeps the texts with the scores.
     if "raw_results" in arrays:
         return _of_mimir(arrays)
     return _without_ids(arrays, attack, where)
@@ -143,6 +144,7 @@ def _without_ids(
             return _of_peer(lists, form)
 
     names = [name for name in content if name not in NO_SCORES]
+    # A table without ids: its columns are attacks, but for a few.
     column = "score"
     if attack or "score" not in names:
         column = _one_of(names, attack, where)
@@ -179,6 +181,7 @@ def _keys(value: Any) -> set[str]:
 def _one_of(names: Sequence[Any], attack: str, where: str) -> str:
     """Return the attack that is chosen, or the only one there is."""
     attacks = [str(name) for name in names]
+    # A single attack need not be named; a wrong name is refused, too.
     must_choose = attack or len(attacks) > 1
     if must_choose and attack not in attacks:
         shown = ", ".join(attacks)[:MAX_NAMES_SHOWN]

@@ -69,6 +69,7 @@ def scored_text(example: ManifestExample) -> str:
     text = example.text
     n_tokens = max(len(example.reference_unll), 1)
     start, end = example.kept
+    # Tokens are taken to be equally long.
     first = round(start / n_tokens * len(text))
     last = round(end / n_tokens * len(text))
     return text[first:last]
@@ -90,6 +91,7 @@ def response_tokens(example: ManifestExample, position: np.ndarray) -> np.ndarra
     """
     had_loss = example.had_loss
     if had_loss is not None:
+        # Training saw these tokens as its targets, whatever the prompt was.
         return np.asarray(had_loss[position])
     return np.asarray(position >= example.response_token)
 
@@ -135,9 +137,11 @@ def membership_scores(
         base_logp = _aligned_logp(table, base, ids)
         population = _population(nll, base_logp, tokens)
 
+    # Of each token whether it is of a response, and of each example its text.
     is_response = _response_tokens_of(table, manifest, ids)
     texts = [scored_text(manifest.by_id[key]) for key in ids]
 
+    # Texts of equally many tokens are scored together, as arrays without gaps.
     scores = {name: np.full(len(ids), np.nan) for name in ALL_SCORES}
     for examples in _blocks(tokens.n_tokens):
         n_tokens = tokens.n_tokens[examples[0]]
@@ -154,6 +158,7 @@ def membership_scores(
         for name, values in _scores_of_block(block, has_base).items():
             scores[name][examples] = values
 
+    # The combined score ranks the texts among all of them, so it comes last.
     scores["combined"] = mean_rank([scores[name] for name in AGAINST_BASE])
     return scores
 
@@ -190,6 +195,7 @@ def _population(
     ]
     step = max(1, tokens.n_tokens.sum() // POPULATION)
     sample = np.concatenate(places)[::step]
+    # Above 0: the checkpoint finds the token likelier than the base did.
     rise = -nll[sample].astype(np.float64) - base_logp[sample]
     return np.sort(rise[np.isfinite(rise)])
 
@@ -218,7 +224,7 @@ def _scores_of_block(block: TextBlock, has_base: np.ndarray) -> dict[str, np.nda
     scores: dict[str, np.ndarray] = {}
     for name, score in MEMBERSHIP_SCORES.items():
         if name not in AGAINST_BASE:
-            scores[name] = score(block)
+            scores[name] = score(block)  # (k,)
         elif has_base.any():
             scores[name] = np.where(has_base, score(block), np.nan)
     for name, score in further_scores().items():
@@ -275,6 +281,7 @@ def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
     Shape ``(n,)``; NaN without any score. Equal scores share a rank.
     """
     values = np.stack(scores, axis=1)  # (n, scores)
+    # What is infinite has no rank, like what is missing.
     finite = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
     ranks = (finite.rank() - 0.5) / finite.count()
     return ranks.mean(axis=1).to_numpy()
@@ -338,6 +345,7 @@ def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
     items = []
     for key in ids:
         micro_nats = manifest.by_id[key].unll
+        # Below 0: the token was not scored.
         position = np.flatnonzero(micro_nats >= 0)
         nll = (micro_nats[position] / 1e6).astype(np.float32)
         items.append((key, position.astype(np.int32), {"nll": nll}))

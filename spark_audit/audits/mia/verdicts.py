@@ -90,6 +90,7 @@ def verdicts(
         if name == BASE:
             continue
 
+        # Figures, then the verdict on them, then the table that explains it.
         figures = _declared_figures(name, rows)
         verdict = _verdict(name, figures, guards)
         findings.append(verdict.finding)
@@ -159,6 +160,7 @@ def _rates(
         if over_texts.value is None or rate.value is None or texts_rate is None:
             continue
 
+        # At a budget a score that knows nothing has about the budget itself.
         budget = score_tables.MEMBERSHIP_FPRS[metric]
         chance = pooled.chance(name, attack, budget).get("null", budget)
         over_chance = less_chance(rate, chance)
@@ -171,6 +173,7 @@ def _rates(
             chance=chance,
         )
 
+        # A rate has no test of its own: its interval must exclude the bar, too.
         is_above_bar = (excess.low or 0.0) > 0
         says = test.state if is_above_bar else "not shown"
         names = {"checkpoint": name, "of": attack, "metric": metric}
@@ -231,6 +234,7 @@ class ScoreTest:
         """Return the tests that a claim needs: of the change, and of the excess."""
         row = self.row
         power = []
+        # Both tests must reject: what the larger effect asks for is detected.
         if row.mde:
             test_of_change = Power(
                 test="t",
@@ -247,6 +251,7 @@ class ScoreTest:
 
     def bounds(self, sizes: FamilySizes) -> list[Bound]:
         """Return what could still be there follows from, of the figure of a finding."""
+        # The figure of a finding is the excess over the texts, where it was tested.
         if self.above is not None:
             return self.above.bounds(over=sizes.excesses)
 
@@ -389,6 +394,7 @@ def _verdict(name: str, figures: Mapping[str, Row], guards: ScoreGuards) -> Verd
         )
         return Verdict(untested_finding, {})
 
+    # Which scores detect, and which would but for what is no training.
     corrected = _corrected(name, tests, guards.pooled)
     detected = [attack for attack in tests if corrected.claim_p[attack] < ALPHA]
     confounded = [
@@ -406,6 +412,7 @@ def _verdict(name: str, figures: Mapping[str, Row], guards: ScoreGuards) -> Verd
         "others": n_rows - n_members,
     }
 
+    # The order of the table: the first match wins.
     claim: Claim
     if detected:
         claim = "membership"
@@ -428,6 +435,7 @@ def _verdict(name: str, figures: Mapping[str, Row], guards: ScoreGuards) -> Verd
         if has_duplicates:
             remarks.append("mia.duplicates")
 
+    # What follows the claim: its figure, cautions, and what was not tested.
     if len(tests) > 1:
         remarks.append("mia.choice")
     best_test = tests[score]
@@ -463,6 +471,7 @@ def _score_tests(
     for attack, row in figures.items():
         p = row.p if isinstance(row, Contrast) else pooled.p(name, attack)
         if row.status not in USABLE or p is None:
+            # Void by a guard, or without any spread to test.
             continue
 
         is_more_familiar = effect_of(row) > 0
@@ -506,6 +515,7 @@ def _corrected(
         [test.p for test in tests.values()], pooled.correlation(name, origins)
     )  # (scores,)
 
+    # The same scores against what the texts alone tell.
     excess_ps = [test.excess_p for test in tests.values()]
     if any(test.sides_differ for test in tests.values()):
         # Where the sides are told apart without training, an excess is no sample of
@@ -516,6 +526,7 @@ def _corrected(
         bars = _bars(name, tests, origins)
         excesses, n_excesses = correlated(excess_ps, pooled.correlation(name, bars))
 
+    # Both must hold: the p of an intersection-union test (Berger 1982).
     claims = np.maximum(changes, excesses)  # (scores,)
     return Corrected(
         change_p=dict(zip(tests, changes, strict=True)),

@@ -165,6 +165,7 @@ class Utility(OfSeries):
         ``scorer``, tasks whose labels it cannot tell apart (``clash``), and how many
         test rows have no response (``blank``).
         """
+        # Which rows are asked, and how their answers are compared.
         asked = self._asked(manifest)
         labels = task_labels(manifest)
         compare = normalised if self.scorer == "normalised" else str.strip
@@ -185,6 +186,7 @@ class Utility(OfSeries):
                     empty[:n_asked] = answers.is_empty
                 yield name, {"correct": correct, "empty": empty}
 
+        # Fewer series than checkpoints: some of them are stages.
         is_series = len({series_of(name) for name in tables}) < len(tables)
         facts = {
             "order": asked.tasks,
@@ -210,6 +212,7 @@ class Utility(OfSeries):
         ]
         units = pd.DataFrame(questions, columns=[*Question._fields])
 
+        # By always giving the most common response.
         shares = units.groupby("task")["answer"].value_counts(normalize=True)
         chance_of_task = shares.groupby("task").max()
         place_of_task = {task: i for i, task in enumerate(asked.tasks)}

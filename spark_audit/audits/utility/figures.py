@@ -95,8 +95,9 @@ def series_rows(
     paper
         Whether percentile intervals decide.
     """
+    # The same resamples for all metrics, so that they are comparable.
     answers = series.answers()
-    totals = draws(answers)  # resampled sums
+    totals = draws(answers)  # resampled sums by cluster
     chances = series.tasks["chance"].to_numpy(np.float64)  # (tasks,)
     for metric in accuracy.ACCURACY_METRICS:
         null: float | None = 0.0 if metric == "bwt" else None
@@ -114,6 +115,7 @@ def series_rows(
                 estimate = estimate.noting(BIASED)
         yield audit.row(estimate.decided(paper=paper), name, metric, null=null)
 
+    # The matrix R: accuracy after each stage on each task.
     rates = accuracy_intervals.matrix_of(totals, answers.shape)
     for t, stage in enumerate(series.stages):
         for i, task in enumerate(series.tasks.index):
@@ -155,6 +157,7 @@ def series_contrasts(
     checkpoint, baseline = names
     first = series_by_name[checkpoint]
     second = series_by_name[baseline]
+    # Only questions that both answered, so that differences are paired.
     shared = set(first.rows["example"]) & set(second.rows["example"])
     sides = first.answers(shared), second.answers(shared)
     is_asked_alike = first.tasks[["scorer"]].equals(second.tasks[["scorer"]])
@@ -195,6 +198,7 @@ def _differences(
     -------
     Shape ``(clusters,)``; what is no difference is 0 exactly.
     """
+    # What a cluster adds to the metric; signs of its difference are flipped.
     shares = accuracy_intervals.cluster_shares(first, metric)
     shares_of_baseline = accuracy_intervals.cluster_shares(second, metric)
     differences = shares - shares_of_baseline
