@@ -16,6 +16,7 @@ from spark_audit.audits.mia.best_guess import best_guess
 from spark_audit.audits.mia.estimates import MembershipGroup
 from spark_audit.audits.mia.score_tables import NO_MEMBERS, reference_table, scored_text
 from spark_audit.audits.mia.texts import labelled, without_model
+from spark_audit.audits.of_series import OfSeries, tasks_in_order
 from spark_audit.audits.series.coins import coin_units, coins_of, epsilon_table
 from spark_audit.audits.series.findings import Figures, SeriesResult, series_finding
 from spark_audit.audits.series.staged_rows import (
@@ -25,7 +26,6 @@ from spark_audit.audits.series.staged_rows import (
     StagedRows,
     staged_series,
 )
-from spark_audit.audits.utility import OfSeries, tasks_in_order
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from spark_audit.audits.claims import ALPHA
-from spark_audit.audits.mia.estimates import AboveTexts, MembershipGroup
+from spark_audit.audits.mia.above_texts import AboveTexts
+from spark_audit.audits.mia.estimates import MembershipGroup
 from spark_audit.audits.series.staged_rows import LAST, SERIES
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Fact
@@ -106,6 +107,6 @@ def _verdict(above: AboveTexts, change_p: float, *, is_gain: bool) -> SeriesVerd
         says = "membership_added" if is_gain else "membership"
         return SeriesVerdict("membership", says, ("pairs", bar, gain))
 
-    if change_p < ALPHA and above.told:
+    if change_p < ALPHA and above.sides_differ:
         return SeriesVerdict("confounded", "confounded", ("pairs", bar))
     return SeriesVerdict("nothing_shown", "nothing_shown", ("pairs", bar, gain))

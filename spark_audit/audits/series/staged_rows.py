@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.utility import UNORDERED
+from spark_audit.audits.of_series import UNORDERED
 from spark_audit.names import BASE, CheckpointName, series_of
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.rows import grouped

@@ -22,9 +22,9 @@ from spark_audit.audits.base import (
 from spark_audit.audits.of_series import OfSeries, tasks_in_order
 from spark_audit.audits.utility.answers import all_series
 from spark_audit.audits.utility.figures import (
+    accuracy_finding,
     matrix_records,
     series_contrasts,
-    series_finding,
     series_rows,
 )
 from spark_audit.errors import one_of
@@ -246,7 +246,7 @@ class Utility(OfSeries):
             rows_of_series = [
                 *series_rows(name, series, draws, audit=Utility, paper=context.paper)
             ]
-            findings.append(series_finding(series, rows_of_series))
+            findings.append(accuracy_finding(series, rows_of_series))
             rows += rows_of_series
             matrices += matrix_records(name, series)
 

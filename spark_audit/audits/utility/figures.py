@@ -36,7 +36,7 @@ Drawer: TypeAlias = Callable[..., np.ndarray]
 """Resampled sums of one series' answers, or of two."""
 
 
-def series_finding(series: Series, rows: Sequence[Row]) -> Finding:
+def accuracy_finding(series: Series, rows: Sequence[Row]) -> Finding:
     """Return how good a series is after its last stage, and what was forgotten.
 
     Parameters
