@@ -429,15 +429,15 @@ class Audit(ABC):
             Random seed.
         """
         _check_tables(tables)
-        whole = original(load_manifest(manifest))
-        preset = preset or whole.settings.preset
+        full_manifest = original(load_manifest(manifest))
+        preset = preset or full_manifest.settings.preset
         context = Context(
             baselines={},
             paper=preset == "paper",
             seed=seed,
             replicates=self.replicates_of(preset),
         )
-        evidence = self.evidence(tables, whole, context)
+        evidence = self.evidence(tables, full_manifest, context)
 
         # An audit of series speaks of series; others of checkpoints.
         names = self._names(tables)
@@ -450,7 +450,7 @@ class Audit(ABC):
         audited = {row.checkpoint for row in result.rows}
         absent = [name for name in names if name not in audited]
         if absent:
-            reason = self._why_absent(tables.get(absent[0]), whole, context)
+            reason = self._why_absent(tables.get(absent[0]), full_manifest, context)
             if reason and not len(evidence):
                 not_tested = Finding.not_tested(
                     self.name, "not_estimable", reason=reason

@@ -191,16 +191,16 @@ def _token_sets(manifest: Manifest) -> Iterator[TokenSet]:
             continue
 
         # Where training is known, tokens in the loss and those only read are apart.
-        for kind in sorted({span.type for span, _ in example.identifiers}):
-            by_state = {"": example.identifier_tokens(kind)}
+        for pii_type in sorted({span.type for span, _ in example.identifiers}):
+            by_state = {"": example.identifier_tokens(pii_type)}
             if trained_on is not None:
-                by_state = tokens_by_state(example, kind, trained_on)
+                by_state = tokens_by_state(example, pii_type, trained_on)
             for state, tokens in by_state.items():
                 facts = SetFacts(
                     of="pii",
                     split=example.split,
                     task=example.task,
-                    type=kind,
+                    type=pii_type,
                     cluster=example.cluster,
                     supervision=state,
                 )

@@ -161,7 +161,9 @@ class Noise(base.Audit):
             """Return the summed probability of each set, shape ``(sets,)``."""
             p = np.exp(-table.columns["nll"].astype(float))
             sums = Sums(manifest, table, p)
-            return sums.over((one.example, one.tokens) for one in sets)
+            return sums.over(
+                (token_set.example, token_set.tokens) for token_set in sets
+            )
 
         def measured() -> Measured:
             for name, scored in tables.items():
@@ -198,9 +200,9 @@ class Noise(base.Audit):
 
         rows: list[Row] = []
         contrasts: list[Contrast] = []
-        for group, part in _groups(frame):
+        for group, units_of_group in _groups(frame):
             rows_of_group, contrasts_of_group = _figures_of_group(
-                group, part, context, pairs
+                group, units_of_group, context, pairs
             )
             rows += rows_of_group
             contrasts += contrasts_of_group
@@ -255,17 +257,17 @@ def _noisy_tokens(manifest: Manifest) -> Iterator[NoisyTokens]:
     for i, row in enumerate(manifest.examples):
         if row.split != "train" or row.canary_id is not None:
             continue
-        for kind, tokens in (("pii", row.identifier_tokens()), ("low", row.low)):
+        for token_kind, tokens in (("pii", row.identifier_tokens()), ("low", row.low)):
             if len(tokens):
-                facts = NoiseFacts(kind, row.task, row.cluster, len(tokens))
+                facts = NoiseFacts(token_kind, row.task, row.cluster, len(tokens))
                 yield NoisyTokens(i, np.asarray(tokens), facts)
 
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield all units as ``pooled``, then those of each task."""
     yield "pooled", frame
-    for task, part in frame.groupby("task"):
-        yield f"task:{task}", part
+    for task, units_of_task in frame.groupby("task"):
+        yield f"task:{task}", units_of_task
 
 
 def _figures_of_group(
@@ -289,8 +291,10 @@ def _figures_of_group(
     coded = frame.assign(code=codes)
 
     estimands: dict[tuple[str, str, str], Estimand | Estimate] = {}
-    for (name, sigma), part in coded.groupby(["checkpoint", "sigma"], sort=False):
-        for metric, estimand in _estimands(part, len(clusters)).items():
+    for (name, sigma), units_of_scale in coded.groupby(
+        ["checkpoint", "sigma"], sort=False
+    ):
+        for metric, estimand in _estimands(units_of_scale, len(clusters)).items():
             estimands[str(name), metric, f"{sigma:g}"] = estimand
 
     units = UnitGroup(group, np.arange(len(frame)), codes, len(clusters))
@@ -321,7 +325,7 @@ def _n_wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
     return counts
 
 
-def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
+def _estimands(frame: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
     """Return what each metric of a checkpoint and scale rests on, or why it has none.
 
     Sums are over ``size`` clusters of noisy and clean probabilities, of identifiers and
@@ -329,7 +333,7 @@ def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
 
     Parameters
     ----------
-    part
+    frame
         Columns ``kind``, ``draw``, ``n``, ``code`` (of the cluster), ``noisy`` and
         ``clean``.
     """
@@ -338,14 +342,14 @@ def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
         """Return the relative change of the mean probability in percent."""
         return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
 
-    n_draws = part["draw"].nunique()
+    n_draws = frame["draw"].nunique()
     estimands: dict[str, Estimand] = {}
     missing: dict[str, Estimate] = {}
-    for kind, metric, name in (
+    for token_kind, metric, name in (
         ("pii", "dp_pii", "identifier"),
         ("low", "dp_nonpii", "low-sensitivity"),
     ):
-        rows = part[part["kind"] == kind]
+        rows = frame[frame["kind"] == token_kind]
         sums = cluster_sums(
             rows[["noisy", "clean"]] / n_draws, rows["code"], size
         )  # (clusters, noisy and clean)
@@ -437,7 +441,7 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
     """
     sigmas = _sigmas_by_outcome(gaps)
     facts: dict[str, Fact] = {"gaps": gaps, "trained": is_trained}
-    facts |= {f"{outcome}_at": at for outcome, at in sigmas.items()}
+    facts |= {f"{outcome}_at": scales for outcome, scales in sigmas.items()}
 
     further = []
     if len(gaps) > 1:
@@ -459,7 +463,7 @@ def _change_finding(name: str, baseline: str, changes: Sequence[Contrast]) -> Fi
     """Return the finding on the changes of the gap, one change for each scale."""
     sigmas = _sigmas_by_outcome(changes)
     facts: dict[str, Fact] = {"baseline": baseline, "changes": changes}
-    facts |= {f"{outcome}_at": at for outcome, at in sigmas.items()}
+    facts |= {f"{outcome}_at": scales for outcome, scales in sigmas.items()}
 
     says = "noise.changes"
     if changes[0].value is None:

@@ -240,7 +240,7 @@ class Rank(Audit):
 
 
 def tokens_by_state(
-    example: ManifestExample, kind: str, trained_on: Trained
+    example: ManifestExample, pii_type: str, trained_on: Trained
 ) -> dict[str, np.ndarray]:
     """Return tokens of identifiers of a type, by what training did with them.
 
@@ -252,7 +252,7 @@ def tokens_by_state(
     """
     states = np.full(len(example.unll), "-", object)  # (tokens,), "-": none
     for span, (start, end) in reversed(example.identifiers):
-        if span.type == kind and trained_on.dose_of(example, span) != NOT_READ:
+        if span.type == pii_type and trained_on.dose_of(example, span) != NOT_READ:
             states[start:end] = trained_on.supervision_of(example, span)
 
     by_state: dict[str, np.ndarray] = {}
@@ -276,9 +276,9 @@ def _matched_spans(manifest: Manifest, trained_on: Trained) -> Iterator[RankedSp
         row = manifest.by_id[pair.example]
         pii = pair.pii
         state = supervision.get((row.id, pii.char_start, pii.char_end), "")
-        for of, side in (("pii", pair.pii), ("control", pair.control)):
+        for span_set, side in (("pii", pair.pii), ("control", pair.control)):
             facts = SpanFacts(
-                set=of,
+                set=span_set,
                 split=row.split,
                 task=row.task,
                 type=pii.type,
@@ -299,7 +299,7 @@ def _annotated_spans(manifest: Manifest, trained_on: Trained) -> Iterator[Ranked
         if row.canary_id is not None:
             continue
         for span, (start, end) in row.identifiers:
-            known = facts_of[row.id, span.start, span.end]
+            span_facts = facts_of[row.id, span.start, span.end]
             state = ""
             if trained_on.is_known:
                 state = trained_on.supervision_of(row, span)
@@ -309,10 +309,10 @@ def _annotated_spans(manifest: Manifest, trained_on: Trained) -> Iterator[Ranked
                 task=row.task,
                 type=span.type,
                 cluster=row.cluster,
-                dose=known.dose,
-                form=known.form,
-                cue=known.cue,
-                stratum=known.stratum,
+                dose=span_facts.dose,
+                form=span_facts.form,
+                cue=span_facts.cue,
+                stratum=span_facts.stratum,
                 supervision=state,
             )
             yield RankedSpan(row.id, start, end, facts)

@@ -84,9 +84,10 @@ def supervision_warnings(guards: Iterable[Guard]) -> list[str]:
     guards
         Of a report.
     """
-    return list(dict.fromkeys(one.detail for one in guards if is_said_first(one)))
+    sentences = [warning.detail for warning in guards if is_said_first(warning)]
+    return list(dict.fromkeys(sentences))
 
 
-def is_said_first(one: Guard) -> bool:
+def is_said_first(warning: Guard) -> bool:
     """Return whether a guard is one of these and failed."""
-    return one.name in (CUT_OFF, CANARY_WITHOUT_LOSS) and one.passed is False
+    return warning.name in (CUT_OFF, CANARY_WITHOUT_LOSS) and warning.passed is False

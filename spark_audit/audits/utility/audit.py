@@ -299,7 +299,7 @@ class Utility(OfSeries):
         if self.scorer == "likelihood":
             labels = task_labels(manifest)
 
-        asked: list[ManifestExample] = []
+        questions: list[ManifestExample] = []
         reasons: dict[str, str] = {}
         for task in tasks:
             # A label that is empty cannot be compared with others.
@@ -311,8 +311,8 @@ class Utility(OfSeries):
             elif task not in rows_by_task:
                 reasons[task] = NO_TEST_ROW
             else:
-                asked += rows_by_task[task]
-        return Asked(tasks, asked, reasons)
+                questions += rows_by_task[task]
+        return Asked(tasks, questions, reasons)
 
 
 class ScoredAnswers(NamedTuple):
