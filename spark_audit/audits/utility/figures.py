@@ -166,8 +166,9 @@ def series_contrasts(
         reason = first.reason(metric) or second.reason(metric)
         if not is_asked_alike:
             reason = ASKED_OTHERWISE
-        estimate = Estimate.missing(reason or "")
-        if reason is None:
+        if reason is not None:
+            estimate = Estimate.missing(reason)
+        else:
             estimate = accuracy_intervals.accuracy_difference(
                 *sides, metric, drawn=draws(*sides)
             )
