@@ -304,6 +304,25 @@ def test_series_that_were_asked_otherwise_are_not_compared(made):
     assert all(c.status == "not_estimable" for c in result.contrasts)
 
 
+def test_a_contrast_is_the_difference_of_both_series_with_its_test(made):
+    manifest = made(tests=60)
+    tables = series(manifest, "x", LEARNING) | series(manifest, "y", STEADY)
+    known = evidence("utility", tables, manifest)
+    result = conclude("utility", known, Context({"y": "x"}, replicates=200))
+    for metric in ("last", "avg", "bwt"):
+        contrast = find(result.contrasts, metric=metric, checkpoint="y")
+        levels = {
+            name: find(result.rows, metric=metric, checkpoint=name).value
+            for name in ("x", "y")
+        }
+        assert contrast.value == pytest.approx(levels["y"] - levels["x"])
+        assert contrast.baseline == "x"
+        assert contrast.low <= contrast.value <= contrast.high
+        assert 0 < contrast.p <= 1
+    changes = [f for f in result.findings if f.says.startswith("utility.change_")]
+    assert [change.checkpoint for change in changes] == ["y"]
+
+
 def as_chat_row(example: dict[str, Any]) -> None:
     """The response becomes a message, behind which a template writes its end."""
     turn_end = len(example["prompt"] + example["response"])
