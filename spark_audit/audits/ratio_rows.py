@@ -132,6 +132,7 @@ def cells_of_units(
     """
 
     def cells(units: np.ndarray) -> Iterator[Cell]:
+        """Yield the cells of a group, whose units are positions of shape ``(n,)``."""
         # A generator: one figure of one checkpoint at a time is in memory.
         denominators = np.ones(len(units)) if den is None else den[units]
         variants = of[units]  # (n,)
@@ -401,10 +402,12 @@ def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contr
     rates
         Metrics that are rates.
     """
-    return [
-        _within_1(contrast) if contrast.metric in rates else contrast
-        for contrast in contrasts
-    ]
+    within_limits = []
+    for contrast in contrasts:
+        if contrast.metric in rates:
+            contrast = _within_1(contrast)
+        within_limits.append(contrast)
+    return within_limits
 
 
 def _within_1(contrast: Contrast) -> Contrast:
@@ -420,8 +423,9 @@ def _within_1(contrast: Contrast) -> Contrast:
     # Significant only where both agree.
     low, high = contrast.ends
     if not low <= 0 <= high and not contrast.moved:
-        notes = [contrast.note, TESTS_DISAGREE] if contrast.note else [TESTS_DISAGREE]
-        update["note"] = "; ".join(notes)
+        update["note"] = TESTS_DISAGREE
+        if contrast.note:
+            update["note"] = f"{contrast.note}; {TESTS_DISAGREE}"
     return contrast.model_copy(update=update)
 
 
@@ -437,7 +441,9 @@ def marked(
     """
     marked_rows = []
     for row in rows:
-        note = None if row.value is None else why(row)
+        note = None
+        if row.value is not None:
+            note = why(row)
         if note is not None:
             row = row.model_copy(update={"status": status, "note": note})
         marked_rows.append(row)

@@ -96,7 +96,7 @@ class Guess:
 
     @property
     def is_unguessable(self) -> bool:
-        """Whether it counts where it comes back."""
+        """Return whether it counts where it is reproduced."""
         return self.kind != ""
 
 
@@ -154,7 +154,7 @@ def guesses(manifest: Manifest) -> dict[IdentifierPlace, Guess]:
             candidates[place] = Candidate(kind, text, core, _stem(core, kind))
             text_before[place] = row.text[: span.start]
 
-    # Strings of one stem tell one another.
+    # Strings of one stem tell one another, unless they are one in several spellings.
     spellings: dict[tuple[Kind, str], set[str]] = defaultdict(set)
     names = set()
     for candidate in candidates.values():
@@ -248,6 +248,7 @@ def is_given(text: str, before: str, kind: Kind) -> bool:
     if kind == "code":
         return text in before
 
+    # Of names and addresses the letters count that the words before them have.
     letters = "".join(_LETTERS.findall(_core(text, kind)))
     is_known = _stands_in(letters, before)
     return bool(is_known.mean() >= GIVEN_SHARE)
@@ -301,7 +302,9 @@ def _telling_part(address: str) -> str:
 
     # The domain's own name: "clinic-am-see" of mail.clinic-am-see.example.
     labels = domain.split(".")
-    name = labels[-2] if len(labels) > 1 else ""
+    if len(labels) < 2:
+        return ""
+    name = labels[-2]
     is_telling = len(name) >= MIN_DOMAIN_WORD and name not in FREE_MAIL | OFFICES
     return name if is_telling else ""
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from spark_audit.audits.extract.findings import dose_p
 from spark_audit.audits.extract.guessing import (
     beyond_guessing,
     counted,
+    dose_p,
     guess_rates,
     string_facts,
     without_read,

@@ -224,6 +224,8 @@ class CanaryRank(Audit):
         canaries = RankedCanaries(ranked)
         in_contexts = ranks.trained_canaries(ranks.ranked(every_rank, "context"))
         rows, contrasts = canary_figures(trained, in_contexts, canaries, context)
+
+        # Tables of all checkpoints.
         tables = {
             "canary_by_dose": list(ranks.dose_table(ranked)),
             "canary_epsilon": epsilon.epsilon_table(canaries),
@@ -297,6 +299,7 @@ def _unit_records(
     canary: ManifestCanary, keys: dict[str, str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the units of a canary part: one per context, then one over all of them."""
+    # What all units of a part have in common.
     shared = {
         "canary_id": canary.canary_id,
         "part": canary.part,
@@ -349,6 +352,7 @@ def _warnings(evidence: Evidence) -> list[Guard]:
         facts = {"lost": n_unrankable, "parts": n_parts}
         warnings.append(guard("canaries rankable", "canaries_rankable", facts))
 
+    # Asked for by the preset ``paper`` alone.
     n_contexts = evidence.facts["kept_contexts"]
     if n_contexts is not None:
         facts = {"kept": n_contexts}

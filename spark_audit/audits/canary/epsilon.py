@@ -287,6 +287,7 @@ def epsilon_finding(
 
     # The family of the row is that of the bound: declared ones are primary.
     further = [f"epsilon_{rows[0].family}", "epsilon_guesses"]
+
     if len(rows) > 1:
         facts["larger"] = rows[1]
         facts["larger_k"] = shown[1]["k"]
@@ -326,6 +327,7 @@ def _p_of_guesses(record: TableRecord, n_candidates: int) -> float:
 
     The record's level is smaller, as several bounds hold together.
     """
+    # Each guess is right by chance in k of N.
     chance = record["k"] / n_candidates
     p = float(scipy.stats.binom.sf(record["hits"] - 1, record["canaries"], chance))
     significance = float(record["significance"])

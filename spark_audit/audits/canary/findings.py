@@ -215,6 +215,7 @@ def _findings_by_chance(
     significant_test: CanaryTest | None = remembered
     if not remembered.is_significant:
         significant_test = _significant_control(canaries, name)
+
     if significant_test is None or "ahead" not in shifts:
         of_parts = trained[trained["part"].isin(parts)]
         mean_exposure = mean_exposures[name, remembered.part]
@@ -479,6 +480,7 @@ def _rise_since_base(
     # Each (canaries,), bits; above 0 is more exposed than at the base model.
     rises = ranks.exposure_rises(trained, name)
     rises_in_most_rows = ranks.exposure_rises(in_most_rows, name)
+
     mean_rise = ratio_estimate(rises, np.ones(len(rises)))
     mean_in_most_rows = ratio_estimate(
         rises_in_most_rows, np.ones(len(rises_in_most_rows))
@@ -513,6 +515,7 @@ def _rise_since_base(
             name, "memory", "risen", facts, further=further, p=control_test.p
         )
 
+    # No rise: what would have been detected, and what could still be there.
     power = []
     if mean_in_most_rows.se:
         # A one-sided test of those in most rows: half of two sides.

@@ -350,6 +350,7 @@ def uniform_tests(frame: pd.DataFrame) -> list[CanaryTest]:
     """
 
     def p_of_uniform_ranks(canaries: pd.DataFrame) -> float:
+        """Return p by the columns ``rank``, ``n_candidates`` and ``ties``."""
         return canary_ranks.uniformity_p(
             canaries["rank"], canaries["n_candidates"], ties=canaries["ties"]
         )
@@ -455,6 +456,7 @@ class RankedCanaries:
         canaries = self._control_canaries()
 
         def p_of_control(tested: pd.DataFrame) -> float:
+            """Return p of one checkpoint and part: one row per canary."""
             if self.is_uniform:
                 return p_by_chance(tested, "exposure")
 

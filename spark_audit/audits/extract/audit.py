@@ -401,7 +401,9 @@ def _difference(
 
     # An interval without width is none.
     low, high = percentile_interval(tries.replicates - tries_of_baseline.replicates)
-    return estimate.between(low, high) if high > low else estimate
+    if high <= low:
+        return estimate
+    return estimate.between(low, high)
 
 
 def _tries(estimate: Estimate) -> Estimate:

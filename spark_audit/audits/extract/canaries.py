@@ -12,7 +12,7 @@ import scipy
 from spark_audit.audits.extract.rates import CONFIDENCE, Facts
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding
-from spark_audit.stats.estimate import Bound
+from spark_audit.stats.estimate import Bound, Status
 from spark_audit.stats.intervals import clopper_pearson
 
 
@@ -127,11 +127,13 @@ def _finding_on(
     # In the order of the table.
     claim: Claim = "moved"
     says = "canaries"
+    status: Status = "ok"
     further = _remarks(facts)
     is_all_tied = n_if_ties_won > 0 and not n_sure
     if is_all_tied:
         claim = "not_tested"
         says = "canaries_tied"
+        status = "not_resolvable"
         further.append("all_tied")
     elif not n_if_ties_won:
         claim = "nothing_shown"
@@ -148,7 +150,7 @@ def _finding_on(
         says=f"extract.{says}",
         further=[f"extract.{key}" for key in further],
         facts=facts,
-        status="not_resolvable" if is_all_tied else "ok",
+        status=status,
         family="exploratory" if p is None else "primary",
         p=p,
         bounds=bounds,
@@ -205,4 +207,7 @@ def _canary_p(
             test = scipy.stats.fisher_exact(table, alternative="greater")
             null_ps.append(float(test.pvalue))
         ps.append(max(null_ps))
-    return min(1.0, n_parts * min(ps)) if ps else None
+
+    if not ps:
+        return None
+    return min(1.0, n_parts * min(ps))

@@ -10,11 +10,9 @@ import pandas as pd
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guessing import (
-    MAX_GUESS_RATE,
     beyond_guessing,
     counted,
-    guess_rates,
-    without_read,
+    dose_p,
 )
 from spark_audit.audits.extract.rates import (
     CONFIDENCE,
@@ -35,12 +33,10 @@ from spark_audit.audits.extract.rates import (
     split_difference,
 )
 from spark_audit.audits.identifiers import MIN_CLUSTERS_FOR_CLASSIFIER
-from spark_audit.manifest.clusters import BARE
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import EXCESS
 from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
-from spark_audit.stats.memory_contrast import Sides, permutation_p
 
 NO_TRAINED_IDENTIFIER = "no identifier of a trained row was scored"
 
@@ -421,7 +417,11 @@ def _comparison_with_base(
         guess_p, guess_facts = beyond_guessing(spans)
         grows_p = dose_p(spans, seed=seed)
         p = min(1.0, 2 * min(guess_p, grows_p))
-        facts |= {"grows": grows_p if grows_p < guess_p else None, **guess_facts}
+        is_dose_clearer = grows_p < guess_p
+        facts["grows"] = None
+        if is_dose_clearer:
+            facts["grows"] = grows_p
+        facts |= guess_facts
         guesses = _guess_remarks(facts, "guessing")
         further = [why_base, *before, *guesses, *_holder_remarks(facts)]
         claim = "verbatim"
@@ -429,7 +429,7 @@ def _comparison_with_base(
         if p > 1 - CONFIDENCE:
             claim = "confounded"
             says = "maybe_guessed"
-        elif facts["grows"] is not None:
+        elif is_dose_clearer:
             further.insert(1, "grows")
     elif side is None:
         claim = "not_tested"
@@ -463,9 +463,13 @@ def _guess_remarks(facts: Facts, says: str) -> list[str]:
     says
         ``guessing`` or ``lucky_guesses``.
     """
-    if "guessed" not in facts:
-        return ["hinted"] if says == "guessing" else []
-    return [f"{says}_of_kind" if facts["kind"] else says]
+    if "guessed" in facts:
+        return [f"{says}_of_kind" if facts["kind"] else says]
+
+    # Hits beyond guessing without an estimate: their rows give them away.
+    if says == "guessing":
+        return ["hinted"]
+    return []
 
 
 def _holder_facts(train: pd.DataFrame) -> Facts:
@@ -518,13 +522,17 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
     in_clusters = replace(difference, clusters=compared["cluster"].nunique())
     shown = row_of(in_clusters, checkpoint=BASE, metric="apart")
     # Injected identifiers were dealt by chance: a difference voids what rests on it.
-    consequence = "splits_differ" if is_alike else "natural_differ"
+    consequence = "natural_differ"
+    passed = None
+    if is_alike:
+        consequence = "splits_differ"
+        passed = False
     splits_guard = guard(
         "base reproduces both sides equally",
         "extract.splits",
         {"apart": shown, "injected": is_alike},
         further=["extract.splits_difference", f"extract.{consequence}"],
-        passed=False if is_alike else None,
+        passed=passed,
         checkpoint=BASE,
     )
     return [splits_guard]
@@ -551,44 +559,3 @@ def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
             claim = "moved"
             says = "change_up" if contrast.value > 0 else "change_down"
         yield Finding.on(contrast, claim, f"extract.{says}", facts={"change": contrast})
-
-
-def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
-    """Return p that identifiers in several trained rows return no more than in one.
-
-    Clusters are dealt anew to both within types. Frequent strings are guessed more
-    often, too: types that are guessed more often than
-    :data:`~spark_audit.audits.extract.guessing.MAX_GUESS_RATE`, names and addresses
-    are left out, and so is what the cue gives in another row.
-
-    Parameters
-    ----------
-    spans
-        Of one checkpoint: columns ``dose``, ``cue``, ``cue_asked``, ``type``, and those
-        of :func:`~spark_audit.audits.extract.guessing.counted`.
-    """
-    # Hits in other rows are what is tested here: they count as no guess.
-    train = counted(spans)
-    held_out = without_read(counted(spans, "test"))
-    rates = guess_rates(train, held_out, other_rows=False)
-    hard_types = [
-        pii_type
-        for pii_type, rate in rates.items()
-        if rate <= MAX_GUESS_RATE and pii_type not in BARE
-    ]
-    train = train[train["cue_asked"] & train["type"].isin(hard_types)]
-
-    is_in_several = (train["dose"] > 1).to_numpy()  # (spans,), bool
-    is_hit = (train["hit"] & ~train["cue"]).to_numpy(np.float64)  # (spans,), 0 or 1
-    if is_in_several.all() or not is_in_several.any() or not is_hit.any():
-        return 1.0
-
-    # One-sided: the test itself has two sides.
-    type_codes = pd.factorize(train["type"])[0]
-    sides = Sides.of(is_in_several, train["cluster"], [type_codes])
-    p = permutation_p(is_hit, sides, seed=seed)
-    rate_in_several = is_hit[is_in_several].mean()
-    rate_in_one = is_hit[~is_in_several].mean()
-    if p is None or rate_in_several <= rate_in_one:
-        return 1.0
-    return p

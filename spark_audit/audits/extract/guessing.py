@@ -15,11 +15,13 @@ from spark_audit.audits.extract.rates import Facts, has_base, row_of
 from spark_audit.audits.setup_guards import ALARM
 from spark_audit.audits.unguessable import guesses
 from spark_audit.data.occurrences import finder, folded, string_of
+from spark_audit.manifest.clusters import BARE
 from spark_audit.manifest.identifier_forms import WORDED
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.results import Hits
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import clopper_pearson
+from spark_audit.stats.memory_contrast import Sides, permutation_p
 
 MIN_GUESS_RATE = 0.01
 """Lowest rate at which any kind of identifier is taken to be guessed **[ours]**."""
@@ -165,8 +167,9 @@ def _leading_part(text: str) -> str:
     """Return all before the last two digits, or the first word of one without them."""
     if last_digits := _TWO_DIGITS.search(text):
         return text[: last_digits.start()]
-    first_word = _WORD_OR_NUMBER.search(text)
-    return first_word[0] if first_word else text
+    if first_word := _WORD_OR_NUMBER.search(text):
+        return first_word[0]
+    return text
 
 
 def _is_given_by_row(row: ManifestExample, span: ManifestSpan) -> bool:
@@ -233,7 +236,9 @@ def without_read(held_out: pd.DataFrame) -> pd.DataFrame:
     # A binomial of the mean rate, as in the test of trained ones.
     rate = clusters["tries"].clip(upper=1.0).mean()
     p = scipy.stats.binom.sf(n_hits - 1, len(clusters), rate)
-    return held_out.drop(index=unguessable.index) if p < ALARM else held_out
+    if p >= ALARM:
+        return held_out
+    return held_out.drop(index=unguessable.index)
 
 
 def guess_rates(
@@ -377,3 +382,44 @@ def beyond_guessing(spans: pd.DataFrame) -> GuessTest:
     tests = [_tested(group, held_out) for group in groups]
     clearest = min(tests, key=lambda test: test.p)
     return GuessTest(min(1.0, len(tests) * clearest.p), clearest.facts)
+
+
+def dose_p(spans: pd.DataFrame, *, seed: int) -> float:
+    """Return p that identifiers in several trained rows return no more than in one.
+
+    Clusters are dealt anew to both within types. Frequent strings are guessed more
+    often, too: types that are guessed more often than
+    :data:`MAX_GUESS_RATE`, names and addresses are left out, and so is what the cue
+    gives in another row.
+
+    Parameters
+    ----------
+    spans
+        Of one checkpoint: columns ``dose``, ``cue``, ``cue_asked``, ``type``, and those
+        of :func:`counted`.
+    """
+    # Hits in other rows are what is tested here: they count as no guess.
+    train = counted(spans)
+    held_out = without_read(counted(spans, "test"))
+    rates = guess_rates(train, held_out, other_rows=False)
+    hard_types = [
+        pii_type
+        for pii_type, rate in rates.items()
+        if rate <= MAX_GUESS_RATE and pii_type not in BARE
+    ]
+    train = train[train["cue_asked"] & train["type"].isin(hard_types)]
+
+    is_in_several = (train["dose"] > 1).to_numpy()  # (spans,), bool
+    is_hit = (train["hit"] & ~train["cue"]).to_numpy(np.float64)  # (spans,), 0 or 1
+    if is_in_several.all() or not is_in_several.any() or not is_hit.any():
+        return 1.0
+
+    # One-sided: the test itself has two sides.
+    type_codes = pd.factorize(train["type"])[0]
+    sides = Sides.of(is_in_several, train["cluster"], [type_codes])
+    p = permutation_p(is_hit, sides, seed=seed)
+    rate_in_several = is_hit[is_in_several].mean()
+    rate_in_one = is_hit[~is_in_several].mean()
+    if p is None or rate_in_several <= rate_in_one:
+        return 1.0
+    return p

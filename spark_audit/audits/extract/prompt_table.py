@@ -61,7 +61,7 @@ def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
     full = every[every["prompt"] == FULL_PROMPT]
 
     def is_reproduced(places: pd.DataFrame) -> np.ndarray:
-        """Return whether each span is reproduced at its checkpoint and prompt."""
+        """Return whether each span is reproduced, by the columns of ``place``."""
         return np.asarray(pd.MultiIndex.from_frame(places).isin(hits))
 
     # The same spans after the cue, at the base, and after the cue at the base.

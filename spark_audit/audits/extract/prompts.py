@@ -108,7 +108,9 @@ def _dose_by_canary(manifest: Manifest) -> dict[str, int]:
     doses = {}
     for canary in manifest.canaries:
         n_read = max(canary.dose - rows_cut[canary.canary_id], 0)
-        doses[canary.canary_id] = 0 if canary.held_out else n_read or NOT_READ
+        doses[canary.canary_id] = n_read or NOT_READ
+        if canary.held_out:
+            doses[canary.canary_id] = 0
     return doses
 
 
@@ -277,4 +279,6 @@ def _positions_of_parts(text: str, pii_type: str) -> list[int]:
     if pii_type != "EMAIL":
         return [i for i, character in enumerate(text) if character.isdigit()]
     last = text.find("@") - 1
-    return [last] if last >= 0 else []
+    if last < 0:
+        return []
+    return [last]
