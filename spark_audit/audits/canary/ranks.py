@@ -456,7 +456,7 @@ class RankedCanaries:
         canaries = self._control_canaries()
 
         def p_of_control(tested: pd.DataFrame) -> float:
-            """Return p of one checkpoint and part: one row per canary."""
+            """Return p by the columns of one checkpoint and part."""
             if self.is_uniform:
                 return p_by_chance(tested, "exposure")
 
