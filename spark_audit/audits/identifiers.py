@@ -18,14 +18,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Plan
-from spark_audit.audits.identifier_texts import FREE_MAIL as FREE_MAIL
-from spark_audit.audits.identifier_texts import (
-    MIN_CLUSTERS_FOR_CLASSIFIER as MIN_CLUSTERS_FOR_CLASSIFIER,
-)
-from spark_audit.audits.identifier_texts import counterparts as counterparts
 from spark_audit.audits.identifier_texts import strata
 from spark_audit.audits.supervision import Trained, is_read, trained_identifiers
-from spark_audit.audits.token_sums import Sums as Sums
 from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import string_of
 from spark_audit.manifest.schema import (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import identifiers, ratio_rows
+from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import (
     Audit,
     Context,
@@ -26,6 +26,7 @@ from spark_audit.audits.supervision import (
     is_known,
     trained_identifiers,
 )
+from spark_audit.audits.token_sums import Sums
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -127,7 +128,7 @@ class NLL(Audit):
 
         def measured() -> Measured:
             for name, table in scored(tables):
-                nll = identifiers.Sums(manifest, table)
+                nll = Sums(manifest, table)
                 sums = nll.over(
                     (token_set.example, token_set.tokens) for token_set in sets
                 )

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import base
-from spark_audit.audits.identifiers import Sums
 from spark_audit.audits.ratio_rows import UnitGroup, beside_base, figures, marked
+from spark_audit.audits.token_sums import Sums
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, BASE

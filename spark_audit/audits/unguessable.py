@@ -30,7 +30,7 @@ from spark_audit.audits.common_words import (
     GIVEN_NAMES,
     OFFICES,
 )
-from spark_audit.audits.identifiers import FREE_MAIL
+from spark_audit.audits.identifier_texts import FREE_MAIL
 from spark_audit.data.occurrences import string_of
 from spark_audit.manifest.schema import Manifest
 

@@ -32,7 +32,7 @@ from spark_audit.audits.extract.rates import (
     row_of,
     split_difference,
 )
-from spark_audit.audits.identifiers import MIN_CLUSTERS_FOR_CLASSIFIER
+from spark_audit.audits.identifier_texts import MIN_CLUSTERS_FOR_CLASSIFIER
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import EXCESS

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.identifiers import counterparts
+from spark_audit.audits.identifier_texts import counterparts
 from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import Fact

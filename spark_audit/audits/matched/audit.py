@@ -18,7 +18,7 @@ from spark_audit.audits.base import (
     Plan,
     Tables,
 )
-from spark_audit.audits.identifiers import Sums, plan_of_identifiers
+from spark_audit.audits.identifiers import plan_of_identifiers
 from spark_audit.audits.matched import pairs
 from spark_audit.audits.matched.did import did_findings
 from spark_audit.audits.matched.findings import findings_by_checkpoint
@@ -40,6 +40,7 @@ from spark_audit.audits.matched.unit_records import (
 )
 from spark_audit.audits.matched.units import MemoryTest, UnitScores
 from spark_audit.audits.nll import NLL
+from spark_audit.audits.token_sums import Sums
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed

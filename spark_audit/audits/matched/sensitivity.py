@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.identifiers import Sums, audited_spans
+from spark_audit.audits.identifiers import audited_spans
 from spark_audit.audits.matched.drift import pooled_change
+from spark_audit.audits.token_sums import Sums
 from spark_audit.manifest.schema import Manifest, ManifestExample, TokenRange
 from spark_audit.provenance import seed_for
 from spark_audit.results.evidence import Evidence

@@ -10,12 +10,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.identifiers import (
-    MIN_CLUSTERS_FOR_CLASSIFIER,
-    REPRODUCED,
-    comparable,
-    sides_of,
-)
+from spark_audit.audits.identifier_texts import MIN_CLUSTERS_FOR_CLASSIFIER
+from spark_audit.audits.identifiers import REPRODUCED, comparable, sides_of
 from spark_audit.audits.supervision import by_supervision
 from spark_audit.data.occurrences import dose_group
 from spark_audit.names import BASE
