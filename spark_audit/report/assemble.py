@@ -18,9 +18,12 @@ from spark_audit.report.void_rows import with_states
 from spark_audit.results import (
     AuditResult,
     CheckpointFacts,
+    Contrast,
+    Finding,
     Guard,
     ManifestFacts,
     Report,
+    Row,
     by_severity,
 )
 from spark_audit.results.audit_result import TableRecord
@@ -35,22 +38,25 @@ MATCHING_TABLES = ("matching_by_type", "balance")
 
 def matching(manifest: Manifest) -> dict[str, Records]:
     """Return the tables of a manifest's matching, for every report made with it."""
-    matched = Counter(pair.pii.type for pair in manifest.pairs)
-    lost: dict[str, Counter[str]] = defaultdict(Counter)
+    n_matched = Counter(pair.pii.type for pair in manifest.pairs)
+    lost_by_type: dict[str, Counter[str]] = defaultdict(Counter)
     for span in manifest.unmatched:
-        lost[span.type][span.reason] += 1
-    return {
-        "matching_by_type": [
+        lost_by_type[span.type][span.reason] += 1
+
+    by_type: Records = []
+    for type_name in sorted({*n_matched, *lost_by_type}):
+        lost = lost_by_type[type_name]
+        reasons = [f"{count} {reason}" for reason, count in sorted(lost.items())]
+        by_type.append(
             {
-                "type": kind,
-                "matched": matched[kind],
-                "unmatched": lost[kind].total(),
-                "reasons": "; ".join(f"{n} {w}" for w, n in sorted(lost[kind].items())),
+                "type": type_name,
+                "matched": n_matched[type_name],
+                "unmatched": lost.total(),
+                "reasons": "; ".join(reasons),
             }
-            for kind in sorted({*matched, *lost})
-        ],
-        "balance": [row.model_dump() for row in manifest.balance],
-    }
+        )
+    balance = [row.model_dump() for row in manifest.balance]
+    return {"matching_by_type": by_type, "balance": balance}
 
 
 def assemble(
@@ -76,21 +82,28 @@ def assemble(
         What belongs to no audit's result: guards before theirs, tables that give way
         to theirs.
     """
-    rows, contrasts, concluded, told = [], [], [], list(guards)
-    own = dict(tables or {})
-    origins = {name: "manifest" for name in MATCHING_TABLES if name in own}
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
+    concluded: list[Finding] = []
+    all_guards = list(guards)
+    all_tables = dict(tables or {})
+    origins = {name: "manifest" for name in MATCHING_TABLES if name in all_tables}
     for audit, result in results.items():
         rows += result.rows
         contrasts += result.contrasts
         concluded += result.findings
-        told += result.guards
-        own |= result.tables
+        all_guards += result.guards
+        all_tables |= result.tables
         origins |= dict.fromkeys(result.tables, audit)
-    told = consistent(told)
-    findings = without_void(corrected(concluded), told)
-    void = [one.checkpoint for one in told if faults(told, one.checkpoint)]
-    told = without_answered(told, findings, void=void)
+
+    all_guards = consistent(all_guards)
+    findings = without_void(corrected(concluded), all_guards)
+    void = [
+        guard.checkpoint for guard in all_guards if faults(all_guards, guard.checkpoint)
+    ]
+    all_guards = without_answered(all_guards, findings, void=void)
     findings += untested(findings, [one.name for one in checkpoints])
+
     report = Report(
         status=status,
         command=list(command),
@@ -102,8 +115,8 @@ def assemble(
         findings=by_severity(findings),
         results=at_level(rows, findings),
         contrasts=at_level(contrasts, findings),
-        guards=told,
-        tables=own,
+        guards=all_guards,
+        tables=all_tables,
         origins=origins,
         evidence=dict(evidence or {}),
         timing=dict(timing or {}),

@@ -36,26 +36,26 @@ MAX_STATES_WITH_TESTED = 2
 """States that each say by how many attacks they were tested; of more once for all."""
 
 
-def answer(found: Sequence[Standing]) -> str:
+def answer(standings: Sequence[Standing]) -> str:
     """Return the report in one line: how many checkpoints are in which state.
 
     It also says how many of the attacks were tested: next to a title that does not say
     that most were not run, readers took a checkpoint for cleared.
     """
-    by_state = grouped(found, lambda one: one.state)
+    by_state = grouped(standings, lambda one: one.state)
     is_said_once = len(by_state) > MAX_STATES_WITH_TESTED
     states = [
         _state_with_count(
-            state, members, is_only=len(found) == 1, says_tested=not is_said_once
+            state, members, is_only=len(standings) == 1, says_tested=not is_said_once
         )
         for state, members in by_state.items()
     ]
     text = ", ".join(states)
-    if len(found) == 1:
-        return render("states.answer_of_one", name=found[0].name, state=text)
+    if len(standings) == 1:
+        return render("states.answer_of_one", name=standings[0].name, state=text)
 
-    text = render("states.answer", count=len(found), states=text)
-    tested = _tested(found) if is_said_once else ""
+    text = render("states.answer", count=len(standings), states=text)
+    tested = _tested(standings) if is_said_once else ""
     return "; ".join(filter(None, [text, tested]))
 
 
@@ -96,9 +96,9 @@ def _n_tested(standing: Standing) -> int:
     return len(_attacks_with(standing, RESULTS[0]))
 
 
-def headline(report: Report, found: Sequence[Standing]) -> str:
+def headline(report: Report, standings: Sequence[Standing]) -> str:
     """Return the answer, and that the base model was not given, where it was not."""
-    text = answer(found)
+    text = answer(standings)
     if lacks_base(report):
         text += render("states.no_base")
     return text
@@ -129,7 +129,7 @@ def lacks_base(report: Report) -> bool:
     return bool(report.settings.get("reference")) and needs_base and not has_base
 
 
-def urgent_remarks(report: Report, found: Sequence[Standing]) -> list[str]:
+def urgent_remarks(report: Report, standings: Sequence[Standing]) -> list[str]:
     """Return what must be read before anything else of the first screen.
 
     These are the base model that was not given, and the checkpoints whose trained rows
@@ -138,7 +138,7 @@ def urgent_remarks(report: Report, found: Sequence[Standing]) -> list[str]:
     remarks = []
     if lacks_base(report):
         remarks.append(render("terminal.no_base"))
-    names = [one.name for one in found if one.question is not None]
+    names = [one.name for one in standings if one.question is not None]
     if names:
         remarks.append(render("states.question", names=names))
     return remarks
@@ -149,10 +149,10 @@ def meanings() -> dict[State, str]:
     return {state: render(f"state.{key_of(state)}") for state in SHAPES}
 
 
-def advice(found: Sequence[Standing]) -> dict[State, str]:
+def advice(standings: Sequence[Standing]) -> dict[State, str]:
     """Return what to do next, by the states that there are."""
-    by_state = grouped(found, lambda one: one.state)
-    is_relearned = relearned(found)
+    by_state = grouped(standings, lambda one: one.state)
+    is_relearned = relearned(standings)
     advice_by_state: dict[State, str] = {}
     for state, members in by_state.items():
         if state == "DETECTABLE":
@@ -283,7 +283,7 @@ def _open(clean: Sequence[Standing]) -> OpenTests:
     return OpenTests(list(commands), is_unplanted, unanswered)
 
 
-def checks(report: Report, found: Sequence[Standing]) -> list[str]:
+def checks(report: Report, standings: Sequence[Standing]) -> list[str]:
     """Return whether the audit's own checks held, and a line for each that did not.
 
     Questions about the listed rows, which a check asks, stand last.
@@ -293,12 +293,12 @@ def checks(report: Report, found: Sequence[Standing]) -> list[str]:
     """
     failed = [guard for guard in report.guards if guard.passed is False]
     lines = [_checks_counted(report.guards)]
-    for failed_check in failed_checks(failed, found):
+    for failed_check in failed_checks(failed, standings):
         lines.append(failed_check.sentence)
 
     if failed:
-        lines.append(" ".join([render("states.doubts"), *_doubts(failed, found)]))
-    return [*lines, *_questions(found)]
+        lines.append(" ".join([render("states.doubts"), *_doubts(failed, standings)]))
+    return [*lines, *_questions(standings)]
 
 
 def _checks_counted(guards: Sequence[Guard]) -> str:
@@ -335,12 +335,12 @@ class FailedCheck:
 
 
 def failed_checks(
-    failed: Iterable[Guard], found: Sequence[Standing]
+    failed: Iterable[Guard], standings: Sequence[Standing]
 ) -> list[FailedCheck]:
     """Return the checks that did not hold, each once for all of its checkpoints."""
     untested = {
         standing.name
-        for standing in found
+        for standing in standings
         if standing.faults and standing.state == "NOT TESTED"
     }
     failed_checks = []
@@ -376,19 +376,19 @@ def _failed_sentence(
     return f"{sentence} {render(key)}"
 
 
-def _doubts(failed: Sequence[Guard], found: Sequence[Standing]) -> list[str]:
+def _doubts(failed: Sequence[Guard], standings: Sequence[Standing]) -> list[str]:
     """Return what failed checks leave of the verdicts on other checkpoints.
 
     Checkpoints of which nothing can be concluded are said with their check.
     """
     void: set[str] = set()
-    for failed_check in failed_checks(failed, found):
+    for failed_check in failed_checks(failed, standings):
         if failed_check.is_void:
             void.update(failed_check.names)
 
     # Checkpoints by attacks with and without a result, and by whether they pass.
     verdicts: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[str]] = {}
-    for standing in found:
+    for standing in standings:
         tested, untested = (_attacks_with(standing, outcomes) for outcomes in RESULTS)
         if untested and standing.name not in void:
             verdict = (tested, untested, standing.ships)
@@ -412,10 +412,10 @@ def _attacks_with(standing: Standing, outcomes: Sequence[Outcome]) -> tuple[str,
     )
 
 
-def _questions(found: Sequence[Standing]) -> list[str]:
+def _questions(standings: Sequence[Standing]) -> list[str]:
     """Return the questions about the listed rows, each with its checkpoints."""
     names_by_question: dict[str, list[str]] = {}
-    for standing in found:
+    for standing in standings:
         if standing.question is not None:
             names = names_by_question.setdefault(standing.question.detail, [])
             names.append(standing.name)
@@ -426,11 +426,11 @@ def _questions(found: Sequence[Standing]) -> list[str]:
     ]
 
 
-def reading(report: Report, found: Sequence[Standing]) -> str:
+def reading(report: Report, standings: Sequence[Standing]) -> str:
     """Return how to read the sentences of these checkpoints, with every unit."""
     units_used = {
         standing.led_by.unit
-        for standing in found
+        for standing in standings
         if standing.led_by is not None and standing.led_by.claim != "not_tested"
     }
     parts = [render("states.reading", level=level(report))]
@@ -460,13 +460,13 @@ def _first_limit(tests: int) -> Decimal:
     return down.create_decimal(repr(ALPHA / tests))
 
 
-def surety(found: Sequence[Standing]) -> str:
+def surety(standings: Sequence[Standing]) -> str:
     """Return how sure the first screen is, as chances of a false and a missed claim.
 
     A corrected p bounds how often a report in which nothing leaked would claim as much.
     """
     names_by_count: dict[int, list[str]] = {}
-    for standing in found:
+    for standing in standings:
         led_by = standing.led_by if standing.detections else None
         if led_by and led_by.family == "primary" and led_by.p_adjusted is not None:
             count = max(1, math.ceil(1000 * led_by.p_adjusted))
@@ -479,14 +479,14 @@ def surety(found: Sequence[Standing]) -> str:
             for count, names in sorted(names_by_count.items())
         ]
         parts.append(render("states.surety", groups=groups))
-    if _has_detectable_effect(found):
+    if _has_detectable_effect(standings):
         parts.append(render("states.surety_of_clean"))
     return "; ".join(parts)
 
 
-def _has_detectable_effect(found: Sequence[Standing]) -> bool:
+def _has_detectable_effect(standings: Sequence[Standing]) -> bool:
     """Return whether an effect could have been detected where no leak was found."""
-    for standing in found:
+    for standing in standings:
         if standing.state != "NO LEAK FOUND":
             continue
         for tried in standing.tally.get("not shown", ()):
@@ -495,19 +495,19 @@ def _has_detectable_effect(found: Sequence[Standing]) -> bool:
     return False
 
 
-def gate(found: Sequence[Standing]) -> str:
+def gate(standings: Sequence[Standing]) -> str:
     """Return the verdict of the gate without rules."""
     parts = []
-    stopped = [_stopped_name(standing) for standing in found if not standing.ships]
+    stopped = [_stopped_name(standing) for standing in standings if not standing.ships]
     if stopped:
         parts.append(render("states.gate_stops", names=", ".join(stopped)))
 
-    passed = [_passed_name(standing) for standing in found if standing.ships]
+    passed = [_passed_name(standing) for standing in standings if standing.ships]
     if passed:
         parts.append(render("states.gate_passes", names=", ".join(passed)))
 
     without_result = {"void", "confounded", "not tested"}
-    if any(one.ships and without_result & {*one.tally} for one in found):
+    if any(one.ships and without_result & {*one.tally} for one in standings):
         parts.append(render("states.gate_ignores"))
     return "; ".join(parts)
 
@@ -526,11 +526,11 @@ def _passed_name(standing: Standing) -> str:
     return _with_names(standing.name, [render("states.gate_less_likely")])
 
 
-def uncovered(tried: Sequence[AttackSummary], found: Sequence[Standing]) -> str:
+def uncovered(tried: Sequence[AttackSummary], standings: Sequence[Standing]) -> str:
     """Return what was not tested, and what this tool cannot test."""
-    is_relearned = relearned(found)
+    is_relearned = relearned(standings)
     sentences_of_it = []
-    parts = _uncovered_here(tried, found)
+    parts = _uncovered_here(tried, standings)
     if parts:
         sentences_of_it.append(render("states.uncovered", parts="; ".join(parts)))
 
@@ -543,16 +543,16 @@ def uncovered(tried: Sequence[AttackSummary], found: Sequence[Standing]) -> str:
 
 
 def _uncovered_here(
-    tried: Sequence[AttackSummary], found: Sequence[Standing]
+    tried: Sequence[AttackSummary], standings: Sequence[Standing]
 ) -> list[str]:
     """Return what this tool can test, but has no valid result of in this report."""
     parts = []
-    untested = [one.name for one in found if one.state == "NOT TESTED"]
+    untested = [one.name for one in standings if one.state == "NOT TESTED"]
     if untested:
         parts.append(render("states.uncovered_memory", names=untested))
 
     if all(attack["state"] != "tested" for attack in tried):
-        has_faults = any(standing.faults for standing in found)
+        has_faults = any(standing.faults for standing in standings)
         key = "uncovered_all_by_check" if has_faults else "uncovered_all"
         parts.append(render(f"states.{key}"))
         return parts

@@ -7,10 +7,10 @@ of evidence. Whom a rule leaves out is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from spark_audit.audits import about
 from spark_audit.audits.setup_guards import faults
@@ -87,53 +87,72 @@ def check(
         If a rule names a checkpoint that the report has not, or is of a change and
         there is no earlier report.
     """
-    known = {False: report} | ({} if changed is None else {True: changed})
-    pairs = {change: (one, disclosed(one)) for change, one in known.items()}
-    found: list[RuleOutcome] = []
+    reports = {False: report}
+    if changed is not None:
+        reports[True] = changed
+    pairs = {
+        is_change: (exact, disclosed(exact)) for is_change, exact in reports.items()
+    }
+
+    outcomes: list[RuleOutcome] = []
     for rule in dict.fromkeys(rules):
         if rule.change not in pairs:
             where = f"--fail-if {rule.text!r}"
             raise InputError("is of a change", where=where, fix="add --against REPORT")
-        own = list(_verdicts(*pairs[rule.change], rule, same))
-        if all(state == "left_out" for _, state, _ in own):
-            own.append((NO_CHECKPOINT, "missing", render("gate.nobody")))
-        for name, state, detail in own:
+
+        verdicts = list(_verdicts(*pairs[rule.change], rule, same))
+        if all(state == "left_out" for _, state, _ in verdicts):
+            verdicts.append((NO_CHECKPOINT, "missing", render("gate.nobody")))
+        for name, state, detail in verdicts:
             if state == "missing" and not allow_missing:
                 state = "tripped"
-            found.append(RuleOutcome(rule.text, name, state, detail))
-    return found
+            outcomes.append(RuleOutcome(rule.text, name, state, detail))
+    return outcomes
 
 
 def _verdicts(
     report: Report, shared: Report, rule: Rule, same: Collection[str]
 ) -> Iterator[tuple[str, State, str]]:
     """Yield the name of each checkpoint, the outcome of the rule on it, and why."""
-    names, rows = _names(report), _rows(report, rule)
-    by_name = grouped(
+    names = _names(report)
+    rows = _rows(report, rule)
+    pairs_by_name = grouped(
         zip(rows, _rows(shared, rule), strict=True), lambda pair: pair[0].checkpoint
     )
     chosen = _chosen(rule, names)
     for name in names:
-        pairs = by_name.get(name, [])
         if name not in chosen:
             yield name, "left_out", render("gate.rule")
-        elif reason := _impossible(report, rule, rows, name):
+            continue
+        if reason := _impossible(report, rule, rows, name):
             yield name, "left_out", reason
-        elif rule.change and name in same:
+            continue
+        if rule.change and name in same:
             yield name, "ok", render("gate.same")
-        else:
-            if rule.claim:
-                state, detail = _claimed(report, rule, name)
-            elif rule.guard:
-                state, detail = _guarded(report, shared, rule, name)
+            continue
+
+        state, detail = _judge(report, shared, rule, name, pairs_by_name.get(name, []))
+        failed = faults(shared.guards, name)
+        if failed:
+            why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
+            if state == "tripped":
+                detail = f"{detail}; {why}"
             else:
-                judge = _moved if rule.change else _measured
-                state, detail = judge(report, rule, pairs)
-            if failed := faults(shared.guards, name):
-                why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
-                detail = f"{detail}; {why}" if state == "tripped" else why
-                state = "tripped" if state == "tripped" else "missing"
-            yield name, state, detail
+                state, detail = "missing", why
+        yield name, state, detail
+
+
+def _judge(
+    report: Report, shared: Report, rule: Rule, name: str, pairs: Pairs
+) -> tuple[State, str]:
+    """Return the outcome of a rule on a checkpoint, whatever guards say, and why."""
+    if rule.claim:
+        return _claimed(report, rule, name)
+    if rule.guard:
+        return _guarded(report, shared, rule, name)
+    if rule.change:
+        return _moved(rule, pairs)
+    return _measured(report, rule, pairs)
 
 
 def judged(found: Sequence[RuleOutcome]) -> list[str]:
@@ -212,16 +231,17 @@ def _names(report: Report) -> list[str]:
 
 def _rows(report: Report, rule: Rule) -> list[Row]:
     """Return the rows of the rule's figure; p values stand with contrasts only."""
-    wanted = (rule.audit, rule.metric, rule.of)
-    found = [
+    rows = [
         row
         for row in (*report.results, *report.contrasts)
-        if (row.audit, row.metric, row.of) == wanted and rule.holds(row.group)
+        if (row.audit, row.metric, row.of) == (rule.audit, rule.metric, rule.of)
+        and rule.holds(row.group)
     ]
-    plain = [row for row in found if not isinstance(row, Contrast)]
-    if rule.field == "p" or rule.change or not plain:
-        return [row for row in found if isinstance(row, Contrast)]
-    return plain
+    contrasts = [row for row in rows if isinstance(row, Contrast)]
+    without_baseline = [row for row in rows if not isinstance(row, Contrast)]
+    if rule.field == "p" or rule.change or not without_baseline:
+        return [*contrasts]
+    return without_baseline
 
 
 def _of_metric(report: Report, rule: Rule, name: str) -> list[Row]:
@@ -237,62 +257,76 @@ def _of_metric(report: Report, rule: Rule, name: str) -> list[Row]:
 def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     """Return whether a figure trips the rule, and the figures as shared."""
     field = "best_p" if rule.field == "p" else rule.field
-    sound = [
-        (value, _part(shown) + _number(shown, field))
-        for row, shown in pairs
-        if row.status == "ok" and (value := getattr(row, field)) is not None
-    ]
-    words = f"{rule.field} " + ", ".join(told for _, told in sound)
+    values, numbers = [], []
+    for exact, shown in pairs:
+        value = getattr(exact, field)
+        if exact.status == "ok" and value is not None:
+            values.append(value)
+            numbers.append(_part(shown) + _number(shown, field))
+
+    detail = f"{rule.field} {', '.join(numbers)}"
     if rule.field != "p" and about(rule.audit).metric(rule.metric).learned < 0:
-        words += f" ({render('gate.lower')})"
+        detail += f" ({render('gate.lower')})"
     # What was measured trips, whatever is missing beside it.
-    if any(OPERATORS[rule.operator](value, rule.bound) for value, _ in sound):
-        return "tripped", words
+    if any(OPERATORS[rule.operator](value, rule.bound) for value in values):
+        return "tripped", detail
     if report.status == "partial":
         return "missing", render("gate.partial")
     if not pairs:
-        audits = dict.fromkeys(row.audit for row in report.results)
-        if rule.audit in audits:
-            return "missing", render("gate.unmeasured")
-        why = render("gate.unmeasured_audit", audit=rule.audit, audits=audits)
-        return "missing", why
-    for row, _ in pairs:
-        if row.status != "ok":
-            told = (row.status.replace("_", " "), row.note)
-            return "missing", ": ".join(filter(None, told))
-    return ("ok", words) if sound else ("missing", f"has no {rule.field}")
+        return "missing", _why_unmeasured(report, rule)
+
+    for exact, _ in pairs:
+        if exact.status != "ok":
+            reasons = [exact.status.replace("_", " "), exact.note]
+            return "missing", ": ".join(filter(None, reasons))
+    return ("ok", detail) if values else ("missing", f"has no {rule.field}")
 
 
-def _moved(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
+def _why_unmeasured(report: Report, rule: Rule) -> str:
+    """Return that a figure was not measured, and if so that its audit was not run."""
+    audits = dict.fromkeys(row.audit for row in report.results)
+    if rule.audit in audits:
+        return render("gate.unmeasured")
+    return render("gate.unmeasured_audit", audit=rule.audit, audits=audits)
+
+
+def _moved(rule: Rule, pairs: Pairs) -> tuple[State, str]:
     """Return whether a figure moved as far as the rule forbids, and the figures.
 
     ``rose`` is towards more remembering where the metric has such a direction. A change
     as large as the bound is seen in 80 of 100 cases where the smallest effect that the
     contrast can detect is no larger.
     """
-    states: dict[State, list[str]] = {"tripped": [], "missing": [], "ok": []}
-    toward = about(rule.audit).metric(rule.metric).learned or 1
-    sign = toward if rule.operator == "rose" else -toward
-    for row, shown in pairs:
-        part = _part(row)
-        if row.value is None or row.ends is None:
-            states["missing"].append(f"{part}not estimable: {row.note}")
-            continue
-        low, high = sorted(sign * end for end in row.ends)
-        words = part + shown.note
-        if shown.value is not None:
-            way = "rose" if toward * shown.value >= 0 else "fell"
-            words = f"{part}{way} by {number(abs(shown.value), 4)}"
-        if high >= rule.bound and low > 0:
-            states["tripped"].append(words)
-        elif high >= rule.bound and (row.mde is None or row.mde > rule.bound):
-            least = "" if row.mde is None else number(row.mde)
-            key = "gate.power_with_least" if least else "gate.power"
-            states["missing"].append(part + render(key, least=least))
-        else:
-            states["ok"].append(words)
-    told = ((state, ", ".join(said)) for state, said in states.items() if said)
-    return next(told, ("missing", render("gate.unchanged")))
+    details_by_state: dict[State, list[str]] = {"tripped": [], "missing": [], "ok": []}
+    for exact, shown in pairs:
+        state, detail = _moved_part(rule, exact, shown)
+        details_by_state[state].append(_part(exact) + detail)
+
+    for state, details in details_by_state.items():
+        if details:
+            return state, ", ".join(details)
+    return "missing", render("gate.unchanged")
+
+
+def _moved_part(rule: Rule, exact: Row, shown: Row) -> tuple[State, str]:
+    """Return whether the figure of one part moved as far, and by how much."""
+    if exact.value is None or exact.ends is None:
+        return "missing", f"not estimable: {exact.note}"
+
+    towards_memory = about(rule.audit).metric(rule.metric).learned or 1
+    sign = towards_memory if rule.operator == "rose" else -towards_memory
+    low, high = sorted(sign * end for end in exact.ends)
+    is_as_large = high >= rule.bound
+    if is_as_large and low <= 0 and (exact.mde is None or exact.mde > rule.bound):
+        if exact.mde is None:
+            return "missing", render("gate.power")
+        return "missing", render("gate.power_with_least", least=number(exact.mde))
+
+    detail = shown.note
+    if shown.value is not None:
+        way = "rose" if towards_memory * shown.value >= 0 else "fell"
+        detail = f"{way} by {number(abs(shown.value), 4)}"
+    return ("tripped" if is_as_large and low > 0 else "ok"), detail
 
 
 def _part(row: Row) -> str:
@@ -307,23 +341,34 @@ def _number(shown: Row, field: str) -> str:
 
 def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
     """Return whether a claim on a checkpoint trips; without a test it is missing."""
-    own = [one for one in report.findings if one.checkpoint == name]
-    # One of several claims of the same severity is meant by its name.
-    named = rule.operator in ("==", "!=")
-    field, bound = ("claim", rule.claim) if named else ("severity", rule.bound)
-    holds: Callable[[Any, Any], bool] = OPERATORS[rule.operator]
-    tripped = [one for one in own if holds(getattr(one, field), bound)]
-    shown = _claims(tripped or own) or render("gate.nothing")
-    if tripped:
+    findings = [one for one in report.findings if one.checkpoint == name]
+    violating = [finding for finding in findings if _violates(rule, finding)]
+    shown = _claims(violating or findings) or render("gate.nothing")
+    if violating:
         return "tripped", shown
     if report.status == "partial":
         return "missing", render("gate.partial")
     if untested(report.findings, [name]):
         return "missing", render("gate.untested")
-    if passed := [one for one in own if one.detected]:
-        least = min(passed, key=lambda one: one.severity).claim
+
+    detected = [finding for finding in findings if finding.detected]
+    if detected:
+        least = min(detected, key=lambda finding: finding.severity).claim
         shown = render("gate.passes", shown=shown, least=least)
     return "ok", shown
+
+
+def _violates(rule: Rule, finding: Claimed) -> bool:
+    """Return whether a finding makes a claim that a rule forbids.
+
+    Claims are compared by severity; one of several of the same severity is meant by
+    its name.
+    """
+    if rule.operator == "==":
+        return finding.claim == rule.claim
+    if rule.operator == "!=":
+        return finding.claim != rule.claim
+    return OPERATORS[rule.operator](finding.severity, rule.bound)
 
 
 def _guarded(
@@ -334,19 +379,21 @@ def _guarded(
     Whatever gives trained rows away shows that these are the rows.
     """
     training = training_of(name)
-    own = [
+    guards = [
         guard
         for guard in shared.guards
         if guard.name == rule.guard and training_of(guard.checkpoint) == training
     ]
-    if opened := [guard for guard in own if not guard.passed]:
-        return "tripped", opened[0].detail
-    if own:
-        return "ok", own[0].detail
+    for guard in guards:
+        if not guard.passed:
+            return "tripped", guard.detail
+    if guards:
+        return "ok", guards[0].detail
+
     detected = [
-        one
-        for one in report.findings
-        if one.detected and training_of(one.checkpoint) == training
+        finding
+        for finding in report.findings
+        if finding.detected and training_of(finding.checkpoint) == training
     ]
     if detected:
         return "ok", render("gate.detected", shown=_claims(detected))
@@ -357,7 +404,9 @@ def _guarded(
 
 def _claims(findings: Sequence[Claimed]) -> str:
     """Return claims in the order of findings, each once with its audits."""
-    by_claim: dict[str, dict[str, None]] = {}
-    for one in findings:
-        by_claim.setdefault(one.claim, {})[one.audit] = None
-    return ", ".join(f"{claim} ({', '.join(of)})" for claim, of in by_claim.items())
+    audits_by_claim: dict[str, dict[str, None]] = {}
+    for finding in findings:
+        audits_by_claim.setdefault(finding.claim, {})[finding.audit] = None
+    return ", ".join(
+        f"{claim} ({', '.join(audits)})" for claim, audits in audits_by_claim.items()
+    )
