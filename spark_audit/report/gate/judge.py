@@ -257,7 +257,8 @@ def _of_metric(report: Report, rule: Rule, name: str) -> list[Row]:
 def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     """Return whether a figure trips the rule, and the figures as shared."""
     field = "best_p" if rule.field == "p" else rule.field
-    values, numbers = [], []
+    values: list[float] = []
+    numbers: list[str] = []
     for exact, shown in pairs:
         value = getattr(exact, field)
         if exact.status == "ok" and value is not None:
