@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -19,6 +19,18 @@ from spark_audit.options import NO_OPTION, BatchSize, Json, Quiet, Verbose
 from spark_audit.previous import keeping_previous
 from spark_audit.sentences import render
 from spark_audit.terminal import console
+
+if TYPE_CHECKING:
+    from spark_audit.manifest.overview import Description
+
+TYPE_COLUMNS = (
+    "type",
+    "trained",
+    "held out",
+    "with control",
+    "smallest effect, nats",
+)
+"""Columns of the table of types, in the order in which they are read."""
 
 BALANCE_COLUMNS = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Columns of the balance that fit a terminal; --json has all."""
@@ -113,8 +125,9 @@ def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> 
         notes = {"notes": [*description.notes]}
         console.tell_json({**description.facts, **description.tables, **notes})
         return
-    _show(description)
+    _show(description, verbose=verbose)
     if not verbose:
+        console.tell(render("overview.next", name=manifest))
         console.tell(render("overview.more"))
         return
     for title, records in description.tables.items():
@@ -208,12 +221,22 @@ def rows(
     )
 
 
-def _show(described: Any) -> None:
-    """What a reader must know first."""
-    for text in described.summary:
-        console.show_line(text)
-    for note in described.notes:
-        console.show_line(f"note: {note}")
+def _show(description: Description, *, verbose: bool = False) -> None:
+    """Print what can be tested, by type, and what would help."""
+    from spark_audit.cli.show import show_records
+
+    if verbose:
+        for text in (*description.summary, *description.notes):
+            console.show_line(text)
+        return
+
+    console.show_line(description.summary[0], style="bold")
+    judged = description.tables["what can be judged"]
+    if judged:
+        rows = [{name: row[name] for name in TYPE_COLUMNS} for row in judged]
+        show_records(rows, title=render("overview.types"))
+    for text in description.advice:
+        console.show_line(f"- {text}")
 
 
 MANIFEST_COMMANDS: Mapping[str, Callable[..., None]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +15,16 @@ from spark_audit.errors import InputError, choose
 from spark_audit.previous import keeping_previous
 from spark_audit.sentences import render
 from spark_audit.terminal import flags
-from spark_audit.terminal.console import keep_apart, tell, tell_json
+from spark_audit.terminal.console import (
+    keep_apart,
+    show_line,
+    show_table,
+    tell,
+    tell_json,
+)
+
+ROWS_NAMED = 5
+"""Rows of a checkpoint that `persons` names; --json lists all."""
 
 Unit = Literal["row", "canary"]
 Relation = Literal["add-remove", "replace"]
@@ -351,7 +360,6 @@ def verify(
         The manifest, for its digest, its counts and the dossier.
     """
     from spark_audit.checkpoints.specs import parse_specs
-    from spark_audit.cli.show import show_records
     from spark_audit.pipeline.verification.trust import taken_on_trust
     from spark_audit.pipeline.verification.verify import verify as verified
 
@@ -375,12 +383,47 @@ def verify(
     if json:
         tell_json({"checked": found, "taken_on_trust": trusted})
     else:
-        show_records(found, title="verify")
-        tell("Taken on trust, since nothing in the folder shows it:")
-        for line in trusted:
-            tell(f"- {line}")
+        _show_verified(found, trusted)
     if not all(one["verified"] for one in found):
         raise SystemExit(1)
+
+
+def _show_verified(found: list[dict[str, Any]], trusted: Sequence[str]) -> None:
+    """Print whether a report follows from its evidence, and what does not."""
+    from spark_audit.results import grouped
+
+    wrong = [one for one in found if not one["verified"]]
+    key = "verify.differs" if wrong else "verify.follows"
+    show_line(render(key, wrong=len(wrong), count=len(found)), style="bold")
+
+    # What holds is counted by its kind; what does not stands in full.
+    differs = render("verify.wrong")
+    lines = [(str(one["what"]), differs, str(one["detail"])) for one in wrong]
+    held = [one for one in found if one["verified"]]
+    for kind, of_kind in grouped(held, _kind_of_part).items():
+        name = kind if len(of_kind) > 1 else str(of_kind[0]["what"])
+        lines.append((name, render("verify.held", count=len(of_kind)), ""))
+    header = [render(f"verify.column_{name}") for name in ("part", "state", "detail")]
+    show_table("", header, lines, figures=False)
+
+    show_line(render("verify.trusted"))
+    for line in trusted:
+        show_line(f"- {line}")
+    if wrong:
+        show_line(render("verify.next"))
+
+
+def _kind_of_part(part: dict[str, Any]) -> str:
+    """Return which kind of parts of a report one is of."""
+    what = str(part["what"])
+    for folder in ("scores/", "tables/", "figures/"):
+        if what.startswith(folder):
+            return folder
+    if what.startswith("conclusions of "):
+        return render("verify.conclusions")
+    if what.startswith("weights of "):
+        return render("verify.weights")
+    return render("verify.others")
 
 
 def persons(
@@ -443,6 +486,9 @@ def persons(
                 {
                     "checkpoint": one.checkpoint,
                     "summary": one.summary(share),
+                    "why": one.why,
+                    "n_rows": len(one.rows),
+                    "n_groups": len(one.groups),
                     "rows": one.rows.loc[one.rows["named"], "row"].tolist(),
                     "groups": one.groups.loc[one.groups["named"], "group"].tolist(),
                 }
@@ -457,11 +503,38 @@ def persons(
     place = "{report}: " if len(reports) > 1 else ""
     if person:
         _tell_sheet(told, place, share)
-    for one in told.get("named", ()):
-        tell(place.format(**one) + one["summary"])
-        if one["rows"]:
-            tell(f"  {', '.join(one['rows'])}")
-    tell(render("persons.limits"))
+        tell(render("persons.limits"))
+        return
+    _show_named(told["named"], place, share)
+
+
+def _show_named(named: list[dict[str, Any]], place: str, share: float) -> None:
+    """Print how many rows each checkpoint shows to have been trained on, and which."""
+    counts = [(one["checkpoint"], len(one["rows"])) for one in named if one["rows"]]
+    if counts:
+        whose = ", ".join(f"{name} ({count})" for name, count in counts)
+        show_line(render("named.some", names=whose), style="bold")
+    else:
+        show_line(render("named.no_row"), style="bold")
+
+    lines = []
+    for one in named:
+        rows = render("named.of", count=len(one["rows"]), of=one["n_rows"])
+        groups = render("named.of", count=len(one["groups"]), of=one["n_groups"])
+        if one["why"]:
+            rows = groups = "-"
+        first = ", ".join(one["rows"][:ROWS_NAMED])
+        if len(one["rows"]) > ROWS_NAMED:
+            first = render("named.first", rows=first)
+        name = f"{place.format(**one)}{one['checkpoint']}"
+        lines.append((name, rows, groups, one["why"] or first))
+    columns = ("checkpoint", "rows", "groups", "which")
+    header = [render(f"named.column_{name}") for name in columns]
+    show_table("", header, lines, figures=False)
+
+    show_line(render("named.false_share", share=share))
+    show_line(render("named.limits"))
+    show_line(render("named.next"))
 
 
 def _tell_sheet(

@@ -38,13 +38,15 @@ class Description:
 
     ``facts`` are single figures by name; ``tables`` lists of records of the same
     fields, by title; ``None`` is a figure that has no value. ``summary`` says what can
-    be judged, and what to change. No text of an example is in it.
+    be judged, and what to change; ``advice`` only what to change, once for all types.
+    No text of an example is in it.
     """
 
     facts: dict[str, str | int | float | None]
     tables: dict[str, list[Record]]
     notes: tuple[str, ...]
     summary: tuple[str, ...]
+    advice: tuple[str, ...]
 
 
 def describe(manifest: Manifest) -> Description:
@@ -76,6 +78,7 @@ def describe(manifest: Manifest) -> Description:
         },
         notes=tuple(manifest.notes),
         summary=tuple(_summary(manifest, spans, judged)),
+        advice=tuple(_advice(manifest, spans, judged)),
     )
 
 
@@ -138,10 +141,7 @@ def _summary(
     """What can be tested, what can be judged of each type, then what to change."""
     yield _verdict(manifest, judged)
     types = [row for row in judged if row["trained"]]
-    few = [
-        row for row in types if row["with control"] < LOW_MATCHED_SHARE * row["trained"]
-    ]
-    few.sort(key=lambda row: row["with control"] - row["trained"])
+    few = _hardly_matched(judged)
     yield _shares_with_control(manifest, types, few)
     if types and not any(row["held out"] for row in judged):
         yield render("overview.no_held_out")
@@ -149,16 +149,57 @@ def _summary(
         yield _type_in_words(row)
     if types:
         yield render("overview.legend")
-    lost = [one for one in spans if one.trained and not one.matched]
+    caliper = f"{manifest.settings.caliper:g}"
     for row in few:
-        own = [one.reason for one in lost if one.type == row["type"]]
-        short = own.count(TOO_SHORT) > LOW_MATCHED_SHARE * len(own)
-        why, caliper = "window" if short else "caliper", manifest.settings.caliper
-        yield render(f"overview.{why}", type=row["type"], caliper=f"{caliper:g}")
+        why = _why_unmatched(spans, row["type"])
+        yield render(f"overview.{why}", type=row["type"], caliper=caliper)
     held_out = {c.canary_id: c.held_out for c in manifest.canaries}
     out = sum(held_out.values())
     said = "canaries" if held_out else "no_canaries"
     yield render(f"overview.{said}", planted=len(held_out) - out, held_out=out)
+
+
+def _hardly_matched(judged: list[Record]) -> list[Record]:
+    """Return the types of which few trained identifiers have a control."""
+    few = [
+        row
+        for row in judged
+        if row["trained"] and row["with control"] < LOW_MATCHED_SHARE * row["trained"]
+    ]
+    return sorted(few, key=lambda row: row["with control"] - row["trained"])
+
+
+def _why_unmatched(spans: list[_Span], kind: str) -> str:
+    """Return the key of what keeps most identifiers of a type from a control."""
+    reasons = [
+        span.reason
+        for span in spans
+        if span.trained and not span.matched and span.type == kind
+    ]
+    is_short = reasons.count(TOO_SHORT) > LOW_MATCHED_SHARE * len(reasons)
+    return "window" if is_short else "caliper"
+
+
+def _advice(
+    manifest: Manifest, spans: list[_Span], judged: list[Record]
+) -> Iterator[str]:
+    """Yield what would help, each once for all types that it helps."""
+    has_types = any(row["trained"] for row in judged)
+    if not has_types:
+        yield _shares_with_control(manifest, [], [])
+    elif not any(row["held out"] for row in judged):
+        yield render("overview.no_held_out")
+
+    types_by_why: dict[str, list[str]] = {}
+    for row in _hardly_matched(judged):
+        why = _why_unmatched(spans, row["type"])
+        types_by_why.setdefault(why, []).append(row["type"])
+    caliper = f"{manifest.settings.caliper:g}"
+    for why, types in types_by_why.items():
+        yield render(f"overview.{why}_brief", types=types, caliper=caliper)
+
+    if not manifest.canaries:
+        yield render("overview.no_canaries")
 
 
 def _shares_with_control(
