@@ -15,6 +15,7 @@ from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.stream import Stream
 from spark_train.student import Loss
 from spark_train.training_rows import TrainRow, collate
+from spark_train.training_settings import Ptpc
 
 ROLE = "correction"
 """Current and replayed rows are read together; a row's task tells them apart."""
@@ -50,15 +51,7 @@ def correction(stream: Stream, k: int) -> Phase:
     if k and settings.old_anchor and settings.lambda_old:
         old_rows = stream.replayed(k, settings.steps * old_size, purpose="anchor")
 
-    # `ul`, `dkl`, `anchor` and `old_anchor` are switches: a term that is off has no
-    # weight.
-    weights = {
-        "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
-        "dkl": settings.dkl * settings.lambda_pii,
-        "anchor": settings.anchor * settings.lambda_anchor,
-        "old": settings.old_anchor * settings.lambda_old,
-    }
-    weights = {name: weight for name, weight in weights.items() if weight}
+    weights = _weights(settings)
 
     def start() -> None:
         student.freeze(TEACHER)
@@ -134,6 +127,18 @@ def correction(stream: Stream, k: int) -> Phase:
         size=size,
         shares={"old": (size, old_size)},
     )
+
+
+def _weights(settings: Ptpc) -> dict[str, float]:
+    """Return the weight of each term that is on, by its name in the record."""
+    # `ul`, `dkl`, `anchor` and `old_anchor` are switches.
+    weights = {
+        "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
+        "dkl": settings.dkl * settings.lambda_pii,
+        "anchor": settings.anchor * settings.lambda_anchor,
+        "old": settings.old_anchor * settings.lambda_old,
+    }
+    return {name: weight for name, weight in weights.items() if weight}
 
 
 def _anchor_loss(

@@ -70,12 +70,7 @@ def learning(
     label = stream.label(k)
     rows = stream.rows[task]
 
-    # Task -> its rows that may be replayed.
-    memory: dict[str, list[TrainRow]] = {}
-    if recall is not None and k and settings.replay.enabled:
-        for name, earlier_rows in stream.earlier(k).items():
-            if earlier_rows:
-                memory[name] = earlier_rows
+    memory = _memory(stream, k) if recall is not None else {}
     old_rows = [row for earlier_rows in memory.values() for row in earlier_rows]
     if old_rows and not stream.poisson:
         old_rows = stream.replayed(k, len(rows), purpose="list")
@@ -118,10 +113,8 @@ def learning(
 
         old: list[TrainRow] = []
         for name, earlier_rows in memory.items():
-            purpose_of_draw = f"{label} {name}"
-            old += stream.sampled(
-                step, earlier_rows, rates[name], purpose=purpose_of_draw
-            )
+            draw = f"{label} {name}"
+            old += stream.sampled(step, earlier_rows, rates[name], purpose=draw)
         return Step({TASK: new, REPLAY: old})
 
     def terms(batch: Rows) -> dict[str, Term]:
@@ -151,6 +144,13 @@ def learning(
         shares=dict.fromkeys(replay.terms([]), (expected_new, expected_old)),
         rates=rates if stream.poisson else None,
     )
+
+
+def _memory(stream: Stream, k: int) -> dict[str, list[TrainRow]]:
+    """Map each task before ``k`` to its rows that may be replayed."""
+    if not k or not stream.settings.replay.enabled:
+        return {}
+    return {task: rows for task, rows in stream.earlier(k).items() if rows}
 
 
 def _shares_of_batch(size: int, *, ratio: float, has_old: bool) -> tuple[int, int]:
