@@ -134,7 +134,7 @@ class TokenColumns:
         targets: torch.Tensor,
         finish: Callable[[torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
-        """Columns of rows of logits; the logits are overwritten.
+        """Return the columns of rows of logits; the logits are overwritten.
 
         Parameters
         ----------
@@ -150,10 +150,10 @@ class TokenColumns:
         torch.Tensor
             Shape ``(n, len(names))``, float32, in the order of ``names``.
         """
-        found = torch.empty(len(logits), len(self.names), device=self.device)
+        columns = torch.empty(len(logits), len(self.names), device=self.device)
         for rows in self._groups(logits, finish):
-            self._reduce_group(logits[rows], targets[rows, None], found[rows])
-        return found
+            self._reduce_group(logits[rows], targets[rows, None], columns[rows])
+        return columns
 
     def nll(
         self,
@@ -161,7 +161,9 @@ class TokenColumns:
         targets: torch.Tensor,
         finish: Callable[[torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
-        """NLL alone, of any number of targets a row; the logits may be overwritten.
+        """Return the NLL alone, of any number of targets a row.
+
+        The logits may be overwritten.
 
         Parameters
         ----------
@@ -175,23 +177,24 @@ class TokenColumns:
         torch.Tensor
             Shape ``(n, k)``, float32, nats.
         """
-        found = torch.empty(targets.shape, device=self.device)
+        nll = torch.empty(targets.shape, device=self.device)
         for rows in self._groups(logits, finish):
-            z, goal = logits[rows], targets[rows]
+            z = logits[rows]  # (m, width)
             if self._fused is not None:
-                own = z.gather(1, goal)
-                sums, _, _ = self._fused.reduce(z, own[:, 0], masked=MASKED)
-                torch.sub(sums[:, :1] + sums[:, 1:2].log(), own, out=found[rows])
+                target_z = z.gather(1, targets[rows])  # (m, k)
+                sums, _, _ = self._fused.reduce(z, target_z[:, 0], masked=MASKED)
+                log_total = sums[:, :1] + sums[:, 1:2].log()  # (m, 1)
+                torch.sub(log_total, target_z, out=nll[rows])
                 continue
             # One call that stays in the cache: maximum, sum and difference.
             logp = torch.log_softmax(z, 1, out=self._work(len(z))[0])
-            torch.neg(logp.gather(1, goal), out=found[rows])
-        return found
+            torch.neg(logp.gather(1, targets[rows]), out=nll[rows])
+        return nll
 
     def _groups(
         self, logits: torch.Tensor, finish: Callable[[torch.Tensor], None] | None
     ) -> Iterator[slice]:
-        """Rows whose work stays in the cache, finished, masked where no token is."""
+        """Yield groups of rows that stay in the cache, finished and masked."""
         step = max(self._group // self.width, 1)
         for start in range(0, len(logits), step):
             rows = slice(start, start + step)
@@ -204,6 +207,7 @@ class TokenColumns:
             yield rows
 
     def _work(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return two working buffers ``(rows, width)``, which are reused."""
         size = rows * self.width
         if self._both.shape[1] < size:
             self._both = torch.empty(2, size, device=self.device)
@@ -211,59 +215,90 @@ class TokenColumns:
         return p, w
 
     def _reduce_group(
-        self, z: torch.Tensor, target: torch.Tensor, found: torch.Tensor
+        self, z: torch.Tensor, target: torch.Tensor, columns: torch.Tensor
     ) -> None:
-        own = z.gather(1, target)
+        """Fill the columns of a group of rows.
+
+        Parameters
+        ----------
+        z
+            Shape ``(n, width)``: logits; they are overwritten.
+        target
+            Shape ``(n, 1)``.
+        columns
+            Shape ``(n, len(names))``: to be filled.
+        """
+        target_z = z.gather(1, target)  # (n, 1)
         if self._fused is None:
-            top, moments, log_sum, (above, equal) = self._seen(z, own)
+            top, moments, log_sum, (above, equal) = self._seen(z, target_z)
         else:
-            sums, counts, most = self._fused.reduce(z, own[:, 0], masked=MASKED)
+            sums, counts, most = self._fused.reduce(z, target_z[:, 0], masked=MASKED)
             top = self._fused.largest(z, most, count=TOP_TOKENS)
-            moments, log_sum, (above, equal) = sums[:, 1:].T, sums[:, 1].log(), counts.T
+            moments = sums[:, 1:].T
+            log_sum = sums[:, 1].log()
+            above, equal = counts.T
+        largest = top[:, :1]  # (n, 1)
+
+        # Of logits relative to the row's largest: sums of p, p z and p z z, (n,) each.
         total, first, square = moments
         mean = first / total
         variance = square / total - mean.square()
-        largest = top[:, :1]
         # Far from the largest logit the difference of squares loses its digits.
-        lost = (variance < mean.square() * 0.01).nonzero()[:, 0]
-        for rows in torch.split(lost, ROWS_RETAKEN):
-            away = z[rows] if self._fused is None else z[rows] - largest[rows]
-            mean[rows], variance[rows] = _moments(away)
-        relative = (own - largest)[:, 0]
+        is_lost = variance < mean.square() * 0.01
+        for rows in torch.split(is_lost.nonzero()[:, 0], ROWS_RETAKEN):
+            relative_z = z[rows] if self._fused is None else z[rows] - largest[rows]
+            mean[rows], variance[rows] = _moments(relative_z)
+
+        relative = (target_z - largest)[:, 0]  # (n,), 0 for the first guess
         second = top[:, 1] if top.shape[1] > 1 else top[:, 0]
-        found[:, 0] = log_sum - relative
-        found[:, 1] = above + 1
-        found[:, 2] = equal - 1
-        found[:, 3] = mean - log_sum
-        found[:, 4] = variance.clamp_(min=0).sqrt_()
-        found[:, 5] = torch.where(relative == 0, (largest[:, 0] - second), relative)
+        margin = torch.where(relative == 0, largest[:, 0] - second, relative)
+        columns[:, 0] = log_sum - relative  # nll
+        columns[:, 1] = above + 1  # rank_lo
+        columns[:, 2] = equal - 1  # ties
+        columns[:, 3] = mean - log_sum  # mean_logp
+        columns[:, 4] = variance.clamp_(min=0).sqrt_()  # sd_logp
+        columns[:, 5] = margin  # top1_margin
+        top_logp = (top - largest).logsumexp(1).sub_(log_sum)  # (n,)
         if self.count > TOP_TOKENS:
-            found[:, 6] = (top - largest).logsumexp(1).sub_(log_sum).clamp_(max=0)
+            columns[:, 6] = top_logp.clamp(max=0)  # top40_logp
         else:
             # log p of everything, but a row of NaN stays one.
-            found[:, 6] = log_sum * 0
+            columns[:, 6] = log_sum * 0
         if len(self.names) > len(PLAIN_COLUMNS):
-            found[:, 7:] = nuclei(top, log_sum)
-            # Of most rows the largest are enough; the others are sorted.
-            held = (top - largest).logsumexp(1).sub_(log_sum).exp_()
-            flat = (held < max(NUCLEUS_SHARES)).nonzero()[:, 0]
-            for rows in torch.split(flat, ROWS_RETAKEN):
-                if z.is_cuda:
-                    falling = z[rows].sort(1, descending=True)[0]
-                else:  # torch sorts places along, which takes ten times as long
-                    rising = np.sort(z[rows].numpy(), 1)
-                    falling = torch.from_numpy(rising[:, ::-1].copy())
-                found[rows, 7:] = nuclei(falling, log_sum[rows]).float()
+            self._fill_nuclei(z, top, log_sum, top_logp.exp(), columns[:, 7:])
+
+    def _fill_nuclei(
+        self,
+        z: torch.Tensor,
+        top: torch.Tensor,
+        log_sum: torch.Tensor,
+        top_mass: torch.Tensor,
+        columns: torch.Tensor,
+    ) -> None:
+        """Fill the columns of nuclei, ``(n, 2 * len(NUCLEUS_SHARES))``.
+
+        For most rows the largest logits are enough; the others are sorted.
+        """
+        columns[:] = nuclei(top, log_sum)
+        is_flat = top_mass < max(NUCLEUS_SHARES)
+        for rows in torch.split(is_flat.nonzero()[:, 0], ROWS_RETAKEN):
+            if z.is_cuda:
+                falling = z[rows].sort(1, descending=True)[0]
+            else:
+                # Torch sorts places along, which takes ten times as long.
+                rising = np.sort(z[rows].numpy(), 1)
+                falling = torch.from_numpy(rising[:, ::-1].copy())
+            columns[rows] = nuclei(falling, log_sum[rows]).float()
 
     def _seen(
-        self, z: torch.Tensor, own: torch.Tensor
+        self, z: torch.Tensor, target_z: torch.Tensor
     ) -> tuple[
         torch.Tensor,
         tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         torch.Tensor,
         tuple[torch.Tensor, torch.Tensor],
     ]:
-        """What torch sees of a group; its logits are relative to the largest then.
+        """Reduce a group by torch; its logits are relative to the largest afterwards.
 
         Returns
         -------
@@ -277,8 +312,8 @@ class TokenColumns:
         torch.softmax(z, 1, out=p)
         top = _largest(z)
         # Counts below 2**24 are exact in float32, which is faster to sum than bool.
-        above = torch.gt(z, own, out=w).sum(1)
-        at_least = torch.ge(z, own, out=w).sum(1)
+        above = torch.gt(z, target_z, out=w).sum(1)
+        at_least = torch.ge(z, target_z, out=w).sum(1)
         # From here on logits relative to the row's largest: z <= 0.
         z.sub_(top[:, :1])
         # The softmax divides by a plain float32 sum; its error is in every p alike.
@@ -306,7 +341,7 @@ def _largest(z: torch.Tensor) -> torch.Tensor:
 
 
 def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
-    """Sizes of nuclei and logs of their mass.
+    """Return sizes of nuclei and logs of their mass.
 
     A nucleus is the fewest of the likeliest tokens that have a mass of p together: what
     transformers' ``TopPLogitsWarper`` keeps.
@@ -334,7 +369,7 @@ def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
 
 
 def _moments(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and centred variance of logits under their softmax, in float64."""
+    """Return mean and centred variance of logits under their softmax, in float64."""
     wide = z.double()
     p = torch.softmax(wide, 1)
     mean = (p * wide).sum(1, keepdim=True)
@@ -373,30 +408,35 @@ class Head:
         if not weight.is_cuda and self._weight.numel() <= self.COPIED:
             self._weight = self._weight.float()
         self._bias = None if bias is None else bias[: columns.vocabulary].float()
-        self._transform, self._columns = transform, columns
+        self._transform = transform
+        self._columns = columns
         self._converted = torch.empty(0, device=weight.device)
 
     def __call__(
         self, hidden: torch.Tensor, targets: torch.Tensor, *, only_nll: bool = False
     ) -> torch.Tensor:
-        """Columns, or NLL alone, of targets after hidden states ``(n, H)``.
+        """Return columns, or NLL alone, of targets after hidden states ``(n, H)``.
 
-        Targets and what is found have the shapes of :meth:`TokenColumns.reduce`, or
-        of :meth:`TokenColumns.nll`.
+        Targets and the result have the shapes of :meth:`TokenColumns.reduce`, or of
+        :meth:`TokenColumns.nll`.
         """
-        columns, found = self._columns, []
+        columns = self._columns
         reduce = columns.nll if only_nll else columns.reduce
         # Equal chunks: a small last one would run at a fraction of the peak.
-        count = max(-(-len(hidden) // columns.rows), 1)
-        parts = (one.tensor_split(count) for one in (hidden, targets))
-        for rows, goal in zip(*parts, strict=True):
-            z = columns.buffer(len(rows))
-            self._project(rows, z[:, : columns.vocabulary])
-            found.append(reduce(z, goal, self._finish))
-        return torch.cat(found)
+        n_chunks = max(-(-len(hidden) // columns.rows), 1)
+        hidden_chunks = hidden.tensor_split(n_chunks)
+        target_chunks = targets.tensor_split(n_chunks)
+        figures = []
+        for hidden_chunk, target_chunk in zip(
+            hidden_chunks, target_chunks, strict=True
+        ):
+            z = columns.buffer(len(hidden_chunk))  # (m, width)
+            self._project(hidden_chunk, z[:, : columns.vocabulary])
+            figures.append(reduce(z, target_chunk, self._finish))
+        return torch.cat(figures)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits ``(n, vocabulary)`` of a few rows, for the self-test."""
+        """Return logits ``(n, vocabulary)`` of a few rows, for the self-test."""
         z = torch.empty(len(hidden), self._columns.vocabulary, device=hidden.device)
         self._project(hidden, z)
         self._finish(z)
@@ -408,6 +448,7 @@ class Head:
         self._transform(logits)
 
     def _project(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
+        """Write hidden states ``(n, H)`` times the weight into ``out``, ``(n, V)``."""
         weight = self._weight
         if weight.dtype == torch.float32:
             torch.mm(hidden.float(), weight.T, out=out)
@@ -420,7 +461,9 @@ class Head:
             if self._converted.numel() < size:
                 self._converted = torch.empty(size, device=weight.device)
             for start in range(0, len(weight), self.ROWS):
-                part = weight[start : start + self.ROWS]
-                rows = self._converted[: part.numel()].view(part.shape)
-                rows.copy_(part)
-                torch.mm(wide, rows.T, out=out[:, start : start + len(part)])
+                weight_rows = weight[start : start + self.ROWS]
+                converted = self._converted[: weight_rows.numel()]
+                converted = converted.view(weight_rows.shape)
+                converted.copy_(weight_rows)
+                stop = start + len(weight_rows)
+                torch.mm(wide, converted.T, out=out[:, start:stop])
