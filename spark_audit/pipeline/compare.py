@@ -31,8 +31,10 @@ from spark_audit.results.evidence import Evidence
 
 ABSENT = "the package that it is of is not installed"
 """Why nothing is concluded of an audit that is not known here."""
+
 LEFT_OUT = "audits compared"
 """The guard that names the audits that were not compared."""
+
 FREE_OPTIONS = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options that change nothing that is compared."""
 
@@ -46,11 +48,11 @@ class Part:
     names: Mapping[str, str]
 
     def path(self, audit: str) -> Path:
-        """Where the evidence of an audit lies."""
+        """Return where the evidence of an audit lies."""
         return self.folder / "scores" / about(audit).evidence_file()
 
     def evidence(self, audit: str) -> Evidence:
-        """The evidence of an audit, as the report says that it was written."""
+        """Read the evidence of an audit, as the report says that it was written."""
         return evidence_of(self.report, self.folder, audit).renamed(self.names)
 
 
@@ -64,7 +66,7 @@ def compare(
     command: Sequence[str] = (),
     only: Collection[str] = (),
 ) -> AuditReport:
-    """One report over the checkpoints of several, with contrasts to a baseline.
+    """Return one report over the checkpoints of several, with contrasts to a baseline.
 
     Parameters
     ----------
@@ -100,16 +102,20 @@ def compare(
     paths = [Path(folder) for folder in folders]
     parts = _parts(paths)
     first = parts[0].report
-    chosen = baseline or _default(parts[0].names)
+    chosen = baseline or _only_checkpoint(parts[0].names)
     facts = _facts(parts)
     audits, left_out = _comparable(parts)
-    evidence = {
-        name: Evidence.united([part.evidence(name) for part in parts])
-        for name in audits
-        if not only or name in only
-    }
-    known = sorted({k for name, one in evidence.items() for k in entries(name, one)})
-    check_known(chosen, [*known, *map(entry_of, known)], where="--baseline")
+
+    evidence: dict[str, Evidence] = {}
+    known = set[str]()
+    for name in audits:
+        if not only or name in only:
+            evidence[name] = Evidence.united([part.evidence(name) for part in parts])
+            known.update(entries(name, evidence[name]))
+    names = sorted(known)
+    methods = [entry_of(name) for name in names]
+    check_known(chosen, [*names, *methods], where="--baseline")
+
     settings = first.settings | {
         "preset": preset or first.settings.get("preset"),
         "seed": seed,
@@ -118,10 +124,13 @@ def compare(
         "compared": [path.name for path in paths],
     }
     options = {
-        k: v for k, v in settings.items() if k.partition(".")[2] not in FREE_OPTIONS
+        key: value
+        for key, value in settings.items()
+        if key.partition(".")[2] not in FREE_OPTIONS
     }
     results = {
-        name: concluded(name, one, options, facts) for name, one in evidence.items()
+        name: concluded(name, audit_evidence, options, facts)
+        for name, audit_evidence in evidence.items()
     }
     report = assemble(
         results,
@@ -131,24 +140,33 @@ def compare(
         manifest=first.manifest,
         checkpoints=facts,
         guards=_guards(parts, left_out),
-        tables={
-            name: records
-            for part in reversed(parts)
-            for name, records in part.report.tables.items()
-            if name in MATCHING_TABLES and records
-        },
+        tables=_matching_tables(parts),
     )
     if output is None:
         return report
     keep_if_replaced(output, before, report)
-    sums = write_evidence(output, evidence)
-    return report.model_copy(update={"evidence": sums, "files": score_files(sums)})
+    checksums = write_evidence(output, evidence)
+    return report.model_copy(
+        update={"evidence": checksums, "files": score_files(checksums)}
+    )
+
+
+def _matching_tables(parts: Sequence[Part]) -> dict[str, list[dict[str, Any]]]:
+    """Return the tables of the manifest, from the first report that has each."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for part in parts:
+        for name, records in part.report.tables.items():
+            if name in MATCHING_TABLES and records:
+                tables.setdefault(name, records)
+    return tables
 
 
 def entries(name: str, evidence: Evidence) -> list[str]:
-    """What an audit compares: checkpoints, or series."""
-    whose = series_of if about(name).of_series else str
-    return list(dict.fromkeys(map(whose, evidence.checkpoints)))
+    """Return what an audit compares: checkpoints, or series."""
+    names = list(evidence.checkpoints)
+    if about(name).of_series:
+        names = [series_of(checkpoint) for checkpoint in names]
+    return list(dict.fromkeys(names))
 
 
 def concluded(
@@ -157,7 +175,7 @@ def concluded(
     settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
-    """What an audit concludes from stored evidence, with the settings of a report.
+    """Return what an audit concludes from stored evidence, with a report's settings.
 
     Raises
     ------
@@ -168,7 +186,8 @@ def concluded(
         return _concluded(name, evidence, settings, facts)
     except (SparkError, MemoryError):
         raise
-    except Exception as error:  # whatever an audit does with unfit evidence
+    # An audit may do anything with evidence that does not fit it.
+    except Exception as error:
         raise OutputError(
             f"`{name}` can conclude nothing from it ({type(error).__name__})",
             where=f"scores/{about(name).evidence_file()}",
@@ -182,9 +201,14 @@ def _concluded(
     settings: Mapping[str, Any],
     facts: Sequence[CheckpointFacts],
 ) -> AuditResult:
-    kind, preset = find(name), str(settings.get("preset"))
-    options = {one.name: settings.get(f"{name}.{one.name}") for one in fields(kind)}
-    audit = kind(**{k: v for k, v in options.items() if v is not None})
+    audit_type = find(name)
+    preset = str(settings.get("preset"))
+    options = {}
+    for option in fields(audit_type):
+        value = settings.get(f"{name}.{option.name}")
+        if value is not None:
+            options[option.name] = value
+    audit = audit_type(**options)
     baselines = baselines_of(settings.get("baseline"), entries(name, evidence))
     context = Context(
         baselines=baselines | originals(facts),
@@ -198,16 +222,16 @@ def _concluded(
 def changed_since(
     folder: Path, before: Path, *, only: Collection[str]
 ) -> tuple[Report, list[str]]:
-    """What has changed since an earlier report over the same manifest.
+    """Return what has changed since an earlier report over the same manifest.
 
-    A checkpoint is held against the earlier one of its name, or the only one there is.
+    A checkpoint is compared with the earlier one of its name, or with the only one.
 
     Returns
     -------
     report
         The report, with contrasts to the earlier one in place of its own.
     same
-        Checkpoints that are, to the byte, what they are held against.
+        Checkpoints that are, to the byte, the one that they are compared with.
 
     Raises
     ------
@@ -215,9 +239,11 @@ def changed_since(
         As :func:`compare` does, and if it is not known which two belong together.
     """
     old, new = _parts([before, folder])
-    earlier = _own(old.names) or [BASE]
+    earlier = _without_base(old.names) or [BASE]
+    # Checkpoint of the new report -> of the earlier one.
     partners = {
-        name: name if name in earlier else earlier[-1] for name in _own(new.names)
+        name: name if name in earlier else earlier[-1]
+        for name in _without_base(new.names)
     }
     if len(earlier) != 1 and not {*partners} <= {*earlier}:
         missing = ", ".join(sorted({*partners} - {*earlier}))
@@ -226,59 +252,74 @@ def changed_since(
             where=f"--against {before}",
             fix="audit both under one name: --ckpt NAME=PATH",
         )
+
     contrasts: list[Contrast] = []
     for partner in dict.fromkeys(partners.values()):
-        made = compare(before, folder, baseline=old.names[partner], only=only)
-        back = {new.names[k]: k for k, other in partners.items() if other == partner}
-        contrasts += [
-            one.model_copy(update={"checkpoint": back[one.checkpoint]})
-            for one in made.contrasts
-            if one.checkpoint in back
-        ]
-    same = [k for k, other in partners.items() if new.names[k] == old.names[other]]
+        comparison = compare(before, folder, baseline=old.names[partner], only=only)
+        # What the comparison calls a checkpoint -> its own name.
+        own_names = {
+            new.names[name]: name
+            for name, other in partners.items()
+            if other == partner
+        }
+        for contrast in comparison.contrasts:
+            if contrast.checkpoint in own_names:
+                own_name = own_names[contrast.checkpoint]
+                contrasts.append(contrast.model_copy(update={"checkpoint": own_name}))
+
+    # Checkpoints of one model have one name in a comparison.
+    same = [
+        name for name, other in partners.items() if new.names[name] == old.names[other]
+    ]
     return new.report.model_copy(update={"contrasts": contrasts}), same
 
 
 def _parts(folders: Sequence[Path]) -> list[Part]:
-    """The reports with new names, one for each model; refuse what cannot be paired."""
+    """Read reports, with one name for each model; refuse those not to be compared."""
     reports = [read_report(folder) for folder in folders]
     if len(reports) < 2:
         raise InputError("needs at least two reports", fix="give DIR DIR...")
-    ours = _setup(reports[0])
+
+    first_setup = _setup(reports[0])
     models: dict[str, set[str]] = {}
     for folder, report in zip(folders, reports, strict=True):
-        for what, value in _setup(report).items():
-            if value != ours[what]:
+        for name, value in _setup(report).items():
+            if value != first_setup[name]:
                 raise InputError(
-                    f"its {what} is {value}, that of {folders[0]} {ours[what]}",
+                    f"its {name} is {value}, that of {folders[0]} {first_setup[name]}",
                     where=str(folder),
                     fix="audit both against the same manifest in the same way",
                 )
-        for one in report.checkpoints:
-            models.setdefault(one.name, set()).add(one.model_id)
+        for facts in report.checkpoints:
+            models.setdefault(facts.name, set()).add(facts.model_id)
+
     labels = [folder.resolve().name for folder in folders]
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
     parts = []
     for folder, report, label in zip(folders, reports, labels, strict=True):
-        names = {one.name: one.name for one in report.checkpoints}
-        names |= {name: f"{label}/{name}" for name in names if len(models[name]) > 1}
+        names = {}
+        for facts in report.checkpoints:
+            is_ambiguous = len(models[facts.name]) > 1
+            names[facts.name] = f"{label}/{facts.name}" if is_ambiguous else facts.name
         parts.append(Part(folder, report, names))
     return parts
 
 
 def _setup(report: Report) -> dict[str, Any]:
-    """What reports that are compared share."""
-    plain = (c for c in report.checkpoints if c.quantised_from is None)
+    """Return what must be the same in reports that are compared."""
+    dtypes = {
+        facts.dtype for facts in report.checkpoints if facts.quantised_from is None
+    }
     return {
         "manifest": report.manifest.digest[:12],
         "--limit": report.settings.get("limit"),
-        "number format": ", ".join(sorted({one.dtype for one in plain})),
+        "number format": ", ".join(sorted(dtypes)),
     }
 
 
-def _own(names: Iterable[str]) -> list[str]:
-    """A report's checkpoints without the base and stages of a series."""
+def _without_base(names: Iterable[str]) -> list[str]:
+    """Return a report's checkpoints without the base and stages of a series."""
     return [
         name
         for name in names
@@ -286,71 +327,90 @@ def _own(names: Iterable[str]) -> list[str]:
     ]
 
 
-def _default(names: Mapping[str, str]) -> str:
-    own = _own(names)
-    if len(own) != 1:
+def _only_checkpoint(names: Mapping[str, str]) -> str:
+    """Return the only checkpoint of a report besides the base; refuse several."""
+    checkpoints = _without_base(names)
+    if len(checkpoints) != 1:
+        choices = ", ".join(names[name] for name in checkpoints) or BASE
         raise InputError(
             "the first report has several checkpoints",
             where="--baseline",
-            fix=f"choose one of: {', '.join(names[one] for one in own) or BASE}",
+            fix=f"choose one of: {choices}",
         )
-    return names[own[0]]
+    return names[checkpoints[0]]
 
 
 def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:
-    """Each checkpoint once, by its new name."""
-    facts: dict[str, CheckpointFacts] = {}
+    """Return each checkpoint once, by its new name."""
+    facts_by_name: dict[str, CheckpointFacts] = {}
     for part in parts:
-        for one in part.report.checkpoints:
-            name = part.names[one.name]
-            original = one.quantised_from and part.names.get(one.quantised_from)
-            changes = {"name": name, "quantised_from": original}
-            facts.setdefault(name, one.model_copy(update=changes))
-    return list(facts.values())
+        for facts in part.report.checkpoints:
+            name = part.names[facts.name]
+            original = facts.quantised_from and part.names.get(facts.quantised_from)
+            renamed = facts.model_copy(
+                update={"name": name, "quantised_from": original}
+            )
+            facts_by_name.setdefault(name, renamed)
+    return list(facts_by_name.values())
 
 
 def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
-    """Audits whose evidence all folders have, and what is left out and why."""
+    """Return audits whose evidence all folders have, and what is left out and why."""
+    reported = set[str]()
+    for part in parts:
+        reported.update(row.audit for row in part.report.results)
+    unknown = sorted(reported - {*audit_names()})
+
     audits: list[str] = []
-    settings = [part.report.settings for part in parts]
-    every = {row.audit for part in parts for row in part.report.results}
-    left_out = [f"{name} ({ABSENT})" for name in sorted(every - {*audit_names()})]
+    left_out = [f"{name} ({ABSENT})" for name in unknown]
     for name in audit_names():
-        lacking = [p.folder.name for p in parts if not p.path(name).exists()]
-        options = (
-            one.name for one in fields(about(name)) if one.name not in FREE_OPTIONS
-        )
-        told = {one: {str(s.get(f"{name}.{one}")) for s in settings} for one in options}
-        differing = [one for one, values in told.items() if len(values) > 1]
-        if len(lacking) == len(parts):
+        folders_without = [
+            part.folder.name for part in parts if not part.path(name).exists()
+        ]
+        differing = _differing_options(name, parts)
+        if len(folders_without) == len(parts):
             continue
-        if lacking:
-            left_out.append(f"{name} ({', '.join(lacking)})")
+        if folders_without:
+            left_out.append(f"{name} ({', '.join(folders_without)})")
         elif differing:
             left_out.append(f"{name} (made with another {', '.join(differing)})")
         else:
             audits.append(name)
+
     if not audits:
+        reasons = f": {'; '.join(left_out)}" if left_out else ", none left evidence"
         raise InputError(
-            "no audit can be compared"
-            + (f": {'; '.join(left_out)}" if left_out else ", none left evidence"),
+            f"no audit can be compared{reasons}",
             where=", ".join(str(part.folder) for part in parts),
             fix="audit them with the same command first",
         )
     return audits, left_out
 
 
+def _differing_options(audit: str, parts: Sequence[Part]) -> list[str]:
+    """Return the options of an audit that are not the same in all reports."""
+    differing = []
+    for option in fields(about(audit)):
+        if option.name in FREE_OPTIONS:
+            continue
+        key = f"{audit}.{option.name}"
+        values = {str(part.report.settings.get(key)) for part in parts}
+        if len(values) > 1:
+            differing.append(option.name)
+    return differing
+
+
 def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
-    """Audits that are left out, and what the setup came to: no evidence shows them."""
+    """Return the guards that no evidence shows: audits left out, and the setup's."""
     guards: dict[tuple[str, str], Guard] = {}
     if left_out:
         facts = {"left_out": [*left_out]}
         guards["", ""] = guard(LEFT_OUT, "audits_compared", facts)
     for part in parts:
-        for one in part.report.guards:
-            has_failed = one.name in REMAINS and one.passed is False
-            if has_failed or one.name == TRAINED_ROWS_FIT:
-                name = part.names.get(one.checkpoint, one.checkpoint)
-                renamed = one.model_copy(update={"checkpoint": name})
-                guards.setdefault((one.name, name), renamed)
+        for old_guard in part.report.guards:
+            has_failed = old_guard.name in REMAINS and old_guard.passed is False
+            if has_failed or old_guard.name == TRAINED_ROWS_FIT:
+                checkpoint = part.names.get(old_guard.checkpoint, old_guard.checkpoint)
+                renamed = old_guard.model_copy(update={"checkpoint": checkpoint})
+                guards.setdefault((old_guard.name, checkpoint), renamed)
     return list(guards.values())

@@ -22,11 +22,10 @@ Record: TypeAlias = Mapping[str, object]
 
 def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Checked]:
     """Yield what the report says otherwise than its evidence, by audit and part."""
-    audits = dict.fromkeys(
-        one.audit for one in (*report.results, *report.contrasts, *report.findings)
-    )
+    rows = (*report.results, *report.contrasts, *report.findings)
+    audits = [row.audit for row in rows]
     results: dict[str, AuditResult] = {}
-    wrong: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for audit in dict.fromkeys([*audits, *evidence]):
         if audit in evidence:
             try:
@@ -34,18 +33,18 @@ def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Ch
                     audit, evidence[audit], report.settings, report.checkpoints
                 )
             except SparkError as error:
-                wrong[audit] = error.what
+                problems[audit] = error.what
         elif audit != OF_REPORT:
             results[audit] = _without_evidence(report, audit)
-    if wrong:
-        # Claims are corrected over all audits: without one of them none can be told.
-        yield from ((f"conclusions of {audit}", what) for audit, what in wrong.items())
+    if problems:
+        # Claims are corrected over all audits: without one of them none can be made.
+        for audit, problem in problems.items():
+            yield f"conclusions of {audit}", problem
         return
 
-    setup = [one for one in report.guards if is_setup(one)]
-    made = assemble(
+    concluded_report = assemble(
         results,
-        guards=setup,
+        guards=[guard for guard in report.guards if is_setup(guard)],
         status=report.status,
         command=report.command,
         manifest=report.manifest,
@@ -53,29 +52,35 @@ def conclusions(report: Report, evidence: Mapping[str, Evidence]) -> Iterator[Ch
         settings=report.settings,
     )
     for audit in [*results, OF_REPORT]:
-        differing = _differing(_said(made, audit), _said(report, audit))
+        differing = _differing(
+            _parts_of(concluded_report, audit), _parts_of(report, audit)
+        )
         name = "the whole" if audit == OF_REPORT else audit
         yield f"conclusions of {name}", does_not_follow(differing)
-    yield "checks", does_not_follow(_differing_guards(made, report))
-    yield "settings", does_not_follow(_differing_settings(made, results, report))
-    yield "tables", does_not_follow(_foreign_tables(made, report))
+    guards = _differing_guards(concluded_report, report)
+    yield "checks", does_not_follow(guards)
+    settings = _differing_settings(concluded_report, results, report)
+    yield "settings", does_not_follow(settings)
+    yield "tables", does_not_follow(_foreign_tables(concluded_report, report))
     yield "checkpoints", does_not_follow(_foreign_checkpoints(report, evidence))
 
 
 def is_setup(guard: Guard) -> bool:
-    """Whether a guard rests on scores of tokens, or on reports that were compared."""
+    """Return whether a guard rests on scores of tokens, or on compared reports."""
     return guard.name in (*REMAINS, TRAINED_ROWS_FIT, LEFT_OUT)
 
 
 def _without_evidence(report: Report, audit: str) -> AuditResult:
     """Return what may be said of an audit without evidence: that there is nothing."""
-    said = results_of(report, [audit])[audit]
-    rows = [row for row in said.rows if row.value is None]
-    findings = [one for one in said.findings if one.claim == "not_tested"]
+    reported = results_of(report, [audit])[audit]
+    rows = [row for row in reported.rows if row.value is None]
+    findings = [
+        finding for finding in reported.findings if finding.claim == "not_tested"
+    ]
     return AuditResult(rows=rows, findings=findings)
 
 
-def _said(report: Report, audit: str) -> dict[str, Any]:
+def _parts_of(report: Report, audit: str) -> dict[str, Any]:
     """Return what a report has of an audit: figures, findings and tables."""
     parts: dict[str, Any] = {}
     for name in ("results", "contrasts", "findings"):
@@ -87,71 +92,73 @@ def _said(report: Report, audit: str) -> dict[str, Any]:
     return parts
 
 
-def _differing(made: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
+def _differing(concluded: Mapping[str, Any], reported: Mapping[str, Any]) -> list[str]:
     """Name the parts of an audit that differ.
 
     That a checkpoint was not scored is in no evidence: rows without a figure may stand
-    beside those that follow, of checkpoints that have none else.
+    beside those that follow, of checkpoints that have no other rows.
     """
-    scored = {row["checkpoint"] for row in made["results"]}
+    scored = {row["checkpoint"] for row in concluded["results"]}
     rows = [
         row
-        for row in said["results"]
+        for row in reported["results"]
         if row["checkpoint"] in scored or row["value"] is not None
     ]
-    compared = {**said, "results": rows}
-    names = dict.fromkeys([*made, *compared])
+    compared = {**reported, "results": rows}
+    names = dict.fromkeys([*concluded, *compared])
     return [
         name
         for name in names
-        if not is_same(made.get(name), compared.get(name, [None]))
+        if not is_same(concluded.get(name), compared.get(name, [None]))
     ]
 
 
-def _differing_guards(made: Report, report: Report) -> list[str]:
+def _differing_guards(concluded_report: Report, report: Report) -> list[str]:
     """Name the checks that the evidence gives otherwise, and those that it lacks."""
-    ours = _guards_by_place(made)
-    theirs = _guards_by_place(report)
-    wrong = {name for name, _ in ours.keys() ^ theirs.keys()}
-    for place in ours.keys() & theirs.keys():
-        for said in theirs[place]:
-            if not any(is_same(one, said) for one in ours[place]):
-                wrong.add(place[0])
-    return sorted(wrong)
+    concluded_guards = _guards_by_name(concluded_report)
+    reported_guards = _guards_by_name(report)
+    # A key is the name of a guard and its checkpoint.
+    differing = {name for name, _ in concluded_guards.keys() ^ reported_guards.keys()}
+    for key in concluded_guards.keys() & reported_guards.keys():
+        for reported in reported_guards[key]:
+            if not any(is_same(guard, reported) for guard in concluded_guards[key]):
+                differing.add(key[0])
+    return sorted(differing)
 
 
-def _guards_by_place(
+def _guards_by_name(
     report: Report,
 ) -> dict[tuple[str, str], list[Mapping[str, object]]]:
-    places: dict[tuple[str, str], list[Mapping[str, object]]] = {}
+    """Return the guards of a report by name and checkpoint, as plain values."""
+    guards: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for guard in report.guards:
-        place = (guard.name, guard.checkpoint)
-        places.setdefault(place, []).append(guard.model_dump())
-    return places
+        key = (guard.name, guard.checkpoint)
+        guards.setdefault(key, []).append(guard.model_dump())
+    return guards
 
 
 def _differing_settings(
-    made: Report, results: Mapping[str, AuditResult], report: Report
+    concluded_report: Report, results: Mapping[str, AuditResult], report: Report
 ) -> list[str]:
     """Name the settings that the conclusions have otherwise, such as how many tests."""
-    wrong = [
+    differing = [
         name
-        for name, value in made.settings.items()
+        for name, value in concluded_report.settings.items()
         if not is_same(value, report.settings.get(name))
     ]
     for audit, result in results.items():
         for key, value in result.settings.items():
             name = f"{audit}.{key}"
             if name in report.settings and not is_same(value, report.settings[name]):
-                wrong.append(name)
-    return wrong
+                differing.append(name)
+    return differing
 
 
-def _foreign_tables(made: Report, report: Report) -> list[str]:
+def _foreign_tables(concluded_report: Report, report: Report) -> list[str]:
     """Name the tables that no audit with evidence makes."""
-    known = {*made.tables, *MATCHING_TABLES}
-    foreign = [name for name in report.tables if name not in known]
-    origins = made.origins | dict.fromkeys(MATCHING_TABLES, "manifest")
+    expected = {*concluded_report.tables, *MATCHING_TABLES}
+    foreign = [name for name in report.tables if name not in expected]
+    origins = concluded_report.origins | dict.fromkeys(MATCHING_TABLES, "manifest")
     misplaced = [
         name for name, audit in report.origins.items() if origins.get(name) != audit
     ]
@@ -163,9 +170,11 @@ def _foreign_checkpoints(report: Report, evidence: Mapping[str, Evidence]) -> li
 
     A series stands for its stages, a method for its seeds.
     """
-    known = {one.name for one in report.checkpoints}
-    known |= {series_of(name) for name in known} | {entry_of(name) for name in known}
-    scored = {name for one in evidence.values() for name in one.checkpoints}
-    return sorted(
-        name for name in scored if not {name, series_of(name), entry_of(name)} & known
-    )
+    names = {facts.name for facts in report.checkpoints}
+    names |= {series_of(name) for name in names} | {entry_of(name) for name in names}
+    foreign = set[str]()
+    for audit_evidence in evidence.values():
+        for name in audit_evidence.checkpoints:
+            if not {name, series_of(name), entry_of(name)} & names:
+                foreign.add(name)
+    return sorted(foreign)
