@@ -140,26 +140,26 @@ class Glance:
 
 def glance_of(report: Report) -> Glance | None:
     """Return a report at a glance; None where no audit of it attacks anything."""
-    found = standings(report)
-    if not found:
+    all_standings = standings(report)
+    if not all_standings:
         return None
 
-    next_steps = dict(_next_steps(found))
-    consequences = tuple(main_consequences(found))
+    next_steps = dict(_next_steps(all_standings))
+    consequences = tuple(main_consequences(all_standings))
     return Glance(
         first_lines=tuple(supervision_warnings(report.guards)),
-        headline=first_screen.headline(report, found),
-        basis=_basis(report, found),
-        alarms=tuple(_alarms(report, found)),
-        matrix=matrix_of(found),
+        headline=first_screen.headline(report, all_standings),
+        basis=_basis(report, all_standings),
+        alarms=tuple(_alarms(report, all_standings)),
+        matrix=matrix_of(all_standings),
         consequences=consequences,
-        exposed=tuple(_exposed_kinds(found)),
+        exposed=tuple(_exposed_kinds(all_standings)),
         next_steps=next_steps,
-        gate=_gate(found),
-        surety=_surety(found),
-        not_tested=_not_tested(found),
+        gate=_gate(all_standings),
+        surety=_surety(all_standings),
+        not_tested=_not_tested(all_standings),
         checks=_checks(report),
-        more=tuple(_more(found, consequences, next_steps)),
+        more=tuple(_more(all_standings, consequences, next_steps)),
     )
 
 
@@ -168,12 +168,12 @@ def label_of_step(state: State) -> str:
     return f"{render('page.next')} {SHAPES[state]}"
 
 
-def _basis(report: Report, found: Sequence[Standing]) -> str:
+def _basis(report: Report, all_standings: Sequence[Standing]) -> str:
     """Return groups and tests in one line, and that there is no base."""
     has_base = any(checkpoint.name == BASE for checkpoint in report.checkpoints)
     parts = [] if has_base else [render("glance.no_base")]
 
-    trained, held_out = _groups(found)
+    trained, held_out = _groups(all_standings)
     if trained is not None and held_out is not None:
         parts.append(render("glance.groups", trained=trained, held_out=held_out))
 
@@ -185,31 +185,31 @@ def _basis(report: Report, found: Sequence[Standing]) -> str:
     return SEPARATOR.join(parts)
 
 
-def _groups(found: Sequence[Standing]) -> tuple[int | None, int | None]:
+def _groups(all_standings: Sequence[Standing]) -> tuple[int | None, int | None]:
     """Return how many trained and held-out groups the test of memory compares."""
-    for standing in found:
+    for standing in all_standings:
         for tried in standing.tried:
             if tried.finding is not None and about(tried.audit).memory_metric:
                 return sides_of(tried.finding)
     return None, None
 
 
-def _alarms(report: Report, found: Sequence[Standing]) -> Iterator[str]:
+def _alarms(report: Report, all_standings: Sequence[Standing]) -> Iterator[str]:
     """Yield what changes a conclusion: questions on the rows, and failed checks."""
-    yield from first_screen.urgent_remarks(report, found)
+    yield from first_screen.urgent_remarks(report, all_standings)
 
     failed = [
         guard
         for guard in report.guards
         if guard.passed is False and not is_said_first(guard)
     ]
-    for failed_check in first_screen.failed_checks(failed, found):
+    for failed_check in first_screen.failed_checks(failed, all_standings):
         yield failed_check.sentence
 
 
-def _exposed_kinds(found: Sequence[Standing]) -> list[ExposedKind]:
+def _exposed_kinds(all_standings: Sequence[Standing]) -> list[ExposedKind]:
     """Return the kinds that the first checkpoint exposes most that exposes any."""
-    for standing in found:
+    for standing in all_standings:
         rows = [row for row in standing.exposed if row.ends is not None]
         if rows:
             return _bars(standing.name, rows)
@@ -241,24 +241,26 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
     return kinds
 
 
-def _next_steps(found: Sequence[Standing]) -> Iterator[tuple[State, str]]:
+def _next_steps(all_standings: Sequence[Standing]) -> Iterator[tuple[State, str]]:
     """Yield a step for each state that there is."""
-    by_state = grouped(found, lambda standing: standing.state)
+    by_state = grouped(all_standings, lambda standing: standing.state)
     for state, of_state in by_state.items():
         if state == "NOT TESTED":
-            yield state, _step_of_untested(of_state, found)
+            yield state, _step_of_untested(of_state, all_standings)
             continue
 
         names = names_or_count([standing.name for standing in of_state])
         yield state, render(f"next.{key_of(state)}", names=names)
 
 
-def _step_of_untested(untested: Sequence[Standing], found: Sequence[Standing]) -> str:
+def _step_of_untested(
+    untested: Sequence[Standing], all_standings: Sequence[Standing]
+) -> str:
     """Return what lets memory be tested: the advice on the first check that failed."""
     names = names_or_count([standing.name for standing in untested])
     for standing in untested:
         for guard in standing.faults:
-            is_done = guard.name == "broken_model" and relearned(found)
+            is_done = guard.name == "broken_model" and relearned(all_standings)
             key = f"next.{guard.name}_relearned" if is_done else f"next.{guard.name}"
             if knows(key):
                 return render(key, names=names)
@@ -267,10 +269,10 @@ def _step_of_untested(untested: Sequence[Standing], found: Sequence[Standing]) -
     return render("next.confounded" if is_unclear else "next.not_tested", names=names)
 
 
-def _gate(found: Sequence[Standing]) -> str:
+def _gate(all_standings: Sequence[Standing]) -> str:
     """Return what the gate without rules stops, and what it passes."""
-    stopped = [standing.name for standing in found if not standing.ships]
-    passed = [standing.name for standing in found if standing.ships]
+    stopped = [standing.name for standing in all_standings if not standing.ships]
+    passed = [standing.name for standing in all_standings if standing.ships]
     if not stopped:
         return render("glance.gate_passes", passed=names_or_count(passed))
     if not passed:
@@ -284,7 +286,7 @@ def _gate(found: Sequence[Standing]) -> str:
 
 
 def _more(
-    found: Sequence[Standing],
+    all_standings: Sequence[Standing],
     consequences: Sequence[Consequence],
     next_steps: dict[State, str],
 ) -> Iterator[tuple[str, str]]:
@@ -293,24 +295,26 @@ def _more(
         if consequence.figures:
             yield consequence.label, consequence.figures
 
-    for count, names in _reports_by_chance(found).items():
+    for count, names in _reports_by_chance(all_standings).items():
         sentence = render("glance.surety_of", names=names_or_count(names), count=count)
         yield render("page.sure"), sentence
-    if _has_limits(found):
+    if _has_limits(all_standings):
         yield render("glance.what_limits"), render("glance.surety_at_most")
 
     for state, step in list(next_steps.items())[1:]:
         yield label_of_step(state), step
-    not_run = [tried.audit for tried in found[0].tried if not tried.ran]
+    # An attack that was not run is not run on any checkpoint.
+    not_run = [tried.audit for tried in all_standings[0].tried if not tried.ran]
     if not_run:
         commands = ", ".join(f"`spark-audit {audit}`" for audit in not_run)
         yield render("glance.not_run"), commands
 
-    lacking = _names_by_open_attack(found)
+    # Who has no result of an attack; the matrix shows it, too.
+    lacking = _names_by_open_attack(all_standings)
     if lacking:
         attacks = []
         for attack, names in lacking.items():
-            is_of_all = len(names) == len(found)
+            is_of_all = len(names) == len(all_standings)
             attacks.append(
                 attack if is_of_all else f"{attack} ({names_or_count(names)})"
             )
@@ -318,18 +322,18 @@ def _more(
     yield render("page.not_tested"), render("glance.beyond_tool")
 
 
-def _surety(found: Sequence[Standing]) -> str:
+def _surety(all_standings: Sequence[Standing]) -> str:
     """Return what chance alone would give; without a leak how often "at most" holds."""
-    for count, names in _reports_by_chance(found).items():
-        if found[0].name in names:
+    for count, names in _reports_by_chance(all_standings).items():
+        if all_standings[0].name in names:
             return render("glance.surety", count=count)
-    return render("glance.surety_at_most") if _has_limits(found) else ""
+    return render("glance.surety_at_most") if _has_limits(all_standings) else ""
 
 
-def _reports_by_chance(found: Sequence[Standing]) -> dict[int, list[str]]:
+def _reports_by_chance(all_standings: Sequence[Standing]) -> dict[int, list[str]]:
     """Return of 1,000 reports without a leak how many show as much, and as whom."""
     names_by_count: dict[int, list[str]] = {}
-    for standing in found:
+    for standing in all_standings:
         if not standing.detections:
             continue
         p = standing.detections[0].p_adjusted
@@ -339,30 +343,30 @@ def _reports_by_chance(found: Sequence[Standing]) -> dict[int, list[str]]:
     return dict(sorted(names_by_count.items()))
 
 
-def _has_limits(found: Sequence[Standing]) -> bool:
+def _has_limits(all_standings: Sequence[Standing]) -> bool:
     """Return whether it is known of any attack how much could still be there."""
-    for standing in found:
+    for standing in all_standings:
         for tried in standing.tried:
             if tried.bounded is not None:
                 return True
     return False
 
 
-def _not_tested(found: Sequence[Standing]) -> str:
+def _not_tested(all_standings: Sequence[Standing]) -> str:
     """Return the attacks that no checkpoint has a result of, and what is beyond."""
     attacks = [
         attack
-        for attack, names in _names_by_open_attack(found).items()
-        if len(names) == len(found)
+        for attack, names in _names_by_open_attack(all_standings).items()
+        if len(names) == len(all_standings)
     ]
     beyond = render("glance.beyond")
     return "; ".join([", ".join(attacks), beyond]) if attacks else capitalised(beyond)
 
 
-def _names_by_open_attack(found: Sequence[Standing]) -> dict[str, list[str]]:
+def _names_by_open_attack(all_standings: Sequence[Standing]) -> dict[str, list[str]]:
     """Return the checkpoints without a result, by attack."""
     names_by_attack: dict[str, list[str]] = {}
-    for standing in found:
+    for standing in all_standings:
         for tried in standing.tried:
             if tried.outcome not in RESULTS[0]:
                 names_by_attack.setdefault(tried.attack, []).append(standing.name)
