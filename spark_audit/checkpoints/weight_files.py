@@ -181,15 +181,23 @@ def _refuse_pointer(path: Path) -> None:
         raise CheckpointError(what, fix=LFS_PULL)
 
 
-def refuse_other_names(state: Mapping[str, torch.Tensor]) -> None:
+def refuse_other_names(
+    state: Mapping[str, torch.Tensor], *, model_type: str = ""
+) -> None:
     """Refuse weights by the names of Meta, Mistral or torchtune.
+
+    Parameters
+    ----------
+    model_type
+        That of a folder which transformers reads: a few classes are saved by such names
+        (Mistral Large 4), and transformers knows the way back.
 
     Raises
     ------
     CheckpointError
         With what makes transformers' of them.
     """
-    if _NOT_TRANSFORMERS in state:
+    if _NOT_TRANSFORMERS in state and not _is_renamed(model_type):
         what = "its tensors have the names of Meta, Mistral or torchtune "
         what += f"({_NOT_TRANSFORMERS}), not those of transformers"
         fix = "give the folder in Hugging Face's format: convert Meta's by python -m "
@@ -198,6 +206,17 @@ def refuse_other_names(state: Mapping[str, torch.Tensor]) -> None:
         )
         fix += "--output_dir OUT, save torchtune's by FullModelHFCheckpointer"
         raise CheckpointError(what, fix=fix)
+
+
+def _is_renamed(model_type: str) -> bool:
+    """Return whether transformers renames such tensors of a class when it loads it."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    conversions = get_checkpoint_conversion_mapping(model_type) or []
+    patterns = [
+        pattern for conversion in conversions for pattern in conversion.source_patterns
+    ]
+    return any(re.search(pattern, _NOT_TRANSFORMERS) for pattern in patterns)
 
 
 def _unpickled(path: Path) -> object:

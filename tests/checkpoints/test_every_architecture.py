@@ -61,7 +61,8 @@ _CHOSEN = (
     "causal-qwen3_next causal-recurrent_gemma causal-deepseek_v3 causal-mixtral "
     "causal-youtu media-gemma4 "
     "media-gemma3 media-internvl media-llama4 media-mistral3 media-paligemma "
-    "media-qwen2_5_vl media-qwen3_5 media-qwen3_vl_moe media-idefics3 media-blip"
+    "media-qwen2_5_vl media-qwen3_5 media-qwen3_vl_moe media-idefics3 media-blip "
+    "media-mistral_large4"
 ).split()
 SAMPLE = sorted({*_CHOSEN, *sorted(ALL)[::12]})
 REST = sorted({*ALL} - {*SAMPLE})
