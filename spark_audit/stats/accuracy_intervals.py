@@ -83,6 +83,7 @@ class Answers:
         """Return one of :data:`ACCURACY_METRICS` as a function of :attr:`sums`."""
 
         def figure_of(totals: np.ndarray) -> np.ndarray:
+            """Return figures ``(...)`` of totals ``(..., T * N + N)``."""
             return ACCURACY_METRICS[metric](matrix_of(totals, self.shape))
 
         return Estimand(

@@ -312,6 +312,7 @@ class Estimand(NamedTuple):
         width = self.sums.shape[1]
 
         def difference(sums: np.ndarray) -> np.ndarray:
+            """Return differences ``(...)`` of sums ``(..., J + J')``."""
             first = self.statistic(sums[..., :width])
             second = subtrahend.statistic(sums[..., width:])
             return np.asarray(first - second)

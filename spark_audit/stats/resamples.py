@@ -52,6 +52,7 @@ def resamples_of_rows(
     column_of_row = weights.column[cluster]  # (n,)
 
     def weights_of(rows: np.ndarray, chunk: slice) -> np.ndarray:
+        """Return how often rows are drawn in some resamples, ``(rows, b)``."""
         drawn = weights.drawn[chunk][:, column_of_row[rows]]  # (b, rows)
         # In one piece of memory, as cumulated sums over rows read it.
         return drawn.T.astype(np.float64, order="C")
