@@ -71,7 +71,7 @@ class FigurePlace(NamedTuple):
     baseline: str
 
 
-class MemoryTest(NamedTuple):
+class SeedsMemoryTest(NamedTuple):
     """P that memory is within its null band, and the test's smallest effect."""
 
     p: float
@@ -460,7 +460,7 @@ def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Findi
         if row.status not in ("ok", "not_estimable"):
             further.append("seeds.status")
 
-        test: MemoryTest | None = None
+        test: SeedsMemoryTest | None = None
         bounds: list[Bound] = []
         is_tested = row.value is not None and row.ends is not None
         if row.metric == "memory" and is_tested:
@@ -487,7 +487,7 @@ def _findings(rows: Sequence[Row], n_seeds: Mapping[str, int]) -> Iterator[Findi
         )
 
 
-def _memory_test(row: Row, *, df: int) -> MemoryTest:
+def _memory_test(row: Row, *, df: int) -> SeedsMemoryTest:
     """Return the test that memory over both is within its null band.
 
     The interval is read as one of Student's t over seeds. Nothing can be detected where
@@ -509,11 +509,11 @@ def _memory_test(row: Row, *, df: int) -> MemoryTest:
         band = abs(row.null_high or 0.0)
 
     if not half_width:
-        return MemoryTest(1.0, [])
+        return SeedsMemoryTest(1.0, [])
 
     # The half-width is the quantile times the standard error.
     quantile = float(scipy.special.stdtrit(df, UPPER_TAIL))
     t = quantile * max(abs(value) - band, 0.0) / half_width
     p = float(2 * scipy.special.stdtr(df, -t))
     power = Power(test="t", se=half_width / quantile, df=df, beyond=band)
-    return MemoryTest(p, [power])
+    return SeedsMemoryTest(p, [power])

@@ -20,7 +20,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Guard, Hits
 from spark_audit.results.findings import Fact
 
-CUT_OFF = "cut_off"
+CUT_OFF_GUARD = "cut_off"
 CANARY_WITHOUT_LOSS = "canary_without_loss"
 """Names of the guards."""
 
@@ -41,7 +41,7 @@ def supervision_guards(manifest: Manifest) -> list[Guard]:
     cut_off = _cut_off(manifest)
     if cut_off.count and cut_off.count >= WARNED_OF * cut_off.of:
         facts = {"cut_off": cut_off}
-        failed.append(guard(CUT_OFF, CUT_OFF, facts, passed=False))
+        failed.append(guard(CUT_OFF_GUARD, CUT_OFF_GUARD, facts, passed=False))
 
     # What is not known of a canary warns of nothing.
     states = [state for state in canary_supervision(manifest).values() if state]
@@ -90,4 +90,6 @@ def supervision_warnings(guards: Iterable[Guard]) -> list[str]:
 
 def is_said_first(warning: Guard) -> bool:
     """Return whether a guard is one of these and failed."""
-    return warning.name in (CUT_OFF, CANARY_WITHOUT_LOSS) and warning.passed is False
+    return (
+        warning.name in (CUT_OFF_GUARD, CANARY_WITHOUT_LOSS) and warning.passed is False
+    )

@@ -23,7 +23,7 @@ ROWS_OPTION = "--scores-rows"
 
 WRITE = "write them with `spark-audit manifest rows`"
 
-TWICE = 12
+ROWS_TWICE = 12
 """Rows of each side that stand twice."""
 
 MAX_P_IN_ORDER = 0.001
@@ -32,10 +32,10 @@ MAX_P_IN_ORDER = 0.001
 RANDOM_PAIRS = 3999
 """Random pairs that the repeated rows are compared with."""
 
-ALIKE = 0.01
+MAX_GAP_OF_EXACT = 0.01
 """Share of all ranks: an attack is exact if a quarter of the repeats differ by less."""
 
-APART = 0.2
+MIN_GAP_OF_MISPLACED = 0.2
 """Share of all ranks: of an exact attack no repeat may differ by more."""
 
 
@@ -60,7 +60,7 @@ def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
     # The same manifest gives the same file, on every machine.
     rng = np.random.default_rng(int(manifest.digest, 16))
     for label, keys in ((1, sorted(sides.members)), (0, sorted(sides.non_members))):
-        repeated = rng.permutation(len(keys))[:TWICE]
+        repeated = rng.permutation(len(keys))[:ROWS_TWICE]
         places = np.concatenate([np.arange(len(keys)), repeated])
         for i in rng.permutation(places):
             example = manifest.by_id[keys[i]]
@@ -180,5 +180,5 @@ def _in_order(scores: pd.Series, rows: pd.DataFrame) -> bool:
     p = (1 + n_as_near) / (1 + RANDOM_PAIRS)
     if p > MAX_P_IN_ORDER:
         return False
-    is_exact = np.quantile(distance, 0.25) < ALIKE
-    return bool(not (is_exact and distance.max() > APART))
+    is_exact = np.quantile(distance, 0.25) < MAX_GAP_OF_EXACT
+    return bool(not (is_exact and distance.max() > MIN_GAP_OF_MISPLACED))

@@ -55,7 +55,7 @@ class Corrected(NamedTuple):
     sizes: FamilySizes
 
 
-class Verdict(NamedTuple):
+class MembershipVerdict(NamedTuple):
     """The finding on a checkpoint, and the tests of its usable scores."""
 
     finding: Finding
@@ -116,7 +116,7 @@ def _declared_figures(name: str, rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def _records_above_texts(
-    verdict: Verdict, pooled: estimates.MembershipGroup
+    verdict: MembershipVerdict, pooled: estimates.MembershipGroup
 ) -> Iterator[Record]:
     """Yield each score compared with the texts alone, then the rates of the one shown.
 
@@ -355,7 +355,9 @@ def effect_of(row: Row) -> float:
     return (row.value or 0.0) - (row.null or 0.0)
 
 
-def _verdict(name: str, figures: Mapping[str, Row], guards: ScoreGuards) -> Verdict:
+def _verdict(
+    name: str, figures: Mapping[str, Row], guards: ScoreGuards
+) -> MembershipVerdict:
     """Return the verdict on a checkpoint; the first match wins.
 
     =============  =================================================  ===============
@@ -372,7 +374,7 @@ def _verdict(name: str, figures: Mapping[str, Row], guards: ScoreGuards) -> Verd
     Significant is what is below :data:`ALPHA` once it is corrected over the scores.
     """
     if not figures:
-        return Verdict(_without_figures(name, guards), {})
+        return MembershipVerdict(_without_figures(name, guards), {})
 
     tests = _score_tests(name, figures, guards)
     void = sorted(attack for attack, row in figures.items() if row.status not in USABLE)
@@ -392,7 +394,7 @@ def _verdict(name: str, figures: Mapping[str, Row], guards: ScoreGuards) -> Verd
             void=void,
             untested=untested,
         )
-        return Verdict(untested_finding, {})
+        return MembershipVerdict(untested_finding, {})
 
     # Which scores detect, and which would but for what is no training.
     corrected = _corrected(name, tests, guards.pooled)
@@ -451,7 +453,7 @@ def _verdict(name: str, figures: Mapping[str, Row], guards: ScoreGuards) -> Verd
         p=min(corrected.claim_p.values()),
         sizes=corrected.sizes,
     )
-    return Verdict(finding, tests)
+    return MembershipVerdict(finding, tests)
 
 
 def _without_figures(name: str, guards: ScoreGuards) -> Finding:
