@@ -35,7 +35,7 @@ def hf_folder(path: Path, loading: specs.Loading) -> Checkpoint:
     read = partial(weight_files.merged, files)
     state = read()
     weight_files.check_filled(state)
-    weight_files.refuse_other_names(state, model_type=config.model_type)
+    weight_files.refuse_other_names(state, model_type=str(config.get("model_type", "")))
     for name in state:
         if name.startswith(_WRAPPED) or ".lora_" in name:
             what = f"the weights are those of a wrapped model (tensor {name})"
