@@ -26,6 +26,7 @@ STREAM = "a stream of random numbers"
 
 OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_audit/checkpoints/checkpoint.py", "noise"): "noise on weights",
+    ("spark_audit/checkpoints/formats/mlx_adapter.py", "rank"): "the width of LoRA",
     ("spark_audit/checkpoints/inspection.py", "stages"): "a line of `inspect`",
     ("spark_audit/checkpoints/run_record.py", "stages"): FOLDER,
     ("spark_audit/checkpoints/task_series.py", "stages"): FOLDER,

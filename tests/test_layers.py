@@ -56,6 +56,7 @@ TRAINING_STANDS_ON = "manifest"
 PATTERNS = {
     "spark_audit.audits.extract.guessing": "parts of identifiers",
     "spark_audit.audits.unguessable": "parts of identifiers",
+    "spark_audit.audits.identifier_texts": "forms of identifiers",
     "spark_audit.audits.identifiers": "forms of identifiers",
     "spark_audit.report.figures.text_room": "where names of checkpoints break",
     "spark_audit.report.figures.figure_files": "long numbers of drawings",
