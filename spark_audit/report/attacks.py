@@ -8,13 +8,8 @@ from typing import TypedDict
 from spark_audit.audits import about
 from spark_audit.names import BASE
 from spark_audit.report.cells import ReportTable, records_table
-from spark_audit.report.standings import (
-    Outcome,
-    Standing,
-    Tried,
-    attack_name,
-    outcome_name,
-)
+from spark_audit.report.standings import Standing
+from spark_audit.report.tried import Outcome, Tried, attack_name, outcome_name
 from spark_audit.results import Finding, Report, Row
 from spark_audit.results.findings import Fact
 from spark_audit.sentences import (

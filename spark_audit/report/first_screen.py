@@ -14,15 +14,14 @@ from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.names import BASE
 from spark_audit.report.attacks import AttackSummary
 from spark_audit.report.standings import (
-    RESULTS,
     SHAPES,
-    Outcome,
     Standing,
     State,
     key_of,
     relearned,
     state_name,
 )
+from spark_audit.report.tried import RESULTS, Outcome
 from spark_audit.results import Guard, Report, grouped
 from spark_audit.sentences import knows, render
 

@@ -14,7 +14,8 @@ from typing import Literal, get_args
 
 from spark_audit.audits import about
 from spark_audit.audits.strongest_leaks import leak_of
-from spark_audit.report.standings import Standing, State, Tried
+from spark_audit.report.standings import Standing, State
+from spark_audit.report.tried import Tried
 from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
 from spark_audit.sentences.renderer import listed

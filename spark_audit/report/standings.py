@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from spark_audit.audits import AUDITS_ON_REQUEST, about, audit_names
 from spark_audit.audits.claims import ALPHA
@@ -20,10 +20,17 @@ from spark_audit.names import (
     RELEARN,
     RELEARNED_BASE,
     CheckpointName,
-    entry_of,
-    series_of,
 )
 from spark_audit.report.tables import entries
+from spark_audit.report.tried import (
+    OUTCOMES,
+    RESULTS,
+    Outcome,
+    Tried,
+    method_of,
+    outcome_name,
+    seed_of,
+)
 from spark_audit.results import (
     OF_REPORT,
     Finding,
@@ -34,8 +41,7 @@ from spark_audit.results import (
     grouped,
 )
 from spark_audit.results.findings import DETECTED, SEVERITY
-from spark_audit.sentences import knows, optional, render
-from spark_audit.sentences.renderer import effect
+from spark_audit.sentences import render
 
 State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
 
@@ -50,81 +56,9 @@ SHAPES: dict[State, str] = {
 NOT_TESTED_CLAIMS = ("not_tested", "confounded")
 """Claims that state why memory was not tested."""
 
-Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
-
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 MAX_TYPES_NAMED = 3
 """Types that are named as the most exposed."""
-
-RESULTS: tuple[tuple[Outcome, ...], ...] = (
-    ("FOUND", "not shown"),
-    ("void", "confounded"),
-)
-"""Outcomes that tell something, and those of which nothing can be concluded."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One attack on one checkpoint.
-
-    Attributes
-    ----------
-    audit
-        Its name.
-    outcome
-        ``void``: tried, but its figures say nothing.
-    finding
-        What the outcome rests on, if on one.
-    ran
-        Whether the report has this audit.
-    bounded
-        Where nothing was found, the test that says how much could still be there.
-    """
-
-    audit: str
-    outcome: Outcome
-    finding: Finding | None = None
-    ran: bool = True
-    bounded: Finding | None = None
-
-    @property
-    def attack(self) -> str:
-        """The attack, in words."""
-        return attack_name(self.audit)
-
-    @property
-    def seed(self) -> str:
-        """The replicate that it found something in; else empty."""
-        return _seed(self.finding) if self.outcome == "FOUND" else ""
-
-    @property
-    def shown(self) -> str:
-        """The attack, and by how much it found what it tries to find."""
-        found = self._found
-        if not found:
-            return self.attack
-        if self.seed:
-            found = render("states.in_seed", found=found, seed=self.seed)
-        return render("states.with_remark", text=self.attack, remark=found)
-
-    @property
-    def _found(self) -> str:
-        """The effect that it found, in words; empty: none towards a leak."""
-        finding = self.finding
-        if self.outcome != "FOUND" or finding is None:
-            return ""
-        if finding.claim == "betrays":
-            return render("outcome.betrays")
-        if finding.value is None or not finding.unit:
-            return ""
-
-        is_change_of_nll = finding.unit == "nats"
-        size = -finding.value if is_change_of_nll else _beyond_null(finding)
-        if size <= 0:
-            return ""
-        found = effect(size, finding.unit, brief=True)
-        return f"{found} {comparison_in_words(finding)}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -181,7 +115,7 @@ class Standing:
         """The sentence of its strongest evidence, and failed guards."""
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
-            has_seed = bool(_seed(self.led_by))
+            has_seed = bool(seed_of(self.led_by))
             strongest = self.led_by.sentence if has_seed else self.led_by.lead
             return " ".join(filter(None, [strongest, *self._nearest, faults]))
 
@@ -272,29 +206,6 @@ def _can_show_leak(audit: str) -> bool:
     return claim is not None and SEVERITY[claim] > SEVERITY["membership"]
 
 
-def _beyond_null(finding: Finding) -> float:
-    """Return how far above its value without an effect a figure is."""
-    return (finding.value or 0.0) - (finding.null or 0.0)
-
-
-def comparison_in_words(finding: Finding) -> str:
-    """Return what an effect is held against, as ``than by chance``.
-
-    The audit chooses the sentence; empty where it has none.
-    """
-    compared_with = about(finding.audit).compared_with(finding)
-    key = f"audit.{finding.audit}.than"
-    if compared_with:
-        return optional(f"{key}.{compared_with}")
-    return render(key, finding=finding) if knows(key) else ""
-
-
-def _seed(finding: Finding | None) -> str:
-    """Return the seed that a finding on a method with several seeds is of, or empty."""
-    name = finding.checkpoint if finding else ""
-    return name if name and entry_of(name) != name else ""
-
-
 def standings(report: Report) -> list[Standing]:
     """Return every checkpoint but the base, the worst first; a base that leaks, too.
 
@@ -344,11 +255,6 @@ def _scored_checkpoints(report: Report) -> dict[str, set[str]]:
     return scored
 
 
-def method_of(name: str) -> str:
-    """Return the method that a seed or a stage of a series is of, else the name."""
-    return entry_of(series_of(name))
-
-
 def remembers(finding: Finding) -> bool:
     """Return whether a finding rests on a test of memory, whatever that came to."""
     if finding.alone in ("not_tested", "confounded") or finding.checkpoint == BASE:
@@ -394,16 +300,6 @@ def state_name(state: State) -> str:
 def badge(state: State) -> str:
     """Return a state with its sign."""
     return f"{SHAPES[state]} {state_name(state)}"
-
-
-def attack_name(audit: str) -> str:
-    """Return the attack of an audit, in words."""
-    return optional(f"audit.{audit}.attack") or audit
-
-
-def outcome_name(outcome: Outcome) -> str:
-    """Return the outcome of an attack, in words."""
-    return render(f"outcome.{outcome.replace(' ', '_')}")
 
 
 def relearned(found: Sequence[Standing]) -> bool:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_audit.audits import about
 from spark_audit.audits.setup_guards import faults
-from spark_audit.report.standings import method_of, standings
+from spark_audit.report.standings import standings
+from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Finding, Report, Row
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from spark_audit.stats.sampled_extraction import n_p
 
 WHOLE = "identifiers"
 
-DIGITS = "digits"
+DIGITS_OF_STRING = "digits"
 
 LOCAL = "local parts"
 
@@ -117,7 +117,7 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[TableRecord]:
     )
     counted = {
         WHOLE: every.assign(trials=1),
-        DIGITS: in_parts[~is_mail],
+        DIGITS_OF_STRING: in_parts[~is_mail],
         LOCAL: in_parts[is_mail],
     }
 
@@ -151,7 +151,7 @@ def _prompt_record(
     Parameters
     ----------
     counted_as
-        :data:`WHOLE`, :data:`DIGITS` or :data:`LOCAL`.
+        :data:`WHOLE`, :data:`DIGITS_OF_STRING` or :data:`LOCAL`.
     asked
         Spans of one checkpoint, from :func:`~.rates.by_checkpoint`.
     """

@@ -18,7 +18,8 @@ from spark_audit.report.figures.styling import (
     WARN,
     palette,
 )
-from spark_audit.report.standings import Standing, method_of, standings
+from spark_audit.report.standings import Standing, standings
+from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Report, Row, grouped
 
 if TYPE_CHECKING:

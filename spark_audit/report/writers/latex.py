@@ -17,8 +17,9 @@ import pandas as pd
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.base import Audit, LatexColumn
 from spark_audit.report.cells import EMPTY_CELL, VOID, figure, is_shared, line_name
-from spark_audit.report.standings import method_of, standings, state_name
+from spark_audit.report.standings import standings, state_name
 from spark_audit.report.tables import methods_of
+from spark_audit.report.tried import method_of
 from spark_audit.report.writers.pages import environment
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row

@@ -19,12 +19,7 @@ from spark_audit.report.finding_groups import (
     table_of_the_rest,
 )
 from spark_audit.report.glance import main_rows
-from spark_audit.report.standings import (
-    SHAPES,
-    Standing,
-    badge,
-    state_name,
-)
+from spark_audit.report.standings import SHAPES, Standing, badge, state_name
 from spark_audit.report.tables import further_tables, general, tables
 from spark_audit.report.writers.pages import environment, facts
 from spark_audit.report.writers.writer import File, WriterInput

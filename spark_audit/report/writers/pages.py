@@ -25,7 +25,7 @@ from spark_audit.audits import Matched, about, metric_of
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
-from spark_audit.report import first_screen, standings
+from spark_audit.report import first_screen, standings, tried
 from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.attacks import attack_table, attacks
 from spark_audit.report.cells import FURTHER_TABLES, ReportTable, records_table
@@ -60,7 +60,7 @@ FIRST_SCREEN_FUNCTIONS = (
     *(
         first_screen.meanings,
         first_screen.page_lead,
-        standings.outcome_name,
+        tried.outcome_name,
         first_screen.reading,
         standings.state_name,
     ),
@@ -274,9 +274,7 @@ def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[Fi
             if entry_of(one.checkpoint) in {k.name for k in found if k.detections}
         ],
     }
-    made = environment(
-        figure=_figure, attack=standings.attack_name, words=_dossier_words
-    )
+    made = environment(figure=_figure, attack=tried.attack_name, words=_dossier_words)
     # With identifiers it is as private as the manifest.
     text = made.get_template("dossier.html").render(shared)
     yield File("dossier.html", text, private=named is not None)
@@ -288,9 +286,9 @@ def _dossier_words(key: str, **facts: Any) -> str:
     return render(key, **facts) if knows(key) else ""
 
 
-def _figure(tried: standings.Tried) -> str:
+def _figure(attack: tried.Tried) -> str:
     """Value, interval and null of one attack on one checkpoint, as its sentence has."""
-    finding = tried.finding if tried.outcome != "void" else None
+    finding = attack.finding if attack.outcome != "void" else None
     if finding is None or finding.value is None:
         return ""
     is_rate = not finding.unit and metric_of(finding.audit, finding.metric).rate
