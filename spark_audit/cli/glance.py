@@ -63,9 +63,9 @@ def show_glance(glance: Glance, *, verbose: bool = False) -> None:
     lines.append((glance.next_label, glance.next_step))
     lines.append((render("glance.gate"), glance.gate))
     lines.append((render("page.checks"), glance.checks))
+    lines.append((render("page.sure"), glance.surety))
+    lines.append((render("page.not_tested"), glance.not_tested))
     if verbose:
-        lines.append((render("page.sure"), glance.surety))
-        lines.append((render("page.not_tested"), glance.not_tested))
         lines += glance.more
     _show_labelled(lines)
 

@@ -25,7 +25,6 @@ from spark_audit.report.matrix import (
     names_or_count,
 )
 from spark_audit.report.standings import (
-    RESULTS,
     SHAPES,
     Standing,
     State,
@@ -33,6 +32,7 @@ from spark_audit.report.standings import (
     relearned,
     standings,
 )
+from spark_audit.report.tried import RESULTS
 from spark_audit.results import Guard, Report, Row, grouped
 from spark_audit.sentences import capitalised, knows, render
 

@@ -8,13 +8,8 @@ from dataclasses import dataclass
 from spark_audit.audits.strongest_leaks import strongest_leaks
 from spark_audit.report.figures_line import figures_line
 from spark_audit.report.matrix import effect_size, limit_text, names_or_count
-from spark_audit.report.standings import (
-    SHAPES,
-    Standing,
-    State,
-    comparison_in_words,
-    method_of,
-)
+from spark_audit.report.standings import SHAPES, Standing, State
+from spark_audit.report.tried import attack_name, comparison_in_words, method_of
 from spark_audit.results import Finding
 from spark_audit.sentences import capitalised, knows, optional, render
 from spark_audit.sentences.effects import effect_in_words
@@ -159,7 +154,8 @@ def _nothing_in_short(clean: Sequence[Standing], found: Sequence[Standing]) -> s
     limits = _limits(clean, audit)
     hidden = _hidden(limits, found) if limits else ""
     if hidden and len(limits) == len(clean):
-        return f"{render('glance.nothing_but')} {hidden}"
+        begins = render("glance.nothing_but", attack=attack_name(audit))
+        return f"{begins} {hidden}"
     return nothing_found(clean, audit, found)
 
 

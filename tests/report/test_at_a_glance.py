@@ -207,7 +207,7 @@ def test_who_could_hide_as_much_as_a_leak_is_named():
     glance = glance_of(attacked_report(leaking, near, far, silent))
     assert glance is not None
     sentence = glance.consequences[-1].sentence
-    assert "near could hide as much as leak." in sentence
+    assert "near could hide as much as leak" in sentence
     assert "For silent it is not known." in sentence
 
 

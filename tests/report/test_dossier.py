@@ -20,7 +20,8 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.standings import OUTCOMES, SHAPES, standings
+from spark_audit.report.standings import SHAPES, standings
+from spark_audit.report.tried import OUTCOMES
 from spark_audit.report.writers import pages as page
 from spark_audit.report.writers.pages import MAX_EXPOSED_ROWS, exposed
 from spark_audit.report.writers.writer import WriterInput

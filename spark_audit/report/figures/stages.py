@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from spark_audit.report.cells import VOID
@@ -188,10 +189,20 @@ def draw_series(view: View) -> Sketch | None:
             xlabel=render("figure.stages_axis"), ylabel=render("figure.series.side")
         )
         values.append(f"{name} {plain(own[-1]['series_value'], 2)}")
+    _share_limits(panels)
     parts.draw_legend(figure, samples)
     sizes = [row.n for row in rows.values()]
     counted = render("figure.mia.counted", rows=max(sizes)) if sizes else ""
     return Sketch(figure=figure, counted=counted, values=values)
+
+
+def _share_limits(panels: Sequence[Axes]) -> None:
+    """Give all panels the same vertical axis, so that they can be compared."""
+    limits = [axes.get_ylim() for axes in panels]
+    low = min(low for low, _ in limits)
+    high = max(high for _, high in limits)
+    for axes in panels:
+        axes.set_ylim(low, high)
 
 
 def draw_utility(view: View) -> Sketch | None:

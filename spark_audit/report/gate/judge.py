@@ -344,19 +344,19 @@ def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
     """Return whether a claim on a checkpoint trips; without a test it is missing."""
     findings = [one for one in report.findings if one.checkpoint == name]
     violating = [finding for finding in findings if _violates(rule, finding)]
-    shown = _claims(violating or findings) or render("gate.nothing")
     if violating:
-        return "tripped", shown
+        return "tripped", _claims(violating)
     if report.status == "partial":
         return "missing", render("gate.partial")
     if untested(report.findings, [name]):
         return "missing", render("gate.untested")
 
     detected = [finding for finding in findings if finding.detected]
-    if detected:
-        least = min(detected, key=lambda finding: finding.severity).claim
-        shown = render("gate.passes", shown=shown, least=least)
-    return "ok", shown
+    if not detected:
+        return "ok", render("gate.nothing")
+
+    least = min(detected, key=lambda finding: finding.severity).claim
+    return "ok", render("gate.passes", shown=_claims(detected), least=least)
 
 
 def _violates(rule: Rule, finding: Claimed) -> bool:
