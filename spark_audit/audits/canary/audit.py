@@ -380,8 +380,8 @@ def canary_figures(
     Parameters
     ----------
     once, in_contexts
-        Trained canaries, from :func:`~.ranks.ranked`: one row per checkpoint, canary
-        and part, and one per context of these.
+        Trained canaries, from :func:`spark_audit.audits.canary.ranks.ranked`: one row
+        per checkpoint, canary and part, and one per context of these.
     """
     n_candidates = ranks.n_candidates_of(once)
 

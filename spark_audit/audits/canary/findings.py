@@ -73,7 +73,8 @@ def findings(
     Parameters
     ----------
     bounds
-        Lower bounds of epsilon, from :func:`~.epsilon.epsilon_table`.
+        Lower bounds of epsilon, from
+        :func:`spark_audit.audits.canary.epsilon.epsilon_table`.
     rows
         Rows of the report.
     """

@@ -49,7 +49,7 @@ def held_out_comparisons(frame: pd.DataFrame) -> list[HeldOutComparison]:
     Parameters
     ----------
     frame
-        Canaries of one checkpoint, from :func:`ranks.ranked`.
+        Canaries of one checkpoint, from :func:`spark_audit.audits.canary.ranks.ranked`.
     """
     comparisons = []
     for name, part, of_part in ranks.by_part(frame):

@@ -292,7 +292,8 @@ def _comparison_of_splits(
     Parameters
     ----------
     spans, compared
-        Of one checkpoint: all, and those of :func:`~.rates.comparable`.
+        Of one checkpoint: all, and those of
+        :func:`spark_audit.audits.extract.rates.comparable`.
     is_alike
         Whether both splits were drawn alike.
     """

@@ -153,7 +153,8 @@ def _prompt_record(
     counted_as
         :data:`WHOLE`, :data:`DIGITS_OF_STRING` or :data:`LOCAL`.
     asked
-        Spans of one checkpoint, from :func:`~.rates.by_checkpoint`.
+        Spans of one checkpoint, from
+        :func:`spark_audit.audits.extract.rates.by_checkpoint`.
     """
     train = asked[asked["split"] == "train"]
     held_out = asked[asked["split"] == "test"]

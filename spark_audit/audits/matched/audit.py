@@ -138,7 +138,7 @@ class Matched(Audit):
     def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
         """Return ``nll`` of all identifiers for ``nll_pii``, of those with a control.
 
-        See :meth:`Audit.whole_of`.
+        See :meth:`spark_audit.audits.base.Audit.whole_of`.
         """
         return (NLL.name, "nll", "pii") if metric == "nll_pii" else None
 

@@ -494,8 +494,9 @@ def judged_scores(
     Returns
     -------
     Records with ``checkpoint``, ``of``, ``rows``, ``score`` and ``says``; of those that
-    can be tested the columns of :class:`AboveTexts`' record, ``p``,
-    ``p_adjusted`` and ``status``, too.
+    can be tested the columns of the record of
+    :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``, ``p_adjusted`` and
+    ``status``, too.
     """
     records = [
         _outside_record(name, attack, guards)

@@ -68,7 +68,8 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
     copied
         The driver's job, pickled, without what is open.
     group
-        The module, as :attr:`OpenCheckpoints.groups` counts.
+        The module, as ``groups`` of
+        :class:`spark_audit.checkpoints.open.OpenCheckpoints` counts.
     """
     release_here = versions()["spark-audit"]
     if release_here != release:

@@ -100,7 +100,8 @@ class _Repeated(DynamicLayer):  # type: ignore[misc]
 def _sums(read: Callable[..., torch.Tensor], rows: Sequence[np.ndarray]) -> np.ndarray:
     """Return the sum of each row's NLL, ``(rows,)``, float64.
 
-    ``read`` is :meth:`Scorer.read` with all but its targets.
+    ``read`` is :meth:`spark_audit.scoring.passes.plain.Scorer.read` with all but its
+    targets.
     """
     targets, _ = padded(rows)  # (B, w)
     lengths = torch.tensor([len(row) for row in rows])  # (B,)
