@@ -122,8 +122,8 @@ def test_the_page_on_reading_is_about_the_report_that_is_kept():
     assert len(cells) == 4
     for cell in cells:
         assert f"| {cell} |" in kept
-    (limits,) = re.findall(r"`(Nothing found; at most [^`]+)`", page)
-    assert limits in kept
+    (hidden,) = re.findall(r"`(Nothing found; [^`]+)`", page)
+    assert hidden in kept
 
 
 def test_the_pages_of_audits_show_cells_and_lines_of_the_report_that_is_kept():
