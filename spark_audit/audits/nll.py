@@ -73,8 +73,9 @@ class NLL(Audit):
     type. ``pii`` are annotated identifiers of rows without a canary, ``low``
     low-sensitivity tokens as the manifest lists them, ``canary`` the tokens from the
     first to the last secret part of a canary; canaries of test rows were held out. For
-    canaries, ``num`` is the mean over the tokens of one planted string, and ``den`` is
-    1 divided by the number of strings of the canary, so that every canary counts once.
+    canaries, ``den`` is 1 divided by the number of planted strings of the canary, and
+    ``num`` the mean NLL over the tokens of one string times ``den``: so every canary
+    counts once, however often it was planted.
     """
 
     name = "nll"

@@ -1,8 +1,8 @@
 """Warnings that training did not see what the user calls trained.
 
-An identifier that ``max_length`` cut off was never trained on, and a canary that had no
-loss was hardly. Neither voids a claim: what was cut off is left out of all of them, but
-a reader who takes it for tested must know.
+An identifier that ``max_length`` cut off was never trained on. A canary without loss
+was read, and hardly learned. Neither voids a claim, because claims leave out what was
+cut off. But a reader must know that it was not tested.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from spark_audit.results.findings import Fact
 
 CUT_OFF_GUARD = "cut_off"
 CANARY_WITHOUT_LOSS = "canary_without_loss"
-"""Names of the guards."""
+"""Names of the two guards; their sentences have the same keys."""
 
-WARNED_OF = 0.05
-"""Share of the identifiers of trained rows from which readers are told that they were
-cut off **[ours]**."""
+MIN_CUT_OFF_SHARE = 0.05
+"""From this share of cut-off identifiers on, a guard fails **[ours]**: no source gives
+one."""
 
 
 def supervision_guards(manifest: Manifest) -> list[Guard]:
     """Return the guards that fail: identifiers cut off, and canaries without loss.
 
-    Nothing is returned where training is known of no row.
+    There are none where no row says what training read of it.
     """
     if not is_known(manifest):
         return []
 
     failed: list[Guard] = []
     cut_off = _cut_off(manifest)
-    if cut_off.count and cut_off.count >= WARNED_OF * cut_off.of:
+    if cut_off.count and cut_off.count >= MIN_CUT_OFF_SHARE * cut_off.of:
         facts = {"cut_off": cut_off}
         failed.append(guard(CUT_OFF_GUARD, CUT_OFF_GUARD, facts, passed=False))
 
-    # What is not known of a canary warns of nothing.
+    # Of a canary whose state is not known (""), nothing is said.
     states = [state for state in canary_supervision(manifest).values() if state]
     n_cut_off = states.count("cut off")
     n_without_loss = states.count("read only") + n_cut_off
@@ -66,7 +66,7 @@ def supervision_guards(manifest: Manifest) -> list[Guard]:
 
 
 def _cut_off(manifest: Manifest) -> Hits:
-    """Return how many identifiers of trained rows no row of training held whole."""
+    """Return how many identifiers of trained rows were cut off in all of them."""
     trained_on = trained_identifiers(manifest, canaries=False)
     strings: set[str] = set()
     for row in manifest.examples:
@@ -89,7 +89,7 @@ def supervision_warnings(guards: Iterable[Guard]) -> list[str]:
 
 
 def is_said_first(warning: Guard) -> bool:
-    """Return whether a guard is one of these and failed."""
+    """Return whether it is a guard of this file, and failed."""
     return (
         warning.name in (CUT_OFF_GUARD, CANARY_WITHOUT_LOSS) and warning.passed is False
     )

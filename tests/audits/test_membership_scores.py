@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
 from spark_audit.audits.mia.best_guess import best_guess
-from spark_audit.audits.mia.guards import covariate_table
+from spark_audit.audits.mia.guards import covariate_table, differs_by_covariate
 from spark_audit.audits.mia.score_tables import (
     ALL_SCORES,
     DECLARED_SCORES,
@@ -170,7 +170,19 @@ def test_lengths_of_both_sides_are_compared():
     assert apart["p"] < 1e-4
     assert apart["smd"] == pytest.approx(-0.5, abs=0.15)
     assert flat["smd"] is None
+    assert differs_by_covariate(apart)
+    assert not differs_by_covariate(flat)
     assert not [*covariate_table(facts[399:])]
+
+
+def test_two_constant_lengths_differ_though_they_have_no_spread():
+    facts = pd.DataFrame({"task": "t", "member": np.arange(60) < 30})
+    length = np.where(facts["member"], 40.0, 41.0)
+    facts = facts.assign(length=length, zlib_bytes=1.0, cluster=np.arange(60))
+    split, flat = covariate_table(facts)
+    assert split["smd"] is None
+    assert differs_by_covariate(split)
+    assert not differs_by_covariate(flat)
 
 
 # --- permuting sides ------------------------------------------------------------------

@@ -44,7 +44,9 @@ BOUNDS = (
 )
 """Columns of a :class:`~spark_audit.stats.epsilon_bounds.GuessBound`."""
 
-DECLARED_TEST = ("full", "all", 1)
+ALL_DOSES = "all"
+
+DECLARED_TEST = ("full", ALL_DOSES, 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
 Bounds: TypeAlias = Callable[[TableRecord, float], TableRecord]
@@ -66,7 +68,7 @@ def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield all canaries, and those of each dose where there are several."""
     doses = [(str(dose), canaries) for dose, canaries in frame.groupby("dose")]
     if doses:
-        yield DECLARED_TEST[1], frame
+        yield ALL_DOSES, frame
     if len(doses) > 1:
         yield from doses
 
@@ -323,12 +325,14 @@ def _epsilon_row(name: str, record: TableRecord) -> Row:
 
 
 def _p_of_guesses(record: TableRecord, n_candidates: int) -> float:
-    """Return the p of as many right guesses by chance, as if at a level of 0.05.
+    """Return the p of as many right guesses by chance, corrected for all bounds.
 
-    The record's level is smaller, as several bounds hold together.
+    The correction is Bonferroni's: a record's significance is that of one bound
+    (1 - confidence) over the number of bounds that must hold together.
     """
     # Each guess is right by chance in k of N.
     chance = record["k"] / n_candidates
     p = float(scipy.stats.binom.sf(record["hits"] - 1, record["canaries"], chance))
     significance = float(record["significance"])
+    # p times the number of bounds.
     return p * (1 - CONFIDENCE) / significance

@@ -226,6 +226,19 @@ def covariate_table(facts: pd.DataFrame) -> Iterator[Record]:
             }
 
 
+def differs_by_covariate(record: Record) -> bool:
+    """Return whether the sides differ by a covariate, more than enough rows always do.
+
+    Parameters
+    ----------
+    record
+        Of :func:`covariate_table`. Without a spread on either side there is no ``smd``:
+        then p alone tells two constants from one.
+    """
+    is_large = record["smd"] is None or abs(record["smd"]) > COVARIATE_SMD
+    return bool(is_large and record["p"] < COVARIATE_P)
+
+
 def _guard_base_read(guards: ScoreGuards) -> None:
     """Add a failure where the base tells the sides apart better than their texts do."""
     # The best guess reads the base's scores, and would hide what they tell.
@@ -391,12 +404,7 @@ def _guard_labels(guards: ScoreGuards, seed: int) -> None:
 def _guard_covariates(guards: ScoreGuards) -> None:
     """Add in which tasks length or compressed size differ between the sides."""
     records = list(covariate_table(guards.facts))
-    unlike = []
-    for record in records:
-        # A p alone is small for any difference, if there are enough rows.
-        is_large = abs(record["smd"] or 0.0) > COVARIATE_SMD
-        if is_large and record["p"] < COVARIATE_P:
-            unlike.append(record)
+    unlike = [record for record in records if differs_by_covariate(record)]
 
     passed: bool | None = None
     if unlike:

@@ -62,10 +62,11 @@ class Series:
 def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
     """Yield every series with the questions that all of its stages answered."""
     units = evidence.units
+    # 1 right, 0 wrong, -1 not asked, NaN where the checkpoint has no such question.
     correct = evidence.values["correct"]  # (checkpoints, questions)
     is_answered = correct >= 0
 
-    # Clusters of questions that anybody answered, numbered alike for all series.
+    # Clusters of questions that any checkpoint answered, numbered alike for all series.
     clusters = units["cluster"].where(np.any(is_answered, axis=0))
     codes, labels = pd.factorize(clusters, sort=True)
 
@@ -85,8 +86,9 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
             continue
 
         answered_by_all = np.flatnonzero(is_answered[checkpoints].all(axis=0))
-        first_place = next(iter(place_of_stage.values()))
-        is_known = ~np.isnan(correct[first_place])
+        # All stages of a series know the same questions: the first one listed tells.
+        first_listed = next(iter(place_of_stage.values()))
+        is_known = ~np.isnan(correct[first_listed])
         tasks = units[is_known].drop_duplicates("task").sort_values("place")
         yield (
             series,
