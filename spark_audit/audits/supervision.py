@@ -1,9 +1,9 @@
 """What training did with each identifier: had loss on it, only read it, or cut it off.
 
-It is known of rows that carry their training input. An identifier of several rows is
-what training did most with it: one that had loss in any row is ``in the loss``. What
-was cut off in all of its rows was never trained on, and is no held-out one either.
-Audits report identifiers by it, as strata; what is claimed rests on all of them.
+It is known of rows that carry their training input. An identifier of several rows has
+the strongest of their states: one that had loss in any row is ``in the loss``. One that
+was cut off in all of its rows was never trained on, and is not held out either.
+Audits report identifiers by these states, as strata; claims rest on all identifiers.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Trained:
     by_string: Mapping[str, Known]
 
     def dose_of(self, row: ManifestExample, span: ManifestSpan) -> int:
-        """Return in how many trained rows training read it; :data:`NOT_READ`: cut off.
+        """Return in how many trained rows training read an identifier.
 
-        0: it is held out.
+        It is 0 for a held-out one, and :data:`NOT_READ` where all rows cut it off.
         """
         # Cut off in all of its rows: neither trained nor held out.
         string = string_of(row, span)
@@ -79,7 +79,7 @@ class Trained:
 
 
 def is_read(row: ManifestExample, span: ManifestSpan) -> bool:
-    """Return whether training read an identifier: it did not cut off the row before."""
+    """Return whether training read an identifier, as far as is known."""
     return row.supervision_of(span.start, span.end) != "cut off"
 
 
@@ -112,7 +112,7 @@ def trained_identifiers(manifest: Manifest, *, canaries: bool = True) -> Trained
         strings |= _strings_of(row)
     find = finder(strings)
 
-    # A string of several rows is what training did most with it.
+    # Of several rows the strongest state counts; "cut off" is the weakest.
     by_string: dict[str, Known] = {}
     for row in rows:
         if row.split != "train":
@@ -146,17 +146,18 @@ def _states(
 
     text = row.text
     for start, end, _ in found_in(text, [string]):
-        goes_on_before = text[max(start - 1, 0) : start].isalnum()
-        goes_on_after = text[end : end + 1].isalnum()
-        is_inside_word = (goes_on_before and text[start].isalnum()) or (
-            goes_on_after and text[end - 1].isalnum()
+        # Letters or digits on both sides of an edge: the edge is inside of a word.
+        begins_inside = text[max(start - 1, 0) : start].isalnum() and (
+            text[start].isalnum()
         )
+        ends_inside = text[end : end + 1].isalnum() and text[end - 1].isalnum()
+        is_inside_word = begins_inside or ends_inside
         if is_annotated or not is_inside_word:
             yield row.supervision_of(start, end) or ""
 
 
 def _most(states: list[Known]) -> Known:
-    """Return what training did most: what is not known may have been in the loss."""
+    """Return the strongest state; one that is not known may have been in the loss."""
     order: tuple[Known, ...] = ("in the loss", "", "read only")
     for state in order:
         if state in states:
@@ -169,9 +170,10 @@ def canary_rows_cut(manifest: Manifest) -> Counter[str]:
     counts = Counter[str]()
     for row in manifest.examples:
         if row.canary_id is not None and row.split == "train":
-            # One part that was cut off makes the row no whole canary.
+            # Without one of its parts a canary is not whole.
             parts = [span for span in row.spans if span.part is not None]
-            counts[row.canary_id] += not all(is_read(row, span) for span in parts)
+            is_cut = any(not is_read(row, span) for span in parts)
+            counts[row.canary_id] += is_cut
     return counts
 
 

@@ -107,7 +107,7 @@ def findings_by_checkpoint(
             **left_out.facts,
         }
         if is_reference:
-            pass
+            pass  # it was not trained on anything
         elif comparison.memory.value is None:
             yield not_estimable(
                 comparison.memory, "not_tested", facts, remarks=left_out.remarks
@@ -171,10 +171,11 @@ def _memory_findings(
 ) -> Iterator[Finding]:
     """Yield whether trained identifiers changed as held-out ones of their kind did.
 
-    Two tests are declared beforehand: of all trained identifiers, and of those that
-    occur in most trained rows. The second one is left out where those rows are of fewer
-    than :data:`MIN_CLUSTERS_TO_PUBLISH` clusters: it could detect next to nothing, and
-    would still count among the tests that p is corrected over.
+    Two tests are declared beforehand: of all trained identifiers, and of those of the
+    highest dose, which occur in the largest number of trained rows. The second test is
+    left out where it has fewer than :data:`MIN_CLUSTERS_TO_PUBLISH` clusters: it could
+    detect next to nothing, and would still count among the tests that p is corrected
+    over.
 
     Parameters
     ----------
@@ -182,7 +183,8 @@ def _memory_findings(
         Facts of the finding on all trained identifiers, and its remarks on identifiers
         that were left out.
     """
-    # Figures of doses of fewer clusters are not published.
+    # Tests are in the order of doses, the highest last. Figures of doses of few
+    # clusters are not published.
     doses = [group for group in tests if group.startswith("dose:")]
     shown_doses = [
         group
@@ -194,7 +196,7 @@ def _memory_findings(
     power = [*tests["pooled"].power]
     bounds = [*tests["pooled"].bounds]
     for group in shown_doses:
-        power += [replace(test, of=group) for test in tests[group].power]
+        power += [replace(effect, of=group) for effect in tests[group].power]
         bounds += [replace(bound, of=group) for bound in tests[group].bounds]
 
     # The claim on all trained identifiers.
@@ -252,7 +254,13 @@ def _pooled_verdict(pooled: Comparison, kind: Row) -> Verdict:
 
 
 def _dose_finding(rows: RowsOfCheckpoint, group: str, test: MemoryTest) -> Finding:
-    """Return the finding on the identifiers that occur in most trained rows."""
+    """Return the finding on the identifiers of one dose.
+
+    Parameters
+    ----------
+    group
+        Name of the dose's group, such as ``dose:16+``.
+    """
     comparison = Comparison.of_group(rows, group)
     facts: dict[str, Fact] = {
         **comparison.facts,
@@ -331,10 +339,13 @@ def _selectivity_verdict(
 ) -> Verdict:
     """Return what a change of Delta_sel claims: that it moved, or nothing.
 
+    Delta_sel is the NLL of identifiers minus that of equally hard text, so that it is
+    higher where identifiers became less likely than such text.
+
     =================  ===============================================================
     sentence           condition, first match wins
     =================  ===============================================================
-    delta_sel_of_seeds the method has seeds: its interval does not cover them
+    delta_sel_of_seeds the method has seeds, which its interval does not cover
     delta_sel_up       Delta_sel is clearly higher
     delta_sel_still    Delta_sel is neither clearly higher nor clearly lower
     delta_sel_both_up  Delta_sel is clearly lower, identifiers are clearly less likely

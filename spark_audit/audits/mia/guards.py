@@ -27,7 +27,7 @@ Record: TypeAlias = "dict[str, Any]"
 """A row of a table, by column."""
 
 FEW_ROWS = 100
-"""Groups of rows on the smaller side from which the number passes without a warning."""
+"""Clusters of rows on the smaller side, below which their number is a warning."""
 
 TEXTS_DIFFER = (
     "texts of members and non-members differ, so the AUC must exceed that of the texts "
@@ -152,13 +152,19 @@ class ScoreGuards:
         change
             Whether the figures are changes since another checkpoint.
         """
-        status, reason = self.void.get(attack) or self.void.get(ALL_ROWS) or ("ok", "")
-        note = self.notes.get(attack, "")
-        if change and attack in self.unclean_scores:
-            note = SIDES_DIFFER
+        # What voids this score alone is named rather than what voids all of them.
+        status: Status = "ok"
+        reason = ""
+        for of in (ALL_ROWS, attack):
+            if of in self.void:
+                status, reason = self.void[of]
 
-        # Each note once: why it is void, what is said of this score, then of all.
-        notes = dict.fromkeys((reason, note, self.notes.get(ALL_ROWS, "")))
+        note_of_score = self.notes.get(attack, "")
+        if change and attack in self.unclean_scores:
+            note_of_score = SIDES_DIFFER
+
+        # Each once: why it is void, what is said of this score, then of all.
+        notes = dict.fromkeys((reason, note_of_score, self.notes.get(ALL_ROWS, "")))
         return status, "; ".join(note for note in notes if note)
 
 

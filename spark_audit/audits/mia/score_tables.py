@@ -187,7 +187,8 @@ def _population(
 
     Returns
     -------
-    About :data:`POPULATION` values, nats, evenly spread over the texts.
+    From :data:`POPULATION` to twice as many values, nats, evenly spread over the tokens
+    of all texts.
     """
     places = [
         np.arange(first, first + count)
@@ -297,8 +298,8 @@ def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
     count
         Tokens of each example, shape ``(n,)``.
     """
-    order = np.argsort(count, kind="stable")
-    is_longer = np.diff(count[order]) > 0
+    order = np.argsort(count, kind="stable")  # (n,), the shortest first
+    is_longer = np.diff(count[order]) > 0  # than the one before
     for examples in np.split(order, np.flatnonzero(is_longer) + 1):
         if not len(examples):
             continue
@@ -314,7 +315,9 @@ def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
 def _aligned_logp(
     table: TokenTable, base: TokenTable, ids: Sequence[str]
 ) -> np.ndarray:
-    """Return the base's log-probabilities at the rows of a table; NaN: other tokens.
+    """Return the base's log-probabilities at the rows of a table.
+
+    NaN where the base has no score at the same position of the text.
 
     Returns
     -------
@@ -340,7 +343,7 @@ def _aligned_logp(
 def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
     """Return the reference model's NLL as the manifest holds it.
 
-    There is no other column: scores that need the whole distribution are not had.
+    There is no other column, and so no score that needs the whole distribution.
     """
     items = []
     for key in ids:
