@@ -26,7 +26,7 @@ class Return:
     after
         Memory after that training, nats per token.
     finding
-        What is concluded; ``None`` where the sides are confounded.
+        What is concluded; ``None`` where there is a test, and the sides are confounded.
     """
 
     change: Contrast
@@ -37,13 +37,13 @@ class Return:
 def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]:
     """Yield what came back to the original of each relearned checkpoint.
 
-    What came back to the base is subtracted: nothing is yielded unless the original,
-    the base and the relearned base are among the checkpoints.
+    A return is counted beyond the base, which is relearned with the same rows. So it
+    needs the original, the base and the relearned base among the checkpoints; of others
+    nothing is yielded.
 
-    Drift by the rows of that short training moves trained identifiers and others of
-    their kind alike; what it moves unequally, it does to the base too. Two tests must
-    hold: memory after that training, and that it is more than before, both beyond what
-    the same training does to the base. The larger p counts.
+    The rows of that short training move trained identifiers and others of their kind
+    alike, or move the base unequally, too. Two tests must hold, both beyond the base:
+    memory after that training, and that it is more than before. The larger p counts.
 
     Parameters
     ----------
@@ -55,9 +55,14 @@ def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]
     pooled = scores.pooled
     seed = scores.context.seed
 
-    # What was shown before decides what a return can mean.
-    remembers_before = {f.checkpoint for f in findings if f.alone == "memory"}
-    confounded = {f.checkpoint for f in findings if f.claim == "confounded"}
+    # Memory that the original shows is no return; confounded sides of the relearned
+    # checkpoint allow no claim.
+    remembers_before = {
+        finding.checkpoint for finding in findings if finding.alone == "memory"
+    }
+    confounded = {
+        finding.checkpoint for finding in findings if finding.claim == "confounded"
+    }
 
     for name in nll:
         original = original_of(name)
@@ -67,12 +72,13 @@ def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]
         if not {BASE, RELEARNED_BASE, original} <= nll.keys():
             continue
 
-        # Minus the same change of the base: what the rows of that training do anyway.
-        change_after = nll[name] - nll[RELEARNED_BASE]  # (units,), nats
-        change_before = nll[original] - nll[BASE]  # (units,), nats
+        # Beyond the base, before and after that training: below 0 is likelier.
+        beyond_base_before = nll[original] - nll[BASE]  # (units,), nats
+        beyond_base_after = nll[name] - nll[RELEARNED_BASE]  # (units,), nats
+        returned = beyond_base_after - beyond_base_before
 
-        test_of_return = pooled.test_memory(change_after - change_before, seed=seed)
-        test_after = pooled.test_memory(change_after, seed=seed)
+        test_of_return = pooled.test_memory(returned, seed=seed)
+        test_after = pooled.test_memory(beyond_base_after, seed=seed)
 
         # The two figures, and the finding.
         change = contrast_of(
