@@ -32,10 +32,10 @@ import numpy as np
 Pick = tuple[int, int]
 """A window as ``(start, cost)``."""
 
-WindowEnd: TypeAlias = tuple[int, int, int, int]
+_WindowEnd: TypeAlias = tuple[int, int, int, int]
 """End, start, span and cost of a window: sorted, the order of the dynamic programme."""
 
-Solution: TypeAlias = tuple[int, tuple[Pick | None, ...]]
+_Solution: TypeAlias = tuple[int, tuple[Pick | None, ...]]
 """Total cost, and the window of each span: the smaller, the better. A plain tuple, as
 there can be thousands for each window."""
 
@@ -153,7 +153,7 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     # at ends[n] or before. Of one mask the same spans have none.
     nobody: tuple[Pick | None, ...] = (None,) * len(choices)
     ends = [0]
-    best: list[dict[int, Solution]] = [{0: (0, nobody)}]
+    best: list[dict[int, _Solution]] = [{0: (0, nobody)}]
 
     for end, start, span, cost in _windows_by_end(choices):
         if end > ends[-1]:
@@ -192,7 +192,7 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     return list(best_picks)
 
 
-def _windows_by_end(choices: Sequence[Choices]) -> list[WindowEnd]:
+def _windows_by_end(choices: Sequence[Choices]) -> list[_WindowEnd]:
     """Return the windows that can be in an optimum, from the first end to the last.
 
     Of a span only as many of its cheapest ones as all other spans can touch, and one
