@@ -11,7 +11,6 @@ from pathlib import Path
 
 from spark_audit.data.data_files import open_data
 from spark_audit.data.json_rows import (
-    EMPTY_FIX,
     LINE_BYTES,
     BlankLines,
     Note,
@@ -119,8 +118,12 @@ class _Columns:
         self._names = names[: self._n_named]
         named = self._names[1:] if self._has_index else self._names
         if not named or not all(named) or len(set(named)) < len(named):
-            what = "the first line is empty, or does not name every column once"
-            raise InputError(what, where=place, fix=EMPTY_FIX)
+            raise InputError(
+                "the first line is empty, or does not name every column once",
+                where=place,
+                fix="name each column there once; of pandas, leave out an index of "
+                "several columns (index=False)",
+            )
         self._next_index: int | None = None
         self._n_trailing = 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -185,9 +186,12 @@ class _Decoded(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         try:
             piece = self._source.read(len(buffer))
-        except (OSError, EOFError) as error:
-            what = "is damaged: it cannot be decoded"
-            raise InputError(what, where=str(self._path)) from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(
+                "is damaged: it cannot be decoded",
+                where=str(self._path),
+                fix="copy or download it again",
+            ) from error
         self._n_decoded += len(piece)
         check_decoded(self._n_decoded, size=self._size, place=str(self._path))
         buffer[: len(piece)] = piece

@@ -88,6 +88,24 @@ def test_a_folder_gives_the_split_of_compressed_files(name, tmp_path):
     assert [row.split for row in rows] == ["train"] * 4 + ["test"] * 4
 
 
+@pytest.mark.parametrize("compress", [gzip.compress, zstd])
+def test_a_compressed_file_that_is_damaged_is_refused(compress, tmp_path):
+    whole = compress(LINES.encode() * 50)
+    path = tmp_path / "rows.jsonl"
+    for at in (len(whole) // 4, len(whole) // 2, len(whole) - 3):
+        path.write_bytes(whole[:at])
+        assert refusal(path).endswith("; copy or download it again")
+
+
+def test_gzip_with_a_wrong_byte_is_refused_wherever_it_stands(tmp_path):
+    whole = gzip.compress(LINES.encode(), mtime=0)
+    path = tmp_path / "rows.jsonl.gz"
+    # Behind its head, whose name and time are free.
+    for at in range(10, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        assert path.name in refusal(path)
+
+
 def test_what_is_left_out_of_a_csv_is_told(tmp_path):
     for name, words in (
         ("pandas-index.csv", "the first column has no name (an index)"),
@@ -108,6 +126,7 @@ def test_what_is_left_out_of_a_csv_is_told(tmp_path):
     ("content", "words"),
     [
         ("a,,label\nx,extra,good\n", "does not name every column once"),
+        (",,text,label\n0,5,x,good\n", "leave out an index of several columns"),
         (",text,label\nAnn,x,good\n", "does not number the rows"),
         (",text,label\n0,x,good\n2,y,bad\n", "does not number the rows"),
         ("text,label\nx,good,late\n", "has 3 cells where the first line has 2"),
