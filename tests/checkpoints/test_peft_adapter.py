@@ -178,6 +178,24 @@ def test_the_base_that_the_adapter_names(tiny_base, make_adapter, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "named", ["/another/machine/tiny-base", "C:\\models\\tiny-base", "org/tiny-base"]
+)
+def test_a_folder_of_the_bases_name_beside_the_adapter_is_told(
+    named, tiny_base, make_adapter, tmp_path
+):
+    folder = make_adapter(tmp_path / "a")
+    change(folder / "adapter_config.json", base_model_name_or_path=named)
+    assert "such as" not in problem_of(folder)
+    shutil.copytree(tiny_base, tmp_path / "tiny-base")
+    refused(folder, f"such as {tmp_path}/tiny-base if that is the base")
+    assert not problem_of(folder, base=tmp_path / "tiny-base")
+    # Names that are no folder beside it.
+    for name in ("..", "a/..", "/", "a"):
+        change(folder / "adapter_config.json", base_model_name_or_path=f"/none/{name}")
+        assert "such as" not in problem_of(folder)
+
+
+@pytest.mark.parametrize(
     ("copy", "whole"),
     [
         ("unsloth/Llama-3.2-1B-unsloth-bnb-4bit", "unsloth/Llama-3.2-1B"),

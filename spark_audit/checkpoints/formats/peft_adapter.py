@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PureWindowsPath
 
 from spark_audit.checkpoints import specs, untrusted, weight_files
 from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -51,6 +51,9 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
         if named is None or named.startswith(untrusted.HUB) or not specs.exists(named):
             what = f"'s base {shown(named)} is not here" if named else " names no base"
             fix = f"give --base MODEL (a folder, or {untrusted.HUB}ORG/NAME)"
+            sibling = _sibling_of_its_name(path, named or "")
+            if sibling is not None and not is_quantised_copy:
+                fix += f", such as {shown(str(sibling))} if that is the base"
             if is_quantised_copy:
                 what += ", a quantised copy of a model"
                 fix += f": the model in full precision, by its name {shown(whole_name)}"
@@ -68,6 +71,20 @@ def peft_adapter(path: Path, loading: specs.Loading) -> Checkpoint:
     return Checkpoint(
         config, files, read, path, folder=path, adapter=True, base=named, notes=told
     )
+
+
+def _sibling_of_its_name(path: Path, named: str) -> Path | None:
+    """Return the folder of a model beside an adapter that bears its base's name.
+
+    ``None`` where there is none. The name may be that of another machine, with either
+    kind of slash; only its last part is looked for.
+    """
+    name = PureWindowsPath(named).name
+    if not name or name.startswith("."):
+        return None
+    sibling = path.parent / name
+    is_model = sibling != path and specs.exists(str(sibling / "config.json"))
+    return sibling if is_model else None
 
 
 def _adapter_tensors(files: tuple[Path, ...]) -> weight_files.State:
