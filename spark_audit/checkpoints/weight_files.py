@@ -11,6 +11,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -48,6 +49,7 @@ WEIGHTS_OF_OTHER_FRAMEWORKS = (
     ("flax_model.msgpack", "Flax", "from_pretrained(FOLDER, from_flax=True)"),
     ("tf_model.h5", "TensorFlow", "from_pretrained(FOLDER, from_tf=True)"),
     ("model.onnx", "ONNX", ""),
+    ("onnx/model.onnx", "ONNX", ""),
     ("openvino_model.xml", "OpenVINO", ""),
 )
 """Files, the framework that reads them, and the call of transformers 4 that did."""
@@ -104,7 +106,9 @@ def _refuse_other_frameworks(folder: Path) -> None:
         With the framework, and how its weights are converted.
     """
     for name, framework, call in WEIGHTS_OF_OTHER_FRAMEWORKS:
-        if not (folder / name).exists():
+        # Flax and TensorFlow, too, divide a large model, with an index beside it.
+        paths = [folder / name, folder / f"{name}.index.json"]
+        if not any(path.exists() for path in paths):
             continue
         fix = "give the model that it was exported from"
         if call:
@@ -116,7 +120,7 @@ def _shards(index: Path) -> tuple[Path, ...]:
     """The files that an index names."""
     shards = untrusted.read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        raise CheckpointError(f"{index.name} has no weight_map")
+        raise CheckpointError(f"{index.name} has no weight_map", fix=COPY_AGAIN)
     names = sorted({*map(str, shards.values())})
     for name in names:
         # No system has such a file, and libraries fail on it in other ways.
@@ -209,14 +213,27 @@ def refuse_other_names(
 
 
 def _is_renamed(model_type: str) -> bool:
-    """Return whether transformers renames such tensors of a class when it loads it."""
-    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    """Return whether transformers renames such tensors of a class when it loads it.
 
-    conversions = get_checkpoint_conversion_mapping(model_type) or []
-    patterns = [
-        pattern for conversion in conversions for pattern in conversion.source_patterns
-    ]
-    return any(re.search(pattern, _NOT_TRANSFORMERS) for pattern in patterns)
+    A release that keeps its renamings elsewhere, or in another form, renames none as
+    far as is known here: the weights are then refused.
+    """
+    try:
+        conversion_mapping = import_module("transformers.conversion_mapping")
+    except ImportError:
+        return False
+    mapping_of = getattr(conversion_mapping, "get_checkpoint_conversion_mapping", None)
+    if mapping_of is None:
+        return False
+
+    for conversion in mapping_of(model_type) or ():
+        patterns = getattr(conversion, "source_patterns", ())
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            # A pattern that takes in any name is not about these.
+            names_it = "tok_embeddings" in pattern
+            if names_it and re.search(pattern, _NOT_TRANSFORMERS):
+                return True
+    return False
 
 
 def _unpickled(path: Path) -> object:

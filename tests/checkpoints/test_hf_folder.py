@@ -272,6 +272,8 @@ def test_files_outside_the_folder_are_refused(tiny_base, copied):
     index = {"weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     refused(folder, "model-00001-of-00001.safetensors, which model.safetensors.index")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    refused(folder, "has no weight_map; copy or download the checkpoint again")
     folder = copied(tiny_base, "b")
     os.rename(folder / "config.json", folder.parent / "elsewhere.json")
     (folder / "config.json").symlink_to(folder.parent / "elsewhere.json")

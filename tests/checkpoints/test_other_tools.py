@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -186,6 +188,26 @@ def test_names_of_meta_are_told_with_the_command_that_converts(tiny_base, tmp_pa
     file = tmp_path / "consolidated.00.pth"
     torch.save({"tok_embeddings.weight": torch.ones(300, 32)}, file)
     refused(file, "convert_llama_weights_to_hf", base=tiny_base)
+
+
+def test_metas_own_folder_is_refused_whatever_transformers_can_rename(
+    trained, tmp_path, monkeypatch
+):
+    folder = save_model(trained, tmp_path)
+    save_file(
+        {"tok_embeddings.weight": torch.ones(300, 32)}, folder / "model.safetensors"
+    )
+    refused(folder, "convert_llama_weights_to_hf")
+
+    conversions = import_module("transformers.conversion_mapping")
+    getter = "get_checkpoint_conversion_mapping"
+    # Renamings in the form of transformers 4, and of a release that keeps none there.
+    monkeypatch.setattr(conversions, getter, lambda model_type: {"^a": "b"})
+    refused(folder, "convert_llama_weights_to_hf")
+    monkeypatch.delattr(conversions, getter)
+    refused(folder, "convert_llama_weights_to_hf")
+    monkeypatch.setitem(sys.modules, conversions.__name__, None)
+    refused(folder, "convert_llama_weights_to_hf")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
@@ -409,6 +431,8 @@ def test_a_gguf_file_beside_its_configuration(
     ("name", "framework", "remedy"),
     [
         ("flax_model.msgpack", "Flax", "from_flax=True"),
+        ("flax_model.msgpack.index.json", "Flax", "from_flax=True"),
+        ("onnx/model.onnx", "ONNX", "that it was exported from"),
         ("tf_model.h5", "TensorFlow", "from_tf=True"),
         ("model.onnx", "ONNX", "exported from"),
         ("openvino_model.xml", "OpenVINO", "exported from"),
@@ -418,10 +442,12 @@ def test_weights_of_other_frameworks_are_named(
     name, framework, remedy, trained, tmp_path
 ):
     trained.config.save_pretrained(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"x")
     refused(tmp_path, f"holds weights of {framework}")
     refused(tmp_path, remedy)
     # Beside PyTorch's they are left alone.
     folder = save_model(trained, tmp_path / "both")
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"x")
     assert torch.equal(said(opened(folder)), said(trained))
