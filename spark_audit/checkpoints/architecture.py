@@ -214,6 +214,7 @@ def drop_parts_beside_text(model: PreTrainedModel) -> None:
             ids = torch.arange(4, device=entry_device(model))[None]
             with torch.inference_mode():
                 needs_part = model(input_ids=ids, use_cache=False).logits.is_meta
+        # A forward that meets tensors without numbers may raise anything.
         except Exception as error:
             untrusted.refuse_end_of_memory(error)
             needs_part = True

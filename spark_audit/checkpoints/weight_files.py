@@ -53,6 +53,12 @@ WEIGHTS_OF_OTHER_FRAMEWORKS = (
     ("openvino_model.xml", "OpenVINO", ""),
 )
 """Files, the framework that reads them, and the call of transformers 4 that did."""
+NOISE_FILE = "frozen_noise.safetensors"
+"""Beside a checkpoint: what is added to its input embeddings, one row a token."""
+_COPY = "copy the file of its run next to the adapter"
+# The name that spark-train gives it.
+_TRAINED_ON = "trained_on.json"
+ITS_OWN = "give the config.json that was saved with these weights"
 
 
 def weights_of(folder: Path, names: Sequence[str] = FULL_WEIGHT_FILES) -> Path | None:
@@ -368,13 +374,6 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, object]) -> str:
     return sha256_json({"config": json.dumps(kept, sort_keys=True), "files": named})
 
 
-NOISE_FILE = "frozen_noise.safetensors"
-"""Beside a checkpoint: what is added to its input embeddings, one row a token."""
-_COPY = "copy the file of its run next to the adapter"
-# As spark-train calls it.
-_TRAINED_ON = "trained_on.json"
-
-
 def check_whole(folder: Path) -> dict[str, object]:
     """What spark-train put beside an adapter, its files held against their checksums.
 
@@ -443,9 +442,6 @@ def _noise(path: Path, sha256: object, shape: Iterable[int]) -> torch.Tensor:
         what = "is not the file that it was trained with"
         raise CheckpointError(f"{NOISE_FILE} {what}", fix=_COPY)
     return state["noise"]
-
-
-ITS_OWN = "give the config.json that was saved with these weights"
 
 
 def refuse_differences(

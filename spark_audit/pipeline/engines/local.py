@@ -234,8 +234,9 @@ def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
             yield helpers
     finally:
         for helper in helpers:
+            assert helper.stdin is not None
             with suppress(OSError):
-                helper.stdin.close()  # type: ignore[union-attr]
+                helper.stdin.close()
         for helper in helpers:
             helper.wait()
 
