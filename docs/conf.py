@@ -34,7 +34,8 @@ extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser"]
 nitpicky = True  # a reference to what does not exist is a warning
 root_doc = "README"
 include_patterns = ["docs/*.md", "*.md", "benchmarks/*.md", "reports/README.md"]
-include_patterns += ["docs/audits/*.md", "reports/claims/*/claims.md"]
+include_patterns += ["docs/audits/*.md", "docs/contributing/*.md"]
+include_patterns += ["reports/claims/*/claims.md"]
 exclude_patterns = [".*", "benchmarks/sentences.md"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
@@ -128,6 +129,9 @@ docs/glossary
 :caption: Project
 
 CONTRIBUTING
+docs/contributing/house
+docs/contributing/adding
+docs/contributing/style
 SECURITY
 CHANGELOG
 reports/README

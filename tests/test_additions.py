@@ -1,4 +1,4 @@
-"""CONTRIBUTING's worked examples, put into a copy of the packages.
+"""The worked examples for contributors, put into a copy of the packages.
 
 An audit of another package needs no edit of ours: it is listed, ordered, labelled,
 gated and written, and goes with its package.
@@ -19,7 +19,7 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.scoring.table import COLUMN_TYPES, TokenTable
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "contributing" / "adding.md").read_text(encoding="utf-8")
 SAVED = re.compile(
     r"[Ss]aved\s+as\s+`([\w/]+\.py)`.*?^```python\n(.*?)^```$", re.M | re.S
 )
@@ -71,7 +71,7 @@ write_report(report, Path(folder), formats=("json", *formats.split(",")))
 
 
 class House:
-    """A copy of the package with CONTRIBUTING's files, and scores to report on."""
+    """A copy of the package with the worked examples, and scores to report on."""
 
     def __init__(self, root: Path, scene: Path) -> None:
         self.root, self.scene = root, scene

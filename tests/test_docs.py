@@ -1,4 +1,4 @@
-"""What README and CONTRIBUTING show is what the program does."""
+"""What README and the pages for contributors show is what the program does."""
 
 import doctest
 import html
@@ -23,8 +23,14 @@ from spark_audit.report.standings import SHAPES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
+PAGES_OF_CONTRIBUTORS = (
+    ROOT / "CONTRIBUTING.md",
+    *(DOCS / "contributing" / f"{name}.md" for name in ("house", "adding", "style")),
+)
+CONTRIBUTING = "\n".join(
+    path.read_text(encoding="utf-8") for path in PAGES_OF_CONTRIBUTORS
+)
 AUDITS = [path.read_text(encoding="utf-8") for path in DOCS.glob("audits/*.md")]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
 COMMANDS = conf.commands()
