@@ -507,6 +507,62 @@ def test_what_comes_back_is_memory_beyond_before_and_the_base(
     assert rested.value == pytest.approx(after - base, abs=0.25)
 
 
+@pytest.mark.parametrize(
+    ("before", "says"),
+    [
+        ((0.0, 0.0), "returned"),
+        # The replicate itself remembers.
+        ((-1.5, 1.5), "return_known"),
+        # It does not, but the mean of all replicates does.
+        ((0.0, -3.0), "return_known_of_method"),
+    ],
+)
+def test_nothing_came_back_to_a_replicate_that_remembers_or_whose_method_does(
+    make_case, before, says
+):
+    case = make_case(sources=60, tests=40, seed=33)
+    changes = {"base": same, "base+relearn": same}
+    levels = {"ours[1]": before[0], "ours[2]": before[1], "ours[1]+relearn": -3.0}
+    for seed, (name, trained) in enumerate(levels.items()):
+        changes[name] = moved(
+            case, trained=trained, never=0.0, other=0.0, spread=0.3, seed=seed
+        )
+    context = Context(baselines={"ours[1]+relearn": "ours[1]"})
+    known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
+    result = conclude("matched", known, context, rematched=False, placebo_draws=0)
+
+    (finding,) = [f for f in result.findings if f.metric == "returned"]
+    assert finding.says == f"matched.{says}"
+    assert finding.detected == (says == "returned")
+    assert finding.sentence
+
+
+@pytest.mark.parametrize(("stratum", "says"), [(1, ["matched.returned"]), (-1, [])])
+def test_a_replicate_gets_no_return_where_text_tells_the_sides_apart(
+    make_case, stratum, says
+):
+    case = make_case(sources=60, tests=40, seed=33)
+    changes = {"base": same, "base+relearn": same, "ours[1]": same}
+    changes["ours[1]+relearn"] = moved(case, trained=-3.0, never=0.0, other=0.0)
+    known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
+    is_identifier = known.units["role"].isin(["pii", "unmatched"])
+    units = known.units.assign(
+        form=0,
+        stratum=stratum * is_identifier,
+        text_auc=is_identifier.map({True: 0.7}),
+    )
+
+    context = Context(baselines={"ours[1]+relearn": "ours[1]"})
+    result = conclude(
+        "matched",
+        replace(known, units=units),
+        context,
+        rematched=False,
+        placebo_draws=0,
+    )
+    assert [f.says for f in result.findings if f.metric == "returned"] == says
+
+
 @pytest.mark.parametrize("missing", ["base", "base+relearn", "ours"])
 def test_nothing_comes_back_without_what_it_is_held_against(make_case, missing):
     case = make_case(sources=30, tests=20, seed=33)

@@ -261,7 +261,7 @@ class Matched(Audit):
 
         # Findings: of checkpoints, then of returns and of DiD, which rest on them.
         concluded = [*findings_by_checkpoint(scores, rows, tests)]
-        for returned in returns(scores, [*concluded]):
+        for returned in returns(scores, rows, [*concluded]):
             contrasts.append(returned.change)
             rows.append(returned.after)
             if returned.finding is not None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits.identifiers import memory_claim
 from spark_audit.audits.matched.pairs import contrast_of
 from spark_audit.audits.matched.units import MemoryTest, UnitScores, row_of
 from spark_audit.audits.matched.verdict import Verdict, matched_finding, not_estimable
-from spark_audit.names import BASE, RELEARN, RELEARNED_BASE, CheckpointName, original_of
+from spark_audit.names import (
+    BASE,
+    RELEARN,
+    RELEARNED_BASE,
+    CheckpointName,
+    entry_of,
+    original_of,
+)
 from spark_audit.results import Contrast, Finding, Row
 from spark_audit.results.findings import Fact
 
@@ -34,7 +41,9 @@ class Return:
     finding: Finding | None
 
 
-def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]:
+def returns(
+    scores: UnitScores, rows: Sequence[Row], findings: Sequence[Finding]
+) -> Iterator[Return]:
     """Yield what came back to the original of each relearned checkpoint.
 
     A return is counted beyond the base, which is relearned with the same rows. So it
@@ -47,22 +56,25 @@ def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]
 
     Parameters
     ----------
+    rows
+        Figures of all checkpoints, of single replicates too.
     findings
-        All other findings: where memory is shown before that training, nothing is
-        claimed of a return.
+        All other findings: where memory is shown before that training, of a replicate
+        or of its method, nothing is claimed of a return.
     """
     nll = scores.nll
     pooled = scores.pooled
     seed = scores.context.seed
 
-    # Memory that the original shows is no return; confounded sides of the relearned
-    # checkpoint allow no claim.
+    # Memory that the original shows is no return. Replicates have no finding of their
+    # own: their rows tell.
     remembers_before = {
         finding.checkpoint for finding in findings if finding.alone == "memory"
     }
-    confounded = {
-        finding.checkpoint for finding in findings if finding.claim == "confounded"
-    }
+    for row in rows:
+        is_memory_of_all = (row.metric, row.of, row.group) == ("memory", "", "pooled")
+        if is_memory_of_all and memory_claim(row) == "memory":
+            remembers_before.add(row.checkpoint)
 
     for name in nll:
         original = original_of(name)
@@ -98,14 +110,16 @@ def returns(scores: UnitScores, findings: Sequence[Finding]) -> Iterator[Return]
         )
 
         finding = None
-        if name not in confounded or _has_no_test(change, test_of_return, test_after):
+        has_no_test = _has_no_test(change, test_of_return, test_after)
+        # Confounded sides allow no claim, of whichever checkpoint.
+        if has_no_test or not pooled.is_told_by_text:
             finding = _return_finding(
                 change,
                 after,
                 test_of_return=test_of_return,
                 test_after=test_after,
                 original=original,
-                is_remembered_before=original in remembers_before,
+                remembers_before=remembers_before,
             )
         yield Return(change=change, after=after, finding=finding)
 
@@ -124,9 +138,15 @@ def _return_finding(
     test_of_return: MemoryTest,
     test_after: MemoryTest,
     original: str,
-    is_remembered_before: bool,
+    remembers_before: Collection[str],
 ) -> Finding:
-    """Return what is concluded about one return; see :func:`returns`."""
+    """Return what is concluded about one return; see :func:`returns`.
+
+    Parameters
+    ----------
+    remembers_before
+        Checkpoints and methods that show memory before that training.
+    """
     facts: dict[str, Fact] = {
         "returned": change,
         "after": after,
@@ -136,9 +156,15 @@ def _return_finding(
         return not_estimable(change, "return_missing", facts)
 
     remarks = ("return_after", "return_change")
-    if is_remembered_before:
+    if original in remembers_before:
         return matched_finding(
             change, Verdict("nothing_shown", "return_known", remarks), facts
+        )
+    method = entry_of(original)
+    if method in remembers_before:
+        facts["method"] = method
+        return matched_finding(
+            change, Verdict("nothing_shown", "return_known_of_method", remarks), facts
         )
 
     # Both tests must hold.
