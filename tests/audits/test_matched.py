@@ -20,10 +20,11 @@ from audited import (
 from synthetic import Case
 
 from spark_audit.audits.base import Context
+from spark_audit.audits.matched.did import did_findings
 from spark_audit.audits.matched.sensitivity import VARIANTS, other_pairs
 from spark_audit.errors import InputError
 from spark_audit.manifest.content import seal
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Contrast
 from spark_audit.stats.power import mde
 
 
@@ -561,6 +562,38 @@ def test_a_replicate_gets_no_return_where_text_tells_the_sides_apart(
         placebo_draws=0,
     )
     assert [f.says for f in result.findings if f.metric == "returned"] == says
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [(-0.4, "did_likelier"), (0.4, "did_less_likely_not_alike")],
+)
+def test_a_did_whose_interval_holds_0_has_the_sign_of_its_value(value, says):
+    """Its corrected p is clear, as a test of signs may be where an interval is not."""
+
+    def contrast(metric: str, value: float, low: float, high: float) -> Contrast:
+        return Contrast(
+            audit="matched",
+            checkpoint="ours",
+            baseline="plain",
+            metric=metric,
+            family="primary",
+            value=value,
+            low=low,
+            high=high,
+            p=0.03,
+            clusters=40,
+        )
+
+    contrasts = [
+        contrast("did", value, value - 0.5, value + 0.5),
+        contrast("low_change", 0.0, -0.01, 0.01),
+        contrast("nll_pii", 0.3, 0.1, 0.5),
+        contrast("did_alike", 0.3, 0.1, 0.5),
+    ]
+    (finding,) = did_findings([], contrasts, replicated=[], ordinary=[])
+    assert (finding.says, finding.claim) == (f"matched.{says}", "moved")
+    assert finding.sentence
 
 
 @pytest.mark.parametrize("missing", ["base", "base+relearn", "ours"])

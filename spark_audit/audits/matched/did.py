@@ -149,7 +149,7 @@ def _did_verdict(
     did_ordinary               there are ordinary runs, and the DiD may be one of them
     did_drift_unknown          there are none, and the drift of other text is unknown
     did_drift_unequal          there are none, and unequal drift can cause the DiD
-    did_likelier               the DiD is clearly below 0
+    did_likelier               the DiD is below 0
     did_less_likely_not_own    clear relative to text that looks alike, not by itself
     did_less_likely_only       clear neither by itself nor relative to such text
     did_less_likely_not_alike  not clear relative to such text, or no clear DiD
@@ -181,10 +181,12 @@ def _did_verdict(
 
     # The difference is clear: what can it mean?
     direction = direction_of(did)
+    is_below = direction < 0 or (direction == 0 and (did.value or 0.0) < 0)
     is_less_likely_by_itself = direction_of(comparison.own) > 0
     is_less_likely_than_alike = direction_of(comparison.beyond_alike) > 0
 
-    if direction < 0:
+    # The corrected p may be clear where the interval is not: the value has the sign.
+    if is_below:
         return Verdict("moved", "did_likelier")
     if not is_less_likely_by_itself and is_less_likely_than_alike:
         return Verdict("moved", "did_less_likely_not_own")
