@@ -381,6 +381,28 @@ def test_texts_that_tell_annotated_identifiers_apart_fail_a_guard(
         assert found.says == "guard.by_text_few"
 
 
+@pytest.mark.parametrize("has_counterparts", [True, False])
+def test_balance_is_judged_only_of_annotated_identifiers_that_are_compared(
+    has_counterparts, make_case
+):
+    case = make_case(sources=40, tests=30, seed=44)
+    change = moved(case, trained=0, never=0, other=0, spread=0.2)
+    known = evidence("matched", case.tables(mine=change), case.manifest)
+    spans = known.units["role"].isin(["pii", "unmatched"])
+    one_type = known.units["type"][spans].iloc[0]
+    is_annotated = spans & (known.units["type"] == one_type)
+    is_train = known.units["split"] == "train"
+    # Without counterparts, the annotated ones of either side are of other strata.
+    stratum = 1 if has_counterparts else np.where(is_train, 1, 2)
+    units = known.units.assign(
+        form=np.where(is_annotated, 0, 1), stratum=stratum * is_annotated
+    )
+    result = conclude("matched", replace(known, units=units), Context())
+    names = {guard.name for guard in result.guards}
+    assert "text of annotated identifiers" in names
+    assert ("balance of annotated identifiers" in names) is has_counterparts
+
+
 @pytest.mark.parametrize(
     ("auc", "reason"),
     [(0.7, "text"), (np.nan, "few")],

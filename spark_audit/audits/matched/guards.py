@@ -65,7 +65,10 @@ def matching_guards(scores: UnitScores) -> Iterator[Guard]:
     is_annotated = pooled.spans["form"] == 0
     if is_annotated.any():
         yield _text_guard(pooled)
-        yield _balance_guard(pooled.spans[is_annotated])
+        annotated = pooled.spans[is_annotated]
+        # Where none can be compared, nothing is said of their balance.
+        if (sides_of(annotated).cells >= 0).any():
+            yield _balance_guard(annotated)
 
 
 def _reproduction_guard(scores: UnitScores) -> Guard:
