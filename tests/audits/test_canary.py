@@ -538,6 +538,19 @@ def test_one_canary_has_no_interval(plant):
     assert control.detail
 
 
+def test_a_change_without_an_interval_is_not_judged(plant):
+    """Both checkpoints rank every canary first: no canary differs from another."""
+    planted = plant()
+    result = canary(
+        planted.tables(loud=50.0, louder=60.0), planted.manifest, baseline="loud"
+    )
+    finding = the_one(result.findings, says="canary.change_no_interval")
+    change = finding.facts["change"]
+    assert finding.claim == "nothing_shown"
+    assert (change.value, change.ends) == (0.0, None)
+    assert finding.sentence
+
+
 def test_all_that_is_said_of_canaries_is_short(plant):
     planted = plant()
     few_rows = plant(n=60, doses=(1, 4, 64))

@@ -566,8 +566,11 @@ def contrast_findings(
         claim: Claim = "nothing_shown"
         says = "no_change"
         # Without an interval no change can be judged.
-        if contrast.value is None or contrast.ends is None:
+        if contrast.value is None:
             says = "change_unknown"
+            facts["reason"] = contrast.note
+        elif contrast.ends is None:
+            says = "change_no_interval"
             facts["reason"] = contrast.note
         elif contrast.moved:
             claim = "moved"
