@@ -26,7 +26,7 @@ from spark_audit.audits.supervision import (
     is_known,
     trained_identifiers,
 )
-from spark_audit.audits.token_sums import Sums
+from spark_audit.audits.token_sums import Sums, TokenSet
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -47,22 +47,6 @@ class SetFacts(NamedTuple):
     type: str
     cluster: str
     supervision: str
-
-
-class TokenSet(NamedTuple):
-    """Tokens of an example that are averaged together.
-
-    Attributes
-    ----------
-    example
-        Place of the example in the manifest.
-    tokens
-        Places of the tokens in it, shape ``(tokens,)``.
-    """
-
-    example: int
-    tokens: np.ndarray
-    facts: SetFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +166,7 @@ def _findings(rows: list[Row], contrasts: list[Contrast]) -> Iterator[Finding]:
             )
 
 
-def _token_sets(manifest: Manifest) -> Iterator[TokenSet]:
+def _token_sets(manifest: Manifest) -> Iterator[TokenSet[SetFacts]]:
     """Yield all sets of tokens: of canaries, of identifiers by type, of other text."""
     trained_on = trained_identifiers(manifest) if is_known(manifest) else None
     supervision_of_canaries = canary_supervision(manifest)
@@ -222,7 +206,7 @@ def _token_sets(manifest: Manifest) -> Iterator[TokenSet]:
 
 def _canary_set(
     place: int, example: ManifestExample, supervision: str
-) -> Iterator[TokenSet]:
+) -> Iterator[TokenSet[SetFacts]]:
     """Yield the tokens of a canary, from its first to its last secret part.
 
     A canary that was cut or lies in part outside the context is no canary.

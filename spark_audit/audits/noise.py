@@ -13,7 +13,7 @@ import pandas as pd
 
 from spark_audit.audits import base
 from spark_audit.audits.ratio_rows import UnitGroup, beside_base, figures, marked
-from spark_audit.audits.token_sums import Sums
+from spark_audit.audits.token_sums import Sums, TokenSet
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, BASE
@@ -54,22 +54,6 @@ class NoiseFacts(NamedTuple):
     task: str
     cluster: str
     n: int
-
-
-class NoisyTokens(NamedTuple):
-    """Tokens of one kind of an example.
-
-    Attributes
-    ----------
-    example
-        Place of the example in the manifest.
-    tokens
-        Places of the tokens in it, shape ``(n,)``.
-    """
-
-    example: int
-    tokens: np.ndarray
-    facts: NoiseFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +236,7 @@ class Noise(base.Audit):
         return [f"{sigma:g}" for sigma in self._scales()]
 
 
-def _noisy_tokens(manifest: Manifest) -> Iterator[NoisyTokens]:
+def _noisy_tokens(manifest: Manifest) -> Iterator[TokenSet[NoiseFacts]]:
     """Yield the identifiers and the low-sensitivity tokens of each train row."""
     for i, row in enumerate(manifest.examples):
         if row.split != "train" or row.canary_id is not None:
@@ -260,7 +244,7 @@ def _noisy_tokens(manifest: Manifest) -> Iterator[NoisyTokens]:
         for token_kind, tokens in (("pii", row.identifier_tokens()), ("low", row.low)):
             if len(tokens):
                 facts = NoiseFacts(token_kind, row.task, row.cluster, len(tokens))
-                yield NoisyTokens(i, np.asarray(tokens), facts)
+                yield TokenSet(i, np.asarray(tokens), facts)
 
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -339,7 +323,10 @@ def _estimands(frame: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]
     """
 
     def change(sums: np.ndarray) -> np.ndarray:
-        """Return the relative change of the mean probability in percent."""
+        """Return the relative change of the mean probability in percent.
+
+        Shape ``(..., 2)``, noisy and clean, becomes shape ``(...,)``.
+        """
         return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
 
     n_draws = frame["draw"].nunique()

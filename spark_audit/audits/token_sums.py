@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,26 @@ from spark_audit.scoring.table import TokenTable
 
 MICRO_NATS = 1e6
 """Micro-nats per nat."""
+
+FactsT = TypeVar("FactsT")
+
+
+class TokenSet(NamedTuple, Generic[FactsT]):
+    """Tokens of an example that are summed together.
+
+    Attributes
+    ----------
+    example
+        Place of the example in the manifest.
+    tokens
+        Places of the tokens in it, shape ``(tokens,)``.
+    facts
+        What is known of the set: columns of the evidence.
+    """
+
+    example: int
+    tokens: np.ndarray
+    facts: FactsT
 
 
 class Sums:
