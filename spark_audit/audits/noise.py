@@ -433,7 +433,10 @@ def _gap_finding(gaps: Sequence[Row], *, is_trained: bool) -> Finding:
     further = []
     if len(gaps) > 1:
         further.append("noise.gaps_further")
-    if is_trained and any(gap.null is not None for gap in gaps):
+    # Each scale with a gap of the untrained model is compared with that.
+    beside_untrained = [gap for gap in gaps if gap.null is not None]
+    if is_trained and beside_untrained:
+        facts["untrained_gaps"] = beside_untrained
         further.append("noise.untrained")
     else:
         for outcome in ("more", "less", "alike"):
@@ -456,7 +459,9 @@ def _change_finding(name: str, baseline: str, changes: Sequence[Contrast]) -> Fi
     if changes[0].value is None:
         says = "noise.changes_missing"
     further = []
-    if len(changes) > 1:
+    further_changes = [change for change in changes[1:] if change.value is not None]
+    if further_changes:
+        facts["further_changes"] = further_changes
         further.append("noise.changes_further")
     if sigmas["alike"]:
         further.append("noise.not_detected")

@@ -177,6 +177,36 @@ def test_no_contrast_where_no_gap_could_show(case):
     assert INSENSITIVE in lost.note
 
 
+def test_a_scale_that_the_untrained_model_lacks_is_not_compared_with_it(case):
+    tables = {
+        "base": case.tables(selective(0.3, 0.1)),
+        "x": case.tables(selective(0.7, 0.1)),
+    }
+    for draw in range(2):
+        del tables["base"][Pass("noise", 0.1, draw)]
+    result = noise(tables, case.manifest, **OPTIONS)
+    gaps = the_one(result.findings, checkpoint="x", says="noise.gaps")
+    assert [row.of for row in gaps.facts["gaps"]] == ["0.01", "0.1"]
+    assert [row.of for row in gaps.facts["untrained_gaps"]] == ["0.01"]
+    assert "noise.untrained" in gaps.further
+    assert gaps.sentence
+
+
+def test_no_remark_lists_changes_that_cannot_be_estimated(make_case):
+    """Without any other text there is no gap at any scale, and no change of it."""
+    whole = make_case(sources=40, tests=4, seed=1)
+    case = Case(whole, **{key: {"low": []} for key in whole.manifest.by_id})
+    tables = {
+        "base": case.tables(selective(0.3, 0.1)),
+        "x": case.tables(selective(0.7, 0.1)),
+    }
+    result = noise(tables, case.manifest, **OPTIONS)
+    assert [find(result.contrasts, of=of).value for of in ("0.01", "0.1")] == [None] * 2
+    changes = the_one(result.findings, says="noise.changes_missing")
+    assert changes.further == ["noise.not_estimable"]
+    assert changes.sentence
+
+
 def test_other_embeddings_are_disturbed_otherwise(case):
     tables = {
         "x": case.tables(selective(0.5, 0.1)),
