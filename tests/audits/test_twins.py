@@ -207,6 +207,20 @@ def test_why_no_group_is_held_out_is_known(plant):
         (finding,) = audited.conclude("twins", known, Context()).findings
         assert (finding.facts["never"], finding.facts["left_out"]) == (0, left_out)
         assert why in finding.further
+        assert finding.sentence
+
+
+def test_a_single_group_that_was_held_out_is_one_group(plant):
+    every = audited.evidence("twins", tables(plant(), one=lambda dose: 0.3), plant())
+    is_held_out = every.units["dose"] == 0
+    units = every.units.assign(stratum=-1)
+    units["cluster"] = units["cluster"].where(~is_held_out, "one group")
+    (finding,) = audited.conclude(
+        "twins", replace(every, units=units), Context()
+    ).findings
+    assert finding.facts["left_out"] == 1
+    assert "twins.none_comparable_of_one" in finding.further
+    assert finding.sentence
 
 
 def test_natural_numbers_have_what_they_begin_with_and_no_memory_is_told_of_it(plant):

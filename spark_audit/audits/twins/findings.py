@@ -122,7 +122,7 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
 
     remarks = [_relation(shown.row), *verdict.remarks]
     if not shown.n_held_out:
-        remarks.append("none_comparable" if n_left_out else "none_held_out")
+        remarks.append(_why_no_control(n_left_out))
 
     # Both groups could have been claimed: their tests are corrected.
     unit = shown.row.unit
@@ -154,6 +154,19 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         bounds=bounds,
         p=p,
     )
+
+
+def _why_no_control(n_left_out: int) -> str:
+    """Return the key of why no held-out identifier can be compared.
+
+    Parameters
+    ----------
+    n_left_out
+        Held-out clusters that are not comparable.
+    """
+    if n_left_out == 0:
+        return "none_held_out"
+    return "none_comparable_of_one" if n_left_out == 1 else "none_comparable"
 
 
 def _detected_verdict(test: RankTest) -> RankVerdict:
