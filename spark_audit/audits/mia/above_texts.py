@@ -45,12 +45,12 @@ class AboveTexts:
 
     @property
     def bar(self) -> float:
-        """What a score must exceed: the texts alone, or chance where that is more."""
+        """Return what a score must exceed: the larger of the texts alone and chance."""
         return max(self.texts, self.chance)
 
     @property
     def is_bar_chance(self) -> bool:
-        """Whether the texts alone do no better than chance."""
+        """Return whether the texts alone do no better than chance."""
         return self.texts <= self.chance
 
     @property

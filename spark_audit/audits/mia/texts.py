@@ -168,6 +168,7 @@ def label_test(
         return None
 
     def chi_square(is_member: np.ndarray) -> float:
+        """Return the statistic of such sides, shape ``(n,)`` bool."""
         n_members = np.bincount(cell, is_member, n_rows.size)
         n_members = n_members.reshape(n_tasks, n_labels)
         with np.errstate(invalid="ignore"):
@@ -231,7 +232,10 @@ def blind_classifier(
     order = rng.permutation(len(np.unique(sides_drawn.cluster)))
 
     def out_of_fold(is_member: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the AUC of such sides, and the scores of the drawn rows."""
+        """Return the AUC of such sides, and the scores of the drawn rows.
+
+        Sides and scores have the shape ``(drawn rows,)``.
+        """
         fold = dealt(sides_drawn, is_member, order)
         fold_scores = np.zeros(len(is_member))
         for k in range(FOLDS):
@@ -422,6 +426,7 @@ def fitted(
     model.fit(features[rows], member[rows], sample_weight=weight)
 
     def score(is_scored: np.ndarray) -> np.ndarray:
+        """Return the scores of some rows, shape ``(n,)`` bool."""
         return np.asarray(model.decision_function(features[np.flatnonzero(is_scored)]))
 
     return score

@@ -209,12 +209,12 @@ class ScoreTest:
 
     @property
     def is_more_familiar(self) -> bool:
-        """Whether members look more familiar than non-members; else less."""
+        """Return whether members look more familiar than non-members; else less."""
         return effect_of(self.row) > 0
 
     @property
     def state(self) -> str:
-        """What the score shows by itself, without the others; the first match wins.
+        """Return what the score shows by itself; the first match wins.
 
         =============  ========================================================
         state          condition

@@ -64,7 +64,7 @@ def remembered_finding(
             pooled,
             "nothing_shown",
             "stages.nothing",
-            further=["stages.after_last"],
+            further=["stages.after_last"] if pooled.value is not None else [],
             facts={"memory": pooled},
         )
 

@@ -168,9 +168,12 @@ def _is_usable(spans: pd.DataFrame) -> np.ndarray:
 
 
 def cells_of_series(series: SeriesScores) -> Iterator[TaskCell]:
-    """Yield every task after every stage, then all tasks trained on so far.
+    """Yield a cell for each task and stage, then one of all tasks for each stage.
 
-    One per task and stage.
+    Parameters
+    ----------
+    series
+        Scores by stage; of all tasks, those count that were trained on so far.
     """
     tasks = sorted({*series.spans["task"]})
     for task in [*tasks, ""]:
