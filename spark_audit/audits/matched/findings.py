@@ -1,8 +1,13 @@
 """Findings of the matched audit on single checkpoints: memory and Delta_sel.
 
-Memory compares trained with held-out identifiers: its tests were declared beforehand.
-Delta_sel compares identifiers with equally hard text and is exploratory. Findings on
-returns (:mod:`~spark_audit.audits.matched.returns`) and on DiD
+Both rest on changes of the NLL since the reference model, nats per token: below 0, a
+text became likelier. Memory is the change of trained identifiers minus that of held-out
+ones; its tests were declared beforehand. Delta_sel is the NLL of identifiers minus that
+of equally hard text (their controls), and is exploratory.
+
+A finding holds a claim, the key of a sentence in ``sentences/en/matched.toml``, and the
+facts that the sentence is rendered from. Findings on returns
+(:mod:`~spark_audit.audits.matched.returns`) and on DiD
 (:mod:`~spark_audit.audits.matched.did`) compare checkpoints.
 """
 
@@ -15,7 +20,12 @@ from typing import TypeAlias
 from spark_audit.audits.identifiers import memory_claim
 from spark_audit.audits.matched.drift import pooled_change
 from spark_audit.audits.matched.pairs import left_out_types
-from spark_audit.audits.matched.units import MemoryTest, UnitScores, row_of
+from spark_audit.audits.matched.units import (
+    MemoryTest,
+    Occurrences,
+    UnitScores,
+    row_of,
+)
 from spark_audit.audits.matched.verdict import (
     Verdict,
     direction_of,
@@ -51,7 +61,7 @@ class Comparison:
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """Its rows by the names that sentences know them by."""
+        """Return its rows by the names that sentences know them by."""
         return {
             "memory": self.memory,
             "trained": self.trained,
@@ -61,7 +71,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Trained identifiers that no comparison uses: facts, and keys of remarks."""
+    """Trained identifiers that no comparison uses.
+
+    Attributes
+    ----------
+    facts
+        How many there are by reason, and their shares by type; empty if there are none.
+    remarks
+        Keys of the sentences that say so, in the order of the facts.
+    """
 
     facts: Mapping[str, Fact] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -74,23 +92,25 @@ def findings_by_checkpoint(
 ) -> Iterator[Finding]:
     """Yield the findings on memory and on Delta_sel of each method.
 
-    Single replicates of a method have no finding.
+    Memory comes first. Single replicates of a method have no finding, and neither has
+    the relearned base, which is the baseline of other relearned checkpoints.
 
     Parameters
     ----------
+    rows
+        Figures of all checkpoints.
     tests
         Tests of no memory, by checkpoint and group.
     """
-    # Facts that all checkpoints share.
-    pooled = scores.pooled
     matched = scores.train[scores.train["role"] == "pii"]
     replicated = {entry_of(name) for name in scores.nll if entry_of(name) != name}
     left_out = _left_out(scores)
 
     for name, change in scores.changes.items():
-        # The relearned base is the baseline of other relearned checkpoints.
-        if entry_of(name) != name or name == RELEARNED_BASE:
+        is_single_replicate = entry_of(name) != name
+        if is_single_replicate or name == RELEARNED_BASE:
             continue
+
         rows_of_name = {
             (row.metric, row.of, row.group): row
             for row in rows
@@ -99,36 +119,15 @@ def findings_by_checkpoint(
         is_reference = name in scores.references
         is_replicated = name in replicated
 
-        # Memory: of the reference there is nothing to say.
-        comparison = Comparison.of_group(rows_of_name, "pooled")
-        facts: dict[str, Fact] = {
-            **comparison.facts,
-            "seeds": is_replicated,
-            **left_out.facts,
-        }
-        if is_reference:
-            pass  # it was not trained on anything
-        elif comparison.memory.value is None:
-            yield not_estimable(
-                comparison.memory, "not_tested", facts, remarks=left_out.remarks
-            )
-        elif pooled.is_told_by_text:
-            facts |= pooled.text_facts(name)
-            says = "confounded_by_few" if "fewest" in facts else "confounded_by_text"
-            yield matched_finding(
-                comparison.memory,
-                Verdict("confounded", says, left_out.remarks),
-                facts,
-            )
-        else:
-            remarks = left_out.remarks
-            if is_replicated:
-                remarks = (*remarks, "seeds")
+        # The reference was not trained on anything, so that it has no memory.
+        if not is_reference:
             yield from _memory_findings(
-                rows_of_name, tests[name], comparison, facts, remarks
+                scores.pooled,
+                rows_of_name,
+                tests[name],
+                left_out,
+                is_replicated=is_replicated,
             )
-
-        # Delta_sel.
         yield _selectivity_finding(
             rows_of_name,
             own_change=pooled_change(matched, change),
@@ -141,11 +140,13 @@ def _left_out(scores: UnitScores) -> LeftOut:
     """Return which trained identifiers no comparison uses; empty if it uses all."""
     pooled = scores.pooled
     is_trained = pooled.sides.trained  # (occurrences,), bool
-    n_identifiers = int(scores.train["role"].isin(["pii", "unmatched"]).sum())
+    has_counterpart = pooled.sides.cells >= 0  # (occurrences,), bool
+    is_identifier = scores.train["role"].isin(["pii", "unmatched"])
+    n_identifiers = int(is_identifier.sum())
 
     # Trained identifiers without a held-out one of their form and place.
-    n_without_counterpart = int((is_trained & (pooled.sides.cells < 0)).sum())
-    # Identifiers of trained rows that are not on the trained side.
+    n_without_counterpart = int((is_trained & ~has_counterpart).sum())
+    # Those on no side: their text distinguishes them, or too few are held out.
     n_on_no_side = int(n_identifiers - is_trained.sum())
 
     facts: dict[str, Fact] = {}
@@ -163,25 +164,78 @@ def _left_out(scores: UnitScores) -> LeftOut:
 
 
 def _memory_findings(
+    pooled: Occurrences,
+    rows: RowsOfCheckpoint,
+    tests: Mapping[str, MemoryTest],
+    left_out: LeftOut,
+    *,
+    is_replicated: bool,
+) -> Iterator[Finding]:
+    """Yield the findings on memory of one checkpoint; the first match wins.
+
+    ============================================  ====================================
+    condition                                     findings
+    ============================================  ====================================
+    memory cannot be estimated                    ``not_tested``
+    text alone distinguishes trained identifiers  ``confounded_by_text``, or
+                                                  ``confounded_by_few`` if too few can
+                                                  be compared to tell
+    any other                                     those of :func:`_tested_findings`
+    ============================================  ====================================
+
+    Parameters
+    ----------
+    pooled
+        All identifiers on either side.
+    tests
+        Tests of no memory of this checkpoint, by group.
+    """
+    comparison = Comparison.of_group(rows, "pooled")
+    facts: dict[str, Fact] = {
+        **comparison.facts,
+        "seeds": is_replicated,
+        **left_out.facts,
+    }
+    remarks = left_out.remarks
+
+    if comparison.memory.value is None:
+        yield not_estimable(comparison.memory, "not_tested", facts, remarks=remarks)
+        return
+
+    if pooled.is_told_by_text:
+        text_facts = pooled.text_facts(comparison.memory.checkpoint)
+        are_too_few = "fewest" in text_facts
+        says = "confounded_by_few" if are_too_few else "confounded_by_text"
+        verdict = Verdict("confounded", says, remarks)
+        yield matched_finding(comparison.memory, verdict, {**facts, **text_facts})
+        return
+
+    if is_replicated:
+        remarks = (*remarks, "seeds")
+    yield from _tested_findings(rows, tests, comparison, facts, remarks)
+
+
+def _tested_findings(
     rows: RowsOfCheckpoint,
     tests: Mapping[str, MemoryTest],
     pooled: Comparison,
     facts: Mapping[str, Fact],
     remarks: Sequence[str],
 ) -> Iterator[Finding]:
-    """Yield whether trained identifiers changed as held-out ones of their kind did.
+    """Yield what the tests of memory show: of all identifiers, and of the highest dose.
 
-    Two tests are declared beforehand: of all trained identifiers, and of those of the
-    highest dose, which occur in the largest number of trained rows. The second test is
-    left out where it has fewer than :data:`MIN_CLUSTERS_TO_PUBLISH` clusters: it could
-    detect next to nothing, and would still count among the tests that p is corrected
-    over.
+    Both are declared beforehand. Identifiers of the highest dose occur in the largest
+    number of trained rows. Their test is left out where it has fewer than
+    :data:`MIN_CLUSTERS_TO_PUBLISH` clusters: it could detect next to nothing, and would
+    still count among the tests that p is corrected over.
 
     Parameters
     ----------
+    pooled
+        The comparison of all identifiers.
     facts, remarks
-        Facts of the finding on all trained identifiers, and its remarks on identifiers
-        that were left out.
+        Facts of the finding on all identifiers, and its remarks but for those of the
+        verdict.
     """
     # Tests are in the order of doses, the highest last. Figures of doses of few
     # clusters are not published.
@@ -214,7 +268,7 @@ def _memory_findings(
         bounds=bounds,
     )
 
-    # The claim on those of the highest dose.
+    # The claim on those of the highest dose, if it may be published.
     if doses and doses[-1] in shown_doses:
         yield _dose_finding(rows, doses[-1], tests[doses[-1]])
 
@@ -222,16 +276,18 @@ def _memory_findings(
 def _pooled_verdict(pooled: Comparison, kind: Row) -> Verdict:
     """Return what the memory of all trained identifiers claims; first match wins.
 
-    ===========  =====================================================================
-    sentence     condition
-    ===========  =====================================================================
-    memory       trained ones became clearly likelier than held-out ones
-    betrays      trained ones became clearly less likely than held-out ones
-    no_interval  there is no interval
-    unequal      the difference is clear, but not clearly larger than before training
-    formats      held-out ones became clearly likelier, also than equally hard text
-    nothing      otherwise
-    ===========  =====================================================================
+    ===========  =============  =======================================================
+    sentence     claim          condition
+    ===========  =============  =======================================================
+    memory       memory         trained ones became clearly likelier than held-out ones
+    betrays      betrays        trained ones became clearly less likely than those
+    no_interval  nothing_shown  there is no interval
+    unequal      nothing_shown  the difference is clear, but not clearly larger than
+                                that before training
+    formats      formats        held-out ones became clearly likelier, also than
+                                equally hard text
+    nothing      nothing_shown  otherwise
+    ===========  =============  =======================================================
 
     Parameters
     ----------
@@ -243,29 +299,34 @@ def _pooled_verdict(pooled: Comparison, kind: Row) -> Verdict:
         return Verdict(claim, claim)
 
     if pooled.memory.ends is None:
-        return Verdict(claim, "no_interval")
+        return Verdict("nothing_shown", "no_interval")
     if side_of(pooled.memory):
-        return Verdict(claim, "unequal", ("difference_before",))
+        return Verdict("nothing_shown", "unequal", ("difference_before",))
+
     # Held-out ones must be likelier by themselves too: next to text that became less
     # likely, identifiers that did not change look learned.
-    if direction_of(pooled.held_out) < 0 and direction_of(kind) < 0:
+    became_likelier = direction_of(pooled.held_out) < 0
+    became_likelier_than_controls = direction_of(kind) < 0
+    if became_likelier and became_likelier_than_controls:
         return Verdict("formats", "formats", ("kind",))
-    return Verdict(claim, "nothing")
+    return Verdict("nothing_shown", "nothing")
 
 
 def _dose_finding(rows: RowsOfCheckpoint, group: str, test: MemoryTest) -> Finding:
-    """Return the finding on the identifiers of one dose.
+    """Return the finding on memory of the identifiers of one dose.
 
     Parameters
     ----------
     group
         Name of the dose's group, such as ``dose:16+``.
+    test
+        The test of no memory of that group.
     """
     comparison = Comparison.of_group(rows, group)
-    facts: dict[str, Fact] = {
-        **comparison.facts,
-        "dose": group.removeprefix("dose:"),
-    }
+    dose = group.removeprefix("dose:")
+    facts: dict[str, Fact] = {**comparison.facts, "dose": dose}
+
+    # Without a figure this is no declared test, so that p is not corrected over it.
     if comparison.memory.value is None:
         facts["reason"] = comparison.memory.note
         verdict = Verdict("nothing_shown", "dose_missing")
@@ -291,10 +352,10 @@ def _selectivity_finding(
     is_reference: bool,
     is_replicated: bool,
 ) -> Finding:
-    """Return how Delta_sel changed since the reference.
+    """Return the finding on how Delta_sel of all pairs changed since the reference.
 
-    The change counts, and not the level: what matching left over on the reference is
-    no finding about a checkpoint.
+    The change counts, and not the level: matching leaves a difference on the reference
+    already, which is no finding about a checkpoint.
 
     Parameters
     ----------
@@ -302,24 +363,25 @@ def _selectivity_finding(
         Change of the NLL of the identifiers by themselves, nats per token: Delta_sel
         grows as well when other text is learned faster than identifiers.
     """
-    row = rows["delta_sel", "", "pooled"]
-    facts: dict[str, Fact] = {"delta_sel": row, "seeds": is_replicated}
-    if row.value is None:
-        return not_estimable(row, "no_delta_sel", facts)
+    level = rows["delta_sel", "", "pooled"]
+    facts: dict[str, Fact] = {"delta_sel": level, "seeds": is_replicated}
+    if level.value is None:
+        return not_estimable(level, "no_delta_sel", facts)
     if is_reference:
-        return matched_finding(row, Verdict("nothing_shown", "reference"), facts)
+        return matched_finding(level, Verdict("nothing_shown", "reference"), facts)
 
+    # The same change in test rows, if it can be estimated.
     change = rows["delta_sel", "change", "pooled"]
-    test_rows = rows.get(("delta_sel", "change", "split:test"))
-    if test_rows is not None and test_rows.value is None:
-        test_rows = None
+    change_in_test_rows = rows.get(("delta_sel", "change", "split:test"))
+    if change_in_test_rows is not None and change_in_test_rows.value is None:
+        change_in_test_rows = None
 
-    # What the change of Delta_sel would be without an effect.
+    # Without an effect, Delta_sel would change by regression to the mean alone.
     regression = rows["rtm_bias", "change", "pooled"]
     facts["change"] = change
-    facts["test_rows"] = test_rows
+    facts["test_rows"] = change_in_test_rows
     facts["regression"] = regression
-    facts["own"] = row_of(own_change, checkpoint=row.checkpoint, metric="own_change")
+    facts["own"] = row_of(own_change, checkpoint=level.checkpoint, metric="own_change")
 
     verdict = _selectivity_verdict(
         change,
@@ -339,8 +401,7 @@ def _selectivity_verdict(
 ) -> Verdict:
     """Return what a change of Delta_sel claims: that it moved, or nothing.
 
-    Delta_sel is the NLL of identifiers minus that of equally hard text, so that it is
-    higher where identifiers became less likely than such text.
+    Above 0, identifiers became less likely than equally hard text.
 
     =================  ===============================================================
     sentence           condition, first match wins
@@ -351,13 +412,21 @@ def _selectivity_verdict(
     delta_sel_both_up  Delta_sel is clearly lower, identifiers are clearly less likely
     delta_sel_down     Delta_sel is clearly lower otherwise
     =================  ===============================================================
+
+    Parameters
+    ----------
+    change, own_change
+        Change of Delta_sel, and of the NLL of identifiers by themselves.
+    is_regression_known
+        Whether regression to the mean could be estimated.
     """
     direction = direction_of(change)
     claim: Claim = "moved" if direction else "nothing_shown"
-    regression = "regression" if is_regression_known else "regression_unknown"
+    remark_on_regression = "regression" if is_regression_known else "regression_unknown"
+
     if is_replicated:
-        remarks = ("delta_sel_now", regression, "seeds")
-        return Verdict(claim, "delta_sel_of_seeds", remarks)
+        remarks_of_seeds = ("delta_sel_now", remark_on_regression, "seeds")
+        return Verdict(claim, "delta_sel_of_seeds", remarks_of_seeds)
 
     if direction == 0:
         says = "delta_sel_still"
@@ -367,5 +436,9 @@ def _selectivity_verdict(
         says = "delta_sel_both_up"
     else:
         says = "delta_sel_down"
-    further = ["ordinary_too"] if direction else []
-    return Verdict(claim, says, ("own", "delta_sel_now", regression, *further))
+
+    remarks: tuple[str, ...] = ("own", "delta_sel_now", remark_on_regression)
+    if direction != 0:
+        # Ordinary training moves Delta_sel as well.
+        remarks = (*remarks, "ordinary_too")
+    return Verdict(claim, says, remarks)

@@ -1,4 +1,14 @@
-"""Returns: memory that a short training on other rows brings back."""
+"""Returns: memory that a short training on other rows brings back.
+
+A method that suppresses memory may leave it in the weights. So a checkpoint (the
+original) is trained shortly on other rows, which gives a relearned checkpoint, and what
+it then remembers is compared with what the original remembered. The base is relearned
+with the same rows, and all figures are beyond it: those rows move trained and held-out
+identifiers alike, or move them unequally in the base, too.
+
+Memory is the change of the NLL of trained identifiers minus that of held-out ones, nats
+per token: below 0, trained ones are likelier.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +43,8 @@ class Return:
     after
         Memory after that training, nats per token.
     finding
-        What is concluded; ``None`` where there is a test, and the sides are confounded.
+        The conclusion; ``None`` where the return can be tested, but the texts of the
+        two sides differ, so that no difference of them is memory.
     """
 
     change: Contrast
@@ -41,18 +52,43 @@ class Return:
     finding: Finding | None
 
 
+@dataclass(frozen=True)
+class ReturnTests:
+    """The two tests of one return, which must both hold.
+
+    Attributes
+    ----------
+    original
+        The checkpoint before that training.
+    change, test_of_change
+        Memory after that training minus memory before it, and its test.
+    after, test_after
+        Memory after that training, and its test.
+    """
+
+    original: str
+    change: Contrast
+    test_of_change: MemoryTest
+    after: Row
+    test_after: MemoryTest
+
+    @property
+    def p(self) -> float | None:
+        """Return the p that both tests hold, the larger one; None: one has no p."""
+        p_of_change = self.test_of_change.p
+        p_after = self.test_after.p
+        if self.change.value is None or p_of_change is None or p_after is None:
+            return None
+        return max(p_of_change, p_after)
+
+
 def returns(
     scores: UnitScores, rows: Sequence[Row], findings: Sequence[Finding]
 ) -> Iterator[Return]:
     """Yield what came back to the original of each relearned checkpoint.
 
-    A return is counted beyond the base, which is relearned with the same rows. So it
-    needs the original, the base and the relearned base among the checkpoints; of others
-    nothing is yielded.
-
-    The rows of that short training move trained identifiers and others of their kind
-    alike, or move the base unequally, too. Two tests must hold, both beyond the base:
-    memory after that training, and that it is more than before. The larger p counts.
+    Nothing is yielded of a relearned checkpoint whose original, base or relearned base
+    was not scored.
 
     Parameters
     ----------
@@ -62,123 +98,130 @@ def returns(
         All other findings: where memory is shown before that training, of a replicate
         or of its method, nothing is claimed of a return.
     """
+    remembers_before = _names_with_memory(rows, findings)
+    is_confounded = scores.pooled.is_told_by_text
+
+    for name in scores.nll:
+        is_relearned = CheckpointName.parse(name).derived == RELEARN
+        if not is_relearned or name == RELEARNED_BASE:
+            continue
+
+        original = original_of(name)
+        if not {BASE, RELEARNED_BASE, original} <= scores.nll.keys():
+            continue
+
+        # Confounded sides allow no claim, of whichever checkpoint; that there is no
+        # test can be said of them, too.
+        tests = _return_tests(scores, name, original)
+        finding = None
+        if tests.p is None or not is_confounded:
+            finding = _return_finding(tests, remembers_before)
+        yield Return(change=tests.change, after=tests.after, finding=finding)
+
+
+def _names_with_memory(rows: Sequence[Row], findings: Sequence[Finding]) -> set[str]:
+    """Return the checkpoints and methods that show memory of trained identifiers.
+
+    Memory counts without correction: what was there before is no return.
+    """
+    names = {finding.checkpoint for finding in findings if finding.alone == "memory"}
+
+    # Replicates have no finding of their own: their rows tell.
+    for row in rows:
+        is_memory_of_all = (row.metric, row.of, row.group) == ("memory", "", "pooled")
+        if is_memory_of_all and memory_claim(row) == "memory":
+            names.add(row.checkpoint)
+    return names
+
+
+def _return_tests(scores: UnitScores, name: str, original: str) -> ReturnTests:
+    """Return the figures and tests of what came back to ``original`` in ``name``."""
     nll = scores.nll
     pooled = scores.pooled
     seed = scores.context.seed
 
-    # Memory that the original shows is no return. Replicates have no finding of their
-    # own: their rows tell.
-    remembers_before = {
-        finding.checkpoint for finding in findings if finding.alone == "memory"
-    }
-    for row in rows:
-        is_memory_of_all = (row.metric, row.of, row.group) == ("memory", "", "pooled")
-        if is_memory_of_all and memory_claim(row) == "memory":
-            remembers_before.add(row.checkpoint)
+    # Beyond the base, before and after that training; each (units,), nats.
+    beyond_base_before = nll[original] - nll[BASE]
+    beyond_base_after = nll[name] - nll[RELEARNED_BASE]
 
-    for name in nll:
-        original = original_of(name)
-        is_relearned = CheckpointName.parse(name).derived == RELEARN
-        if not is_relearned or name == RELEARNED_BASE:
-            continue
-        if not {BASE, RELEARNED_BASE, original} <= nll.keys():
-            continue
+    test_of_change = pooled.test_memory(
+        beyond_base_after - beyond_base_before, seed=seed
+    )
+    test_after = pooled.test_memory(beyond_base_after, seed=seed)
 
-        # Beyond the base, before and after that training: below 0 is likelier.
-        beyond_base_before = nll[original] - nll[BASE]  # (units,), nats
-        beyond_base_after = nll[name] - nll[RELEARNED_BASE]  # (units,), nats
-        returned = beyond_base_after - beyond_base_before
-
-        test_of_return = pooled.test_memory(returned, seed=seed)
-        test_after = pooled.test_memory(beyond_base_after, seed=seed)
-
-        # The two figures, and the finding.
-        change = contrast_of(
-            test_of_return.memory.difference,
-            checkpoint=name,
-            baseline=original,
-            metric="returned",
-            null=0.0,
-            p=test_of_return.p,
-        )
-        after = row_of(
-            test_after.memory.difference,
-            checkpoint=name,
-            metric="returned",
-            of="after",
-            null=0.0,
-        )
-
-        finding = None
-        has_no_test = _has_no_test(change, test_of_return, test_after)
-        # Confounded sides allow no claim, of whichever checkpoint.
-        if has_no_test or not pooled.is_told_by_text:
-            finding = _return_finding(
-                change,
-                after,
-                test_of_return=test_of_return,
-                test_after=test_after,
-                original=original,
-                remembers_before=remembers_before,
-            )
-        yield Return(change=change, after=after, finding=finding)
+    change = contrast_of(
+        test_of_change.memory.difference,
+        checkpoint=name,
+        baseline=original,
+        metric="returned",
+        null=0.0,
+        p=test_of_change.p,
+    )
+    after = row_of(
+        test_after.memory.difference,
+        checkpoint=name,
+        metric="returned",
+        of="after",
+        null=0.0,
+    )
+    return ReturnTests(
+        original=original,
+        change=change,
+        test_of_change=test_of_change,
+        after=after,
+        test_after=test_after,
+    )
 
 
-def _has_no_test(
-    change: Contrast, test_of_return: MemoryTest, test_after: MemoryTest
-) -> bool:
-    """Return whether a return cannot be estimated or tested."""
-    return change.value is None or test_of_return.p is None or test_after.p is None
+def _return_finding(tests: ReturnTests, remembers_before: Collection[str]) -> Finding:
+    """Return what is concluded about one return; the first match wins.
 
-
-def _return_finding(
-    change: Contrast,
-    after: Row,
-    *,
-    test_of_return: MemoryTest,
-    test_after: MemoryTest,
-    original: str,
-    remembers_before: Collection[str],
-) -> Finding:
-    """Return what is concluded about one return; see :func:`returns`.
+    ======================  =============  ============================================
+    sentence                claim          condition
+    ======================  =============  ============================================
+    return_missing          not_tested     one of the two tests cannot be made
+    return_known            nothing_shown  the original shows memory already
+    return_known_of_method  nothing_shown  the mean of its replicates does
+    returned                memory         both tests show memory
+    not_returned            nothing_shown  otherwise
+    ======================  =============  ============================================
 
     Parameters
     ----------
     remembers_before
         Checkpoints and methods that show memory before that training.
     """
+    change = tests.change
     facts: dict[str, Fact] = {
         "returned": change,
-        "after": after,
-        "original": original,
+        "after": tests.after,
+        "original": tests.original,
     }
-    if change.value is None or test_of_return.p is None or test_after.p is None:
+    remarks = ("return_after", "return_change")
+
+    if tests.p is None:
         return not_estimable(change, "return_missing", facts)
 
-    remarks = ("return_after", "return_change")
-    if original in remembers_before:
-        return matched_finding(
-            change, Verdict("nothing_shown", "return_known", remarks), facts
-        )
-    method = entry_of(original)
+    # What is known already is no test.
+    if tests.original in remembers_before:
+        verdict = Verdict("nothing_shown", "return_known", remarks)
+        return matched_finding(change, verdict, facts)
+
+    method = entry_of(tests.original)
     if method in remembers_before:
         facts["method"] = method
-        return matched_finding(
-            change, Verdict("nothing_shown", "return_known_of_method", remarks), facts
-        )
+        verdict = Verdict("nothing_shown", "return_known_of_method", remarks)
+        return matched_finding(change, verdict, facts)
 
-    # Both tests must hold.
-    is_memory = memory_claim(change) == memory_claim(after) == "memory"
-    if is_memory:
+    verdict = Verdict("nothing_shown", "not_returned", remarks)
+    if memory_claim(change) == memory_claim(tests.after) == "memory":
         verdict = Verdict("memory", "returned", remarks)
-    else:
-        verdict = Verdict("nothing_shown", "not_returned", remarks)
     return matched_finding(
         change,
         verdict,
         facts,
         is_declared=True,
-        p=max(test_of_return.p, test_after.p),
-        power=[*test_of_return.power, *test_after.power],
-        bounds=test_of_return.bounds,
+        p=tests.p,
+        power=[*tests.test_of_change.power, *tests.test_after.power],
+        bounds=tests.test_of_change.bounds,
     )
