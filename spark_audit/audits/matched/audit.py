@@ -40,7 +40,7 @@ from spark_audit.audits.matched.unit_records import (
 )
 from spark_audit.audits.matched.units import MemoryTest, UnitScores
 from spark_audit.audits.nll import NLL
-from spark_audit.audits.token_sums import Sums
+from spark_audit.audits.token_sums import Sums, TokenSet
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed
@@ -48,10 +48,10 @@ from spark_audit.results import AuditResult, grouped
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
+# Kinds of metrics: changes of the NLL, mean NLL, and differences that conclusions rest
+# on. ``learned=-1``: a model that has learned identifiers has lower values.
 _change = partial(Metric, unit="nats", panel="changes")
-
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)
-
 _delta = partial(Metric, unit="nats", learned=-1, glance=("",), headline=("",))
 
 
@@ -127,12 +127,17 @@ class Matched(Audit):
     def __post_init__(self) -> None:
         if self.replicates and self.replicates < FEWEST_REPLICATES:
             # So few replicates have no 2.5% quantile.
-            few = f"{self.replicates} replicates give no interval"
-            fix = f"give at least {FEWEST_REPLICATES}, or 0 for the preset's number"
-            raise InputError(few, where="--replicates", fix=fix)
+            raise InputError(
+                f"{self.replicates} replicates give no interval",
+                where="--replicates",
+                fix=f"give at least {FEWEST_REPLICATES}, or 0 for the preset's number",
+            )
         if self.placebo_draws < 0:
-            wrong = "must not be negative"
-            raise InputError(wrong, where="--placebo-draws", fix="give 0 for none")
+            raise InputError(
+                "must not be negative",
+                where="--placebo-draws",
+                fix="give 0 for none",
+            )
 
     @classmethod
     def whole_of(cls, metric: str, of: str) -> tuple[str, str, str] | None:
@@ -195,7 +200,10 @@ class Matched(Audit):
         score_tables = {
             name: passes[Pass()] for name, passes in tables.items() if Pass() in passes
         }
-        ranges = pd.DataFrame(range_units(manifest) if score_tables else ())
+        if not score_tables:
+            return Evidence()
+
+        ranges = pd.DataFrame(range_units(manifest))
         if ranges.empty:
             return Evidence()
 
@@ -214,17 +222,18 @@ class Matched(Audit):
             rows=ranges["index"].to_numpy(),
             starts=ranges["start"].to_numpy(),
             lengths=ranges["n_tokens"].to_numpy(),
-            token_sets=[(unit["index"], unit.pop("tokens")) for unit in token_sets],
+            token_sets=token_sets,
             extra_pairs=extra_pairs,
         )
 
-        # Each unit has the facts of its row.
+        # Each unit of a row has the facts of that row.
+        facts_of_sets = pd.DataFrame([token_set.facts for token_set in token_sets])
         facts_of_rows = pd.DataFrame(
             [(row.id, row.cluster, row.task, row.split) for row in manifest.examples],
             columns=ROW_COLUMNS,
             dtype=object,
         )
-        units_of_rows = pd.concat([ranges, pd.DataFrame(token_sets)])
+        units_of_rows = pd.concat([ranges, facts_of_sets])
         units_of_rows = units_of_rows.join(facts_of_rows, on="index")
         units = pd.concat([units_of_rows, extra_pairs.units], ignore_index=True)
         units = complete(units)
@@ -238,6 +247,7 @@ class Matched(Audit):
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        """Return figures, guards, findings and tables from the evidence alone."""
         nll, baselines = _with_means_of_seeds(evidence, context.baselines)
         scores = UnitScores(evidence.units, nll, replace(context, baselines=baselines))
 
@@ -259,13 +269,15 @@ class Matched(Audit):
         if "placebo" in roles:
             tables["matched_placebo"] = [*placebo_table(evidence)]
 
-        # Findings: of checkpoints, then of returns and of DiD, which rest on them.
+        # Findings on single checkpoints come first: those on returns rest on them.
         concluded = [*findings_by_checkpoint(scores, rows, tests)]
-        for returned in returns(scores, rows, [*concluded]):
+        for returned in [*returns(scores, rows, concluded)]:
             contrasts.append(returned.change)
             rows.append(returned.after)
             if returned.finding is not None:
                 concluded.append(returned.finding)
+
+        # DiD of all methods, compared with those of ordinary runs.
         if contrasts:
             replicated = {*nll}.difference(evidence.checkpoints)
             ordinary = listed(self.null, [*nll], where="--null")
@@ -288,7 +300,7 @@ class _UnitTokens(NamedTuple):
     rows, starts, lengths
         Shape ``(ranges,)`` each: row, first token and length of units that are ranges.
     token_sets
-        Row and tokens of each unit that is a set of tokens.
+        Units that are sets of tokens, which come next.
     extra_pairs
         Pairs of other matchings, whose units come last.
     """
@@ -296,13 +308,21 @@ class _UnitTokens(NamedTuple):
     rows: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
-    token_sets: list[tuple[int, np.ndarray]]
+    token_sets: Sequence[TokenSet[dict[str, Any]]]
     extra_pairs: OtherPairs
 
     def sums(self, nll: Sums) -> np.ndarray:
-        """Return the summed NLL of all units, shape ``(units,)``, nats."""
+        """Return the summed NLL of all units, shape ``(units,)``, nats.
+
+        Parameters
+        ----------
+        nll
+            Gives the summed NLL of tokens by one checkpoint, or by the reference.
+        """
         of_ranges = nll(self.rows, self.starts, self.lengths)
-        of_token_sets = nll.over(self.token_sets)
+        of_token_sets = nll.over(
+            (token_set.example, token_set.tokens) for token_set in self.token_sets
+        )
         of_extra_pairs = self.extra_pairs.sums(nll)
         return np.concatenate([of_ranges, of_token_sets, of_extra_pairs])
 
@@ -323,8 +343,9 @@ def _with_means_of_seeds(
 ) -> _ScoresByMethod:
     """Return NLL by checkpoint, and of each method with seeds the mean over them.
 
-    Delta_sel and DiD are linear in a checkpoint's sums, so their interval over sources
-    for the mean of several seeds is that of the averaged sums.
+    A method gets the name of its seeds without their numbers, and is audited like one
+    more checkpoint. Delta_sel and DiD are linear in a checkpoint's sums, so their
+    interval over sources for the mean of several seeds is that of the averaged sums.
     """
     nll = dict(zip(evidence.checkpoints, evidence.values["nll_sum"], strict=True))
     baseline_by_name = dict(baselines)

@@ -1,9 +1,16 @@
-"""DiD: identifiers of a checkpoint compared with those of its baseline."""
+"""DiD: identifiers of a checkpoint compared with those of its baseline.
+
+The difference in differences is by how much identifiers changed from the baseline to
+the checkpoint, minus by how much equally hard text (their controls) did. Above 0,
+identifiers became less likely relative to that text, as where a method suppresses
+them. That is no proof by itself: other text may have drifted unequally, and ordinary
+training moves identifiers as well. :func:`did_findings` says what can be concluded.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,10 +64,13 @@ def did_findings(
 ) -> Iterator[Finding]:
     """Yield how identifiers changed relative to the baseline, and how other text did.
 
-    There is one finding for each method, and one for each rounding of a baseline.
+    There is one finding for each method and baseline, and one for each rounding of a
+    baseline (a copy of it in another number format).
 
     Parameters
     ----------
+    rows, contrasts
+        Figures of all checkpoints, and of all compared with their baselines.
     replicated
         Methods that have replicates.
     ordinary
@@ -95,9 +105,8 @@ def did_findings(
             continue
 
         # Further contrasts with the same baseline say what the DiD can mean.
-        drift: Contrast | None = pooled_contrasts[name, baseline, "low_change"]
-        if drift is not None and drift.value is None:
-            drift = None
+        drift_contrast = pooled_contrasts[name, baseline, "low_change"]
+        drift = drift_contrast if drift_contrast.value is not None else None
         comparison = DidComparison(
             did=did,
             drift=drift,
@@ -112,24 +121,50 @@ def did_findings(
         facts["own"] = comparison.own
         facts["alike"] = comparison.beyond_alike
 
-        # DiD of ordinary runs, which are not compared with one another.
-        did_of_ordinary: list[float] = []  # nats per token
-        if name not in ordinary:
-            for run in ordinary:
-                contrast = pooled_contrasts.get((run, baseline, "did"))
-                if contrast is not None and contrast.value is not None:
-                    did_of_ordinary.append(contrast.value)
-
-        verdict = _did_verdict(comparison, did_of_ordinary)
-        # The interval does not cover seeds, so nothing more is said.
+        verdict = _did_verdict(
+            comparison,
+            _dids_of_ordinary_runs(name, baseline, pooled_contrasts, ordinary),
+        )
+        # The interval does not cover seeds, so that only the claim is kept.
         if is_replicated:
             verdict = Verdict(verdict.claim, "did_of_seeds", ("seeds",))
         remarks = (*verdict.remarks, *_drift_remarks(verdict, drift))
         yield matched_finding(did, verdict._replace(remarks=remarks), facts)
 
 
+def _dids_of_ordinary_runs(
+    name: str,
+    baseline: str,
+    pooled_contrasts: Mapping[tuple[str, str, str], Contrast],
+    ordinary: Collection[str],
+) -> list[float]:
+    """Return the DiD of ordinary runs from the same baseline, nats per token.
+
+    None are returned for an ordinary run itself: it is not compared with the others.
+
+    Parameters
+    ----------
+    pooled_contrasts
+        Contrasts of all identifiers by checkpoint, baseline and metric.
+    ordinary
+        Checkpoints of ordinary training.
+    """
+    if name in ordinary:
+        return []
+
+    values: list[float] = []
+    for run in ordinary:
+        contrast = pooled_contrasts.get((run, baseline, "did"))
+        if contrast is not None and contrast.value is not None:
+            values.append(contrast.value)
+    return values
+
+
 def _drift_remarks(verdict: Verdict, drift: Contrast | None) -> tuple[str, ...]:
-    """Return the remark on the drift of other text, unless the sentence has it."""
+    """Return the key of the remark on the drift of other text.
+
+    There is none where the sentence of the verdict says it already.
+    """
     if drift is not None:
         return ("drift",)
     if verdict.says == "did_drift_unknown":
@@ -142,27 +177,31 @@ def _did_verdict(
 ) -> Verdict:
     """Return what a DiD claims; the first match wins.
 
-    =========================  =======================================================
-    sentence                   condition
-    =========================  =======================================================
-    did_still                  the corrected p shows no difference
-    did_ordinary               there are ordinary runs, and the DiD may be one of them
-    did_drift_unknown          there are none, and the drift of other text is unknown
-    did_drift_unequal          there are none, and unequal drift can cause the DiD
-    did_likelier               the DiD is below 0
-    did_less_likely_not_own    clear relative to text that looks alike, not by itself
-    did_less_likely_only       clear neither by itself nor relative to such text
-    did_less_likely_not_alike  not clear relative to such text, or no clear DiD
-    did_suppressed             clear by itself and relative to both texts
-    =========================  =======================================================
-
-    Only the last one claims that identifiers are suppressed as a kind; the four before
-    it claim that they moved, the first four claim nothing.
+    =========================  ===============  ======================================
+    sentence                   claim            condition
+    =========================  ===============  ======================================
+    did_still                  nothing_shown    the corrected p shows no difference
+    did_ordinary               nothing_shown    there are ordinary runs, and the DiD
+                                                may be one of theirs
+    did_drift_unknown          nothing_shown    there are none, and the drift of other
+                                                text is not known
+    did_drift_unequal          nothing_shown    there are none, and unequal drift can
+                                                cause the DiD
+    did_likelier               moved            the DiD is below 0
+    did_less_likely_not_own    moved            above text that looks alike, but not
+                                                less likely by themselves
+    did_less_likely_only       moved            neither of the two
+    did_less_likely_not_alike  moved            not above text that looks alike, or
+                                                the interval of the DiD holds 0
+    did_suppressed             suppressed_kind  less likely by themselves, and above
+                                                both texts
+    =========================  ===============  ======================================
 
     Parameters
     ----------
     did_of_ordinary
-        DiD of ordinary runs against the same baseline, nats per token.
+        DiD of ordinary runs from the same baseline, nats per token; empty: there are
+        none.
     """
     # Without a clear difference, or with one that drift can cause, nothing is said.
     did = comparison.did
@@ -179,14 +218,14 @@ def _did_verdict(
             return Verdict("nothing_shown", "did_drift_unequal")
         return Verdict("nothing_shown", "did_drift_unequal", ("alike",))
 
-    # The difference is clear: what can it mean?
+    # The difference is clear: what can it mean? Its corrected p may be clear where its
+    # interval is not; then the value has the sign.
     direction = direction_of(did)
-    is_below = direction < 0 or (direction == 0 and (did.value or 0.0) < 0)
+    sign_of_value = int(np.sign(did.value or 0.0))
     is_less_likely_by_itself = direction_of(comparison.own) > 0
     is_less_likely_than_alike = direction_of(comparison.beyond_alike) > 0
 
-    # The corrected p may be clear where the interval is not: the value has the sign.
-    if is_below:
+    if (direction or sign_of_value) < 0:
         return Verdict("moved", "did_likelier")
     if not is_less_likely_by_itself and is_less_likely_than_alike:
         return Verdict("moved", "did_less_likely_not_own")

@@ -15,6 +15,7 @@ import pandas as pd
 
 from spark_audit.audits.identifiers import audited_spans, identifier_facts
 from spark_audit.audits.supervision import COLUMN, trained_identifiers
+from spark_audit.audits.token_sums import TokenSet
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.stats import matching
@@ -40,9 +41,11 @@ class Control(NamedTuple):
 
 
 def range_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """Yield the units that are ranges of tokens, row by row.
+    """Yield the units that are ranges of tokens, row by row, as records of columns.
 
     Of each row first its identifiers, each followed by its control, then its windows.
+    ``index`` is the place of the row in ``manifest.examples``; for other columns see
+    :meth:`~spark_audit.audits.matched.audit.Matched.evidence`.
 
     Raises
     ------
@@ -121,28 +124,30 @@ def _window_units(
         yield {"index": i, "role": "window", "n_tokens": size, "start": start}
 
 
-def token_set_units(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """Yield the units that are sets of tokens: ``low`` and ``alike``.
+def token_set_units(manifest: Manifest) -> Iterator[TokenSet[dict[str, Any]]]:
+    """Yield the units that are sets of tokens, row by row: ``low``, then ``alike``.
 
-    Each has its ``tokens``, places in the row.
+    Their facts are those of :func:`range_units`, as far as sets have them.
     """
     for i, example, _ in audited_spans(manifest):
+        # Tokens of the row by role and class; those of low sensitivity have no class.
+        tokens_by_unit = {("low", ""): np.array(example.low, np.int32)}
         classes = np.array(list(example.classes))  # (tokens,), letters
-        tokens_by_role = {("low", ""): np.array(example.low, np.int32)}
         for letter in CLASS_NAMES:
             is_of_class = example.eligible & (classes == letter)
             tokens = np.flatnonzero(is_of_class).astype(np.int32)
-            tokens_by_role["alike", letter] = tokens
+            tokens_by_unit["alike", letter] = tokens
 
-        for (role, letter), tokens in tokens_by_role.items():
-            if len(tokens):
-                yield {
-                    "index": i,
-                    "role": role,
-                    "type": letter,
-                    "tokens": tokens,
-                    "n_tokens": len(tokens),
-                }
+        for (role, letter), tokens in tokens_by_unit.items():
+            if not len(tokens):
+                continue
+            facts = {
+                "index": i,
+                "role": role,
+                "type": letter,
+                "n_tokens": len(tokens),
+            }
+            yield TokenSet(i, tokens, facts)
 
 
 def complete(units: pd.DataFrame) -> pd.DataFrame:
@@ -153,19 +158,22 @@ def complete(units: pd.DataFrame) -> pd.DataFrame:
     (:data:`WHOLE_COLUMNS`, :data:`CLASS_NAMES`) and ``text_auc``. What a unit lacks is
     0 or empty, and NaN in ``text_auc``.
     """
-    empty_by_column: dict[str, Any] = dict.fromkeys((*ROW_COLUMNS, "role", "type"), "")
+    text_columns = [*ROW_COLUMNS, "role", "type"]
     if COLUMN in units:
-        empty_by_column[COLUMN] = ""
-    text_columns = [*empty_by_column]
+        text_columns.append(COLUMN)
+    count_columns = [*WHOLE_COLUMNS, *CLASS_NAMES.values()]
 
     # Whole numbers have no NaN: a unit without a pair has -1.
-    zeros = dict.fromkeys((*WHOLE_COLUMNS, *CLASS_NAMES.values()), 0)
-    empty_by_column |= {"pair": -1, **zeros}
-    whole_columns = ["pair", *zeros]
+    value_if_missing: dict[str, Any] = {
+        **dict.fromkeys(text_columns, ""),
+        "pair": -1,
+        **dict.fromkeys(count_columns, 0),
+    }
+    type_by_column: dict[str, Any] = {
+        **dict.fromkeys(["pair", *count_columns], np.int64),
+        "text_auc": np.float64,
+    }
 
-    units = units.reindex(columns=[*text_columns, *whole_columns, "text_auc"])
+    units = units.reindex(columns=[*value_if_missing, "text_auc"])
     units = units.astype(dict.fromkeys(text_columns, object))
-    units = units.fillna(empty_by_column)
-    return units.astype(
-        {**dict.fromkeys(whole_columns, np.int64), "text_auc": np.float64}
-    )
+    return units.fillna(value_if_missing).astype(type_by_column)
