@@ -1,11 +1,36 @@
-"""Lower bounds of epsilon from canaries.
+"""Lower bounds of epsilon from canaries: two tables, and a finding on the first.
 
-From two kinds of guesses: which of its candidates a planted canary is, and which of a
-pair of canaries was planted. The second is a game of one run (Steinke, Nasr and
-Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2025, of two alternatives), and bounds
-(epsilon, delta) too. Its guess is the canary of a pair that ranks further ahead among
-its candidates. Ranks are compared, not likelihoods: the rank of a canary that is not in
-the data is uniform, whichever rows it stands in.
+If training were epsilon-DP, an attacker could not guess canaries more often than a
+limit that depends on epsilon. More right guesses than that are a proof that epsilon is
+larger. There are two kinds of guesses:
+
+- of candidates (:func:`epsilon_table`): which of its candidates was planted, guessed by
+  the first k ranks;
+- of pairs (:func:`one_run_table`): which of two canaries was planted, guessed as the
+  one that ranks further ahead among its candidates. It is a game of one run (Steinke,
+  Nasr and Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2025, of two alternatives),
+  and bounds (epsilon, delta) too. Ranks are compared, not likelihoods: the rank of a
+  canary that is not in the data is uniform, whichever rows it stands in.
+
+A record of either table is one bound. Its columns are those of the report:
+
+====================  ==============================================================
+column                meaning
+====================  ==============================================================
+checkpoint, part      whose canaries, and ``full``, ``password`` or ``ssn`` of them
+dose                  how many train rows hold each of them, or ``all``
+k                     guesses at each canary (of candidates only)
+declared              whether the bound was fixed before any result
+canaries, hits        guessed canaries, and how many of them rank among the first k
+pairs, guesses,       pairs of canaries, how many of them were guessed, and how many of
+right                 these guesses are right (of pairs only)
+rows                  most train rows that hold one of the canaries
+significance          error of this bound by itself, so that all hold together at 95%
+epsilon_per_canary,   bounds for replacing a canary with all its copies, and for
+epsilon_per_record    replacing one train row
+add_remove_per_*      the same for adding or removing instead of replacing
+says                  the bound as a sentence, or why there is none
+====================  ==============================================================
 """
 
 from __future__ import annotations
@@ -36,37 +61,38 @@ from spark_audit.results.findings import Fact
 from spark_audit.stats import epsilon_bounds
 
 DELTA = 1e-5
-"""Of a record: the other delta that bounds of one run are given for."""
-
-BOUNDS = (
-    *("epsilon_per_canary", "epsilon_per_record"),
-    *("add_remove_per_canary", "add_remove_per_record"),
-)
-"""Columns of a :class:`~spark_audit.stats.epsilon_bounds.GuessBound`."""
+"""The other delta, of one train row, that bounds of one run are given for."""
 
 ALL_DOSES = "all"
 
 DECLARED_TEST = ("full", ALL_DOSES, 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
-Bounds: TypeAlias = Callable[[TableRecord, float], TableRecord]
-"""Columns of bounds from a record, one-sided at a level."""
+BoundsAt: TypeAlias = Callable[[TableRecord, float], TableRecord]
+"""Gives the columns of bounds of a record, at a one-sided significance."""
 
 
 def _drawn(canaries: RankedCanaries) -> pd.DataFrame:
-    """Return the synthetic canaries, whose uniform draw the bounds rest on.
+    """Return the canaries of fine-tuned checkpoints that were drawn uniformly.
 
-    There are none where the base's ranks speak against it.
+    The bounds rest on that draw. There are none where the ranks of the base speak
+    against it.
     """
-    # A canary of another format may have been chosen by somebody.
+    # A canary of a format that is not ours may have been chosen by somebody.
     frame = canaries.frame
     is_drawn = frame["format"].isin(list(CANARY_FORMATS)) & canaries.is_uniform
     return frame[is_drawn & (frame["checkpoint"] != BASE)]
 
 
 def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield all canaries, and those of each dose where there are several."""
-    doses = [(str(dose), canaries) for dose, canaries in frame.groupby("dose")]
+    """Yield all canaries or pairs, then those of each dose where there are several.
+
+    Parameters
+    ----------
+    frame
+        Column ``dose``.
+    """
+    doses = [(str(dose), of_dose) for dose, of_dose in frame.groupby("dose")]
     if doses:
         yield ALL_DOSES, frame
     if len(doses) > 1:
@@ -74,21 +100,22 @@ def _by_dose(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
-    """Return lower bounds of epsilon, of checkpoints trained on the canaries.
+    """Return bounds from guesses of candidates, of checkpoints trained on canaries.
 
-    A canary that is tied across the k-th place is no hit, whatever share of a hit it is
-    on average: hits are then never more than those of a guess that breaks ties at
-    random, which is what the bound holds for.
+    One record for each checkpoint, part, dose and k; columns are those that this module
+    lists.
     """
     n_candidates = n_candidates_of(canaries.frame)
+    # As many guesses as candidates cannot be wrong, and bound nothing.
+    numbers_of_guesses = [k for k in KS if k < n_candidates]
+
     records: list[TableRecord] = []
     for name, part, of_part in by_part(trained_canaries(_drawn(canaries))):
         for dose, guessed in _by_dose(of_part):
-            for k in KS:
-                # Guesses that cannot be wrong bound nothing.
-                if k >= n_candidates:
-                    continue
-                # A tie across the k-th place is no hit.
+            for k in numbers_of_guesses:
+                # A tie across the k-th place is no hit, whatever share of one it is on
+                # average: the bound holds for guesses that break ties at random, which
+                # never have fewer hits.
                 is_hit = guessed["rank"] + guessed["ties"] <= k  # (canaries,), bool
                 record = {
                     "checkpoint": name,
@@ -102,7 +129,8 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
                 }
                 records.append(record)
 
-    def bounds(record: TableRecord, significance: float) -> TableRecord:
+    def bounds_at(record: TableRecord, significance: float) -> TableRecord:
+        """Return the columns of bounds from the hits of a record."""
         bound = epsilon_bounds.candidate_guess_bound(
             record["hits"],
             record["canaries"],
@@ -111,18 +139,17 @@ def epsilon_table(canaries: RankedCanaries) -> list[TableRecord]:
             rows=record["rows"],
             significance=significance,
         )
-        return dict(zip(BOUNDS, bound, strict=True))
+        return _columns_of(bound)
 
-    return _bounded(records, bounds, canaries, assumed="drawn")
+    return _with_bounds(records, bounds_at, canaries, assumed="drawn")
 
 
 def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
-    """Return lower bounds of epsilon from the coins that chose between two canaries.
+    """Return bounds from guesses of pairs: a coin chose which canary was planted.
 
-    Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
-    fixed beforehand. All bounds of a row are thresholds of one count, and hold
-    together. ``*_at_delta`` are at :data:`DELTA` a record, ``gaussian_mu`` is what a
-    Gaussian mechanism would have.
+    One record for each checkpoint, part and dose; columns are those that this module
+    lists, and those of :func:`coin_figures`. Half of the pairs are guessed, those whose
+    ranks lie furthest apart; that number was fixed beforehand.
     """
     records: list[TableRecord] = []
     drawn = _drawn(canaries)
@@ -132,8 +159,9 @@ def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
             n_guesses = epsilon_bounds.declared_guesses(len(pairs))
             by_gap = pairs.sort_values("gap", ascending=False, kind="stable")
             guessed = by_gap[:n_guesses]
+
             # A guess at a tie is one that is wrong.
-            is_right = guessed["at"] < guessed["at_never"]  # (guesses,), bool
+            is_right = guessed["rank_planted"] < guessed["rank_other"]  # (guesses,)
             record = {
                 "checkpoint": name,
                 "part": part,
@@ -145,83 +173,110 @@ def one_run_table(canaries: RankedCanaries) -> list[TableRecord]:
                 "rows": int(pairs["dose"].max()),
             }
             records.append(record)
-    return _bounded(records, coin_figures, canaries, assumed="tossed")
+    return _with_bounds(records, coin_figures, canaries, assumed="tossed")
 
 
 def coin_figures(record: TableRecord, significance: float) -> TableRecord:
-    """Return bounds from so many right guesses at pairs, one-sided at a level.
+    """Return the columns of bounds from guesses of pairs, one-sided.
+
+    All are thresholds of one count, and hold together.
 
     Parameters
     ----------
     record
-        With these counts: ``right`` of ``guesses`` at ``pairs``, and ``rows``, in how
-        many rows a canary stands at most.
+        With these counts: ``right`` of ``guesses`` at ``pairs``, and ``rows``, the most
+        train rows that hold a canary.
+
+    Returns
+    -------
+    The four bounds at delta 0; ``epsilon_per_record_at_delta``, at :data:`DELTA`; and
+    ``gaussian_mu_per_record``, what a Gaussian mechanism would have.
     """
-    correct = record["right"]
-    guesses = record["guesses"]
-    coins = record["pairs"]
+    n_right = record["right"]
+    n_guesses = record["guesses"]
+    n_pairs = record["pairs"]
     rows = record["rows"]
 
-    pure = epsilon_bounds.one_run_bound(
-        correct, guesses, coins, rows=rows, significance=significance
+    at_delta_0 = epsilon_bounds.one_run_bound(
+        n_right, n_guesses, n_pairs, rows=rows, significance=significance
     )
     at_delta = epsilon_bounds.one_run_bound(
-        correct, guesses, coins, delta=DELTA, rows=rows, significance=significance
+        n_right, n_guesses, n_pairs, delta=DELTA, rows=rows, significance=significance
     )
-    # All are thresholds of the same count, and hold together.
     mu = epsilon_bounds.one_run_mu(
-        correct, guesses, coins, rows=rows, significance=significance
+        n_right, n_guesses, n_pairs, rows=rows, significance=significance
     )
     return {
-        **dict(zip(BOUNDS, pure, strict=True)),
+        **_columns_of(at_delta_0),
         "epsilon_per_record_at_delta": at_delta.record,
         "gaussian_mu_per_record": mu,
     }
 
 
-def _bounded(
+def _columns_of(bound: epsilon_bounds.GuessBound) -> TableRecord:
+    """Return the columns of a bound in a record."""
+    return {
+        "epsilon_per_canary": bound.canary,
+        "epsilon_per_record": bound.record,
+        "add_remove_per_canary": bound.canary_add_remove,
+        "add_remove_per_record": bound.record_add_remove,
+    }
+
+
+def _with_bounds(
     records: list[TableRecord],
-    bounds: Bounds,
+    bounds_at: BoundsAt,
     canaries: RankedCanaries,
     *,
     assumed: str,
 ) -> list[TableRecord]:
-    """Return the records with their bounds of epsilon, by a one-sided significance.
+    """Return the records with their bounds, and each bound as a sentence.
 
-    The declared bounds hold together at 95 % over checkpoints, all others together
-    too (Bonferroni). A part without its positive control has none, nor has a
-    checkpoint whose held-out canaries rank above chance.
+    The declared bounds hold together at 95% over checkpoints, all others together too
+    (Bonferroni). The first match wins:
+
+    =============  =================================================================
+    sentence       condition
+    =============  =================================================================
+    uncontrolled   the positive control of the part was not found: no bound
+    ungrounded     held-out canaries rank above chance, so that guesses tell of the
+                   kind of string and not of memory: no bound
+    bounded        the bound is above 0, and was declared
+    bounded_other  the bound is above 0
+    bound_of_0     the bound is 0
+    =============  =================================================================
 
     Parameters
     ----------
-    bounds
-        Gives the bounds of a record at a significance.
     assumed
-        Key of what they assume: ``drawn`` or ``tossed``.
+        Key of what the bounds assume: ``drawn`` or ``tossed``.
     """
     # How many bounds there are is known before any result, sensitive parts or not.
     n_declared = sum(record["declared"] for record in records)
+    n_others = len(records) - n_declared
+
     for record in records:
-        n_tests = len(records) - n_declared
-        if record["declared"]:
-            n_tests = n_declared
-        significance = (1 - CONFIDENCE) / n_tests
-        figures = bounds(record, significance)
-        epsilon = figures["epsilon_per_record"]
+        n_together = n_declared if record["declared"] else n_others
+        significance = (1 - CONFIDENCE) / n_together
+        columns = bounds_at(record, significance)
+        epsilon = columns["epsilon_per_record"]
 
-        # A bound is stated only where the audit could have found memory, and where the
-        # guesses tell of memory and not of the kind of string.
-        says = "bound_of_0"
-        if epsilon > 0:
-            says = "bounded" if record["declared"] else "bounded_other"
-        if record["part"] not in canaries.sensitive_parts:
+        is_controlled = record["part"] in canaries.sensitive_parts
+        has_kind_moved_ahead = "ahead" in canaries.shifts_of_kind[record["checkpoint"]]
+        if not is_controlled:
             says = "uncontrolled"
-            figures = dict.fromkeys(figures)
-        elif "ahead" in canaries.shifts_of_kind[record["checkpoint"]]:
+        elif has_kind_moved_ahead:
             says = "ungrounded"
-            figures = dict.fromkeys(figures)
+        elif epsilon > 0:
+            says = "bounded" if record["declared"] else "bounded_other"
+        else:
+            says = "bound_of_0"
 
-        record |= {"significance": significance, **figures}
+        # What is not stated has no figures either.
+        if says in ("uncontrolled", "ungrounded"):
+            columns = dict.fromkeys(columns)
+
+        record |= {"significance": significance, **columns}
         record["says"] = sentences.render(
             f"canary.{says}", **record, epsilon=epsilon, assumed=assumed
         )
@@ -231,92 +286,99 @@ def _bounded(
 def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per pair that has both canaries, in the order of the pairs.
 
-    Columns ``pair``, ``dose``, ``at`` (rank of the planted canary), ``at_never`` (rank
-    of the other one) and ``gap`` (absolute difference of their logarithms). Ties are
-    broken at random, so that a rank without memory is exactly uniform.
+    Ties are broken at random, so that a rank without memory is exactly uniform.
+
+    Returns
+    -------
+    Columns ``pair``, ``dose`` (of the planted canary), ``rank_planted``, ``rank_other``
+    and ``gap``, the absolute difference of the logarithms of both ranks.
     """
     # A fixed order and seed: the same evidence gives the same ranks.
     ordered = frame.sort_values("canary_id", kind="stable")
     jitter = np.random.default_rng(0).random(len(ordered))  # (canaries,), in [0, 1)
-    broken_ties = np.floor(jitter * (ordered["ties"] + 1))
-    ordered = ordered.assign(at=ordered["rank"] + broken_ties)
+    n_ties_ahead = np.floor(jitter * (ordered["ties"] + 1))
+    ordered = ordered.assign(untied_rank=ordered["rank"] + n_ties_ahead)
+
+    planted = trained_canaries(ordered)[["pair", "dose", "untied_rank"]]
+    planted = planted.rename(columns={"untied_rank": "rank_planted"})
+    others = held_out_canaries(ordered)[["pair", "untied_rank"]]
+    others = others.rename(columns={"untied_rank": "rank_other"})
 
     # Pairs of which only one canary was ranked are left out.
-    columns = ["pair", "dose", "at"]
-    planted = trained_canaries(ordered)[columns]
-    others = held_out_canaries(ordered)[columns]
-    pairs = planted.merge(others, on="pair", suffixes=("", "_never"), validate="1:1")
-    pairs = pairs.sort_values("pair")
-    return pairs.assign(gap=np.abs(np.log(pairs["at"] / pairs["at_never"])))
+    pairs = planted.merge(others, on="pair", validate="1:1").sort_values("pair")
+    gap = np.abs(np.log(pairs["rank_planted"] / pairs["rank_other"]))
+    return pairs.assign(gap=gap)
 
 
 def epsilon_finding(
     name: str, bounds: Sequence[TableRecord], n_candidates: int
 ) -> Finding | None:
-    """Return the bound declared beforehand, and the largest other one if it is more.
+    """Return the finding on the bounds of one checkpoint; ``None``: none is above 0.
 
-    None where no bound is above 0. p is that of guesses as good by chance.
+    It states the bound that was declared, and the largest other one if it is more, or
+    stands alone. Its p is that of guesses as good by chance.
 
     Parameters
     ----------
     bounds
         From :func:`epsilon_table`, of all checkpoints.
     """
-    of_checkpoint = [
+    # A record without a bound has None, one that proves nothing 0.
+    above_0 = [
         record
         for record in bounds
         if record["checkpoint"] == name and record["epsilon_per_record"]
     ]
+    stated = [record for record in above_0 if record["declared"]]
+    others = [record for record in above_0 if not record["declared"]]
 
-    # Another bound is shown only if it says more than the declared one.
-    shown = [record for record in of_checkpoint if record["declared"]]
-    declared = max((record["epsilon_per_record"] for record in shown), default=0.0)
-    larger_ones = [
-        record for record in of_checkpoint if record["epsilon_per_record"] > declared
-    ]
-    if larger_ones:
-        shown.append(max(larger_ones, key=lambda r: r["epsilon_per_record"]))
-    if not shown:
+    # Another bound is stated only if it says more than the declared one.
+    least_epsilon = max((record["epsilon_per_record"] for record in stated), default=0)
+    if others:
+        largest = max(others, key=lambda record: record["epsilon_per_record"])
+        if largest["epsilon_per_record"] > least_epsilon:
+            stated.append(largest)
+    if not stated:
         return None
 
-    rows = [_epsilon_row(name, record) for record in shown]
+    rows = [_epsilon_row(name, record) for record in stated]
     facts: dict[str, Fact] = {
         "bound": rows[0],
-        "k": shown[0]["k"],
+        "k": stated[0]["k"],
         "larger": None,
         "larger_k": None,
     }
 
     # The family of the row is that of the bound: declared ones are primary.
     further = [f"epsilon_{rows[0].family}", "epsilon_guesses"]
-
     if len(rows) > 1:
         facts["larger"] = rows[1]
-        facts["larger_k"] = shown[1]["k"]
+        facts["larger_k"] = stated[1]["k"]
         further.append("epsilon_larger")
     further.append("epsilon_assumes")
 
-    # The declared bounds and the others are two looks.
-    least_p = min(_p_of_guesses(record, n_candidates) for record in shown)
+    # The declared bounds and the others are two looks (Bonferroni).
+    p = 2 * min(_p_of_guesses(record, n_candidates) for record in stated)
     return canary_finding(
         name,
         "memory",
         "epsilon",
         facts,
         further=further,
-        p=min(1.0, 2 * least_p),
+        p=min(1.0, p),
     )
 
 
 def _epsilon_row(name: str, record: TableRecord) -> Row:
-    """Return a bound of epsilon as a row."""
+    """Return the bound per train row of a record as a row of the report."""
     dose = record["dose"]
+    group = "pooled" if dose == ALL_DOSES else f"dose:{dose}"
     return Row(
         audit="canary",
         checkpoint=name,
         metric="epsilon_per_record",
         of=record["part"],
-        group="pooled" if dose == "all" else f"dose:{dose}",
+        group=group,
         value=record["epsilon_per_record"],
         level=1 - record["significance"],
         n=record["canaries"],
@@ -325,14 +387,12 @@ def _epsilon_row(name: str, record: TableRecord) -> Row:
 
 
 def _p_of_guesses(record: TableRecord, n_candidates: int) -> float:
-    """Return the p of as many right guesses by chance, corrected for all bounds.
-
-    The correction is Bonferroni's: a record's significance is that of one bound
-    (1 - confidence) over the number of bounds that must hold together.
-    """
+    """Return p of as many right guesses by chance, corrected for all bounds."""
     # Each guess is right by chance in k of N.
     chance = record["k"] / n_candidates
     p = float(scipy.stats.binom.sf(record["hits"] - 1, record["canaries"], chance))
+
+    # Bonferroni: p times the number of bounds that hold together, which is how often
+    # the significance of one of them goes into that of all.
     significance = float(record["significance"])
-    # p times the number of bounds.
     return p * (1 - CONFIDENCE) / significance
