@@ -1,4 +1,14 @@
-"""Findings of the canary audit: what the ranks of canaries are taken to mean."""
+"""Findings of the canary audit: which claims the ranks of canaries allow.
+
+A planted canary is ranked among strings that could have been planted in its place. If
+nothing is remembered its rank is uniform (chance): a rank further ahead is memory, one
+further back betrays the canary as well, since a model that was made to forget pushes
+down what it was trained on. Both are read against chance, and against canaries that
+were held out. Exposure is a rank in bits: above that of chance is further ahead.
+
+:func:`findings` is called once per report, after the positive control and the tests of
+the base model (:class:`~spark_audit.audits.canary.ranks.RankedCanaries`).
+"""
 
 from __future__ import annotations
 
@@ -18,57 +28,21 @@ from spark_audit.audits.canary.held_out import (
     held_out_comparisons,
 )
 from spark_audit.audits.canary.ranks import CanaryTest, RankedCanaries
+from spark_audit.audits.canary.since_base import rise_finding
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
 from spark_audit.stats import canary_ranks
-from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.estimate import Bound, Power
-from spark_audit.stats.intervals import ratio_estimate
 
 Facts: TypeAlias = "Mapping[str, Fact]"
-
-SIGNED_RANK_SE = float(np.sqrt(np.pi / 3))
-"""Standard error of the signed-rank test, as a multiple of that of Student's t.
-
-On normal differences its efficiency is 3 / pi (Hodges and Lehmann 1956).
-"""
-
-
-def _among(
-    finding: Finding, n_groups: int, facts: Facts, *, further: Sequence[str] = ()
-) -> Finding:
-    """Return a finding with p corrected over groups of tests that could claim.
-
-    Parameters
-    ----------
-    n_groups
-        Groups of tests of its checkpoint (Bonferroni).
-    facts, further
-        Added to those of the finding; keys without ``canary.``.
-    """
-    # What p is corrected over, the smallest effect and the limit must allow for too.
-    power = [replace(test, over=test.over * n_groups) for test in finding.power]
-    bounds = [replace(bound, over=bound.over * n_groups) for bound in finding.bounds]
-    p = finding.p
-    if p is not None:
-        p = min(1.0, n_groups * p)
-
-    update = {
-        "p": p,
-        "power": power,
-        "bounds": bounds,
-        "facts": {**finding.facts, **facts},
-        "further": [*finding.further, *(f"canary.{key}" for key in further)],
-    }
-    return finding.model_copy(update=update)
 
 
 def findings(
     canaries: RankedCanaries, bounds: Sequence[TableRecord], rows: Iterable[Row]
 ) -> Iterator[Finding]:
-    """Yield the findings on every checkpoint.
+    """Yield the findings on every checkpoint, and one on parts without a control.
 
     Parameters
     ----------
@@ -76,9 +50,9 @@ def findings(
         Lower bounds of epsilon, from
         :func:`spark_audit.audits.canary.epsilon.epsilon_table`.
     rows
-        Rows of the report.
+        Figures of this audit.
     """
-    # Where no part is sensitive, each checkpoint says so by itself.
+    # Where no part is sensitive at all, each checkpoint says so by itself.
     if canaries.sensitive_parts and canaries.insensitive_parts:
         parts = {
             "insensitive": canaries.insensitive_parts,
@@ -104,17 +78,27 @@ def _findings_on(
     bounds: Sequence[TableRecord],
     mean_exposures: Mapping[tuple[str, str], Row],
 ) -> Iterator[Finding]:
-    """Yield the findings on one checkpoint.
+    """Yield the findings on one checkpoint; the first match wins.
 
     ==========================================  =====================================
-    first match wins                            finding
+    condition                                   findings
     ==========================================  =====================================
     all parts are tied                          ``not_resolvable`` alone
     the control found no part that is ranked    ``insensitive``
-    base model                                  ``base_knows``, unless it is uniform
-    the base's ranks are not uniform            the rise since the base
-    any other                                   ranks against chance, and epsilon
+    base model                                  ``base_knows``; none if its ranks are
+                                                uniform
+    the base's ranks are not uniform            ``risen``, ``kind_risen`` or
+                                                ``not_risen``
+    any other                                   :func:`_findings_by_chance`, and the
+                                                bound of epsilon
     ==========================================  =====================================
+
+    Parameters
+    ----------
+    bounds
+        Lower bounds of epsilon of all checkpoints.
+    mean_exposures
+        Figures of all canaries, by checkpoint and part.
     """
     frame = canaries.frame[canaries.frame["checkpoint"] == name]
 
@@ -159,30 +143,60 @@ def _findings_on(
 
     comparisons = held_out_comparisons(frame[frame["part"].isin(tested_parts)])
     if not canaries.is_uniform:
-        # Chance is no null, but the base itself is one.
+        # Chance is no null, but the base itself is one. It is the only test.
         control_test = next(t for t in control_tests if t.part in tested_parts)
-        rise = _rise_since_base(canaries.frame, control_test, comparisons)
-        yield _among(rise, 1, facts)
+        rise = rise_finding(canaries.frame, control_test, comparisons)
+        yield _corrected(rise, 1, facts)
         return
 
-    # Tests that could claim: both ends, those in most rows, bounds of epsilon, and
-    # held-out canaries where there are any.
-    n_groups = 3 + bool(comparisons)
+    # Groups of tests that could claim: both ends of the ranks, canaries in most rows,
+    # bounds of epsilon, and held-out canaries where there are any.
+    n_groups = 3
+    if comparisons:
+        n_groups += 1
+
     facts_by_chance: Facts = {"supposed": canaries.is_draw_assumed, **facts}
-    remarks = []
-    if canaries.is_draw_assumed:
-        remarks.append("supposed")
+    remarks = ["supposed"] if canaries.is_draw_assumed else []
     by_chance = _findings_by_chance(
         frame, tested_parts, comparisons, canaries, mean_exposures
     )
-    for claimed in by_chance:
-        yield _among(claimed, n_groups, facts_by_chance, further=remarks)
+    for finding in by_chance:
+        yield _corrected(finding, n_groups, facts_by_chance, further=remarks)
 
     # The table holds canaries of our own draw only: nothing is assumed of it.
-    n_candidates = ranks.n_candidates_of(frame)
-    bound_finding = epsilon_finding(name, bounds, n_candidates)
+    bound_finding = epsilon_finding(name, bounds, ranks.n_candidates_of(frame))
     if bound_finding is not None:
-        yield _among(bound_finding, n_groups, facts)
+        yield _corrected(bound_finding, n_groups, facts)
+
+
+def _corrected(
+    finding: Finding, n_groups: int, facts: Facts, *, further: Sequence[str] = ()
+) -> Finding:
+    """Return a finding whose p is corrected over groups of tests (Bonferroni).
+
+    Parameters
+    ----------
+    n_groups
+        Groups of tests of its checkpoint that could claim.
+    facts, further
+        Facts and keys of remarks (without ``canary.``) that are added.
+    """
+    p = finding.p
+    if p is not None:
+        p = min(1.0, n_groups * p)
+
+    # The smallest effect and the limit must allow for the correction, too.
+    power = [replace(test, over=test.over * n_groups) for test in finding.power]
+    bounds = [replace(bound, over=bound.over * n_groups) for bound in finding.bounds]
+
+    update = {
+        "p": p,
+        "power": power,
+        "bounds": bounds,
+        "facts": {**finding.facts, **facts},
+        "further": [*finding.further, *(f"canary.{key}" for key in further)],
+    }
+    return finding.model_copy(update=update)
 
 
 def _findings_by_chance(
@@ -192,7 +206,17 @@ def _findings_by_chance(
     canaries: RankedCanaries,
     mean_exposures: Mapping[tuple[str, str], Row],
 ) -> Iterator[Finding]:
-    """Yield both ends of the ranks, against chance and against held-out canaries.
+    """Yield what ranks show against chance, and against held-out canaries.
+
+    Up to three findings, in this order:
+
+    1. The upper end: trained canaries rank ahead of chance (memory), or they do not.
+       Where held-out ones rank ahead too, chance is no null: only where trained ones
+       are not clearly ahead of these, ``lifted`` says so.
+    2. The lower end, where trained canaries rank clearly behind chance.
+    3. Trained next to held-out canaries, where they differ; or that no difference is
+       found, unless one of the other tests found something: a test against chance tells
+       more than so few held-out canaries can.
 
     Parameters
     ----------
@@ -203,58 +227,59 @@ def _findings_by_chance(
     comparisons
         From :func:`held_out_comparisons`, the clearest first.
     mean_exposures
-        Pooled rows of the report, by checkpoint and part.
+        Figures of all canaries, by checkpoint and part.
     """
     trained = ranks.trained_canaries(frame)
     remembered, suppressed = ranks.two_ended(trained, parts)
     name = remembered.checkpoint
-    shifts = canaries.shifts_of_kind[name]
-    ahead = clearest_difference(comparisons, ahead=True)
-    behind = clearest_difference(comparisons, ahead=False)
+    ahead_of_held_out = clearest_difference(comparisons, ahead=True)
+    behind_held_out = clearest_difference(comparisons, ahead=False)
 
-    # Memory of all canaries, or of those in most rows.
+    # Whether held-out canaries left chance: then strings of this kind moved.
+    shifts = canaries.shifts_of_kind[name]
+    has_kind_moved_ahead = "ahead" in shifts
+    has_kind_moved_behind = "behind" in shifts
+
+    # The upper end. Memory may be that of all canaries, or of those in most rows.
     significant_test: CanaryTest | None = remembered
     if not remembered.is_significant:
         significant_test = _significant_control(canaries, name)
 
-    if significant_test is None or "ahead" not in shifts:
+    if significant_test is None or not has_kind_moved_ahead:
         of_parts = trained[trained["part"].isin(parts)]
         mean_exposure = mean_exposures[name, remembered.part]
         yield _against_chance(of_parts, remembered, significant_test, mean_exposure)
-    elif ahead is None:
-        # Held-out canaries rank high too, so that only a difference from these tells.
+    elif ahead_of_held_out is None:
         p = comparisons[0].p if comparisons else significant_test.p
         yield canary_finding(
             name, "confounded", "lifted", further=["likelier_kind"], p=p
         )
 
-    # Suppression: canaries that were pushed down give their rows away as well.
-    is_told = remembered.is_significant
+    # The lower end: canaries that were pushed down give their rows away as well.
     if suppressed.is_significant:
-        is_kind = "behind" in shifts and behind is None
+        is_kind = has_kind_moved_behind and behind_held_out is None
         n_candidates = ranks.n_candidates_of(frame)
         yield _suppression(suppressed, n_candidates, is_kind=is_kind)
-        is_told = True
 
-    # Planted canaries next to held-out ones.
-    if ahead is not None:
+    # Trained canaries next to held-out ones.
+    if ahead_of_held_out is not None:
         yield canary_finding(
             name,
             "memory",
             "ahead",
-            ahead.rank_facts,
+            ahead_of_held_out.rank_facts,
             further=["ranks_of"],
-            p=ahead.p,
+            p=ahead_of_held_out.p,
         )
-        is_told = True
-    elif behind is not None and not suppressed.is_significant:
+    elif behind_held_out is not None and not suppressed.is_significant:
         yield canary_finding(
-            name, "confounded", "behind", behind.rank_facts, further=["ranks_of"]
+            name,
+            "confounded",
+            "behind",
+            behind_held_out.rank_facts,
+            further=["ranks_of"],
         )
-        is_told = True
-
-    # A test against chance tells more than so few held-out canaries can.
-    if not is_told:
+    elif not (remembered.is_significant or suppressed.is_significant):
         yield _no_difference(name, comparisons)
 
 
@@ -316,7 +341,15 @@ def _against_chance(
     significant_test: CanaryTest | None,
     mean_exposure: Row,
 ) -> Finding:
-    """Return whether canaries are remembered, by all of them or those in most rows.
+    """Return the finding on whether canaries rank ahead of chance.
+
+    ==========  =============  =====================================================
+    sentence    claim          condition
+    ==========  =============  =====================================================
+    most_rows   memory         only canaries in most rows are significantly ahead
+    memory      memory         all canaries are
+    nothing     nothing_shown  neither
+    ==========  =============  =====================================================
 
     Parameters
     ----------
@@ -325,7 +358,8 @@ def _against_chance(
     overall_test
         The clearest test of all canaries.
     significant_test
-        ``overall_test``, else that of canaries in most rows; None: neither is.
+        The test that the claim rests on: ``overall_test`` if it is significant, else
+        that of canaries in most rows; ``None``: neither is.
     mean_exposure
         The figure that the overall test is on.
     """
@@ -345,7 +379,8 @@ def _against_chance(
     )
 
     further = ["first_by_chance"]
-    if n_tied := ranks.n_tied(of_part):
+    n_tied = ranks.n_tied(of_part)
+    if n_tied:
         further.append("tied_one" if n_tied == 1 else "tied")
 
     # The claim rests on those in most rows; all canaries stand in its facts.
@@ -386,17 +421,12 @@ def _against_chance(
         over=overall_test.over,
     )
 
-    claim: Claim = "nothing_shown"
-    says = "nothing"
-    if significant_test is not None:
-        claim = "memory"
-        says = "memory"
-
+    is_memory = significant_test is not None
     return Finding(
         audit="canary",
         checkpoint=name,
-        claim=claim,
-        says=f"canary.{says}",
+        claim="memory" if is_memory else "nothing_shown",
+        says="canary.memory" if is_memory else "canary.nothing",
         further=[f"canary.{key}" for key in further],
         metric="exposure_mean",
         of=overall_test.part,
@@ -421,7 +451,7 @@ def _facts_of_ranks(
     chance_mean: float,
     chance_band: tuple[float, float],
 ) -> dict[str, Fact]:
-    """Return the facts of sentences on the ranks of all canaries.
+    """Return the facts of sentences on the ranks of all canaries of one part.
 
     Parameters
     ----------
@@ -457,102 +487,20 @@ def _facts_of_ranks(
     }
 
 
-def _rise_since_base(
-    frame: pd.DataFrame,
-    control_test: CanaryTest,
-    comparisons: Sequence[HeldOutComparison],
-) -> Finding:
-    """Return what a checkpoint adds to a base that does not rank by chance.
-
-    Parameters
-    ----------
-    frame
-        Ranked canaries of all checkpoints.
-    control_test
-        The test of canaries in most rows.
-    comparisons
-        From :func:`held_out_comparisons`, the clearest first.
-    """
-    name = control_test.checkpoint
-    of_part = frame[frame["part"] == control_test.part]
-    trained = ranks.trained_canaries(of_part)
-    in_most_rows = trained[trained["dose"] == trained["dose"].max()]
-
-    # Each (canaries,), bits; above 0 is more exposed than at the base model.
-    rises = ranks.exposure_rises(trained, name)
-    rises_in_most_rows = ranks.exposure_rises(in_most_rows, name)
-
-    mean_rise = ratio_estimate(rises, np.ones(len(rises)))
-    mean_in_most_rows = ratio_estimate(
-        rises_in_most_rows, np.ones(len(rises_in_most_rows))
-    )
-
-    # The sentence states the mean of all; the test is on those in most rows.
-    row = Row.of_estimate(
-        mean_rise,
-        audit="canary",
-        checkpoint=name,
-        metric="exposure_rise",
-        of=control_test.part,
-        unit="bits",
-    )
-    facts: Facts = {"rise": row, "p": control_test.p, "over": control_test.over}
-    further = ["on_most_rows"]
-
-    if control_test.is_significant:
-        # Where held-out canaries rose as well, strings of this kind became likelier.
-        rises_of_held_out = ranks.exposure_rises(ranks.held_out_canaries(of_part), name)
-        has_kind_risen = ranks.p_risen(rises_of_held_out) <= 1 - ranks.CONFIDENCE
-        if has_kind_risen and clearest_difference(comparisons, ahead=True) is None:
-            return canary_finding(
-                name,
-                "confounded",
-                "kind_risen",
-                facts,
-                further=["likelier_kind", *further],
-                p=control_test.p,
-            )
-        return canary_finding(
-            name, "memory", "risen", facts, further=further, p=control_test.p
-        )
-
-    # No rise: what would have been detected, and what could still be there.
-    power = []
-    if mean_in_most_rows.se:
-        # A one-sided test of those in most rows: half of two sides.
-        test = Power(
-            test="sign-flip",
-            n=mean_in_most_rows.n,
-            se=mean_in_most_rows.se * SIGNED_RANK_SE,
-            df=mean_in_most_rows.n - 1,
-            least_p=2.0 ** (1 - mean_in_most_rows.n),
-            over=control_test.over / 2,
-        )
-        power.append(test)
-
-    bounds = t_bound(
-        mean_in_most_rows.value,
-        mean_in_most_rows.high,
-        df=mean_in_most_rows.df,
-        over=control_test.over,
-    )
-    return canary_finding(
-        name,
-        "nothing_shown",
-        "not_risen",
-        facts,
-        further=further,
-        unit="bits",
-        p=control_test.p,
-        power=power,
-        bounds=bounds,
-    )
-
-
 def contrast_findings(
     contrasts: Sequence[Contrast], canaries: RankedCanaries
 ) -> Iterator[Finding]:
-    """Yield how exposure of whole canaries changed against each baseline."""
+    """Yield how exposure of whole canaries changed against each baseline.
+
+    ==================  =============  ==============================================
+    sentence            claim          condition, first match wins
+    ==================  =============  ==============================================
+    change_unknown      nothing_shown  the change cannot be estimated
+    change_no_interval  nothing_shown  it has no interval
+    rose, fell          moved          its interval and its test agree that it is not 0
+    no_change           nothing_shown  otherwise
+    ==================  =============  ==============================================
+    """
     # Without its positive control, a change of the exposure means nothing.
     if "full" not in canaries.sensitive_parts:
         return
@@ -564,8 +512,6 @@ def contrast_findings(
 
         facts: dict[str, Fact] = {"baseline": contrast.baseline, "change": contrast}
         claim: Claim = "nothing_shown"
-        says = "no_change"
-        # Without an interval no change can be judged.
         if contrast.value is None:
             says = "change_unknown"
             facts["reason"] = contrast.note
@@ -575,4 +521,6 @@ def contrast_findings(
         elif contrast.moved:
             claim = "moved"
             says = "rose" if contrast.value > 0 else "fell"
+        else:
+            says = "no_change"
         yield Finding.on(contrast, claim, f"canary.{says}", facts=facts)

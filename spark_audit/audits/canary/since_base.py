@@ -1,0 +1,136 @@
+"""The rise of exposures since a base model that does not rank canaries by chance.
+
+Where the base's ranks are not uniform, chance is no value without memory. But the base
+saw no canary: what a checkpoint adds to its exposures can be memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.canary import ranks
+from spark_audit.audits.canary.canary_finding import canary_finding
+from spark_audit.audits.canary.held_out import HeldOutComparison, clearest_difference
+from spark_audit.audits.canary.ranks import CanaryTest
+from spark_audit.results import Finding, Row
+from spark_audit.results.findings import Fact
+from spark_audit.stats.at_most import t_bound
+from spark_audit.stats.estimate import Power
+from spark_audit.stats.intervals import ratio_estimate
+
+SIGNED_RANK_SE = float(np.sqrt(np.pi / 3))
+"""Standard error of the signed-rank test, as a multiple of that of Student's t.
+
+On normal differences its efficiency is 3 / pi (Hodges and Lehmann 1956).
+"""
+
+
+def rise_finding(
+    frame: pd.DataFrame,
+    control_test: CanaryTest,
+    comparisons: Sequence[HeldOutComparison],
+) -> Finding:
+    """Return the finding on how a checkpoint changed exposures since the base.
+
+    ==========  =============  ======================================================
+    sentence    claim          condition, first match wins
+    ==========  =============  ======================================================
+    kind_risen  confounded     canaries in most rows rose, held-out ones did as well,
+                               and trained ones do not rank clearly ahead of these
+    risen       memory         canaries in most rows rose
+    not_risen   nothing_shown  otherwise
+    ==========  =============  ======================================================
+
+    Parameters
+    ----------
+    frame
+        Canaries of all checkpoints, from
+        :func:`~spark_audit.audits.canary.ranks.ranked`.
+    control_test
+        The test of canaries in most rows: of one checkpoint and part.
+    comparisons
+        Ranks of trained and of held-out canaries, the clearest first.
+    """
+    name = control_test.checkpoint
+    of_part = frame[frame["part"] == control_test.part]
+    trained = ranks.trained_canaries(of_part)
+    in_most_rows = trained[trained["dose"] == trained["dose"].max()]
+
+    # Each (canaries,), bits; above 0 is more exposed than at the base model.
+    rises = ranks.exposure_rises(trained, name)
+    rises_in_most_rows = ranks.exposure_rises(in_most_rows, name)
+
+    mean_rise = ratio_estimate(rises, np.ones(len(rises)))
+    mean_in_most_rows = ratio_estimate(
+        rises_in_most_rows, np.ones(len(rises_in_most_rows))
+    )
+
+    # The sentence states the mean of all; the test is on those in most rows.
+    row = Row.of_estimate(
+        mean_rise,
+        audit="canary",
+        checkpoint=name,
+        metric="exposure_rise",
+        of=control_test.part,
+        unit="bits",
+    )
+    facts: Mapping[str, Fact] = {
+        "rise": row,
+        "p": control_test.p,
+        "over": control_test.over,
+    }
+    further = ["on_most_rows"]
+
+    if control_test.is_significant:
+        # Where held-out canaries rose as well, strings of this kind became likelier.
+        held_out = ranks.held_out_canaries(of_part)
+        p_held_out = ranks.p_risen(ranks.exposure_rises(held_out, name))
+        has_kind_risen = p_held_out <= 1 - ranks.CONFIDENCE
+        is_ahead = clearest_difference(comparisons, ahead=True) is not None
+        if has_kind_risen and not is_ahead:
+            return canary_finding(
+                name,
+                "confounded",
+                "kind_risen",
+                facts,
+                further=["likelier_kind", *further],
+                p=control_test.p,
+            )
+        return canary_finding(
+            name, "memory", "risen", facts, further=further, p=control_test.p
+        )
+
+    # No rise: which rise would have been detected, and which could still be there.
+    power = []
+    if mean_in_most_rows.se:
+        # The test is one-sided: half of the tests of two sides.
+        test = Power(
+            test="sign-flip",
+            n=mean_in_most_rows.n,
+            se=mean_in_most_rows.se * SIGNED_RANK_SE,
+            df=mean_in_most_rows.n - 1,
+            least_p=2.0 ** (1 - mean_in_most_rows.n),
+            over=control_test.over / 2,
+        )
+        power.append(test)
+
+    bounds = t_bound(
+        mean_in_most_rows.value,
+        mean_in_most_rows.high,
+        df=mean_in_most_rows.df,
+        over=control_test.over,
+    )
+    return canary_finding(
+        name,
+        "nothing_shown",
+        "not_risen",
+        facts,
+        further=further,
+        unit="bits",
+        p=control_test.p,
+        power=power,
+        bounds=bounds,
+    )
