@@ -28,7 +28,8 @@ MOST_DIFFERENCE = 1.5
 MOST_RATIO = 8.0
 """Where the axis of ratios ends."""
 
-RATIO_TICKS = (0.25, 0.5, 1.0, 2.0, 4.0)
+RATIO_TICKS = (0.25, 1.0, 4.0)
+"""Ticks that stand apart; 0.5 and 2 are labelled above the panel."""
 
 BALANCE_ROW = 0.25
 """Inches of a covariate."""
@@ -115,7 +116,7 @@ def draw_love(
             drawn = Look(marker, look.colour, look.filled)
             parts.draw_mark(axes, x, place, drawn, gid=None, size=5)
         text = f"{plain(before, 2)} → {plain(after, 2)}"
-        axes.text(1.05, place, text, transform=axes.get_yaxis_transform(), va="center")
+        axes.text(1.08, place, text, transform=axes.get_yaxis_transform(), va="center")
     parts.draw_edges(axes, edges)
     for edge, side in zip(edges, ("right", "left"), strict=True):
         axes.annotate(

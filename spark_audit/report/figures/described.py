@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -49,13 +49,12 @@ def draw_rank(view: View) -> Sketch | None:
             forests[key] = parts.Forest(list(marks[0].rows), marks, values=values)
     if not forests:
         return None
-    samples = {
-        render(f"figure.rank.top{rank}"): parts.sample_of(
-            Look(marker, PLAIN_LOOK.colour)
-        )
+    looks = {
+        f"figure.rank.top{rank}": Look(marker, PLAIN_LOOK.colour)
         for rank, marker in ranks.items()
     }
-    return described_sketch(view, "rank", forests, samples, is_share=True)
+    keys = {render(key): look for key, look in looks.items()}
+    return described_sketch("rank", forests, keys, is_share=True)
 
 
 def draw_nll(view: View) -> Sketch | None:
@@ -73,14 +72,16 @@ def draw_nll(view: View) -> Sketch | None:
                 rows,
                 base.model_copy(update={"low": None, "high": None, "interval": "none"}),
             )
-            marks.insert(0, parts.ForestMarks(before, dict.fromkeys(rows, BASE_LOOK)))
+            looks = dict.fromkeys(rows, BASE_LOOK)
+            marks.insert(0, parts.ForestMarks(before, looks, is_reference=True))
         forests[key] = parts.Forest(list(rows), marks, values=values)
     if not forests:
         return None
-    samples = {render("figure.nll.after"): parts.sample_of(PLAIN_LOOK)}
-    if any(len(forest.marks) > 1 for forest in forests.values()):
-        samples[render("figure.nll.before")] = parts.sample_of(BASE_LOOK)
-    return described_sketch(view, "nll", forests, samples, is_joined=True)
+    keys = {
+        render("figure.nll.after"): PLAIN_LOOK,
+        render("figure.nll.before"): BASE_LOOK,
+    }
+    return described_sketch("nll", forests, keys, is_joined=True)
 
 
 def draw_noise(view: View) -> Sketch | None:
@@ -100,13 +101,11 @@ def draw_noise(view: View) -> Sketch | None:
             forests[key] = parts.Forest(list(marks[0].rows), marks)
     if not forests:
         return None
-    samples = {
-        render("figure.noise.sigma", sigma=sigma): parts.sample_of(
-            Look(marker, PLAIN_LOOK.colour)
-        )
+    keys = {
+        render("figure.noise.sigma", sigma=sigma): Look(marker, PLAIN_LOOK.colour)
         for sigma, marker in zip(sigmas, NOISE_MARKERS, strict=False)
     }
-    return described_sketch(view, "noise", forests, samples)
+    return described_sketch("noise", forests, keys)
 
 
 def described_marks(
@@ -134,29 +133,30 @@ def joined_values(
 
 
 def described_sketch(
-    view: View,
     audit: str,
     forests: Mapping[str, parts.Forest],
-    samples: Mapping[str, Artist],
+    keys: Mapping[str, Look],
     *,
     is_share: bool = False,
     is_joined: bool = False,
 ) -> Sketch:
-    """Draw forests on one scale side by side, with their legend."""
-    looks = {
-        look for one in forests.values() for m in one.marks for look in m.looks.values()
+    """Draw forests on one scale side by side, with a legend of the looks in them."""
+    drawn: set[Look] = set()
+    for forest in forests.values():
+        for marks in forest.marks:
+            drawn.update(marks.looks.values())
+    keys = {**keys, render("figure.key.doubt"): DOUBT_LOOK}
+    samples: dict[str, Artist] = {
+        label: parts.sample_of(look) for label, look in keys.items() if look in drawn
     }
-    if DOUBT_LOOK in looks:
-        samples = {**samples, render("figure.key.doubt"): parts.sample_of(DOUBT_LOOK)}
     figure, panels = parts.canvas(
-        [forest.height for forest in forests.values()],
-        legend_lines=parts.legend_lines(samples),
+        parts.heights_of(forests.values()), legend_lines=parts.legend_lines(samples)
     )
+    limits = described_limits(forests.values())
     for axes, (key, forest) in zip(panels, forests.items(), strict=True):
         sizes = [row.n for row in forest.marks[-1].rows.values()]
         title = render(f"figure.{audit}.{key}", n=spanned(sizes))
         axis = render(f"figure.{audit}.axis")
-        limits = described_limits(forest)
         parts.draw_forest(
             axes, forest, title=title, label=axis, limits=limits, labelled_lines=0
         )
@@ -176,11 +176,12 @@ def described_sketch(
     )
 
 
-def described_limits(forest: parts.Forest) -> tuple[float, float]:
-    """Return the ends of an axis that need not begin at 0."""
+def described_limits(forests: Iterable[parts.Forest]) -> tuple[float, float]:
+    """Return the ends of one axis for all panels, which need not begin at 0."""
     values = []
-    for row in parts.rows_that_count(forest):
-        values += [row.value or 0.0, *(row.ends or ())]
+    for forest in forests:
+        for row in parts.rows_that_count(forest):
+            values += [row.value or 0.0, *(row.ends or ())]
     room = 0.06 * (max(values) - min(values)) or 0.05
     return min(values) - room, max(values) + room
 

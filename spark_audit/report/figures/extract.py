@@ -37,13 +37,12 @@ def draw_extract(view: View) -> Sketch | None:
     samples = parts.outcome_samples(first)
     samples[held_out_key] = parts.sample_of(HELD_OUT_LOOK)
     figure, panels = parts.canvas(
-        [forest.height for forest in forests.values()],
-        legend_lines=parts.legend_lines(samples),
+        parts.heights_of(forests.values()), legend_lines=parts.legend_lines(samples)
     )
+    ends = [parts.span_of(one, least=SHARE_LEAST)[1] for one in forests.values()]
+    limits = (-0.02 * max(ends), min(max(ends), 1.02))
     for axes, (prompt, forest) in zip(panels, forests.items(), strict=True):
         title = optional(f"figure.extract.{prompt}") or prompt
-        _, high = parts.span_of(forest, least=SHARE_LEAST)
-        limits = (-0.02 * high, min(high, 1.02))
         axis = render("figure.extract.axis")
         parts.draw_forest(axes, forest, title=title, label=axis, limits=limits)
         parts.null_line(axes, 0.0, render("figure.extract.null"))
@@ -84,7 +83,9 @@ def share_forest(view: View, own: pd.DataFrame) -> parts.Forest:
         lines=list(trained),
         marks=[
             parts.ForestMarks(trained, looks),
-            parts.ForestMarks(held_out, dict.fromkeys(held_out, HELD_OUT_LOOK)),
+            parts.ForestMarks(
+                held_out, dict.fromkeys(held_out, HELD_OUT_LOOK), is_reference=True
+            ),
         ],
         values=values,
     )

@@ -68,8 +68,8 @@ def draw_mia(view: View) -> Sketch | None:
     width = parts.PANEL_WIDTH if is_large else parts.SMALL_WIDTH
     texts = text_points(view, floor)
     samples = roc_samples(curves, has_texts=bool(texts))
-    titles = [roc_title(view, curve) for curve in curves]
-    height = (2.9 if is_large else 1.75) + 0.14 * max(t.count("\n") for t in titles)
+    titles = parts.with_equal_lines([roc_title(view, curve) for curve in curves])
+    height = (2.9 if is_large else 1.75) + 0.14 * titles[0].count("\n")
     figure, panels = parts.canvas(
         [height] * len(curves),
         width=width,

@@ -6,7 +6,8 @@ below each other, a file has them in a grid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,8 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator
+from matplotlib.text import Annotation, Text
+from matplotlib.ticker import FixedLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
@@ -58,8 +59,14 @@ TITLE_WIDTH = 40
 PANEL_TITLE = "title of a panel"
 """What marks the text that is a panel's title."""
 
+LINE_LABEL = "label of a line"
+"""What marks the text above a panel that names a line of reference."""
+
 CELL_MARGIN = 0.06
 """Inches around a panel with its labels."""
+
+MIN_LABEL_GAP = 0.06
+"""Inches between two labels of an axis."""
 
 LEGEND_LINE = 0.18
 """Inches of a line of the legend."""
@@ -84,10 +91,13 @@ class ForestMarks:
         Line -> row.
     looks
         Line -> how its mark is drawn.
+    is_reference
+        Whether they stand there for comparison only, as held-out identifiers do.
     """
 
     rows: Mapping[str, Row]
     looks: Mapping[str, Look]
+    is_reference: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,12 +134,19 @@ class Forest:
         return [wrapped(name, width=NAME_WIDTH, lines=3) for name in self.lines]
 
     @property
-    def height(self) -> float:
-        """Inches that a panel of it needs."""
+    def line_height(self) -> float:
+        """Inches that a line of it needs."""
         texts = [*self.labels, *self.values.values()]
         by_text = TEXT_LINE * lines_of(texts) + 0.1
         by_marks = 0.13 * len(self.marks) + 0.1
-        return len(self.lines) * max(0.25, by_text, by_marks) + AROUND_FOREST
+        return max(0.25, by_text, by_marks)
+
+
+def heights_of(forests: Iterable[Forest]) -> list[float]:
+    """Return the inches of panels whose lines are all equally high."""
+    forests = list(forests)
+    line_height = max((forest.line_height for forest in forests), default=0.0)
+    return [len(forest.lines) * line_height + AROUND_FOREST for forest in forests]
 
 
 def canvas(
@@ -192,6 +209,34 @@ def lay_out(figure: Figure) -> None:
         axes.apply_aspect(inner)
         for title in titles:
             title.set_x((cell.x0 + margin - left) / (right - left))
+        _keep_line_labels(axes, cell.x0 + margin, cell.x1 - margin)
+        _thin_tick_labels(axes)
+
+
+def _thin_tick_labels(axes: Axes) -> None:
+    """Hide each label of the horizontal axis that would touch the one before it."""
+    room = MIN_LABEL_GAP * axes.figure.dpi
+    left, right = axes.get_xlim()
+    last_end = -math.inf
+    for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
+        if not left <= place <= right or not label.get_text():
+            continue
+        box = label.get_window_extent()
+        is_apart = box.x0 - last_end >= room
+        label.set_visible(is_apart)
+        if is_apart:
+            last_end = box.x1
+
+
+def _keep_line_labels(axes: Axes, left: float, right: float) -> None:
+    """Move labels of lines of reference sideways, until they are in their cell."""
+    for label in axes.texts:
+        if not isinstance(label, Annotation) or label.get_label() != LINE_LABEL:
+            continue
+        box = label.get_window_extent()
+        shift = max(left - box.x0, 0.0) or min(right - box.x1, 0.0)
+        x, y = label.xyann
+        label.xyann = (x + 72 * shift / axes.figure.dpi, y)
 
 
 class _Placed:
@@ -213,6 +258,12 @@ def set_title(
     """
     text = axes.set_title(title, pad=5 + 10 * labelled_lines, fontsize=8.0)
     text.set(label=PANEL_TITLE, in_layout=False, weight=weight)
+
+
+def with_equal_lines(titles: Sequence[str]) -> list[str]:
+    """Return titles with empty lines above, so that all panels are equally high."""
+    most = max((title.count("\n") for title in titles), default=0)
+    return ["\n" * (most - title.count("\n")) + title for title in titles]
 
 
 def draw_forest(
@@ -237,6 +288,8 @@ def draw_forest(
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 4, 5, 10]))
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
+    if len(forest.marks) > 1:
+        separate_lines(axes, count)
 
     for place, name in enumerate(forest.lines):
         gid = CHECKPOINT + name if forest.of_checkpoints else None
@@ -249,7 +302,7 @@ def draw_forest(
             band.patches[0].set_gid(gid)
         if name in forest.values:
             axes.text(
-                1.04,
+                1.06,
                 place,
                 forest.values[name],
                 transform=axes.get_yaxis_transform(),
@@ -268,6 +321,13 @@ def draw_forest(
                 turn=forest.turn,
                 gid=gid,
             )
+
+
+def separate_lines(axes: Axes, count: int) -> None:
+    """Draw thin rules between lines, so that marks are not taken for a neighbour's."""
+    axes.yaxis.set_minor_locator(FixedLocator([place + 0.5 for place in range(count)]))
+    axes.tick_params(axis="y", which="minor", length=0)
+    axes.grid(visible=True, axis="y", which="minor")
 
 
 def draw_row(
@@ -356,12 +416,15 @@ def rows_that_count(forest: Forest) -> list[Row]:
     """Return the valid rows, from which an axis is made; all where none is valid."""
     valid = []
     every = []
+    has_valid_mark = False
     for marks in forest.marks:
         for name, row in marks.rows.items():
             every.append(row)
             if marks.looks[name] != DOUBT_LOOK:
                 valid.append(row)
-    return valid or every
+                has_valid_mark |= not marks.is_reference
+    # References alone would make an axis on which nothing else is seen.
+    return valid if has_valid_mark else every
 
 
 def null_line(axes: Axes, at: float, label: str) -> None:
@@ -385,7 +448,7 @@ def _label_above(
     low, high = axes.get_xlim()
     share = (at - low) / (high - low)
     side = "left" if share < 0.3 else "right" if share > 0.7 else "center"
-    axes.annotate(
+    text = axes.annotate(
         label,
         xy=(at, 1.0),
         xycoords=axes.get_xaxis_transform(),
@@ -396,6 +459,7 @@ def _label_above(
         color=colour,
         gid=gid,
     )
+    text.set(label=LINE_LABEL, in_layout=False)
 
 
 def draw_legend(

@@ -29,7 +29,7 @@ def draw_selectivity(view: View) -> Sketch | None:
         forests[baseline] = selectivity_forest(view, ordered)
         titles[baseline] = render("figure.selectivity.contrasts", baseline=baseline)
         figure_rows += ordered.values()
-    figure, panels = parts.canvas([forest.height for forest in forests.values()])
+    figure, panels = parts.canvas(parts.heights_of(forests.values()))
     for axes, (panel, forest) in zip(panels, forests.items(), strict=True):
         limits = parts.span_of(forest)
         kind = panel if panel == key else "contrasts"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from spark_audit.report.figures import parts
 from spark_audit.report.figures.text_room import plain, spanned
@@ -31,14 +31,17 @@ def draw_twins(view: View) -> Sketch | None:
         return None
     held_out = view.rows("twins", metric, of="never-trained")
     beyond = view.rows("twins", "beyond", of=metric)
-    forests = {"gain": gain_forest(view, trained, held_out, metric=metric)}
+    less = [name for name, row in beyond.items() if (row.value or 0.0) < 0]
+    forests = {
+        "gain": gain_forest(view, trained, held_out, metric=metric, less_likely=less)
+    }
     if beyond:
         forests["beyond"] = beyond_forest(view, beyond)
 
     samples = parts.outcome_samples(next(reversed(forests.values())))
     samples = {render("figure.key.held_out"): parts.sample_of(HELD_OUT_LOOK)} | samples
     figure, panels = parts.canvas(
-        [forest.height for forest in forests.values()],
+        parts.heights_of(forests.values()),
         legend_lines=parts.legend_lines(samples),
     )
     for axes, (key, forest) in zip(panels, forests.items(), strict=True):
@@ -50,7 +53,7 @@ def draw_twins(view: View) -> Sketch | None:
             axes, forest, title=title, label=axis, limits=limits, labelled_lines=2
         )
         parts.null_line(axes, forest.null, render(f"{words}_null"))
-    leaking = view.leaking(beyond, "twins")
+    leaking = [name for name in view.leaking(beyond, "twins") if name not in less]
     if leaking:
         strongest = max(leaking, key=lambda name: beyond[name].value or 0.0)
         parts.leak_line(panels[-1], beyond[strongest].value or 0.0, strongest)
@@ -71,13 +74,21 @@ def draw_twins(view: View) -> Sketch | None:
 
 
 def gain_forest(
-    view: View, trained: Mapping[str, Row], held_out: Mapping[str, Row], *, metric: str
+    view: View,
+    trained: Mapping[str, Row],
+    held_out: Mapping[str, Row],
+    *,
+    metric: str,
+    less_likely: Collection[str],
 ) -> parts.Forest:
-    """Return the forest of trained (above) and held-out identifiers (below)."""
+    """Return the forest of trained (above) and held-out identifiers (below).
+
+    ``less_likely`` are checkpoints whose trained ones gained less than held-out ones.
+    """
     looks: dict[str, Look] = {}
     values: dict[str, str] = {}
     for name, row in trained.items():
-        looks[name] = view.look(name, "twins", row)
+        looks[name] = view.look(name, "twins", row, is_leak=name not in less_likely)
         values[name] = f"{plain(row.value or 0.0, 2)}"
         if name in held_out:
             values[name] += f" | {plain(held_out[name].value or 0.0, 2)}"
@@ -89,7 +100,9 @@ def gain_forest(
         lines=list(trained),
         marks=[
             parts.ForestMarks(trained, looks),
-            parts.ForestMarks(held_out, dict.fromkeys(held_out, HELD_OUT_LOOK)),
+            parts.ForestMarks(
+                held_out, dict.fromkeys(held_out, HELD_OUT_LOOK), is_reference=True
+            ),
         ],
         values=values,
         null=nulls[0] if nulls and metric != "rise" else 0.0,
