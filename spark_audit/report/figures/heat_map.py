@@ -11,14 +11,17 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
 from spark_audit.report.figures.parts import TITLE_WIDTH, set_title
-from spark_audit.report.figures.styling import CHECKPOINT, INK
+from spark_audit.report.figures.styling import CHECKPOINT, INK, MUTED
 from spark_audit.report.figures.text_room import wrapped
 from spark_audit.sentences import render
 
 HEAT_ROW = 0.19
 """Inches of a row of a heat map."""
 
-AROUND_HEAT = 0.85
+BESIDE_TASKS = 2.4
+"""Rows of a block beside its tasks: its name, the stages, and a gap."""
+
+AROUND_HEAT = 0.7
 """Inches around the rows of a heat map."""
 
 MAX_CELLS_WITH_NUMBERS = 400
@@ -26,6 +29,9 @@ MAX_CELLS_WITH_NUMBERS = 400
 
 MAX_STAGES_WITH_NUMBERS = 7
 """Columns up to which a number fits in a cell."""
+
+MAX_STAGE_LABELS = 12
+"""Stages below a block, up to which each has its number."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,17 @@ Block = Mapping[tuple[str, int], HeatCell]
 """(task, stage) -> cell of one checkpoint."""
 
 
+def cells_of(blocks: Mapping[str, Block]) -> list[HeatCell]:
+    """Return the cells of all blocks."""
+    cells: list[HeatCell] = []
+    for block in blocks.values():
+        cells += block.values()
+    return cells
+
+
 def heat_height(blocks: Mapping[str, object], tasks: Sequence[str]) -> float:
     """Return the inches that a heat map needs."""
-    return len(blocks) * (len(tasks) + 1.4) * HEAT_ROW + AROUND_HEAT
+    return len(blocks) * (len(tasks) + BESIDE_TASKS) * HEAT_ROW + AROUND_HEAT
 
 
 def draw_heat(
@@ -57,7 +71,7 @@ def draw_heat(
     title: str,
 ) -> None:
     """Draw a block of tasks by stages for each checkpoint, below each other."""
-    step = len(tasks) + 1.4
+    step = len(tasks) + BESIDE_TASKS
     count = len(blocks) * len(tasks) * len(stages)
     has_numbers = count <= MAX_CELLS_WITH_NUMBERS
     has_numbers &= len(stages) <= MAX_STAGES_WITH_NUMBERS
@@ -70,6 +84,7 @@ def draw_heat(
             head = f"{head} \N{MULTIPLICATION SIGN} {render('figure.key.doubt')}"
         axes.text(-0.5, top, head, va="center", weight="bold", gid=gid)
         labels |= {top + 1 + row: task for row, task in enumerate(tasks)}
+        _draw_stages(axes, stages, y=top + 1 + len(tasks), gid=gid)
         patches = []
         colours = []
         for (task, stage), cell in block.items():
@@ -87,12 +102,20 @@ def draw_heat(
 
     set_title(axes, wrapped(title, width=TITLE_WIDTH, lines=3))
     axes.set_xlabel(render("figure.stages_axis"))
-    axes.set_xticks(range(len(stages)), [f"{stage}" for stage in stages])
+    axes.set_xticks([])
     axes.set_yticks(list(labels), [wrapped(task, width=12) for task in labels.values()])
-    axes.set(xlim=(-0.55, len(stages) - 0.45), ylim=(len(blocks) * step - 0.6, -0.6))
+    axes.set(xlim=(-0.55, len(stages) - 0.45), ylim=(len(blocks) * step - 0.8, -0.6))
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     axes.grid(visible=False)
+
+
+def _draw_stages(axes: Axes, stages: Sequence[int], *, y: float, gid: str) -> None:
+    """Write the stages below a block; of many, as many as have room."""
+    step = -(-len(stages) // MAX_STAGE_LABELS)
+    for x, stage in list(enumerate(stages))[::step]:
+        text = axes.text(x, y, f"{stage}", ha="center", va="center", gid=gid)
+        text.set(color=MUTED, in_layout=False)
 
 
 def _draw_frames(

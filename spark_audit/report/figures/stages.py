@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
@@ -12,21 +14,24 @@ from spark_audit.report.cells import VOID
 from spark_audit.report.figures import heat_map, parts
 from spark_audit.report.figures.styling import ALARM, CHECKPOINT, INK, LIGHT, MUTED
 from spark_audit.report.figures.text_room import plain, wrapped
-from spark_audit.report.figures.view import Look, Sketch, View
+from spark_audit.report.figures.view import DOUBT_LOOK, Look, Sketch, View
 from spark_audit.results import Row
 from spark_audit.sentences import render
 
 LESS_COLOUR = LIGHT[2]
 """Colour of what became less likely, and of accuracy."""
 
-DARKEST = 0.75
+DARKEST = 0.55
 """Opacity of the strongest cell: letters on it stay readable."""
 
 SERIES_HEIGHT = 1.9
 """Inches of a panel of a series."""
 
-SERIES_LOOKS = {"series": Look("o", ALARM), "last": Look("s", INK, filled=False)}
+SERIES_LOOKS = {"series": Look("o", INK), "last": Look("s", INK, filled=False)}
 """What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
+
+SERIES_FOUND_LOOK = Look("o", ALARM)
+"""All stages so far, where they give away a leak."""
 
 
 def draw_stages(view: View) -> Sketch | None:
@@ -43,24 +48,21 @@ def draw_stages(view: View) -> Sketch | None:
     rows = rows_by_stage(view, "stages", "memory", tasks=tasks, stages=stages)
     if not rows:
         return None
-    memory = memory_blocks(rows, trained_at, remembered)
+    largest = largest_gain(rows, trained_at)
+    memory = memory_blocks(rows, trained_at, remembered, largest=largest)
     learned = rows_by_stage(view, "utility", "accuracy", tasks=tasks, stages=stages)
     learned = {name: cells for name, cells in learned.items() if name in memory}
     heights = [heat_map.heat_height(memory, tasks)]
     if learned:
         heights.append(heat_map.heat_height(learned, tasks))
-    samples = {
-        render("figure.stages.more"): parts.patch_sample(ALARM, alpha=0.5),
-        render("figure.stages.less"): parts.patch_sample(LESS_COLOUR, alpha=0.5),
-        render("figure.stages.framed"): parts.frame_sample(),
-    }
+    accuracy = accuracy_blocks(learned)
+    samples = stages_samples(memory, accuracy, largest=largest)
     figure, panels = parts.canvas(heights, legend_lines=parts.legend_lines(samples))
     title = render("figure.stages.memory")
     heat_map.draw_heat(panels[0], memory, tasks=tasks, stages=stages, title=title)
     if learned:
-        blocks = accuracy_blocks(learned)
         title = render("figure.stages.accuracy")
-        heat_map.draw_heat(panels[1], blocks, tasks=tasks, stages=stages, title=title)
+        heat_map.draw_heat(panels[1], accuracy, tasks=tasks, stages=stages, title=title)
     parts.draw_legend(figure, samples)
     counts = {name: sum(c.is_marked for c in memory[name].values()) for name in memory}
     sizes = [row.clusters for cells in rows.values() for row in cells.values()]
@@ -72,6 +74,34 @@ def draw_stages(view: View) -> Sketch | None:
             for name, count in counts.items()
         ],
     )
+
+
+def stages_samples(
+    memory: Mapping[str, heat_map.Block],
+    accuracy: Mapping[str, heat_map.Block],
+    *,
+    largest: float,
+) -> dict[str, Artist]:
+    """Return the legend of the cells that are drawn, and what the darkest stand for."""
+    cells = heat_map.cells_of(memory)
+    rates = heat_map.cells_of(accuracy)
+    colours = {cell.colour for cell in cells}
+    samples: dict[str, Artist] = {}
+    if ALARM in colours:
+        key = render("figure.stages.more", most=gain_words(largest))
+        samples[key] = parts.patch_sample(ALARM, alpha=DARKEST)
+    if LESS_COLOUR in colours:
+        key = render("figure.stages.less", most=gain_words(-largest))
+        samples[key] = parts.patch_sample(LESS_COLOUR, alpha=DARKEST)
+    if LESS_COLOUR in {cell.colour for cell in rates}:
+        key = render("figure.stages.right")
+        samples[key] = parts.patch_sample(LESS_COLOUR, alpha=DARKEST)
+    if any(cell.is_marked for cell in cells):
+        samples[render("figure.stages.framed")] = parts.frame_sample()
+    if any(cell.is_void for cell in [*cells, *rates]):
+        key = render("figure.key.doubt")
+        samples[key] = parts.patch_sample(MUTED, alpha=DARKEST)
+    return samples
 
 
 def rows_by_stage(
@@ -87,19 +117,27 @@ def rows_by_stage(
     return {name: found[name] for name in view.ordered(found)}
 
 
-def memory_blocks(
-    rows: Mapping[str, Mapping[tuple[str, int], Row]],
-    trained_at: Mapping[str, int],
-    remembered: set[tuple[str, str, int]],
-) -> dict[str, heat_map.Block]:
-    """Return blocks of gains in per cent; before its stage a task has an empty cell."""
+def largest_gain(
+    rows: Mapping[str, Mapping[tuple[str, int], Row]], trained_at: Mapping[str, int]
+) -> float:
+    """Return the largest valid gain or loss of a trained task, in nats per token."""
     gains = [
         abs(row.value or 0.0)
         for cells in rows.values()
         for (task, stage), row in cells.items()
         if stage >= trained_at.get(task, 0) and row.status not in VOID
     ]
-    largest = max(gains, default=0.0) or 1.0
+    return max(gains, default=0.0) or 1.0
+
+
+def memory_blocks(
+    rows: Mapping[str, Mapping[tuple[str, int], Row]],
+    trained_at: Mapping[str, int],
+    remembered: set[tuple[str, str, int]],
+    *,
+    largest: float,
+) -> dict[str, heat_map.Block]:
+    """Return blocks of gains in per cent; before its stage a task has an empty cell."""
     blocks: dict[str, heat_map.Block] = {}
     for name, cells in rows.items():
         block = {}
@@ -129,6 +167,13 @@ def signed_percent(gain: float) -> str:
     return f"+{text}" if gain > 0 and text != "0" else text
 
 
+def gain_words(gain: float) -> str:
+    """Return the size of a change in nats: in per cent, from twice on as times."""
+    if gain >= math.log(2):
+        return signed_percent(gain)
+    return f"{plain(abs(100 * math.expm1(gain)), 0)}%"
+
+
 def accuracy_blocks(
     rows: Mapping[str, Mapping[tuple[str, int], Row]],
 ) -> dict[str, heat_map.Block]:
@@ -155,45 +200,81 @@ def draw_series(view: View) -> Sketch | None:
     if not names:
         return None
     rows = view.rows("series", "auc")
-    samples = {
-        render(f"figure.series.{key}"): parts.sample_of(look, dashes="-")
-        for key, look in SERIES_LOOKS.items()
-    }
-    samples[render("figure.series.null")] = Line2D([], [], color=INK, linewidth=0.9)
+    doubts = {name: view.doubt(name, "series", rows.get(name)) for name in names}
+    samples = series_samples(view, names, doubts)
+    titles = parts.with_equal_lines(
+        [f"{wrapped(n, width=18, lines=3)}\n{doubts[n]}".rstrip() for n in names]
+    )
     figure, panels = parts.canvas(
-        [SERIES_HEIGHT] * len(names),
+        [SERIES_HEIGHT + parts.TEXT_LINE * titles[0].count("\n")] * len(names),
         width=parts.SMALL_WIDTH,
         legend_lines=parts.legend_lines(samples),
     )
     values = []
-    for axes, name in zip(panels, names, strict=True):
+    for axes, name, title in zip(panels, names, titles, strict=True):
         own = [one for one in records if one["checkpoint"] == name]
-        doubt = view.doubt(name, "series", rows.get(name))
-        title = wrapped(name, width=18, lines=3)
-        parts.set_title(axes, f"{title}\n{doubt}" if doubt else title)
+        parts.set_title(axes, title)
         axes.set_gid(CHECKPOINT + name)
-        axes.axhline(0.5, color=INK, linewidth=0.9)
-        stages = [one["stage"] for one in own]
-        for key, look in SERIES_LOOKS.items():
-            drawn = Look("x", MUTED) if doubt else look
-            seen = [one for one in own if one[f"{key}_value"] is not None]
-            x = [one["stage"] for one in seen]
-            y = [one[f"{key}_value"] for one in seen]
-            parts.draw_curve(axes, x, y, drawn, size=4.5)
-            for one in seen:
-                ends = [one[f"{key}_low"], one[f"{key}_high"]]
-                if None not in ends:
-                    axes.plot([one["stage"]] * 2, ends, color=drawn.colour, linewidth=1)
-        axes.set_xticks(stages, [f"{stage}" for stage in stages])
-        axes.set(
-            xlabel=render("figure.stages_axis"), ylabel=render("figure.series.side")
-        )
+        looks = series_looks(view, name, doubts[name])
+        draw_stage_curves(axes, own, looks)
         values.append(f"{name} {plain(own[-1]['series_value'], 2)}")
     _share_limits(panels)
     parts.draw_legend(figure, samples)
     sizes = [row.n for row in rows.values()]
     counted = render("figure.mia.counted", rows=max(sizes)) if sizes else ""
     return Sketch(figure=figure, counted=counted, values=values)
+
+
+def series_looks(view: View, name: str, doubt: str) -> dict[str, Look]:
+    """Return what is shared, and its look: red only where all stages give a leak."""
+    if doubt:
+        return dict.fromkeys(SERIES_LOOKS, DOUBT_LOOK)
+    if view.outcome(name, "series") == "FOUND":
+        return {**SERIES_LOOKS, "series": SERIES_FOUND_LOOK}
+    return SERIES_LOOKS
+
+
+def series_samples(
+    view: View, names: Sequence[str], doubts: Mapping[str, str]
+) -> dict[str, Artist]:
+    """Return the legend of the looks that the panels have."""
+    drawn = {
+        look
+        for name in names
+        for look in series_looks(view, name, doubts[name]).values()
+    }
+    looks = {
+        "figure.series.found": SERIES_FOUND_LOOK,
+        "figure.series.series": SERIES_LOOKS["series"],
+        "figure.series.last": SERIES_LOOKS["last"],
+        "figure.key.doubt": DOUBT_LOOK,
+    }
+    samples: dict[str, Artist] = {
+        render(key): parts.sample_of(look, dashes="-")
+        for key, look in looks.items()
+        if look in drawn
+    }
+    samples[render("figure.series.null")] = Line2D([], [], color=INK, linewidth=0.9)
+    return samples
+
+
+def draw_stage_curves(
+    axes: Axes, records: Sequence[Mapping[str, Any]], looks: Mapping[str, Look]
+) -> None:
+    """Draw chance, and the AUC by stage of each way of sharing, with intervals."""
+    axes.axhline(0.5, color=INK, linewidth=0.9)
+    for key, look in looks.items():
+        seen = [one for one in records if one[f"{key}_value"] is not None]
+        x = [one["stage"] for one in seen]
+        y = [one[f"{key}_value"] for one in seen]
+        parts.draw_curve(axes, x, y, look, size=4.5)
+        for one in seen:
+            ends = [one[f"{key}_low"], one[f"{key}_high"]]
+            if None not in ends:
+                axes.plot([one["stage"]] * 2, ends, color=look.colour, linewidth=1)
+    stages = [one["stage"] for one in records]
+    axes.set_xticks(stages, [f"{stage}" for stage in stages])
+    axes.set(xlabel=render("figure.stages_axis"), ylabel=render("figure.series.side"))
 
 
 def _share_limits(panels: Sequence[Axes]) -> None:
@@ -216,7 +297,7 @@ def draw_utility(view: View) -> Sketch | None:
     rows = rows_by_stage(view, "utility", "accuracy", tasks=tasks, stages=stages)
     blocks = accuracy_blocks(rows)
     forests = utility_forests(view)
-    heights = [forest.height for forest in forests.values()]
+    heights = parts.heights_of(forests.values())
     if blocks:
         heights.append(heat_map.heat_height(blocks, tasks))
     figure, panels = parts.canvas(heights)
