@@ -44,7 +44,7 @@ def draw_matched(view: View) -> Sketch | None:
             by_part[kind] = part_forest(view, names, leaking=leaking, kind=kind)
 
     samples = parts.outcome_samples(forest)
-    heights = [forest.height, *(one.height for one in by_part.values())]
+    heights = parts.heights_of([forest, *by_part.values()])
     if len(leaking) > 1 and by_part:
         samples |= {name: parts.sample_of(view.own_look(name)) for name in leaking}
     figure, panels = parts.canvas(heights, legend_lines=parts.legend_lines(samples))
@@ -57,9 +57,10 @@ def draw_matched(view: View) -> Sketch | None:
     )
     set_ratio_ticks(panels[0], limits)
     parts.null_line(panels[0], 0.0, render("figure.matched.null"))
-    if leaking:
-        strongest = max(leaking, key=lambda name: likelihood_gain(rows[name]))
-        parts.leak_line(panels[0], likelihood_gain(rows[strongest]), strongest)
+    gains = {name: likelihood_gain(rows[name]) for name in leaking}
+    strongest = max(gains, key=lambda name: gains[name], default="")
+    if strongest and gains[strongest] > 0:
+        parts.leak_line(panels[0], gains[strongest], strongest)
 
     for axes, (kind, one) in zip(panels[1:], by_part.items(), strict=True):
         limits = parts.span_of(one, least=math.log(1.05))
@@ -113,9 +114,7 @@ def part_forest(
             if row is None:
                 continue
             rows[group] = row
-            own = FOUND_LOOK if len(leaking) == 1 else view.own_look(name)
-            excludes_null = row.high is not None and row.high < 0
-            looks[group] = Look(own.marker, own.colour, filled=excludes_null)
+            looks[group] = part_look(view, name, row, is_only=len(leaking) == 1)
             gains[group] = max(gains.get(group, -math.inf), likelihood_gain(row))
             if len(leaking) == 1:
                 values[group] = gain_text(row)
@@ -132,6 +131,15 @@ def part_forest(
     )
 
 
+def part_look(view: View, name: str, row: Row, *, is_only: bool) -> Look:
+    """Return the look of a part: filled if its interval lies beyond no memory."""
+    excludes_null = row.high is not None and row.high < 0
+    if is_only:
+        return FOUND_LOOK if excludes_null else NOTHING_LOOK
+    own = view.own_look(name)
+    return Look(own.marker, own.colour, filled=excludes_null)
+
+
 def likelihood_gain(row: Row) -> float:
     """Return how much more likely trained identifiers became, nats per token."""
     assert row.value is not None
@@ -142,7 +150,7 @@ def gain_text(row: Row, doubt: str = "") -> str:
     """Return the gain with its interval as ``+12% [8, 16]`` or ``×2.3 [2.1, 2.6]``."""
     gain = likelihood_gain(row)
     if doubt:
-        return f"{_ratio_text(gain)} {doubt}"
+        return f"{_ratio_text(gain)}\n{doubt}"
     if row.ends is None:
         return _ratio_text(gain)
     if gain >= math.log(2):
