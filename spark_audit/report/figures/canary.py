@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from spark_audit.report.figures import parts
 from spark_audit.report.figures.styling import CHECKPOINT, INK, MUTED
 from spark_audit.report.figures.text_room import plain, spanned
-from spark_audit.report.figures.view import Look, Sketch, View
+from spark_audit.report.figures.view import DOUBT_LOOK, Look, Sketch, View
 from spark_audit.sentences import optional, render
 
 if TYPE_CHECKING:
@@ -22,8 +22,17 @@ if TYPE_CHECKING:
 MAX_OWN_LOOKS = 7
 """Checkpoints up to which each has its own colour; of more, those that leak."""
 
+REST_LOOK = Look("o", MUTED, filled=False)
+"""Checkpoints without a colour of their own."""
+
 DOSE_PANEL_HEIGHT = 2.5
 """Inches of a panel of a part."""
+
+DOSE_WIDTH = 0.7
+"""Share of the room of a dose over which the marks of checkpoints are spread."""
+
+CHANCE_WIDTH = 0.84
+"""Share of the room of a dose that the band of chance fills."""
 
 EXPOSURES = ("exposure_mean", "exposure_low", "exposure_high")
 
@@ -36,25 +45,19 @@ def draw_canary(view: View) -> Sketch | None:
     if frame.empty:
         return None
     names = view.ordered(frame["entry"])
-    looks = dose_looks(view, names)
-    samples: dict[str, Artist] = {}
-    for name, look in looks.items():
-        samples[name] = parts.sample_of(look)
-    rest = [name for name in names if name not in looks]
-    if rest:
-        key = render("figure.canary.rest")
-        samples[key] = parts.sample_of(Look("o", MUTED, filled=False))
-    samples[render("figure.canary.chance")] = parts.band_sample()
+    featured = featured_names(view, names)
+    looks = dose_looks(view, names, featured)
+    samples = dose_samples(view, featured, looks)
 
     sections = list(frame.groupby("part", sort=False))
     figure, panels = parts.canvas(
         [DOSE_PANEL_HEIGHT] * len(sections), legend_lines=parts.legend_lines(samples)
     )
-    for axes, (part, own) in zip(panels, sections, strict=True):
-        title = optional(f"figure.canary.{part}") or str(part)
-        parts.set_title(axes, title)
-        draw_doses(axes, own, names=names, looks=looks)
+    for axes, (part, records) in zip(panels, sections, strict=True):
+        parts.set_title(axes, optional(f"figure.canary.{part}") or str(part))
+        draw_doses(axes, records, featured=featured, looks=looks)
     parts.draw_legend(figure, samples, names=names)
+
     highest = frame[frame["dose"] == frame["dose"].max()]
     values = []
     for name in names:
@@ -76,83 +79,148 @@ def dose_frame(view: View) -> pd.DataFrame:
     """Return records of doses with ranks, 1 to ``candidates``, and their place ``at``.
 
     An exposure is the logarithm of all candidates less that of the rank: a mean of
-    exposures is a geometric mean of ranks.
+    exposures is a geometric mean of ranks. Held-out canaries stand before all doses.
     """
-    also = ("held_out", "canaries", *EXPOSURES[1:], *CHANCES)
+    optional_columns = ("held_out", "canaries", *EXPOSURES[1:], *CHANCES)
     needed = ("part", "dose", "exposure_mean", "exposure_most")
-    frame = view.frame("canary_by_dose", *needed, also=also)
+    frame = view.frame("canary_by_dose", *needed, also=optional_columns)
     frame["held_out"] = frame["held_out"].eq(True)
     frame["candidates"] = 2.0 ** frame["exposure_most"].astype(float)
+
     for column in (*EXPOSURES, *CHANCES):
         rank = frame["candidates"] / 2.0 ** frame[column].astype(float)
         frame[column.replace("exposure", "rank")] = rank.round(6)
-    places = sorted(set(zip(~frame["held_out"], frame["dose"], strict=True)))
-    keys = zip(~frame["held_out"], frame["dose"], strict=True)
-    frame["at"] = [places.index(key) for key in keys]
+
+    doses = list(zip(~frame["held_out"], frame["dose"], strict=True))
+    order = sorted(set(doses))
+    frame["at"] = [order.index(dose) for dose in doses]
     return frame
 
 
-def dose_looks(view: View, names: Sequence[str]) -> dict[str, Look]:
-    """Return the looks of all checkpoints; of many, of those that leak."""
-    own = names
-    if len(names) > MAX_OWN_LOOKS:
-        own = [name for name in names if view.outcome(name, "canary") == "FOUND"]
-    return {name: view.own_look(name, "canary") for name in own[:MAX_OWN_LOOKS]}
+def featured_names(view: View, names: Sequence[str]) -> list[str]:
+    """Return the checkpoints that are told apart: of many, those that leak."""
+    if len(names) <= MAX_OWN_LOOKS:
+        return list(names)
+    leaking = [name for name in names if view.outcome(name, "canary") == "FOUND"]
+    return leaking[:MAX_OWN_LOOKS]
+
+
+def dose_looks(
+    view: View, names: Sequence[str], featured: Collection[str]
+) -> dict[str, Look]:
+    """Return the look of each checkpoint: void, its own, or that of all others."""
+    looks = {}
+    for name in names:
+        if view.doubt(name, "canary"):
+            looks[name] = DOUBT_LOOK
+        elif name in featured:
+            looks[name] = view.own_look(name)
+        else:
+            looks[name] = REST_LOOK
+    return looks
+
+
+def dose_samples(
+    view: View, featured: Sequence[str], looks: Mapping[str, Look]
+) -> dict[str, Artist]:
+    """Return the legend; it says "nothing found" only where that holds for all."""
+    samples: dict[str, Artist] = {}
+    for name in featured:
+        if looks[name] != DOUBT_LOOK:
+            samples[name] = parts.sample_of(looks[name])
+
+    rest = [name for name, look in looks.items() if look == REST_LOOK]
+    if rest:
+        has_leak = any(view.outcome(name, "canary") == "FOUND" for name in rest)
+        key = "figure.canary.further" if has_leak else "figure.canary.rest"
+        samples[render(key)] = parts.sample_of(REST_LOOK)
+    if DOUBT_LOOK in looks.values():
+        samples[render("figure.key.doubt")] = parts.sample_of(DOUBT_LOOK)
+    samples[render("figure.canary.chance")] = parts.band_sample()
+    return samples
 
 
 def draw_doses(
-    axes: Axes, own: pd.DataFrame, *, names: Sequence[str], looks: dict[str, Look]
+    axes: Axes,
+    records: pd.DataFrame,
+    *,
+    featured: Sequence[str],
+    looks: Mapping[str, Look],
 ) -> None:
     """Draw one part: chance by dose, then each checkpoint's ranks with intervals."""
-    candidates = float(own["candidates"].max())
-    by_place = own.groupby("at")
-    for at, here in by_place:
+    half = CHANCE_WIDTH / 2
+    for at, of_dose in records.groupby("at"):
         place = float(str(at))
-        best, worst = here["chance_rank_high"].min(), here["chance_rank_low"].max()
-        edges = [place - 0.42, place + 0.42]
-        parts.draw_band(axes, edges, [best] * 2, [worst] * 2)
-    width = 0.7 / max(len(looks), 1)
-    for name, mine in own.groupby("entry", sort=False):
-        look = looks.get(str(name), Look("o", MUTED, filled=False))
-        shift = 0.0
-        if name in looks:
-            shift = width * (list(looks).index(str(name)) - (len(looks) - 1) / 2)
-        means = mine.groupby(["held_out", "at"])["rank_mean"].mean().reset_index()
-        for _, run in means.groupby("held_out"):
-            x = run["at"].to_numpy(float) + shift
-            is_named = name in looks
-            parts.draw_curve(
-                axes,
-                x,
-                run["rank_mean"],
-                look,
-                size=5 if is_named else 3,
-                width=1.0 if is_named else 0.5,
-                gid=CHECKPOINT + str(name),
-            )
-        if name in looks and mine["checkpoint"].nunique() == 1:
-            x = mine["at"].to_numpy(float) + shift
-            ends = (
-                mine[["rank_low", "rank_high"]].astype(float).to_numpy()
-            )  # (doses, 2)
-            lines = axes.vlines(
-                x, ends[:, 1], ends[:, 0], color=look.colour, linewidth=1
-            )
-            lines.set_gid(CHECKPOINT + str(name))
+        best = of_dose["chance_rank_high"].min()
+        worst = of_dose["chance_rank_low"].max()
+        parts.draw_band(axes, [place - half, place + half], [best] * 2, [worst] * 2)
 
-    labels = []
-    for _, here in by_place:
-        first = here.iloc[0]
-        dose = render("figure.canary.held_out")
-        sizes = spanned(here["canaries"].dropna().astype(int))
-        labels.append(
-            f"{dose if first['held_out'] else format(first['dose'], 'g')}\nn {sizes}"
+    # Those that are told apart stand beside each other at a dose, in a fixed order.
+    step = DOSE_WIDTH / max(len(featured), 1)
+    for entry, of_checkpoint in records.groupby("entry", sort=False):
+        name = str(entry)
+        is_featured = name in featured
+        shift = 0.0
+        if is_featured:
+            shift = step * (featured.index(name) - (len(featured) - 1) / 2)
+        draw_ranks(
+            axes, name, of_checkpoint, looks[name], shift=shift, is_large=is_featured
         )
+        if is_featured and of_checkpoint["checkpoint"].nunique() == 1:
+            draw_rank_intervals(axes, name, of_checkpoint, looks[name], shift=shift)
+    set_rank_axes(axes, records)
+
+
+def draw_ranks(
+    axes: Axes,
+    name: str,
+    records: pd.DataFrame,
+    look: Look,
+    *,
+    shift: float,
+    is_large: bool,
+) -> None:
+    """Draw mean ranks, those of doses joined; a method's seeds are averaged."""
+    means = records.groupby(["held_out", "at"])["rank_mean"].mean().reset_index()
+    for _, of_side in means.groupby("held_out"):
+        parts.draw_curve(
+            axes,
+            of_side["at"].to_numpy(float) + shift,
+            of_side["rank_mean"],
+            look,
+            size=5 if is_large else 3,
+            width=1.0 if is_large else 0.5,
+            gid=CHECKPOINT + name,
+        )
+
+
+def draw_rank_intervals(
+    axes: Axes, name: str, records: pd.DataFrame, look: Look, *, shift: float
+) -> None:
+    """Draw the interval of each mean rank as an upright line."""
+    x = records["at"].to_numpy(float) + shift  # (doses,)
+    low = records["rank_low"].to_numpy(float)  # (doses,), ranks
+    high = records["rank_high"].to_numpy(float)
+    lines = axes.vlines(x, high, low, color=look.colour, linewidth=1)
+    lines.set_gid(CHECKPOINT + name)
+
+
+def set_rank_axes(axes: Axes, records: pd.DataFrame) -> None:
+    """Label doses with their canaries, and ranks on a log axis that begins at 1."""
+    labels = []
+    for _, of_dose in records.groupby("at"):
+        first = of_dose.iloc[0]
+        dose = f"{first['dose']:g}"
+        if first["held_out"]:
+            dose = render("figure.canary.held_out")
+        sizes = spanned(of_dose["canaries"].dropna().astype(int))
+        labels.append(f"{dose}\nn {sizes}")
     axes.set_xticks(range(len(labels)), labels)
+
+    candidates = float(records["candidates"].max())
+    every = 2 if candidates > 64 else 1
+    ticks = 2.0 ** np.arange(0, math.ceil(math.log2(candidates)) + 1, every)
     axes.set_yscale("log", base=2)
-    ticks = 2.0 ** np.arange(
-        0, math.ceil(math.log2(candidates)) + 1, 1 + (candidates > 64)
-    )
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set(ylim=(candidates * 1.15, 1 / 1.25), xlim=(-0.55, len(labels) - 0.45))
