@@ -7,6 +7,7 @@ from matplotlib.colors import to_hex
 from spark_audit.report.figures.drawing import drawings
 from spark_audit.report.figures.styling import CHECKPOINT, MUTED
 from spark_audit.report.void_rows import with_states
+from spark_audit.sentences import render
 
 
 def colours(drawing, name):
@@ -103,3 +104,54 @@ def test_a_void_stage_is_grey_and_not_framed(made):
     colours_drawn = {to_hex(colour) for one in own for colour in one.get_facecolors()}
     assert colours_drawn == {MUTED}
     assert len(own) == 1
+
+
+def all_void(sound):
+    """Return a report in which nothing can be concluded of any checkpoint."""
+    results = []
+    for row in sound.results:
+        status = row.status if row.value is None else "void"
+        results.append(row.model_copy(update={"status": status}))
+    findings = [one.model_copy(update={"status": "void"}) for one in sound.findings]
+    return sound.model_copy(update={"results": results, "findings": findings})
+
+
+def legend_of(drawing):
+    """Return the labels of a legend, without their line breaks."""
+    (legend,) = drawing.figure.legends
+    return {" ".join(text.get_text().split()) for text in legend.get_texts()}
+
+
+@pytest.mark.parametrize("drawn", ["nll", "rank", "noise"])
+def test_where_all_is_void_marks_lie_on_the_axis_beside_the_base(made, drawn):
+    sound, _ = made(4)
+    (drawing,) = drawings(all_void(sound), only=[drawn])
+    markers = [line.get_marker() for one in drawing.figure.axes for line in one.lines]
+    assert "x" in markers
+    assert not {"<", ">"} & set(markers)
+
+
+@pytest.mark.parametrize("drawn", ["stages", "rank", "noise", "series"])
+def test_a_legend_names_only_looks_that_are_drawn(made, drawn):
+    sound, _ = made(4)
+    (of_sound,) = drawings(sound, only=[drawn])
+    (of_void,) = drawings(all_void(sound), only=[drawn])
+    doubt = render("figure.key.doubt")
+    assert doubt not in legend_of(of_sound)
+    assert doubt in legend_of(of_void)
+    # Chance of a series is drawn in both.
+    assert len(legend_of(of_void) & legend_of(of_sound)) == (drawn == "series")
+
+
+def test_nothing_found_is_said_only_where_no_checkpoint_among_the_rest_leaks(made):
+    sound, drawn = made(14, True)
+    rest, further = render("figure.canary.rest"), render("figure.canary.further")
+    assert rest in legend_of(drawn["canary"])
+
+    names = [one.name for one in sound.checkpoints]
+    test = {"p": 0.0001, "family": "primary"}
+    findings = [said("canary", name, "memory", **test) for name in names]
+    leaking = sound.model_copy(update={"findings": findings})
+    (drawing,) = drawings(leaking, only=["canary"])
+    assert rest not in legend_of(drawing)
+    assert further in legend_of(drawing)

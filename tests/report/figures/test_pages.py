@@ -154,6 +154,16 @@ def test_axe_finds_nothing_serious(opened, tmp_path, width, scheme):
 
 
 @in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_figures(opened, full_page, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = opened(full_page, 1280, scheme=scheme)
+    found = axe.run(page, context="figure").response["violations"]
+    serious = [one["id"] for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == []
+
+
+@in_browser
 @pytest.mark.parametrize("scene", [many_clean, mixed_cells])
 @pytest.mark.parametrize("count", [1, 5, 40])
 def test_the_first_screen_has_at_most_180_words(opened, tmp_path, scene, count):
