@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from spark_audit.report.disclosure.figure_place import FigureKey, Place
 from spark_audit.report.disclosure.rounding import (
     count_step,
     is_p,
@@ -15,104 +15,90 @@ from spark_audit.report.disclosure.rounding import (
     step_of,
     with_digits,
 )
-from spark_audit.report.disclosure.rows import (
-    MEANT,
-    PS,
-    Place,
-    RowKey,
-    row_key,
-    shown_row,
-    withheld_rows,
-)
-from spark_audit.results import Finding, Hits, Report, Row
+from spark_audit.report.disclosure.rows import CLAIMED_COLUMNS, P_COLUMNS, shown_row
+from spark_audit.report.disclosure.withholding import reasons_to_withhold
+from spark_audit.results import Finding, Guard, Hits, Report, Row
 from spark_audit.results.findings import Fact
 from spark_audit.results.rows import WITHHELD
 from spark_audit.stats.estimate import Power
 
 DIFFERENCES = ("AUC", "points", "clusters")
-"""Units of what a finding claims beyond its row: none is a score of a text."""
+"""Units in which a finding may claim a figure that no row has.
+
+Such a figure is a difference or a count of clusters: it is no score of a text, and may
+be shown without a row.
+"""
 
 
-def shown_named_fact(
-    name: str,
-    fact: Fact,
-    shown: Mapping[RowKey, Row],
-    n_clusters: int,
-    *,
-    is_withheld: bool = False,
-) -> Fact:
-    """Return a fact as :func:`_shown_fact` has it, and a p as tables have it."""
-    if isinstance(fact, float) and is_p(name):
-        return rounded_p(fact)
-    return _shown_fact(fact, shown, n_clusters, is_withheld=is_withheld)
-
-
-def _shown_fact(
-    fact: Fact,
-    shown: Mapping[RowKey, Row],
-    n_clusters: int,
-    *,
-    is_withheld: bool,
-) -> Fact:
-    """Return a fact, rounded or withheld as the row is that it was taken from.
+def shown_finding(
+    finding: Finding,
+    report: Report,
+    shown_rows: Mapping[FigureKey, Row],
+    rows_by_place: Mapping[Place, Sequence[Row]],
+) -> Finding:
+    """Return the same claim, its figures rounded or withheld as those of its rows.
 
     Parameters
     ----------
-    n_clusters
-        Of the figures that the sentence is on.
-    is_withheld
-        Whether the figure of the finding is, so that every row is withheld.
+    shown_rows
+        By the key of each exact row of the report, the row as it is shared.
+    rows_by_place
+        The exact rows by :attr:`Place.without_comparison`.
     """
-    if isinstance(fact, list):
-        facts = [
-            _shown_fact(item, shown, n_clusters, is_withheld=is_withheld)
-            for item in fact
-        ]
-        return facts  # type: ignore[return-value]
-    if isinstance(fact, Hits):
-        return _shown_hits(fact, n_clusters)
-    if not isinstance(fact, Row):
-        return fact
+    rows_at_place = rows_by_place.get(Place.of_finding(finding), [])
+    own_rows = _rows_of_finding(finding, rows_at_place)
+    rows = own_rows or rows_at_place
+    is_withheld = any(shown_rows[FigureKey.of_row(row)].withheld for row in rows)
 
-    row = shown.get(row_key(fact))
-    if row is None:
-        shown_fact = shown_row(fact, withheld_rows([fact]).get(id(fact)))
-    else:
-        # It may be told with another reason, or a contrast's without its baseline.
-        names = {*type(fact).model_fields} & {*type(row).model_fields} - {"baseline"}
-        figures = {name: getattr(row, name) for name in names}
-        shown_fact = fact.model_copy(update=figures)
-    return shown_row(shown_fact, WITHHELD) if is_withheld else shown_fact
+    known_clusters = [row.clusters for row in rows if row.clusters]
+    n_clusters = min(known_clusters, default=report.manifest.n_clusters)
+    claimed_row = shown_row(_claimed_row(finding, n_clusters))
 
-
-def _shown_hits(hits: Hits, n_clusters: int) -> Hits:
-    """Return a count as finely as so many clusters allow.
-
-    A count before and after a row was removed would tell of the row.
-    """
-    if not hits.count:
-        return hits.model_copy(update={"tied": 0})
-    step = count_step(hits.of, n_clusters)
-    return Hits(
-        count=round(min(rounded(hits.count, step), hits.of)),
-        of=hits.of,
-        rounded=True,
-        vague=2 * step > hits.of,
+    own_row = shown_rows[FigureKey.of_row(own_rows[0])] if own_rows else None
+    figures = _shown_figures(finding, own_row, claimed_row, is_withheld=is_withheld)
+    power = [] if is_withheld else _shown_power(finding, claimed_row)
+    facts = {
+        name: _shown_named_fact(
+            name, fact, shown_rows, n_clusters, is_withheld=is_withheld
+        )
+        for name, fact in finding.facts.items()
+    }
+    # Bounds hold the exact figure and its standard error.
+    return finding.model_copy(
+        update={**figures, "facts": facts, "power": power, "bounds": []}
     )
 
 
-def figure_place(source: Row | Finding) -> Place:
-    """Return the place of a row's figure, or of the row that a finding rests on."""
-    metric = source.metric
-    if isinstance(source, Finding):
-        metric = source.row_metric
-    return Place(
-        audit=source.audit,
-        checkpoint=source.checkpoint,
-        group=source.group,
-        metric=metric,
-        of=source.of,
-    )
+def shown_guard(
+    guard: Guard, report: Report, shown_rows: Mapping[FigureKey, Row]
+) -> Guard:
+    """Return a guard whose facts are rounded or withheld as the rows are."""
+    n_clusters = report.manifest.n_clusters
+    facts = {
+        name: _shown_named_fact(name, fact, shown_rows, n_clusters)
+        for name, fact in guard.facts.items()
+    }
+    return guard.model_copy(update={"facts": facts})
+
+
+def _rows_of_finding(finding: Finding, rows: Sequence[Row]) -> list[Row]:
+    """Return those rows of a place that have the figure of a finding.
+
+    A row over seeds has the value of the row over sources, but another interval. The
+    row with the interval of the finding stands first.
+    """
+    with_interval = []
+    with_value_only = []
+    for row in rows:
+        is_unit = not finding.unit or row.unit == finding.unit
+        if not is_unit or not _is_same(row.value, finding.value):
+            continue
+
+        if _is_same(row.low, finding.low) and _is_same(row.high, finding.high):
+            with_interval.append(row)
+        else:
+            with_value_only.append(row)
+    return with_interval + with_value_only
 
 
 def _is_same(figure: float | None, other: float | None) -> bool:
@@ -122,95 +108,59 @@ def _is_same(figure: float | None, other: float | None) -> bool:
     return math.isclose(figure, other, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def shown_finding(
+def _shown_figures(
     finding: Finding,
-    report: Report,
-    shown: Mapping[RowKey, Row],
-    rows_by_place: Mapping[Place, Sequence[Row]],
-) -> Finding:
-    """Return the same claim, its figures rounded or withheld as those of its rows."""
-    rows_at_place = rows_by_place.get(figure_place(finding), [])
-    own_rows = _rows_of_finding(finding, rows_at_place)
-    rows = own_rows or rows_at_place
-    is_withheld = any(shown[row_key(row)].withheld for row in rows)
-    known_clusters = [row.clusters for row in rows if row.clusters]
-    n_clusters = min(known_clusters, default=report.manifest.n_clusters)
+    own_row: Row | None,
+    claimed_row: Row,
+    *,
+    is_withheld: bool,
+) -> dict[str, float | None]:
+    """Return the figures of a finding as they are shared, by field.
 
-    claimed = shown_row(_claimed_row(finding, n_clusters))
-    figures: dict[str, Any] = dict.fromkeys(MEANT)
-    if own_rows:
-        figures |= _figures_of(shown[row_key(own_rows[0])], scale=1)
-    elif finding.unit in DIFFERENCES and not is_withheld:
-        figures |= _figures_of(claimed, scale=_scale(finding))
+    They are those of its row. Without a row, only figures in :data:`DIFFERENCES` are
+    shown.
 
-    if figures["mde"] is None and not is_withheld:
-        figures["mde"] = _effect(finding.mde, claimed)
-    if figures["at_most"] is None and not is_withheld:
-        figures["at_most"] = _end(finding, claimed)
-    for name in PS:
-        p = getattr(finding, name)
-        if p is not None:
-            figures[name] = rounded_p(p)
-
-    facts = {
-        name: shown_named_fact(name, fact, shown, n_clusters, is_withheld=is_withheld)
-        for name, fact in finding.facts.items()
-    }
-    # Standard errors stay here; why nothing can be detected does not.
-    power = [
-        Power(
-            test=test.test,
-            why=test.why,
-            of=test.of,
-            mde=_effect(test.mde, claimed),
-        )
-        for test in finding.power
-    ]
-    # Bounds hold the figure as it is, and its standard error.
-    return finding.model_copy(
-        update={
-            **figures,
-            "facts": facts,
-            "power": [] if is_withheld else power,
-            "bounds": [],
-        }
-    )
-
-
-def _rows_of_finding(finding: Finding, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of a place that have the figure of a finding.
-
-    Over sources and over seeds the value is the same, and the interval is not: the row
-    with its interval stands first.
+    Parameters
+    ----------
+    own_row
+        The row that has the finding's figure, as it is shared; None: no row has it.
+    claimed_row
+        What the finding claims, from :func:`_claimed_row`, rounded as a row.
+    is_withheld
+        Whether the figure is withheld.
     """
-    units = {finding.unit} if finding.unit else {row.unit for row in rows}
-    same = [
-        row for row in rows if _is_same(row.value, finding.value) and row.unit in units
-    ]
+    figures: dict[str, float | None] = dict.fromkeys(CLAIMED_COLUMNS)
+    if own_row is not None:
+        figures |= _figures_of_row(own_row, scale=1)
+    elif finding.unit in DIFFERENCES and not is_withheld:
+        figures |= _figures_of_row(claimed_row, scale=_scale(finding))
 
-    def has_other_interval(row: Row) -> bool:
-        is_same = _is_same(row.low, finding.low) and _is_same(row.high, finding.high)
-        return not is_same
+    # A finding may have an effect and a limit of its own, at the level of its claim.
+    if figures["mde"] is None and not is_withheld:
+        figures["mde"] = _shown_effect(finding.mde, claimed_row)
+    if figures["at_most"] is None and not is_withheld:
+        figures["at_most"] = _shown_limit(finding, claimed_row)
 
-    return sorted(same, key=has_other_interval)
-
-
-def _scale(finding: Finding) -> int:
-    """Return how many units of a finding a whole share has."""
-    return 100 if finding.unit == "points" else 1
+    for column in P_COLUMNS:
+        p = getattr(finding, column)
+        if p is not None:
+            figures[column] = rounded_p(p)
+    return figures
 
 
 def _claimed_row(finding: Finding, n_clusters: int) -> Row:
-    """Return what a finding claims as a row, its figures exact.
+    """Return what a finding claims as a row with exact figures, points as shares.
 
-    The row that it rests on may have other figures. Points are shares.
+    The figures may differ from those of the row that the finding rests on, which has
+    no difference of two figures.
     """
     scale = _scale(finding)
-    shares = {}
-    for name in MEANT:
-        figure = getattr(finding, name)
+    shares: dict[str, float] = {}
+    for column in CLAIMED_COLUMNS:
+        figure = getattr(finding, column)
         if figure is not None:
-            shares[name] = figure / scale
+            shares[column] = figure / scale
+
     return Row(
         audit=finding.audit,
         checkpoint=finding.checkpoint,
@@ -228,27 +178,129 @@ def _claimed_row(finding: Finding, n_clusters: int) -> Row:
     )
 
 
-def _figures_of(row: Row, *, scale: int) -> dict[str, float]:
-    """Return the figures of a row in the unit of its finding, by column."""
+def _scale(finding: Finding) -> int:
+    """Return how many units of a finding a whole share has."""
+    return 100 if finding.unit == "points" else 1
+
+
+def _figures_of_row(row: Row, *, scale: int) -> dict[str, float]:
+    """Return the figures of a row by column, in the unit of its finding."""
     figures = {}
-    for name in MEANT:
-        figure = getattr(row, name)
+    for column in CLAIMED_COLUMNS:
+        figure = getattr(row, column)
         if figure is not None:
-            figures[name] = with_digits(figure * scale)
+            figures[column] = with_digits(figure * scale)
     return figures
 
 
-def _end(finding: Finding, claimed: Row) -> float | None:
+def _shown_limit(finding: Finding, claimed_row: Row) -> float | None:
     """Return what could still be there, as finely as the figure that is claimed."""
     if finding.at_most is None:
         return None
-    step = step_of(claimed)
+
+    step = step_of(claimed_row)
     if step is None:
         return with_digits(finding.at_most)
     return rounded(finding.at_most, _scale(finding) * step)
 
 
-def _effect(mde: float | None, claimed: Row) -> float | None:
+def _shown_effect(effect: float | None, claimed_row: Row) -> float | None:
     """Return a smallest effect, as finely as the figure that is claimed."""
-    step = None if mde is None else step_of(claimed)
-    return mde if step is None or mde is None else rounded_up(mde, step)
+    if effect is None:
+        return None
+
+    step = step_of(claimed_row)
+    return effect if step is None else rounded_up(effect, step)
+
+
+def _shown_power(finding: Finding, claimed_row: Row) -> list[Power]:
+    """Return the power of a finding's tests, without their standard errors.
+
+    Why a test can detect nothing is told.
+    """
+    shown = []
+    for test in finding.power:
+        effect = _shown_effect(test.mde, claimed_row)
+        shown.append(Power(test=test.test, why=test.why, of=test.of, mde=effect))
+    return shown
+
+
+def _shown_named_fact(
+    name: str,
+    fact: Fact,
+    shown_rows: Mapping[FigureKey, Row],
+    n_clusters: int,
+    *,
+    is_withheld: bool = False,
+) -> Fact:
+    """Return a fact of a sentence, rounded or withheld; a p by its name.
+
+    Parameters
+    ----------
+    n_clusters
+        Of the figures that the sentence is on.
+    is_withheld
+        Whether the figure of the finding is, so that every row is withheld.
+    """
+    if isinstance(fact, float) and is_p(name):
+        return rounded_p(fact)
+    return _shown_fact(fact, shown_rows, n_clusters, is_withheld=is_withheld)
+
+
+def _shown_fact(
+    fact: Fact,
+    shown_rows: Mapping[FigureKey, Row],
+    n_clusters: int,
+    *,
+    is_withheld: bool,
+) -> Fact:
+    """Return a fact whose rows and counts are rounded or withheld."""
+    if isinstance(fact, list):
+        facts = [
+            _shown_fact(item, shown_rows, n_clusters, is_withheld=is_withheld)
+            for item in fact
+        ]
+        return facts  # type: ignore[return-value]
+    if isinstance(fact, Hits):
+        return _shown_hits(fact, n_clusters)
+    if isinstance(fact, Row):
+        return _shown_row_of_fact(fact, shown_rows, is_withheld=is_withheld)
+    return fact
+
+
+def _shown_row_of_fact(
+    fact: Row, shown_rows: Mapping[FigureKey, Row], *, is_withheld: bool
+) -> Row:
+    """Return a row among the facts, rounded or withheld as the report's row is."""
+    row = shown_rows.get(FigureKey.of_row(fact))
+    if row is None:
+        # The report has no such row: the rules see this one alone.
+        (why_withheld,) = reasons_to_withhold([fact])
+        shown = shown_row(fact, why_withheld)
+    else:
+        # The fact may be a plain row where the report has a contrast, or the reverse:
+        # only columns that both have can be taken over.
+        columns = set(type(fact).model_fields) & set(type(row).model_fields)
+        columns.discard("baseline")
+        shown = fact.model_copy(
+            update={column: getattr(row, column) for column in columns}
+        )
+
+    return shown_row(shown, WITHHELD) if is_withheld else shown
+
+
+def _shown_hits(hits: Hits, n_clusters: int) -> Hits:
+    """Return a count as finely as so many clusters allow.
+
+    Two counts, before and after a row was removed, would tell of the row.
+    """
+    if not hits.count:
+        return hits.model_copy(update={"tied": 0})
+
+    step = count_step(hits.of, n_clusters)
+    return Hits(
+        count=round(min(rounded(hits.count, step), hits.of)),
+        of=hits.of,
+        rounded=True,
+        vague=2 * step > hits.of,
+    )

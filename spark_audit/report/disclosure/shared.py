@@ -1,50 +1,55 @@
-"""What of a report may be shared: the one rule between it and every file but its own.
+"""The report as it can be shared: every file is written from it but ``report.json``.
 
 Whoever has the base model finds a span's text from its NLL, and confirms a guess of it.
-As statistical offices do, figures of few clusters are withheld, and with them one more
-of the same partition, so that what is left of the pooled figure is never that of a few;
-all others are rounded. Findings and their claims stay: only their figures are taken
-out. Verdict and gate are of the report itself, which stands in ``report.json``.
+So figures of few clusters are withheld, with those from which they could be worked out
+(:mod:`spark_audit.report.disclosure.withholding`), and all others are rounded
+(:mod:`spark_audit.report.disclosure.rounding`).
 
-Planted canaries belong to nobody, and accuracy counts answers: of these, only scores
-are withheld.
+Findings and their claims stay: only their figures are taken out. Verdict and gate are
+those of the exact report, which stands in ``report.json``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TypeVar
 
 from spark_audit.report.disclosure.digests import manifest_facts
-from spark_audit.report.disclosure.findings import (
-    figure_place,
-    shown_finding,
-    shown_named_fact,
-)
-from spark_audit.report.disclosure.places import (
-    command_line,
+from spark_audit.report.disclosure.figure_place import FigureKey, Place
+from spark_audit.report.disclosure.findings import shown_finding, shown_guard
+from spark_audit.report.disclosure.paths import (
     shareable,
+    shareable_command,
     shareable_settings,
 )
-from spark_audit.report.disclosure.rows import (
-    RowKey,
-    row_key,
-    shown_row,
-    withheld_rows,
-)
+from spark_audit.report.disclosure.rows import shown_row
 from spark_audit.report.disclosure.tables import shown_table
+from spark_audit.report.disclosure.withholding import reasons_to_withhold
 from spark_audit.report.figures_line import with_figures
-from spark_audit.results import CheckpointFacts, Guard, Report, Row, grouped
+from spark_audit.results import (
+    CheckpointFacts,
+    Contrast,
+    Finding,
+    Guard,
+    Report,
+    Row,
+    grouped,
+)
+
+ItemT = TypeVar("ItemT", Row, Contrast, Finding, Guard)
 
 
 def disclosed(report: Report) -> Report:
     """Return the report as every file holds it that is not for its owner only."""
     rows = (*report.results, *report.contrasts)
-    withheld = withheld_rows(rows)
-    shown = {row_key(row): shown_row(row, withheld.get(id(row))) for row in rows}
-    rows_by_place = grouped(rows, figure_place)
+    reasons = reasons_to_withhold(rows)
+    shown_rows: dict[FigureKey, Row] = {}
+    for row, why_withheld in zip(rows, reasons, strict=True):
+        shown_rows[FigureKey.of_row(row)] = shown_row(row, why_withheld)
 
+    rows_by_place = grouped(rows, lambda row: Place.of_row(row).without_comparison)
     findings = [
-        shown_finding(finding, report, shown, rows_by_place)
+        shown_finding(finding, report, shown_rows, rows_by_place)
         for finding in report.findings
     ]
     tables = {
@@ -53,14 +58,16 @@ def disclosed(report: Report) -> Report:
     }
     shared = report.model_copy(
         update={
-            "command": list(command_line(report.command)),
+            "command": shareable_command(report.command),
             "manifest": manifest_facts(report.manifest),
-            "checkpoints": [_shown_checkpoint(one) for one in report.checkpoints],
+            "checkpoints": [_shown_checkpoint(facts) for facts in report.checkpoints],
             "settings": shareable_settings(report.settings),
-            "results": [shown[row_key(row)] for row in report.results],
-            "contrasts": [shown[row_key(row)] for row in report.contrasts],
+            "results": [shown_rows[FigureKey.of_row(row)] for row in report.results],
+            "contrasts": [
+                shown_rows[FigureKey.of_row(row)] for row in report.contrasts
+            ],
             "findings": findings,
-            "guards": [_shown_guard(guard, report, shown) for guard in report.guards],
+            "guards": [shown_guard(g, report, shown_rows) for g in report.guards],
             "caveats": [shareable(caveat) for caveat in report.caveats],
             "tables": tables,
         }
@@ -71,32 +78,41 @@ def disclosed(report: Report) -> Report:
 
 def _shown_checkpoint(checkpoint: CheckpointFacts) -> CheckpointFacts:
     """Return a checkpoint whose files are named, not the folders that they lie in."""
-    names = {
-        "source": shareable(checkpoint.source),
-        "base": checkpoint.base and shareable(checkpoint.base),
-        "notes": [shareable(note) for note in checkpoint.notes],
-    }
-    return checkpoint.model_copy(update=names)
-
-
-def _shown_guard(guard: Guard, report: Report, shown: Mapping[RowKey, Row]) -> Guard:
-    """Return a guard whose facts are rounded or withheld as the rows are."""
-    n_clusters = report.manifest.n_clusters
-    facts = {
-        name: shown_named_fact(name, fact, shown, n_clusters)
-        for name, fact in guard.facts.items()
-    }
-    return guard.model_copy(update={"facts": facts})
+    base = checkpoint.base
+    if base:
+        base = shareable(base)
+    return checkpoint.model_copy(
+        update={
+            "source": shareable(checkpoint.source),
+            "base": base,
+            "notes": [shareable(note) for note in checkpoint.notes],
+        }
+    )
 
 
 def rounded_for_owner(report: Report) -> Report:
     """Return a report rounded as shared files have it, with nothing withheld.
 
-    Who has ``report.json`` may see every figure; rounded ones are those of the pages.
+    Who has ``report.json`` may see every figure. Rounded figures are those of the pages
+    of the report, so that a reader finds the same figures in both.
     """
     shared = disclosed(report)
-    lists = {}
-    for name in ("results", "contrasts", "findings", "guards"):
-        pairs = zip(getattr(report, name), getattr(shared, name), strict=True)
-        lists[name] = [exact if shown.withheld else shown for exact, shown in pairs]
-    return with_figures(shared.model_copy(update=lists))
+    with_withheld = shared.model_copy(
+        update={
+            "results": _exact_where_withheld(report.results, shared.results),
+            "contrasts": _exact_where_withheld(report.contrasts, shared.contrasts),
+            "findings": _exact_where_withheld(report.findings, shared.findings),
+            "guards": _exact_where_withheld(report.guards, shared.guards),
+        }
+    )
+    return with_figures(with_withheld)
+
+
+def _exact_where_withheld(
+    exact_items: Sequence[ItemT], shared_items: Sequence[ItemT]
+) -> list[ItemT]:
+    """Return shared items of a list, and in place of a withheld one the exact one."""
+    items = []
+    for exact, shared in zip(exact_items, shared_items, strict=True):
+        items.append(exact if shared.withheld else shared)
+    return items

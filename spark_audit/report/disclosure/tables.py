@@ -1,4 +1,4 @@
-"""Tables of records as shared files hold them: without figures of few clusters."""
+"""The further tables as shared files hold them: without figures of few clusters."""
 
 from __future__ import annotations
 
@@ -27,40 +27,68 @@ MATCHING_TABLE = "matching_by_type"
 """The table of how many identifiers have a control."""
 
 PLACE_COLUMNS = (
-    *("nats", "caliper_nats", "sigma", "relative", "rank", "fpr"),
-    *("stage", "trained_at", "tasks"),
+    "nats",
+    "caliper_nats",
+    "sigma",
+    "relative",
+    "rank",
+    "fpr",
+    "stage",
+    "trained_at",
+    "tasks",
 )
 """Columns that say where a record stands, not what was found."""
 
 COUNT_COLUMNS = ("clusters", "spans", "pairs", "draws", "tokens", "n")
+"""Columns that say how much a record is of."""
+
+ROUNDED_COUNT_COLUMNS = ("tokens", "n")
+"""Those of them that are rounded."""
 
 POINTS = 100
 """A whole share, in points."""
+
+_LENGTH = re.compile(r" of length \d+")
 
 Record = dict[str, Any]
 
 
 def shown_table(name: str, records: list[Record], report: Report) -> list[Record]:
-    """Return the records of a table as shared files hold them."""
+    """Return the records of a table as shared files hold them.
+
+    The rule of the table (:data:`spark_audit.audits.base.TableRule`) says how:
+
+    ============  ===============================================================
+    Rule          Records of few clusters, and figures of the others
+    ============  ===============================================================
+    ``digits``    All are shown, with so many digits.
+    ``dropped``   Left out; figures are rounded as those of rows.
+    ``points``    Emptied; figures are rounded, in points of a share.
+    none          Emptied; figures are rounded as those of rows.
+    ============  ===============================================================
+    """
     if name == MATCHING_TABLE:
-        return [_matching(record) for record in records]
-    audit = report.origins.get(name, "")
+        return [_without_lengths(record) for record in records]
+
     rule = _rule_of(name)
     if rule == "digits":
         return [_with_digits(record) for record in records]
+
+    audit = report.origins.get(name, "")
     shown_records = []
     for record in records:
-        shown_record = _record(record, _clusters_of(record, audit, report), rule)
-        if shown_record is not None:
-            shown_records.append(_with_digits(shown_record))
+        n_clusters = _clusters_of(record, audit, report)
+        shown = _shown_record(record, n_clusters, rule)
+        if shown is not None:
+            shown_records.append(_with_digits(shown))
     return shown_records
 
 
 def _rule_of(name: str) -> TableRule | None:
-    """Return how a table is held, as the audit says that makes one of its name.
+    """Return the rule of a table, from the audit that makes one of its name.
 
-    A report says by itself which audit made a table; it is not asked, because it may
-    come from somebody else.
+    The report names the audit that made a table, too. It is not asked: the report may
+    come from somebody else, and the rule decides what is withheld.
     """
     for audit in all_audits().values():
         if name in audit.table_rules:
@@ -68,75 +96,103 @@ def _rule_of(name: str) -> TableRule | None:
     return None
 
 
-_LENGTH = re.compile(r" of length \d+")
+def _without_lengths(record: Record) -> Record:
+    """Return a record of :data:`MATCHING_TABLE` without lengths in its reasons.
 
-
-def _matching(record: Record) -> Record:
-    """Return how many identifiers of a type have no control, without their lengths.
-
-    Of one alone the reason would tell how many tokens it has.
+    The reason of a single identifier would tell how many tokens it has. Reasons that
+    differ by a length alone are counted together.
     """
     counts = Counter[str]()
-    for part in filter(None, record["reasons"].split("; ")):
-        count, _, reason = part.partition(" ")
-        counts[_LENGTH.sub("", reason)] += int(count) if count.isdigit() else 0
+    for part in record["reasons"].split("; "):
+        if part:
+            count, _, reason = part.partition(" ")
+            counts[_LENGTH.sub("", reason)] += int(count) if count.isdigit() else 0
+
     reasons = "; ".join(f"{counts[reason]} {reason}" for reason in sorted(counts))
     return record | {"reasons": reasons}
 
 
 def _with_digits(record: Record) -> Record:
-    """Return a record whose p are rounded, and no number has more than its digits."""
-    told = dict(record)
+    """Return a record whose p are rounded, and whose numbers have few digits."""
+    shown = dict(record)
     for column, value in record.items():
-        if isinstance(value, float):
-            told[column] = rounded_p(value) if is_p(column) else with_digits(value)
-    return told
+        if not isinstance(value, float):
+            continue
+        shown[column] = rounded_p(value) if is_p(column) else with_digits(value)
+    return shown
 
 
 def _clusters_of(record: Record, audit: str, report: Report) -> int:
-    """Return of how many clusters a record is, or at least its audit's smallest figure.
+    """Return how many clusters a record is of.
 
-    A record of a task says so, and has those of its task.
+    A record that does not say so has at least those of the smallest figure of its
+    audit, or of its task, if it names one.
     """
     for column in ("clusters", "spans"):
         if column in record:
-            size = record[column]
-            return size if isinstance(size, int) else 0
+            n_clusters = record[column]
+            return n_clusters if isinstance(n_clusters, int) else 0
+
     groups = {"pooled"}
     if isinstance(record.get("task"), str):
         groups.add(f"task:{record['task']}")
-    rows = [r for r in report.results if r.audit == audit and r.group in groups]
-    sizes = [row.clusters for row in rows if row.clusters]
-    return min(sizes, default=report.manifest.n_clusters)
+    known_clusters = [
+        row.clusters
+        for row in report.results
+        if row.audit == audit and row.group in groups and row.clusters
+    ]
+    return min(known_clusters, default=report.manifest.n_clusters)
 
 
-def _record(record: Record, size: int, rule: TableRule | None) -> Record | None:
-    """Return a record without figures of few; None where nothing is left of it."""
-    figures = {
-        key: value
-        for key, value in record.items()
-        if key not in (*PLACE_COLUMNS, *COUNT_COLUMNS)
-        and isinstance(value, int | float)
-        and not isinstance(value, bool)
-    }
-    if size == 0 and not figures:
+def _shown_record(
+    record: Record, n_clusters: int, rule: TableRule | None
+) -> Record | None:
+    """Return a record with rounded figures, or without those of few clusters.
+
+    None where nothing is left of it.
+    """
+    figure_columns = [name for name in record if _is_figure(name, record[name])]
+    if n_clusters == 0 and not figure_columns:
         return record  # of nothing, and why
-    if size < MIN_CLUSTERS_TO_PUBLISH:
-        empty = dict.fromkeys(figures) | {"note": WITHHELD}
-        return None if rule == "dropped" else record | empty
-    step = step_above(MIN_STEP_TIMES_CLUSTERS / size)
+
+    shown = dict(record)
+    if n_clusters < MIN_CLUSTERS_TO_PUBLISH:
+        for column in figure_columns:
+            shown[column] = None
+        shown["note"] = WITHHELD
+        return None if rule == "dropped" else shown
+
+    for column in figure_columns:
+        shown[column] = _shown_figure(column, record, n_clusters, rule)
+    for column in ROUNDED_COUNT_COLUMNS:
+        if column in record:
+            shown[column] = count_of(record[column], n_clusters)
+    return shown
+
+
+def _is_figure(column: str, value: object) -> bool:
+    """Return whether a value of a record says what was found."""
+    if column in PLACE_COLUMNS or column in COUNT_COLUMNS or isinstance(value, bool):
+        return False
+    return isinstance(value, int | float)
+
+
+def _shown_figure(
+    column: str, record: Record, n_clusters: int, rule: TableRule | None
+) -> float:
+    """Return a figure of a record, as finely as its clusters allow."""
+    value: float = record[column]
+    if is_p(column):
+        return rounded_p(value)
+
+    if isinstance(value, float):
+        step = step_above(MIN_STEP_TIMES_CLUSTERS / n_clusters)
+        if rule == "points":
+            step *= POINTS
+        return rounded(value, step)
+
     if rule == "points":
-        step *= POINTS
-    told = dict(record)
-    for key, value in record.items():
-        if key in ("tokens", "n"):
-            told[key] = count_of(value, size)
-        elif key in figures and is_p(key):
-            told[key] = rounded_p(value)
-        elif key in figures and isinstance(value, float):
-            told[key] = rounded(value, step)
-        elif key in figures and rule == "points":
-            # A cluster has several identifiers, and each of them several parts.
-            tried = max(size, record.get("spans") or 0, record.get("tried") or 0)
-            told[key] = round(rounded(value, count_step(tried, size)))
-    return told
+        # A cluster has several identifiers, and each of them several parts.
+        n_tried = max(n_clusters, record.get("spans") or 0, record.get("tried") or 0)
+        return round(rounded(value, count_step(n_tried, n_clusters)))
+    return value

@@ -1,13 +1,13 @@
 """Commands, sources and settings without what they tell of a machine or an account.
 
-Of a path its last name is shown, of an address neither its user nor what stands behind
-its path: queries carry keys and signatures.
+Of a path only its last name is shown. Of an address, neither its user nor what stands
+behind its path is shown: queries carry keys and signatures.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 HIDDEN = "..."
@@ -18,7 +18,7 @@ PATHS = ("scores_file", "scores_rows")
 
 _WEB_ADDRESS = re.compile(
     r"(?P<scheme>\b(?!file:)[A-Za-z][\w+.-]*://)(?:[^/\n@]*@)?"
-    r"(?P<place>[^\s?#;]*)(?P<rest>[?#;].*)?"
+    r"(?P<host_and_path>[^\s?#;]*)(?P<rest>[?#;].*)?"
 )
 """An address: scheme, perhaps a user, host with path, perhaps a query or a fragment.
 Nothing tells where a query ends: all behind it is left out."""
@@ -55,37 +55,43 @@ def shareable(text: str) -> str:
     >>> shareable("hf:ORG/NAME runs/mine")
     'hf:ORG/NAME runs/mine'
     """
-    parts: list[str] = []
-    end = 0
+    pieces: list[str] = []
+    end_of_last = 0
     for address in _WEB_ADDRESS.finditer(text):
-        parts.append(_without_folders(text[end : address.start()]))
-        rest = "?" + HIDDEN if address["rest"] else ""
-        parts.append(f"{address['scheme']}{address['place']}{rest}")
-        end = address.end()
-    parts.append(_without_folders(text[end:]))
-    return "".join(parts)
+        pieces.append(_without_folders(text[end_of_last : address.start()]))
+
+        query = f"?{HIDDEN}" if address["rest"] else ""
+        pieces.append(f"{address['scheme']}{address['host_and_path']}{query}")
+        end_of_last = address.end()
+    pieces.append(_without_folders(text[end_of_last:]))
+    return "".join(pieces)
 
 
 def _without_folders(text: str) -> str:
-    without_query = _QUERY.sub("?" + HIDDEN, text)
-    return _ABSOLUTE_FOLDERS.sub("", _FILE_SCHEME.sub("", without_query))
+    """Return text without web addresses whose paths are names."""
+    text = _QUERY.sub(f"?{HIDDEN}", text)
+    text = _FILE_SCHEME.sub("", text)
+    return _ABSOLUTE_FOLDERS.sub("", text)
 
 
-def command_line(words: Iterable[str]) -> Iterator[str]:
+def shareable_command(words: Iterable[str]) -> list[str]:
     """Return a command in shareable words, and without its seed.
 
-    The noise of DP-SGD follows from the seed.
+    The noise of DP-SGD follows from the seed: who knows it could take the noise out.
     """
+    shown = []
     is_seed = False
     for word in words:
         option, equals, _ = word.partition("=")
         if is_seed:
-            yield HIDDEN
+            shown.append(HIDDEN)
         elif option == "--seed" and equals:
-            yield f"--seed={HIDDEN}"
+            shown.append(f"--seed={HIDDEN}")
         else:
-            yield shareable(word)
+            shown.append(shareable(word))
+        # The value of the option is the next word.
         is_seed = word == "--seed"
+    return shown
 
 
 def shareable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,22 +99,30 @@ def shareable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Files that an audit reads are named without the folders that they lie in.
     """
-    return {
-        key: _shareable_value(value, is_path=key.rpartition(".")[2] in PATHS)
-        for key, value in settings.items()
-        if key != "seed"
-    }
+    shown = {}
+    for key, value in settings.items():
+        if key != "seed":
+            _, _, option = key.rpartition(".")
+            shown[key] = _shareable_value(value, is_path=option in PATHS)
+    return shown
 
 
 def _shareable_value(value: Any, *, is_path: bool) -> Any:
+    """Return a value of a setting in shareable words, with all that is inside it.
+
+    Parameters
+    ----------
+    is_path
+        Whether text is a path, so that relative folders are left out, too.
+    """
     if isinstance(value, str):
         text = shareable(value)
         return _RELATIVE_FOLDERS.sub("", text) if is_path else text
     if isinstance(value, Mapping):
-        return {
-            shareable(str(key)): _shareable_value(one, is_path=is_path)
-            for key, one in value.items()
-        }
+        shown = {}
+        for key, content in value.items():
+            shown[shareable(str(key))] = _shareable_value(content, is_path=is_path)
+        return shown
     if isinstance(value, list | tuple):
-        return [_shareable_value(one, is_path=is_path) for one in value]
+        return [_shareable_value(item, is_path=is_path) for item in value]
     return value

@@ -1,0 +1,145 @@
+"""Where a figure stands in a report, and which figures belong together.
+
+The rules of :mod:`spark_audit.report.disclosure.withholding` compare figures whose
+places are related. Each relation is a projection of :class:`Place`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spark_audit.audits import about
+from spark_audit.results import Contrast, Finding, Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a figure stands in a report.
+
+    Figures of equal places are figures of the same thing. A projection is the place
+    with some fields empty or replaced: figures whose projections are equal are related.
+
+    ======================  ==================================================
+    Projection              Figures for which it is equal
+    ======================  ==================================================
+    ``whole_place``         Of a part of the identifiers, and of all of them.
+    ``shown_together``      One follows from the other: shown both or neither.
+    ``partition``           They add up to a pooled figure: all types, all tasks.
+    ``group_of_audit``      Of one audit, checkpoint and group, of any metric.
+    ``without_comparison``  Rows and contrasts, over sources and over seeds.
+    ======================  ==================================================
+
+    Attributes
+    ----------
+    audit, checkpoint, group, metric, of
+        Columns of the row.
+    baseline
+        What a contrast is held against; empty for a row that is no contrast.
+    over
+        What the interval is over: sources, seeds or both.
+    """
+
+    audit: str
+    checkpoint: str
+    group: str
+    metric: str = ""
+    of: str = ""
+    baseline: str = ""
+    over: str = ""
+
+    @classmethod
+    def of_row(cls, row: Row) -> Place:
+        """Return the place of a row's figures."""
+        baseline = ""
+        if isinstance(row, Contrast):
+            baseline = row.baseline
+
+        return cls(
+            audit=row.audit,
+            checkpoint=row.checkpoint,
+            group=row.group,
+            metric=row.metric,
+            of=row.of,
+            baseline=baseline,
+            over=row.over,
+        )
+
+    @classmethod
+    def of_finding(cls, finding: Finding) -> Place:
+        """Return the place of the row that a finding rests on.
+
+        A finding does not say what its row is compared with: find the row by
+        :attr:`without_comparison`.
+        """
+        return cls(
+            audit=finding.audit,
+            checkpoint=finding.checkpoint,
+            group=finding.group,
+            metric=finding.row_metric,
+            of=finding.of,
+        )
+
+    @property
+    def without_comparison(self) -> Place:
+        """The place without ``baseline`` and ``over``."""
+        return replace(self, baseline="", over="")
+
+    @property
+    def shown_together(self) -> Place:
+        """The place of all figures that are shown with this one or not at all.
+
+        Some metrics have a partner from which they follow, as a rate and its
+        complement. The figures of both metrics, of all variants, share the place of the
+        metric that leads.
+        """
+        partners = {metric.name: metric.partner for metric in about(self.audit).metrics}
+        leading_metric = partners.get(self.metric) or self.metric
+        if leading_metric not in partners.values():
+            return self
+
+        return replace(self, metric=leading_metric, of="")
+
+    @property
+    def partition(self) -> Place:
+        """The place without the group's name: ``type:SSN`` becomes ``type``.
+
+        The groups of a partition add up to the pooled figure.
+        """
+        kind_of_group, _, _ = self.group.partition(":")
+        return replace(self, group=kind_of_group)
+
+    @property
+    def group_of_audit(self) -> Place:
+        """The place without its metric: an audit, a checkpoint and a group."""
+        return Place(audit=self.audit, checkpoint=self.checkpoint, group=self.group)
+
+    @property
+    def whole_place(self) -> Place | None:
+        """The place of the figure of all identifiers, if this is of a part of them.
+
+        The audit says which of its figures are of the identifiers with a control alone.
+        None: this figure is of no part.
+        """
+        whole = about(self.audit).whole_of(self.metric, self.of)
+        if whole is None:
+            return None
+
+        audit, metric, of = whole
+        return replace(self, audit=audit, metric=metric, of=of, baseline="")
+
+
+@dataclass(frozen=True)
+class FigureKey:
+    """A figure by its place and its exact value: what tells a row from all others.
+
+    Facts of findings hold copies of rows. A copy is found by this key, although its
+    status or its note may differ.
+    """
+
+    place: Place
+    value: float | None
+
+    @classmethod
+    def of_row(cls, row: Row) -> FigureKey:
+        """Return the key of a row."""
+        return cls(Place.of_row(row), row.value)
