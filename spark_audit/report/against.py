@@ -2,80 +2,126 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
+from spark_audit.report.cells import ReportTable, figure, records_table
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 
-if TYPE_CHECKING:
-    pass
-from spark_audit.report.cells import ReportTable, figure, records_table
-
 OVER_ORDER = ("both", "sources", "seeds")
-"""Of a method with several seeds the first that there is is shown."""
+"""Of a method with several seeds, the first of these that it has is shown."""
+
+
+class FigureInReport(NamedTuple):
+    """Which figure of a report a row is; the same figure of another has the same."""
+
+    checkpoint: str
+    audit: str
+    metric: str
+    of: str
+    group: str
+
+    @classmethod
+    def of_row(cls, row: Row) -> FigureInReport:
+        """Return which figure a row is; names of groups in any case are one."""
+        return cls(row.checkpoint, row.audit, row.metric, row.of, row.group.casefold())
 
 
 def against(report: Report, other: Report) -> ReportTable:
-    """Figures that both reports hold of checkpoints of one name, one per line.
+    """Return the figures that both reports hold of checkpoints of one name.
 
     Raises
     ------
     InputError
         If the reports share no checkpoint or no figure.
     """
-    ours, theirs = _figures(report), _figures(other)
-    records = [
-        _record(row, theirs[key], report, other)
-        for key, row in ours.items()
-        if key in theirs and None not in (row.value, theirs[key].value)
-    ]
+    rows = _rows_by_figure(report)
+    rows_of_other = _rows_by_figure(other)
+
+    records = []
+    for key, row in rows.items():
+        match = rows_of_other.get(key)
+        if match is not None and row.value is not None and match.value is not None:
+            records.append(_record(row, match, report, other))
     if not records:
-        names = choose("", dict.fromkeys(key[0] for key in theirs))
+        names = choose("", dict.fromkeys(key.checkpoint for key in rows_of_other))
         raise InputError(
             "the two reports have no figure of a checkpoint of one name in common",
             where="--against",
             fix=f"run the other's audits with --ckpt NAME=PATH; {names}",
         )
+
     title = render("against.title", name=other.manifest.name)
     return records_table(records, title=title, remarks=tuple(other.caveats))
 
 
-def _figures(report: Report) -> dict[tuple[str, ...], Row]:
-    """Rows by checkpoint, audit, metric, variant and group; seeds by their method."""
+def _rows_by_figure(report: Report) -> dict[FigureInReport, Row]:
+    """Return the rows of a report, of a method with several seeds only its own."""
     names = {row.checkpoint for row in report.results}
-    rows: dict[tuple[str, ...], Row] = {}
+    rows: dict[FigureInReport, Row] = {}
     for row in report.results:
         method = entry_of(row.checkpoint)
-        if method != row.checkpoint and method in names:
+        is_seed = method != row.checkpoint
+        if is_seed and method in names:
             continue
-        key = (row.checkpoint, row.audit, row.metric, row.of, row.group.casefold())
-        if key not in rows or OVER_ORDER.index(row.over) < OVER_ORDER.index(
-            rows[key].over
-        ):
+
+        key = FigureInReport.of_row(row)
+        if key not in rows or _is_before(row, rows[key]):
             rows[key] = row
     return rows
 
 
+def _is_before(row: Row, other: Row) -> bool:
+    """Return whether a row is shown rather than another one of the same figure."""
+    return OVER_ORDER.index(row.over) < OVER_ORDER.index(other.over)
+
+
 def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, str]:
+    """Return a figure of both reports as a line of the table.
+
+    Parameters
+    ----------
+    row, match
+        The figure in ``report``, and in ``other``.
+    """
     label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
-    label += "" if row.group == "pooled" else f" {row.group}"
-    pairs: dict[str, Any] = {"base": (_base(row, report), _base(match, other))}
-    for name in ("n", "clusters", "interval", "over"):
-        pairs[name] = getattr(row, name), getattr(match, name)
-    apart = [f"{k} {a} / {b}" for k, (a, b) in pairs.items() if a != b and b != 0]
-    apart.append(match.note)
-    source = {one.name: one.source for one in other.checkpoints}.get(match.checkpoint)
+    if row.group != "pooled":
+        label += f" {row.group}"
+
+    sources = {facts.name: facts.source for facts in other.checkpoints}
+    source = sources.get(match.checkpoint) or match.checkpoint
     return {
         "checkpoint": row.checkpoint,
         "figure": label,
         "here": figure(row).text,
-        "there": f"{figure(match).text} ({source or match.checkpoint})",
-        render("against.differences"): "; ".join(filter(None, apart)),
+        "there": f"{figure(match).text} ({source})",
+        render("against.differences"): _differences(row, match, report, other),
     }
 
 
+def _differences(row: Row, match: Row, report: Report, other: Report) -> str:
+    """Return in what else the two figures differ, and the note of the other one."""
+    pairs: dict[str, tuple[Any, Any]] = {
+        "base": (_base(row, report), _base(match, other)),
+        "n": (row.n, match.n),
+        "clusters": (row.clusters, match.clusters),
+        "interval": (row.interval, match.interval),
+        "over": (row.over, match.over),
+    }
+    differences = []
+    for name, (here, there) in pairs.items():
+        # 0: the other report does not say how many.
+        if here != there and there != 0:
+            differences.append(f"{name} {here} / {there}")
+    if match.note:
+        differences.append(match.note)
+    return "; ".join(differences)
+
+
 def _base(row: Row, report: Report) -> str:
-    bases = {entry_of(one.name): one.base for one in report.checkpoints}
-    return bases.get(row.checkpoint) or str(report.settings.get("reference", "unknown"))
+    """Return the base of a row's checkpoint, or the reference of its report."""
+    bases = {entry_of(facts.name): facts.base for facts in report.checkpoints}
+    base = bases.get(row.checkpoint)
+    return base or str(report.settings.get("reference", "unknown"))

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_audit.results import Report, Row, number
 from spark_audit.stats.estimate import Status
-
-if TYPE_CHECKING:
-    pass
-
 
 LARGE_NUMBER = 1e6
 """Values from which powers of ten are shown."""
@@ -23,14 +19,14 @@ SHA256 = 64
 """Letters of a digest that is not keyed."""
 
 FURTHER_TABLES = "further"
-"""Where tables stand that belong to no audit of a report."""
+"""Section of tables that belong to no audit of a report."""
 
 VOID: tuple[Status, ...] = ("void", "invalid", "insensitive", "not_resolvable")
 """Statuses of figures that stand in the report but must not be read as found."""
 
 
 def shown(value: float | None) -> str:
-    """A number as every table shows it."""
+    """Return a number as every table shows it."""
     if value is None:
         return "-"
     if isinstance(value, int):
@@ -44,26 +40,42 @@ def shown(value: float | None) -> str:
 
 
 def limited(value: float, low: float | None, high: float | None) -> str:
-    """A number with its interval in brackets."""
+    """Return a number with its interval in brackets.
+
+    >>> limited(0.25, 0.125, 0.5)
+    '0.250 [0.125, 0.500]'
+    >>> limited(0.25, 0.125, None)
+    '0.250 [≥ 0.125]'
+    """
     text = shown(value)
-    if text[0] in "<>" and {shown(low), shown(high)} <= {text, "-"}:
-        return text  # what is beyond all bounds says so once
-    if low is None:
-        return text if high is None else f"{text} [≤ {shown(high)}]"
-    ends = f"≥ {shown(low)}" if high is None else f"{shown(low)}, {shown(high)}"
-    return f"{text} [{ends}]"
+    is_beyond_bound = text[0] in "<>"
+    if is_beyond_bound and {shown(low), shown(high)} <= {text, "-"}:
+        return text  # value and limits are beyond the bound: it is said once
+
+    if low is not None and high is not None:
+        return f"{text} [{shown(low)}, {shown(high)}]"
+    if low is not None:
+        return f"{text} [≥ {shown(low)}]"
+    if high is not None:
+        return f"{text} [≤ {shown(high)}]"
+    return text
 
 
 def is_shared(report: Report) -> bool:
-    """Whether it is a report as files for others hold it: rounded, its digest keyed."""
+    """Return whether a report is rounded and its digest keyed, as files for others."""
     return not report.manifest.key and len(report.manifest.digest) != SHA256
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a cell, and the figure of the report that it shows.
+    """Text of a cell, and the figure of the report that it shows.
 
-    ``numeric`` is whether it begins with a number.
+    Attributes
+    ----------
+    numeric
+        Whether the text begins with a number.
+    row
+        The figure; None where the cell shows none.
     """
 
     text: str
@@ -78,7 +90,9 @@ class Cell:
     @property
     def missing(self) -> bool:
         """Whether nothing stands in it, or only that a figure is missing."""
-        return self.text in ("", "-") or bool(self.row and self.row.value is None)
+        if self.text in ("", "-"):
+            return True
+        return self.row is not None and self.row.value is None
 
 
 EMPTY_CELL = Cell("-")
@@ -86,26 +100,36 @@ EMPTY_CELL = Cell("-")
 
 
 def figure(row: Row, *, before: str = "", after: str = "") -> Cell:
-    """Value and decision interval of a row, or why there is none."""
+    """Return value and decision interval of a row, or why there is none.
+
+    Parameters
+    ----------
+    before, after
+        Text that stands around the figure.
+    """
     if row.value is None:
-        lacking = "withheld" if row.withheld else "not estimable"
-        return Cell(f"{before}{lacking}{after}", row=row)
+        missing = "withheld" if row.withheld else "not estimable"
+        return Cell(f"{before}{missing}{after}", row=row)
+
     text = limited(row.value, row.low, row.high)
     if row.status in VOID:
-        text += f" {row.status.upper().replace('_', ' ')}"
-    return Cell(f"{before}{text}{after}", not before, row)
+        status = row.status.upper().replace("_", " ")
+        text = f"{text} {status}"
+    return Cell(f"{before}{text}{after}", numeric=not before, row=row)
 
 
 def cell(value: object) -> Cell:
-    """A value of a record: a number, or words."""
+    """Return the cell of a value of a record: a number, or words."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Cell(shown(value), numeric=True)
-    return EMPTY_CELL if value is None or value == "" else Cell(str(value))
+    if value is None or value == "":
+        return EMPTY_CELL
+    return Cell(str(value))
 
 
 @dataclass(frozen=True)
 class TableLine:
-    """One row of a table: its cells, and whose it is."""
+    """One line of a table: its cells, and the checkpoint that they are about."""
 
     cells: tuple[Cell, ...]
     checkpoint: str = ""
@@ -118,16 +142,20 @@ class TableLine:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """One table for a reader; ``remarks`` stand below it.
+    """One table for a reader.
 
     Attributes
     ----------
-    key
-        The name of a table of records; empty of one that is made of rows.
+    title
+        The title where the table stands by itself.
+    short
+        The title under the heading of its section.
+    remarks
+        Sentences that stand below it.
     section
         Audit that it is of, or ``manifest``, or where else it stands on the page.
-    title, short
-        By itself, and under the heading of its section.
+    key
+        The name of a table of records; empty for one that is made of rows.
     """
 
     title: str
@@ -139,25 +167,45 @@ class ReportTable:
     key: str = ""
 
 
-def records_table(records: Iterable[Mapping[str, Any]], **facts: Any) -> ReportTable:
-    """Records as a table, a column a key.
+def records_table(
+    records: Iterable[Mapping[str, Any]],
+    *,
+    title: str,
+    short: str = "",
+    remarks: tuple[str, ...] = (),
+    section: str = FURTHER_TABLES,
+    key: str = "",
+) -> ReportTable:
+    """Return records as a table with a column for each key.
 
-    ``facts`` are the other fields of :class:`ReportTable`, of which ``title`` is
-    needed.
+    The other parameters are the fields of :class:`ReportTable`.
     """
     records = list(records)
-    names = list(dict.fromkeys(name for record in records for name in record))
-    rows = [
-        TableLine(
-            tuple(cell(record.get(name)) for name in names),
-            checkpoint=str(record.get("checkpoint") or ""),
-        )
-        for record in records
-    ]
-    header = tuple(name.replace("_", " ") for name in names)
-    return ReportTable(header=header, rows=tuple(rows), **facts)
+    columns: dict[str, None] = {}
+    for record in records:
+        columns |= dict.fromkeys(record)
+
+    lines = []
+    for record in records:
+        cells = tuple(cell(record.get(column)) for column in columns)
+        lines.append(TableLine(cells, checkpoint=str(record.get("checkpoint") or "")))
+
+    return ReportTable(
+        title=title,
+        header=tuple(column.replace("_", " ") for column in columns),
+        rows=tuple(lines),
+        remarks=remarks,
+        section=section,
+        short=short,
+        key=key,
+    )
 
 
 def line_name(row: Row) -> str:
-    """A checkpoint, and what its intervals are over where that is no source."""
-    return row.checkpoint if row.over == "sources" else f"{row.checkpoint}, {row.over}"
+    """Return the name of a row's line: its checkpoint.
+
+    Where its interval is not over sources, the name says over what.
+    """
+    if row.over == "sources":
+        return row.checkpoint
+    return f"{row.checkpoint}, {row.over}"

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
-    """Return one of a report's lists, or a further table, a record a line.
+    """Return one of a report's lists, or a further table, with one record per line.
 
-    What is of a checkpoint has its ``state`` and the setup guard that it is
+    A record of a checkpoint has its ``state`` and the setup guard that it is
     ``voided_by``.
 
     Parameters
@@ -27,7 +27,9 @@ def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     Raises
     ------
     InputError
-        If there is none of that name; it names those that there are.
+        If there is none of that name; the message lists the names that there are.
     """
-    table = frame(of, report, {**REPORT_LISTS, "checkpoints": CheckpointFacts})
-    return with_state_columns(table, report, report.origins.get(of, ""))
+    lists = {**REPORT_LISTS, "checkpoints": CheckpointFacts}
+    records = frame(of, report, lists)  # a row for each record, a column for each field
+    audit = report.origins.get(of, "")
+    return with_state_columns(records, report, audit)

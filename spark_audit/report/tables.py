@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_audit import sentences
 from spark_audit.audits import about, label, metric_of
 from spark_audit.names import entry_of
-from spark_audit.report.figures.styling import palette
-from spark_audit.results import Contrast, Report, Row, grouped, number
-
-if TYPE_CHECKING:
-    pass
 from spark_audit.report.cells import (
     EMPTY_CELL,
     FURTHER_TABLES,
@@ -24,171 +20,300 @@ from spark_audit.report.cells import (
     line_name,
     records_table,
 )
+from spark_audit.report.figures.styling import palette
 from spark_audit.report.glance import chance_cell, lines_with_figures
+from spark_audit.results import Contrast, Report, Row, grouped, number
 
 DRAWN_TABLES = ("mia_roc",)
 """Further tables that are there to be drawn: no reader is shown them as tables."""
 
+GROUP_KINDS = ("dose", "type", "task", "split")
+"""Kinds of groups that have a table of their own, in order."""
+
+EXPLORATORY = " (exploratory)"
+
+FEW_CLUSTERS = 10
+"""Clusters below which an interval rests on little, and readers are told."""
+
 
 def entries(report: Report) -> list[str]:
-    """What was audited, in order; seeds of a method, and a series, count once."""
-    return list(dict.fromkeys(map(entry_of, palette(report))))
-
-
-RowT = TypeVar("RowT", bound=Row)
-
-GROUP_KINDS = ("dose", "type", "task", "split")
+    """Return what was audited, in order; a method with seeds, or a series, is one."""
+    names = [entry_of(name) for name in palette(report)]
+    return list(dict.fromkeys(names))
 
 
 def tables(report: Report, *, brief: bool = False) -> list[ReportTable]:
-    """The tables that a person reads, in order.
+    """Return the tables of figures that a person reads, in order.
 
     Parameters
     ----------
     brief
         Only pooled figures: what a terminal shows of many audits.
     """
-    made: list[ReportTable] = []
+    shown = []
     for audit, rows in grouped(report.results, lambda row: row.audit).items():
-        pooled = [row for row in rows if row.group == "pooled"]
-        wide = about(audit).wide
-        parts = {"": pooled}
-        if wide:
-            parts = grouped(pooled, lambda row: metric_of(row.audit, row.metric).panel)
-        if not brief:
-            kinds = grouped(rows, lambda row: row.grouping[0])
-            parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUP_KINDS}
-        for panel, part in parts.items():
-            if part:
-                words = sentences.optional(f"table.{panel}") or about(audit).over
-                words += _units(part) + " (exploratory)" * (not wide)
-                made.append(_table(audit, part, words, panel))
+        for panel, panel_rows in _panels(audit, rows, brief=brief).items():
+            title = sentences.optional(f"table.{panel}") or about(audit).over
+            title += _units(panel_rows)
+            if not about(audit).wide:
+                title += EXPLORATORY
+            shown.append(_table(audit, panel_rows, title, panel))
+
     for audit, contrasts in grouped(report.contrasts, lambda row: row.audit).items():
-        if part := [row for row in contrasts if not brief or row.group == "pooled"]:
-            primary = any(row.family == "primary" for row in part)
-            words = sentences.render("table.change")
-            made.append(_table(audit, part, words + " (exploratory)" * (not primary)))
-    if not brief and (records := report.tables.get("matching_by_type")):
+        if brief:
+            contrasts = [row for row in contrasts if row.group == "pooled"]
+        if not contrasts:
+            continue
+
+        title = sentences.render("table.change")
+        if all(row.family != "primary" for row in contrasts):
+            title += EXPLORATORY
+        shown.append(_table(audit, contrasts, title))
+
+    matching = report.tables.get("matching_by_type")
+    if matching and not brief:
         title = sentences.render("table.matching")
-        made.append(records_table(records, title=title, section="manifest"))
-    return made
+        shown.append(records_table(matching, title=title, section="manifest"))
+    return shown
 
 
 def further_tables(report: Report) -> list[ReportTable]:
-    """The report's tables of records that readers are shown, in order."""
-    return [
-        records_table(
+    """Return the report's tables of records that readers are shown, in order."""
+    shown = []
+    for name, records in report.tables.items():
+        if not records or name == "matching_by_type" or name in DRAWN_TABLES:
+            continue
+
+        section = report.origins.get(name, FURTHER_TABLES)
+        table = records_table(
             records,
             title=name.replace("_", " "),
-            key=name,
-            section=(section := report.origins.get(name, FURTHER_TABLES)),
             short=name.removeprefix(f"{section}_").replace("_", " "),
+            section=section,
+            key=name,
         )
-        for name, records in report.tables.items()
-        if records and name != "matching_by_type" and name not in DRAWN_TABLES
-    ]
+        shown.append(table)
+    return shown
+
+
+def _panels(audit: str, rows: Sequence[Row], *, brief: bool) -> dict[str, list[Row]]:
+    """Return the rows of each table of an audit, by the key of the table's title.
+
+    The pooled rows come first: in one table, or of an audit whose variants stand side
+    by side in one for each panel of its metrics. Then each kind of group has a table.
+    """
+    pooled = [row for row in rows if row.group == "pooled"]
+    if about(audit).wide:
+        panels = grouped(pooled, lambda row: metric_of(row.audit, row.metric).panel)
+    else:
+        panels = {"": pooled}
+
+    if not brief:
+        rows_by_kind = grouped(rows, lambda row: row.grouping[0])
+        for group_kind in GROUP_KINDS:
+            panels[f"by_{group_kind}"] = rows_by_kind.get(group_kind, [])
+    return {panel: panel_rows for panel, panel_rows in panels.items() if panel_rows}
 
 
 def _units(rows: Sequence[Row]) -> str:
+    """Return the units of rows as the end of a title; empty where there is none."""
     units = sorted({row.unit for row in rows if row.unit})
     return f", in {', '.join(units)}" if units else ""
 
 
-def _table(
-    audit: str, rows: Sequence[RowT], words: str, panel: str = ""
-) -> ReportTable:
-    """One line a checkpoint and part, one column a metric; variants as either."""
-    wide = about(audit).wide and not isinstance(rows[0], Contrast)
-    named = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
-    rows = named or rows
-    lead: dict[str, Callable[[RowT], str]] = {"checkpoint": line_name}
-    if isinstance(rows[0], Contrast):
-        lead["baseline"] = _baseline
+class FigureColumn(NamedTuple):
+    """A column of figures: a metric, and its variant where each has a column."""
+
+    metric: str
+    of: str
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Columns of a table of rows.
+
+    Attributes
+    ----------
+    is_wide
+        Whether variants of a metric stand side by side; else each has its lines.
+    leading
+        Names of the columns before the figures: ``checkpoint``, and of ``baseline``,
+        ``group`` and ``of`` those in which lines differ.
+    columns
+        The columns of figures, in the order of the rows.
+    main_column
+        Of a wide table, the column that the sizes of a line are of.
+    """
+
+    is_wide: bool
+    leading: tuple[str, ...]
+    columns: tuple[FigureColumn, ...]
+    main_column: FigureColumn
+
+    def column_of(self, row: Row) -> FigureColumn:
+        """Return the column in which a row's figure stands."""
+        return FigureColumn(row.metric, row.of if self.is_wide else "")
+
+
+def _layout(audit: str, rows: Sequence[Row], panel: str) -> _Layout:
+    """Return the columns of a table of an audit's rows."""
+    is_of_contrasts = isinstance(rows[0], Contrast)
+    is_wide = about(audit).wide and not is_of_contrasts
+
+    leading = ["checkpoint"]
+    if is_of_contrasts:
+        leading.append("baseline")
     if any(row.group != "pooled" for row in rows):
-        lead["group"] = lambda row: row.grouping[1] or row.group
-    if not wide and (any(row.of for row in rows) or "baseline" not in lead):
-        lead["of"] = lambda row: row.of
+        leading.append("group")
+    has_variants = any(row.of for row in rows)
+    if not is_wide and (has_variants or not is_of_contrasts):
+        leading.append("of")
 
-    def column(row: RowT) -> tuple[str, str]:
-        return row.metric, row.of if wide else ""
+    columns = [FigureColumn(row.metric, row.of if is_wide else "") for row in rows]
+    main_column = columns[0]
+    counted_columns = [
+        FigureColumn(metric.name, variant)
+        for metric in about(audit).metrics
+        if metric.panel == panel
+        for variant in metric.counted
+    ]
+    if counted_columns:
+        main_column = counted_columns[0]
 
-    columns = list(grouped(rows, column))
-    # The column that is counted, where variants stand side by side.
-    of_panel = (one for one in about(audit).metrics if one.panel == panel)
-    main = next(((one.name, of) for one in of_panel for of in one.counted), columns[0])
-    lines = []
-    for part in grouped(rows, lambda row: (row.group, "" if wide else row.of)).values():
-        own = grouped(part, lambda row: (line_name(row), _baseline(row)))
-        for mine in own.values():
-            cells = {column(row): row for row in mine}
-            counted = mine
-            if wide:
-                seen = cells.get(main, mine[0])
-                counted = [mine[0] if seen.value is None else seen]
-            sizes = max(r.n for r in counted), max(r.clusters for r in counted)
-            texts = (Cell(of(mine[0])) for of in lead.values())
-            shown = (_change(cells[c]) if c in cells else EMPTY_CELL for c in columns)
-            whole = (*texts, *shown, *map(cell, sizes))
-            lines.append(TableLine(whole, mine[0].checkpoint))
-        by_column = grouped(part, column)
-        chance = [chance_cell(by_column.get(one, [])) for one in columns]
-        if about(audit).chance and not all(one.missing for one in chance):
-            texts = (Cell(of(part[0])) for of in [*lead.values()][1:])
-            whole = (Cell("chance"), *texts, *chance, EMPTY_CELL, EMPTY_CELL)
-            lines.append(TableLine(whole))
-    names = (label(audit, *one) if wide else label(audit, one[0]) for one in columns)
-    counts = about(audit).counts if wide else "n"
-    return ReportTable(
-        title=f"{audit}: {words}",
-        header=(*lead, *names, counts, "clusters"),
-        rows=lines_with_figures(lines),
-        remarks=_remarks(rows),
-        section=audit,
-        short=words,
+    return _Layout(
+        is_wide=is_wide,
+        leading=tuple(leading),
+        columns=tuple(dict.fromkeys(columns)),
+        main_column=main_column,
     )
 
 
+def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> ReportTable:
+    """Return one table of an audit: a line for each checkpoint and part of the rows.
+
+    Parameters
+    ----------
+    rows
+        Rows or contrasts of the audit, at least one.
+    title
+        Under the heading of the audit.
+    panel
+        Key of the table, if the audit has several.
+    """
+    rows_to_show = [
+        row for row in rows if row.of not in metric_of(audit, row.metric).hidden
+    ]
+    rows = rows_to_show or rows
+    layout = _layout(audit, rows, panel)
+
+    def part_of(row: Row) -> tuple[str, str]:
+        return row.group, "" if layout.is_wide else row.of
+
+    lines = []
+    for part in grouped(rows, part_of).values():
+        rows_by_line = grouped(part, lambda row: (line_name(row), _baseline(row)))
+        for line_rows in rows_by_line.values():
+            lines.append(_line(line_rows, layout))
+
+        if about(audit).chance:
+            chance_line = _chance_line(part, layout)
+            if chance_line is not None:
+                lines.append(chance_line)
+
+    labels = [label(audit, column.metric, column.of) for column in layout.columns]
+    size_label = about(audit).counts if layout.is_wide else "n"
+    return ReportTable(
+        title=f"{audit}: {title}",
+        header=(*layout.leading, *labels, size_label, "clusters"),
+        rows=lines_with_figures(lines),
+        remarks=_remarks(rows),
+        section=audit,
+        short=title,
+    )
+
+
+def _line(rows: Sequence[Row], layout: _Layout) -> TableLine:
+    """Return the line of a checkpoint's rows of one part."""
+    row_by_column = {layout.column_of(row): row for row in rows}
+    cells = [Cell(_leading_text(name, rows[0])) for name in layout.leading]
+    for column in layout.columns:
+        if column in row_by_column:
+            cells.append(_figure_cell(row_by_column[column]))
+        else:
+            cells.append(EMPTY_CELL)
+
+    # Of variants side by side each may be of another size: the main one counts.
+    sized_rows = rows
+    if layout.is_wide:
+        main_row = row_by_column.get(layout.main_column, rows[0])
+        sized_rows = [rows[0] if main_row.value is None else main_row]
+    cells.append(cell(max(row.n for row in sized_rows)))
+    cells.append(cell(max(row.clusters for row in sized_rows)))
+    return TableLine(tuple(cells), rows[0].checkpoint)
+
+
+def _chance_line(rows: Sequence[Row], layout: _Layout) -> TableLine | None:
+    """Return the line of values by chance of one part; None where none is known."""
+    rows_by_column = grouped(rows, layout.column_of)
+    chance = [chance_cell(rows_by_column.get(column, [])) for column in layout.columns]
+    if all(chance_value.missing for chance_value in chance):
+        return None
+
+    cells = [Cell("chance")]
+    for name in layout.leading[1:]:
+        cells.append(Cell(_leading_text(name, rows[0])))
+    return TableLine((*cells, *chance, EMPTY_CELL, EMPTY_CELL))
+
+
+def _leading_text(name: str, row: Row) -> str:
+    """Return the text of a row in a column before the figures."""
+    if name == "checkpoint":
+        return line_name(row)
+    if name == "baseline":
+        return _baseline(row)
+    if name == "group":
+        _, group_name = row.grouping
+        return group_name or row.group
+    return row.of
+
+
 def _baseline(row: Row) -> str:
+    """Return what a contrast is held against; empty for a row that is none."""
     return row.baseline if isinstance(row, Contrast) else ""
 
 
-def _change(row: Row) -> Cell:
-    """A figure; that of a contrast with its p and the smallest effect to be seen."""
+def _figure_cell(row: Row) -> Cell:
+    """Return a figure; of a contrast with its p and the smallest effect to be seen."""
     if not isinstance(row, Contrast):
         return figure(row)
+
     after = ""
-    if (p := row.best_p) is not None:
+    p = row.best_p
+    if p is not None:
         adjusted = "" if row.p_adjusted is None else " (primary) adjusted"
-        after = f", p{adjusted} {sentences.probability(p)}"
+        after += f", p{adjusted} {sentences.probability(p)}"
     if row.mde is not None:
         after += f", MDE {number(row.mde)}"
     return figure(row, after=after)
 
 
-FEW_CLUSTERS = 10
-"""Clusters below which an interval rests on little, and readers are told."""
-
-
 def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Why figures are missing, each reason once, and which rest on little."""
-    reasons: dict[tuple[str, bool], dict[str, None]] = {}
-    for row in rows:
-        if row.status == "not_estimable":
-            place = row.grouping[1] or row.checkpoint
-            # A reason to withhold says so itself.
-            reasons.setdefault((row.note, row.withheld), {})[place] = None
-    few = {
-        row.grouping[1] or row.checkpoint
-        for row in rows
-        if row.status == "ok"
-        and row.metric == "delta_sel"
-        and row.clusters < FEW_CLUSTERS
-    }
+    """Return why figures are missing, each reason once, and which rest on little."""
+    not_estimable = [row for row in rows if row.status == "not_estimable"]
     remarks = []
-    for (note, withheld), places in reasons.items():
-        key = "table.withheld" if withheld else "table.not_estimable"
+    for note, rows_of_note in grouped(not_estimable, lambda row: row.note).items():
+        # A reason to withhold says by itself that the figures are withheld.
+        is_withheld = rows_of_note[0].withheld
         reason = sentences.translated("reason", note)
-        remarks.append(sentences.render(key, places=places, note=reason))
+        remarks.append(
+            sentences.render(
+                "table.withheld" if is_withheld else "table.not_estimable",
+                places=dict.fromkeys(_group_or_checkpoint(row) for row in rows_of_note),
+                note=reason,
+            )
+        )
+
+    few = {_group_or_checkpoint(row) for row in rows if _rests_on_little(row)}
     if few:
         remarks.append(
             sentences.render("table.few", few=FEW_CLUSTERS, places=sorted(few))
@@ -196,12 +321,27 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(remarks)
 
 
+def _group_or_checkpoint(row: Row) -> str:
+    """Return the name of a row's group; of a pooled row that of its checkpoint."""
+    _, group_name = row.grouping
+    return group_name or row.checkpoint
+
+
+def _rests_on_little(row: Row) -> bool:
+    """Return whether a selectivity is of few clusters."""
+    is_selectivity = row.status == "ok" and row.metric == "delta_sel"
+    return is_selectivity and row.clusters < FEW_CLUSTERS
+
+
 def general(report: Report) -> list[tuple[str, str]]:
-    """Term and meaning of what several audits give; what intervals were made by."""
+    """Return terms that several audits use, each with its meaning.
+
+    They say how the intervals of the report were made.
+    """
     return sentences.terms("definition.all", methods=methods_of(report.results))
 
 
 def methods_of(rows: Iterable[Row]) -> list[str]:
-    """What readers see for the methods of the rows' intervals."""
-    used = sorted({row.interval for row in rows} - {"none"})
-    return [sentences.render(f"interval.{name}") for name in used]
+    """Return the methods of the rows' intervals as readers see them."""
+    names = sorted({row.interval for row in rows} - {"none"})
+    return [sentences.render(f"interval.{name}") for name in names]

@@ -129,7 +129,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class FigureKey:
+class PlacedValue:
     """A figure by its place and its exact value: what tells a row from all others.
 
     Facts of findings hold copies of rows. A copy is found by this key, although its
@@ -140,6 +140,6 @@ class FigureKey:
     value: float | None
 
     @classmethod
-    def of_row(cls, row: Row) -> FigureKey:
+    def of_row(cls, row: Row) -> PlacedValue:
         """Return the key of a row."""
         return cls(Place.of_row(row), row.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from spark_audit.report.disclosure.figure_place import FigureKey, Place
+from spark_audit.report.disclosure.figure_place import Place, PlacedValue
 from spark_audit.report.disclosure.rounding import (
     count_step,
     is_p,
@@ -33,7 +33,7 @@ be shown without a row.
 def shown_finding(
     finding: Finding,
     report: Report,
-    shown_rows: Mapping[FigureKey, Row],
+    shown_rows: Mapping[PlacedValue, Row],
     rows_by_place: Mapping[Place, Sequence[Row]],
 ) -> Finding:
     """Return the same claim, its figures rounded or withheld as those of its rows.
@@ -48,13 +48,13 @@ def shown_finding(
     rows_at_place = rows_by_place.get(Place.of_finding(finding), [])
     own_rows = _rows_of_finding(finding, rows_at_place)
     rows = own_rows or rows_at_place
-    is_withheld = any(shown_rows[FigureKey.of_row(row)].withheld for row in rows)
+    is_withheld = any(shown_rows[PlacedValue.of_row(row)].withheld for row in rows)
 
     known_clusters = [row.clusters for row in rows if row.clusters]
     n_clusters = min(known_clusters, default=report.manifest.n_clusters)
     claimed_row = shown_row(_claimed_row(finding, n_clusters))
 
-    own_row = shown_rows[FigureKey.of_row(own_rows[0])] if own_rows else None
+    own_row = shown_rows[PlacedValue.of_row(own_rows[0])] if own_rows else None
     figures = _shown_figures(finding, own_row, claimed_row, is_withheld=is_withheld)
     power = [] if is_withheld else _shown_power(finding, claimed_row)
     facts = {
@@ -70,7 +70,7 @@ def shown_finding(
 
 
 def shown_guard(
-    guard: Guard, report: Report, shown_rows: Mapping[FigureKey, Row]
+    guard: Guard, report: Report, shown_rows: Mapping[PlacedValue, Row]
 ) -> Guard:
     """Return a guard whose facts are rounded or withheld as the rows are."""
     n_clusters = report.manifest.n_clusters
@@ -228,7 +228,7 @@ def _shown_power(finding: Finding, claimed_row: Row) -> list[Power]:
 def _shown_named_fact(
     name: str,
     fact: Fact,
-    shown_rows: Mapping[FigureKey, Row],
+    shown_rows: Mapping[PlacedValue, Row],
     n_clusters: int,
     *,
     is_withheld: bool = False,
@@ -249,7 +249,7 @@ def _shown_named_fact(
 
 def _shown_fact(
     fact: Fact,
-    shown_rows: Mapping[FigureKey, Row],
+    shown_rows: Mapping[PlacedValue, Row],
     n_clusters: int,
     *,
     is_withheld: bool,
@@ -269,10 +269,10 @@ def _shown_fact(
 
 
 def _shown_row_of_fact(
-    fact: Row, shown_rows: Mapping[FigureKey, Row], *, is_withheld: bool
+    fact: Row, shown_rows: Mapping[PlacedValue, Row], *, is_withheld: bool
 ) -> Row:
     """Return a row among the facts, rounded or withheld as the report's row is."""
-    row = shown_rows.get(FigureKey.of_row(fact))
+    row = shown_rows.get(PlacedValue.of_row(fact))
     if row is None:
         # The report has no such row: the rules see this one alone.
         (why_withheld,) = reasons_to_withhold([fact])

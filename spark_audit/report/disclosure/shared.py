@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from spark_audit.report.disclosure.digests import manifest_facts
-from spark_audit.report.disclosure.figure_place import FigureKey, Place
+from spark_audit.report.disclosure.figure_place import Place, PlacedValue
 from spark_audit.report.disclosure.findings import shown_finding, shown_guard
 from spark_audit.report.disclosure.paths import (
     shareable,
@@ -43,9 +43,9 @@ def disclosed(report: Report) -> Report:
     """Return the report as every file holds it that is not for its owner only."""
     rows = (*report.results, *report.contrasts)
     reasons = reasons_to_withhold(rows)
-    shown_rows: dict[FigureKey, Row] = {}
+    shown_rows: dict[PlacedValue, Row] = {}
     for row, why_withheld in zip(rows, reasons, strict=True):
-        shown_rows[FigureKey.of_row(row)] = shown_row(row, why_withheld)
+        shown_rows[PlacedValue.of_row(row)] = shown_row(row, why_withheld)
 
     rows_by_place = grouped(rows, lambda row: Place.of_row(row).without_comparison)
     findings = [
@@ -62,9 +62,9 @@ def disclosed(report: Report) -> Report:
             "manifest": manifest_facts(report.manifest),
             "checkpoints": [_shown_checkpoint(facts) for facts in report.checkpoints],
             "settings": shareable_settings(report.settings),
-            "results": [shown_rows[FigureKey.of_row(row)] for row in report.results],
+            "results": [shown_rows[PlacedValue.of_row(row)] for row in report.results],
             "contrasts": [
-                shown_rows[FigureKey.of_row(row)] for row in report.contrasts
+                shown_rows[PlacedValue.of_row(row)] for row in report.contrasts
             ],
             "findings": findings,
             "guards": [shown_guard(g, report, shown_rows) for g in report.guards],
