@@ -1,9 +1,9 @@
-"""Files: one that is written is whole or not there, one that is read is a file.
+"""Read regular files alone, write files whole or not at all, and check their bytes.
 
 Checksums tell what was written from what a disk or a copy made of it. A file that is
 replaced as a whole carries a seal: the SHA-256 of its own bytes with zeros in the
 seal's place, so that file and checksum never are of two moments. Of files that grow, or
-whose format is another's, size and SHA-256 stand in a sealed one.
+whose format is another's, size and SHA-256 stand in a sealed file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from difflib import get_close_matches
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
@@ -30,47 +28,68 @@ from spark_audit.errors import InputError, OutputError
 
 SETTINGS_BYTES = 1 << 24
 """The largest file of settings that is read; the largest real ones are 10 MB."""
+
 _DATA_BYTES = 1 << 31
+"""The largest file of data that is read whole."""
+
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How the text begins that Git leaves in the place of a large file."""
+
 LFS_PULL = "fetch the file itself: git lfs pull"
+
+BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+
+BLANK_DIGEST = f"sha256:{'0' * 64}"
+"""What stands under ``"seal"`` until :func:`sealed` puts the checksum there."""
+
+_SEAL = re.compile(rb'"seal": ?"sha256:([0-9a-f]{64})"')
+
+_SEAL_MARKS = (b'"seal"', b'"sha256:')
+"""Parts of a seal. A flipped bit leaves one of the two, so that a damaged seal is never
+taken for none."""
+
+DAMAGED = "is damaged: it holds other bytes than were written"
+
+Fact = dict[str, Any]
+"""``bytes`` and ``sha256`` of a file, or of its beginning."""
 
 
 def is_lfs_pointer(raw: bytes) -> bool:
-    """Whether a file's first bytes are those of a pointer of Git LFS."""
+    """Return whether a file's first bytes are those of a pointer of Git LFS."""
     return raw.startswith(LFS_POINTER)
 
 
 def lies_inside(path: Path, *, within: Path | None = None) -> bool:
-    """Whether a path, its links followed, lies in a folder: by default its own.
+    """Return whether a path, its links followed, lies in a folder: by default its own.
 
-    Of a snapshot in the hub's cache (``models--ORG--NAME/snapshots/REV``) the files are
-    links into ``blobs`` beside ``snapshots``, which belong to it.
+    In a snapshot of the hub's cache (``models--ORG--NAME/snapshots/REV``) files are
+    links into ``blobs`` beside ``snapshots``, which belong to the snapshot.
     """
     folder = (within or path.parent).resolve()
-    allowed = [folder]
-    for place in (folder, *folder.parents):
-        cache = place.parent.parent
-        if place.parent.name == "snapshots" and cache.name.startswith("models--"):
-            allowed.append(cache / "blobs")
-    # Of links that lead round and round `Path.resolve` makes an error.
+    allowed_folders = [folder]
+    for ancestor in (folder, *folder.parents):
+        cache = ancestor.parent.parent
+        if ancestor.parent.name == "snapshots" and cache.name.startswith("models--"):
+            allowed_folders.append(cache / "blobs")
+
+    # `Path.resolve` raises an error for links that lead in a circle.
     target = Path(os.path.realpath(path))
-    return any(target.is_relative_to(one) for one in allowed)
+    return any(target.is_relative_to(allowed) for allowed in allowed_folders)
 
 
 def check_links(folder: Path, *inside: str) -> None:
-    """Refuse a folder of ours in which what we write, or delete, would be elsewhere.
+    """Refuse a folder whose links would make us write, or delete, outside of it.
 
     Parameters
     ----------
     inside
-        Folders in it, and files that are written to in place; patterns, the upper ones
-        first. Other files are no matter: what is written takes the place of a link.
+        Patterns of folders in it, the upper ones first, and of files that are written
+        to in place. Other files do not matter: a new file takes the place of a link.
 
     Raises
     ------
     InputError
-        If one is a link out of the folder.
+        If one of them is a link out of the folder.
     """
     for pattern in inside:
         for path in sorted(folder.glob(pattern)):
@@ -81,15 +100,16 @@ def check_links(folder: Path, *inside: str) -> None:
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
-    """Open a file for reading, and nothing else.
+    """Open a regular file for reading.
 
-    Every reader comes by here, or by :func:`check_regular`: in a folder from others, a
-    FIFO would block for ever, a device never end, and a link lead to files of ours.
+    Every reader opens files here, or asks :func:`check_regular`. In a folder that comes
+    from others, a FIFO would block for ever, a device would never end, and a link would
+    lead to files of ours.
 
     Parameters
     ----------
     follow
-        Links out of the folder too: the user named this file.
+        Follow links out of the folder, too: the user named this file.
 
     Raises
     ------
@@ -98,6 +118,8 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     """
     if not follow and not lies_inside(path):
         raise OSError(errno.ELOOP, "is a link out of its folder", str(path))
+
+    # Without O_NONBLOCK opening a FIFO would wait for its writer.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         mode = os.fstat(handle).st_mode
@@ -114,37 +136,49 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
 def read_regular(
     path: Path, *, follow: bool = False, most: int = SETTINGS_BYTES
 ) -> bytes:
-    """The bytes of a regular file; takes and raises as :func:`open_regular`.
+    """Return the bytes of a regular file; takes and raises as :func:`open_regular`.
 
     Parameters
     ----------
     most
-        Bytes beyond which nothing is read: of holes, a file can be of any size.
+        Bytes beyond which nothing is read. A file with holes can be of any size without
+        taking room on a disk.
     """
     with open_regular(path, follow=follow) as file:
         return read_whole(file, most=most)
 
 
 def read_whole(file: BufferedReader, *, most: int = SETTINGS_BYTES) -> bytes:
-    """The bytes of an open file; an ``OSError`` where there are more than ``most``."""
+    """Return the bytes of an open file.
+
+    Raises
+    ------
+    OSError
+        If there are more than ``most``.
+    """
     if os.fstat(file.fileno()).st_size > most:
         raise OSError(errno.EFBIG, f"is larger than {most / 1e6:,.0f} MB", file.name)
     return file.read()
 
 
 def data_bytes() -> int:
-    """How large a file of data may be that is read whole: by this machine's memory."""
+    """Return how many bytes a file of data may have that is read whole.
+
+    It depends on the memory of this machine.
+    """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
     return min(_DATA_BYTES, memory // 4)
 
 
 def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
-    """Strict JSON: UTF-8 without byte order mark, each key once, no NaN, no Infinity.
+    """Parse strict JSON: UTF-8 without byte order mark, each key once, no NaN.
 
-    Of a key that stands twice one reader takes the first value, another the last.
+    Where a key stands twice, one reader takes the first value, another the last.
 
     Parameters
     ----------
+    place
+        The file, for errors.
     finite
         Whether NaN and Infinity are refused, which some configurations hold.
 
@@ -153,20 +187,21 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
     InputError
         With the place; what the file holds is never said.
     """
-    if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+    if raw.startswith(BYTE_ORDER_MARKS):
         fix = "save as UTF-8 without it"
         raise InputError("begins with a byte order mark", where=place, fix=fix)
+
     try:
         return json.loads(
             raw.decode(),
-            # What is no whole number is none of its constants either: a ValueError.
+            # int("NaN") and int("Infinity") raise a ValueError.
             parse_constant=int if finite else None,
-            object_pairs_hook=_once,
+            object_pairs_hook=_object_of_unique_keys,
         )
     except UnicodeDecodeError as error:
         raise InputError("is not UTF-8", where=place, fix="save as UTF-8") from error
     except json.JSONDecodeError as error:
-        # Of the decoder's message, its kind and position: never a piece of the text.
+        # Of the decoder's message only the position is said: never a piece of the text.
         what = f"is not JSON (line {error.lineno}, column {error.colno})"
         if error.lineno == 1:
             what = f"is not JSON (column {error.colno})"
@@ -198,11 +233,12 @@ def _fix_of_json(error: json.JSONDecodeError) -> str:
     return "write it with a program that writes JSON, such as json.dump of Python"
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise a KeyError if one of its keys stands twice."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
         raise KeyError
-    return found
+    return content
 
 
 def check_regular(path: Path, *, follow: bool = False) -> None:
@@ -211,22 +247,35 @@ def check_regular(path: Path, *, follow: bool = False) -> None:
 
 
 def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
-    """Where a file does not fit its schema, in names of the schema alone.
+    """Return where a file does not fit its schema, in names of the schema alone.
 
-    A key that a file brings may be anything, text of the data too: it is left blank.
+    A key of the file itself may be anything, text of the data too: a star stands for
+    it.
+
+    Parameters
+    ----------
+    place
+        Keys and indices that lead to the field, from the outermost on.
+    schema
+        JSON schema of the file.
     """
-    parts = (schema, *schema.get("$defs", {}).values())
-    properties = {name for part in parts for name in part.get("properties", {})}
-    return ".".join(
-        str(one) if isinstance(one, int) or one in properties else "*" for one in place
-    )
+    known_names: set[str] = set()
+    for definition in (schema, *schema.get("$defs", {}).values()):
+        known_names.update(definition.get("properties", {}))
+
+    steps = []
+    for step in place:
+        is_known = isinstance(step, int) or step in known_names
+        steps.append(str(step) if is_known else "*")
+    return ".".join(steps)
 
 
 @contextlib.contextmanager
 def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[bytes]]]:
-    """A file under a name of its own; gone in the end, unless renamed.
+    """Open a new file under a temporary name; delete it in the end, unless renamed.
 
-    Its writer holds a lock on it: :func:`sweep` leaves it alone as long as that lives.
+    The process that writes holds a lock on it, so that :func:`sweep` leaves it alone as
+    long as that process lives.
 
     Raises
     ------
@@ -239,7 +288,8 @@ def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[byt
         with os.fdopen(os.open(path, flags, mode), "wb") as file:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-            # Before it was locked, a sweep may have taken it for a left one.
+            # Before it was locked, a sweep may have deleted it as a left one: then the
+            # next name is tried.
             if path.exists():
                 try:
                     yield path, file
@@ -249,21 +299,25 @@ def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[byt
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed commands left half-written in a folder.
+    """Remove the files that killed commands left half-written in a folder.
 
-    That are regular files of this user under the names of :func:`temporary` on which
-    nobody holds a lock: an ended process holds none.
+    These are regular files of this user under the names of :func:`temporary` on which
+    nobody holds a lock: a process that has ended holds none.
     """
     for path in folder.glob(".spark-*.part"):
         with contextlib.suppress(OSError):  # locked, or gone
             state = path.lstat()
-            if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid():
-                with open_regular(path) as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
+            is_own = state.st_uid == os.geteuid()
+            if not stat.S_ISREG(state.st_mode) or not is_own:
+                continue
+
+            with open_regular(path) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 _swept: set[str] = set()
+"""Folders that this process has swept."""
 
 
 def write_atomically(
@@ -288,9 +342,11 @@ def write_atomically(
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if (place := os.path.realpath(path.parent)) not in _swept:
+        folder = os.path.realpath(path.parent)
+        if folder not in _swept:
             sweep(path.parent)
-            _swept.add(place)
+            _swept.add(folder)
+
         with temporary(path.parent, mode=mode) as (part, file):
             write(file)
             file.flush()
@@ -301,32 +357,40 @@ def write_atomically(
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
-    """What is said of a file or folder that cannot be written."""
+    """Return the error about a file or folder that cannot be written."""
     what = f"cannot be written ({error.strerror or error})"
     fix = "check the path, its permissions and free space, then run again"
     return OutputError(what, where=str(path), fix=fix)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write UTF-8 text whole or not at all."""
-    write_atomically(path, lambda file: file.write(text.encode()), mode=mode)
+    """Write UTF-8 text whole or not at all, as :func:`write_atomically` does."""
+    write_bytes(path, text.encode(), mode=mode)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write bytes whole or not at all, as :func:`write_atomically` does."""
+    write_atomically(path, lambda file: file.write(data), mode=mode)
 
 
 def check_writable(folder: Path) -> None:
     """Fail now, not after hours of scoring, if a folder cannot be written; sweep it.
 
-    It is not made: a command that fails for another reason leaves nothing behind.
+    The folder is not made: a command that fails for another reason leaves nothing
+    behind.
 
     Raises
     ------
     OutputError
-        If it cannot.
+        If it cannot be written.
     """
     sweep(folder)
-    place = next(filter(os.path.lexists, (folder, *folder.parents)))
+    existing = folder
+    while not os.path.lexists(existing):
+        existing = existing.parent
     try:
-        # It has no name: nothing of it is left, however this process ends.
-        with tempfile.TemporaryFile(dir=place):
+        # The file has no name: nothing of it is left, however this process ends.
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise cannot_write(folder, error) from error
@@ -334,9 +398,9 @@ def check_writable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock file, after whoever holds it; nothing is left of it.
+    """Hold a lock file, after the process that holds it; delete it in the end.
 
-    A folder that was made for it goes, too, if it stayed empty.
+    A folder that was made for it is deleted, too, if it stayed empty.
 
     Raises
     ------
@@ -347,11 +411,11 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     """
     import filelock
 
-    made = [folder for folder in path.parents if not folder.exists()]
+    new_folders = [folder for folder in path.parents if not folder.exists()]
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
         while not lock.is_locked:
-            # One that ended may take the folder along that it made.
+            # A process that ends may delete the folder that it made: make it again.
             with contextlib.suppress(FileNotFoundError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
@@ -361,31 +425,19 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
         raise InputError(what, where=str(path.parent), fix=fix) from error
     except OSError as error:
         raise cannot_write(path.parent, error) from error
+
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
         lock.release()
         with contextlib.suppress(OSError):
-            for folder in made:
+            for folder in new_folders:
                 folder.rmdir()
 
 
-BLANK_DIGEST = f"sha256:{'0' * 64}"
-"""What stands under ``"seal"`` until :func:`sealed` puts the checksum there."""
-
-_SEAL = re.compile(rb'"seal": ?"sha256:([0-9a-f]{64})"')
-# A flipped bit leaves one of the two: it never makes a file one without a seal.
-_SEAL_MARKS = (b'"seal"', b'"sha256:')
-
-DAMAGED = "is damaged: it holds other bytes than were written"
-
-Fact = dict[str, Any]
-"""``bytes`` and ``sha256`` of a file, or of its beginning."""
-
-
 def sealed(data: bytes) -> bytes:
-    """The bytes of JSON or safetensors, with the seal in the place of ``BLANK_DIGEST``.
+    """Return bytes of JSON or safetensors, with the seal in place of ``BLANK_DIGEST``.
 
     Raises
     ------
@@ -400,22 +452,27 @@ def sealed(data: bytes) -> bytes:
 
 
 def intact_file(path: Path) -> bool | None:
-    """:func:`intact` of a file, which is not read into memory as a whole."""
-    if not path.stat().st_size:  # nothing can be mapped; and nobody sealed nothing
+    """Return :func:`intact` of a file, which is not read into memory as a whole."""
+    if not path.stat().st_size:
+        # An empty file cannot be mapped, and no file was sealed empty.
         return False
     with open_regular(path) as file:
         return intact(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def intact(data: bytes | mmap.mmap) -> bool | None:
-    """Whether bytes are those that were sealed; ``None``: they carry no seal."""
+    """Return whether bytes are those that were sealed; ``None``: they carry no seal."""
     seal = _SEAL.search(data)
     if seal is None:
-        return False if any(data.find(mark) >= 0 for mark in _SEAL_MARKS) else None
-    return _digest(data, *seal.span(1)).encode() == seal[1]
+        has_damaged_seal = any(data.find(mark) >= 0 for mark in _SEAL_MARKS)
+        return False if has_damaged_seal else None
+
+    start, end = seal.span(1)
+    return _digest(data, start, end).encode() == seal[1]
 
 
 def _digest(data: bytes | mmap.mmap, start: int, end: int) -> str:
+    """Return the SHA-256 of bytes, with zeros in place of those from start to end."""
     view = memoryview(data)
     digest = hashlib.sha256(view[:start])
     digest.update(b"0" * (end - start))
@@ -423,115 +480,73 @@ def _digest(data: bytes | mmap.mmap, start: int, end: int) -> str:
     return digest.hexdigest()
 
 
-_memo: dict[tuple[str, int, int, int], str] = {}
+_digest_by_state: dict[tuple[str, int, int, int], str] = {}
+"""SHA-256 of files that were hashed, by path, size, time of change and inode."""
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes; memoised on path, size, mtime and inode.
+    """Return the SHA-256 of a file's bytes; an unchanged file is hashed once a process.
 
-    Links are followed: it tells nothing of what the file holds.
+    Links are followed: the digest tells nothing of the content.
     """
     state = path.stat()
     key = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
-    if key not in _memo:
+    if key not in _digest_by_state:
         with open_regular(path, follow=True) as file:
-            _memo[key] = hashlib.file_digest(file, "sha256").hexdigest()
-    return _memo[key]
+            _digest_by_state[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _digest_by_state[key]
 
 
 def fact(data: bytes) -> Fact:
-    """Size and SHA-256 of bytes."""
+    """Return size and SHA-256 of bytes."""
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def fact_of(path: Path) -> Fact:
-    """Size and SHA-256 of a file."""
+    """Return size and SHA-256 of a file."""
     return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
 def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
-    """What is wrong with a file, in words; ``None``: nothing.
+    """Return what is wrong with a file, in words; ``None``: nothing.
 
     Parameters
     ----------
     told
-        What was written down of it, a :data:`Fact`.
+        The :data:`Fact` about the file that was written down, as it was read again.
     grows
-        The fact is of the file's beginning.
+        Whether the file may have grown since: the fact is about its beginning.
     """
-    told = told if isinstance(told, Mapping) else {}
-    size, sha256 = told.get("bytes"), told.get("sha256")
-    if not isinstance(size, int) or not isinstance(sha256, str):
+    written = told if isinstance(told, Mapping) else {}
+    written_size = written.get("bytes")
+    written_digest = written.get("sha256")
+    if not isinstance(written_size, int) or not isinstance(written_digest, str):
         return "has no checksum that can be read"
+
     try:
         if not path.is_file():
             return "is gone"
-        there = path.stat().st_size
-        if there < size or (there > size and not grows):
-            return f"holds {there} bytes, and {size} were written"
-        if there == size:
-            # A whole file is hashed once a process, however often it is asked for.
-            return None if sha256_file(path) == sha256 else DAMAGED
-        with open_regular(path) as file:
-            # Mapped: a file may grow to more than fits into memory.
-            begun = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b""
-            same = hashlib.sha256(begun).hexdigest() == sha256
-        return None if same else DAMAGED
+
+        size = path.stat().st_size
+        has_grown = size > written_size
+        if size < written_size or (has_grown and not grows):
+            return f"holds {size} bytes, and {written_size} were written"
+
+        if has_grown:
+            digest = _sha256_of_beginning(path, written_size)
+        else:
+            digest = sha256_file(path)
     except OSError as error:
         return f"cannot be read ({error.strerror or type(error).__name__})"
+    return None if digest == written_digest else DAMAGED
 
 
-_SCHEME = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
-_BUCKETS = frozenset(
-    "s3 s3a s3n gs gcs az abfs abfss wasb wasbs adl hdfs dbfs oci oss r2".split()
-)
-_ADDRESSES = _BUCKETS | {"http", "https", "ftp", "sftp", "ssh", "file"}
+def _sha256_of_beginning(path: Path, n_bytes: int) -> str:
+    """Return the SHA-256 of the first bytes of a file."""
+    if not n_bytes:
+        return hashlib.sha256(b"").hexdigest()
 
-
-def elsewhere(value: object) -> str | None:
-    """What to do with an address in the place of a path, which would name a folder."""
-    scheme = _SCHEME.match(str(value)) if isinstance(value, str | Path) else None
-    schemes = _ADDRESSES if isinstance(value, Path) else _BUCKETS
-    if scheme is None or scheme[1].lower() not in schemes:
-        return None
-    return "give a folder: copy from or to it, or mount it (rclone, gcsfuse, s3fs)"
-
-
-def nearest(path: Path) -> str | None:
-    """What to do about a path that is not there: the one beside it of a close name."""
-    with suppress(OSError):
-        if not path.exists():
-            # Without their endings: any two tables would be alike.
-            stems = {one.stem: one for one in sorted(path.parent.iterdir())}
-            for near in get_close_matches(path.stem, stems, n=1):
-                return f"did you mean {stems[near]}?"
-    return None
-
-
-def instead(path: str | Path, otherwise: str) -> str:
-    """What to do with a path that is not what was wanted."""
-    path = Path(path).expanduser()
-    return elsewhere(path) or nearest(path) or otherwise
-
-
-def no_such_path(path: str | Path, *, otherwise: str = "check the path") -> InputError:
-    """Return the error about a path that does not exist, whatever it should be.
-
-    Parameters
-    ----------
-    otherwise
-        What to do where no path of a close name is beside it.
-    """
-    fix = instead(path, otherwise)
-    return InputError("there is no such file or folder", where=str(path), fix=fix)
-
-
-def is_missing(path: str | Path) -> bool:
-    """Whether a path does not exist; one that may not be looked at does."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
-    return False
+    with open_regular(path) as file:
+        # Mapped: a file may grow to more than fits into memory.
+        beginning = mmap.mmap(file.fileno(), n_bytes, prot=mmap.PROT_READ)
+        return hashlib.sha256(beginning).hexdigest()

@@ -49,9 +49,13 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_audit/report/assemble.py", "matched"): "a column of matching_by_type",
     ("spark_audit/report/disclosure/tables.py", "rank"): COLUMN,
     ("spark_audit/report/receipt.py", "canary"): "the unit of a claim",
-    ("spark_audit/report/writers/pages.py", "matched"): "a column, and a line of facts",
+    ("spark_audit/report/writers/dossier.py", "matched"): (
+        "a column, and a line of facts"
+    ),
+    ("spark_audit/report/writers/dossier.py", "stages"): (
+        "a count that a template shows"
+    ),
     ("spark_audit/report/writers/pages.py", "series"): "the colours of curves",
-    ("spark_audit/report/writers/pages.py", "stages"): "a count that a template shows",
     ("spark_audit/report/writers/table_files.py", "rank"): COLUMN,
     ("spark_audit/results/evidence_columns.py", "nll"): COLUMN,
     ("spark_audit/results/evidence_columns.py", "rank"): COLUMN,

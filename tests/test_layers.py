@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "errors names sentences json_values",
     "stats",
-    "files provenance messages clock options",
+    "files wrong_paths provenance messages clock options",
     "previous results terminal",
     "data",
     "checkpoints",

@@ -24,7 +24,7 @@ from spark_audit.checkpoints.formats.hf_folder import hf_folder
 from spark_audit.checkpoints.formats.mlx_adapter import is_mlx_adapter, mlx_adapter
 from spark_audit.checkpoints.formats.peft_adapter import peft_adapter
 from spark_audit.errors import CheckpointError, at, shown
-from spark_audit.files import instead
+from spark_audit.wrong_paths import instead
 
 
 def read_headers(source: str, loading: specs.Loading) -> Checkpoint:

@@ -15,7 +15,7 @@ from spark_audit import options
 from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.specs import is_server, parse_specs, split_stage
 from spark_audit.errors import InputError
-from spark_audit.files import is_missing
+from spark_audit.wrong_paths import is_missing
 
 CHECKPOINTS = ("--ckpt",)
 """Options of checkpoints with names and stages: ``NAME=[PATH@K,PATH@K]``."""

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from spark_audit import errors, files
+from spark_audit import errors, files, wrong_paths
 from spark_audit.errors import CheckpointError, InputError, out_of_memory, shown
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
@@ -100,7 +100,7 @@ def missing(source: str) -> InputError:
         what = f"has the name {name!r} in front, and a path alone is asked for here"
         return InputError(what, where=source, fix=f"give {named_path}")
 
-    fix = files.instead(source, "check the path")
+    fix = wrong_paths.instead(source, "check the path")
     if "://" in source:
         fix = f"a model on the hub is written {HUB}ORG/NAME; audits read a server: "
         fix += "--ckpt http://HOST:PORT/v1 --model NAME"

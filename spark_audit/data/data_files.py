@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING
 
 from spark_audit.data import file_kinds
 from spark_audit.errors import InputError, OutputError
-from spark_audit.files import data_bytes, no_such_path, open_regular
+from spark_audit.files import data_bytes, open_regular
+from spark_audit.wrong_paths import no_such_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,14 +20,9 @@ from spark_audit.data.data_files import (
 from spark_audit.data.examples import Split
 from spark_audit.data.json_rows import Note, json_lines, json_list, json_rows
 from spark_audit.errors import InputError
-from spark_audit.files import (
-    lies_inside,
-    no_such_path,
-    open_regular,
-    parse_json,
-    read_regular,
-)
+from spark_audit.files import lies_inside, open_regular, parse_json, read_regular
 from spark_audit.json_values import Row
+from spark_audit.wrong_paths import no_such_path
 
 HUB = "hf:"
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")

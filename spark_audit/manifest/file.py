@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_audit import files
+from spark_audit import files, wrong_paths
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.manifest.packed_lists import Records
 from spark_audit.manifest.schema import (
@@ -128,13 +128,15 @@ def _content_of_file(path: Path) -> Any:
             raw = files.read_whole(file, most=files.data_bytes())
         return files.parse_json(raw, place=str(path))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise files.no_such_path(path, otherwise=MANIFEST) from error
+        raise wrong_paths.no_such_path(path, otherwise=MANIFEST) from error
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         kind: type[SparkError] = OutputError
         if path.is_dir():
             what, kind = "is a folder, not a manifest", InputError
-        raise kind(what, where=str(path), fix=files.instead(path, MANIFEST)) from error
+        raise kind(
+            what, where=str(path), fix=wrong_paths.instead(path, MANIFEST)
+        ) from error
     except (pa.ArrowException, KeyError, TypeError, ValueError, struct.error) as error:
         what = "was changed, is not whole, or is no manifest"
         raise InputError(what, where=str(path), fix=FIX) from error

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
-from itertools import chain
-from operator import methodcaller
+from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from pydantic import ValidationError
 
@@ -22,35 +20,45 @@ from spark_audit.files import (
     check_links,
     data_bytes,
     field_path,
-    instead,
-    no_such_path,
     parse_json,
     read_regular,
-    write_atomically,
+    write_bytes,
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.previous import keeping_previous
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing, figure_files
 from spark_audit.report.figures_line import with_figures
-from spark_audit.report.writers import latex, markdown, pages, table_files
+from spark_audit.report.writers import dossier, latex, markdown, pages, table_files
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report
+from spark_audit.wrong_paths import instead, no_such_path
 
 Writer: TypeAlias = Callable[[Report, Path, WriterInput], Iterable[File]]
 
-REPORT_FOLDERS = ("tables", "figures", "scores", "scores/store")
+REPORT_FILE = "report.json"
+
+SCORES_FOLDER = "scores"
+"""Evidence of audits. ``report.json`` names its files as those of a writer, but no
+writer makes them."""
+
+REPORT_FOLDERS = ("tables", "figures", SCORES_FOLDER, "scores/store")
 """What a report folder holds besides files; never a link out of it."""
+
+RUN_AGAIN = "run the audit again with this version"
 
 
 def _json(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
-    """``report.json`` (schema: ``schemas/report.json`` of the package)."""
-    # Its figures are not rounded, and its findings not withheld.
-    yield File("report.json", report.model_dump_json(indent=1) + "\n", private=True)
+    """Yield ``report.json`` (schema: ``schemas/report.json`` of the package)."""
+    # Its figures are exact, and none is withheld.
+    yield File(REPORT_FILE, report.model_dump_json(indent=1) + "\n", private=True)
 
 
 def _figures(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
-    """``figures/``: every figure that the report has data for, alike every time."""
+    """Yield ``figures/``: every figure that the report has data for.
+
+    The same report gives the same files, byte for byte.
+    """
     for picture in how.drawn():
         for form in figure_files.FIGURE_FORMATS:
             name = f"figures/{picture.name}.{form}"
@@ -64,28 +72,31 @@ WRITERS: Mapping[str, Writer] = {
     "latex": latex.write_latex,
     "json": _json,
     "figures": _figures,
-    "dossier": pages.write_dossier,
+    "dossier": dossier.write_dossier,
     "card": markdown.write_card,
     "named": table_files.write_named,
 }
 """Report formats by the names that users give them."""
+
 FORMATS_ON_REQUEST = ("latex", "figures", "dossier", "card", "named")
 """Written only where it is named: page and CSV show the figures, the rest is for one
 reader or one tool."""
-SCORES_FOLDER = "scores"
-"""What audits leave there is named like a writer's files, and is no writer's."""
 
 
 def folder_of(path: str | Path) -> Path:
     """Return the report folder that a path is, or lies in: its page, a table, a figure.
 
-    What is not there lies in none: a gate must not judge the report around it.
+    A path that does not exist is returned as it is: a gate must not judge the report
+    around a file that is not there.
     """
     path = Path(path)
     if not path.exists():
         return path
-    holds = (one for one in (path, *path.parents) if (one / "report.json").is_file())
-    return next(holds, path)
+
+    for folder in (path, *path.parents):
+        if (folder / REPORT_FILE).is_file():
+            return folder
+    return path
 
 
 def read_report(folder: str | Path) -> Report:
@@ -96,28 +107,20 @@ def read_report(folder: str | Path) -> Report:
     InputError
         If the folder holds no report, or one that this version cannot read, or what
         should be in it is a link out of it.
+    OutputError
+        If the file cannot be read.
     """
-    folder, fix = Path(folder), "give a report folder"
+    folder = Path(folder)
     check_links(folder, *REPORT_FOLDERS)
-    path = folder / "report.json"
-    again = "run the audit again with this version"
+    path = folder / REPORT_FILE
     try:
         text = read_regular(path, most=data_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
-        if not folder.exists():
-            raise no_such_path(folder, otherwise=fix) from error
-        what = "is a folder without report.json"
-        fix = instead(folder, fix)
-        if folder.is_file():
-            what = "is a file"
-        elif (folder / SCORES_FOLDER).is_dir():
-            what = "holds scores and no report.json: its audit has not finished"
-            fix = "give the command that made it again: it goes on where it stopped"
-        raise InputError(what, where=str(folder), fix=fix) from error
+        _refuse_missing_report(folder, error)
     except OSError as error:
-        raise OutputError(
-            f"cannot be read ({error.strerror or error})", where=str(path)
-        ) from error
+        reason = error.strerror or error
+        raise OutputError(f"cannot be read ({reason})", where=str(path)) from error
+
     # Strictly first: pydantic takes NaN and any depth.
     parse_json(text, place=str(path))
     try:
@@ -126,16 +129,44 @@ def read_report(folder: str | Path) -> Report:
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Report.model_json_schema())
         what = f"field {field}: {first['msg']}" if field else "is not JSON"
-        raise InputError(what, where=str(path), fix=again) from error
-    # A sentence of somebody else's report may lack its template, or a fact.
+        raise InputError(what, where=str(path), fix=RUN_AGAIN) from error
+
     try:
-        _ = [finding.sentence for finding in report.findings]
-        _ = [guard.detail for guard in report.guards]
+        # A sentence of somebody else's report may lack its template, or a fact.
+        for finding in report.findings:
+            _ = finding.sentence
+        for guard in report.guards:
+            _ = guard.detail
+
         # Its lines of figures may say something else than its figures.
         return with_figures(report)
     except Exception as error:  # whatever a template does with unfit facts
         what = "a finding or guard has no sentence of its facts"
-        raise InputError(what, where=str(path), fix=again) from error
+        raise InputError(what, where=str(path), fix=RUN_AGAIN) from error
+
+
+def _refuse_missing_report(folder: Path, error: OSError) -> NoReturn:
+    """Say what a path is that is no report folder, and what to do.
+
+    Raises
+    ------
+    InputError
+        Always.
+    """
+    fix = "give a report folder"
+    if not folder.exists():
+        raise no_such_path(folder, otherwise=fix) from error
+
+    if folder.is_file():
+        what = "is a file"
+        fix = instead(folder, fix)
+    elif (folder / SCORES_FOLDER).is_dir():
+        what = "holds scores and no report.json: its audit has not finished"
+        fix = "give the command that made it again: it goes on where it stopped"
+    else:
+        what = "is a folder without report.json"
+        fix = instead(folder, fix)
+    raise InputError(what, where=str(folder), fix=fix) from error
 
 
 def write_report(
@@ -174,60 +205,86 @@ def write_report(
     check_formats(formats)
     report = with_figures(report)
     shared = disclosed(report)
-    before = _before(folder)
-    written_before = {"report.json"}
-    if before is not None:
-        written_before.update(chain(*before.files.values()))
+    previous = _previous_report(folder)
+    usual_formats = [name for name in WRITERS if name not in FORMATS_ON_REQUEST]
+    requested = list(dict.fromkeys(formats or usual_formats))
 
     # Drawing takes longest: the page and the files share what is drawn.
-    drawn = cache(partial(drawing.drawings, shared))
+    @cache
+    def drawn() -> Sequence[drawing.Drawing]:
+        return drawing.drawings(shared)
+
     how = WriterInput(drawn, manifest, show_text)
+    paths_by_format = {}
+    for name in requested:
+        if name != "json":
+            files = list(WRITERS[name](shared, folder, how))
+            paths_by_format[name] = _write_keeping_files_of_user(
+                files, folder, previous
+            )
+    written = [path for paths in paths_by_format.values() for path in paths]
 
-    def write_format(name: str, content: Report) -> list[Path]:
-        files = [*WRITERS[name](content, folder, how)]
-        if before is None:
-            return write_files(files, folder)
-        # A file that the report before does not name is the user's.
-        users = [
-            folder / file.name for file in files if file.name not in written_before
-        ]
-        with keeping_previous(users):
-            return write_files(files, folder)
-
-    usual = [name for name in WRITERS if name not in FORMATS_ON_REQUEST]
-    requested = dict.fromkeys(formats or usual)
-    written_by_format = {
-        name: write_format(name, shared) for name in requested if name != "json"
-    }
-    written = [path for paths in written_by_format.values() for path in paths]
-
-    now = report if "json" in requested else before
-    if now is None:
+    # Without the format json, the report in the folder stays and names the new files.
+    report_of_folder = report if "json" in requested else previous
+    if report_of_folder is None:
         return written
-    now = _settled(folder, before, now, written_by_format)
+
+    files_by_format = _files_by_format(
+        report_of_folder, previous, paths_by_format, folder
+    )
+    report_of_folder = report_of_folder.model_copy(update={"files": files_by_format})
+    _delete_unnamed_files(report_of_folder, previous, folder)
+    report_of_folder = _with_existing_files(report_of_folder, folder)
+
     # With report.json the folder is finished: it is written last.
-    if "json" in requested:
-        written += write_format("json", now)
-    elif now != before:
-        write_format("json", now)
+    if "json" in requested or report_of_folder != previous:
+        files = list(_json(report_of_folder, folder, how))
+        json_paths = _write_keeping_files_of_user(files, folder, previous)
+        if "json" in requested:
+            written += json_paths
     return written
 
 
 def write_files(files: Iterable[File], folder: Path) -> list[Path]:
-    """Write files into a report's folder, each whole or not at all; their paths."""
+    """Write files into a report's folder, each whole or not at all; return the paths.
+
+    A private file can be read by its owner alone.
+    """
     written = []
-    for name, content, private in files:
-        data = content.encode() if isinstance(content, str) else content
-        mode = 0o600 if private else 0o644
-        write_atomically(folder / name, methodcaller("write", data), mode=mode)
-        written.append(folder / name)
+    for file in files:
+        path = folder / file.name
+        data = file.content
+        if isinstance(data, str):
+            data = data.encode()
+        write_bytes(path, data, mode=0o600 if file.private else 0o644)
+        written.append(path)
     return written
 
 
-def _before(folder: Path) -> Report | None:
+def _write_keeping_files_of_user(
+    files: Sequence[File], folder: Path, previous: Report | None
+) -> list[Path]:
+    """Write files of one format; return the paths.
+
+    A file that stands there and that the previous report does not name is the user's:
+    it is kept under another name. Without a previous report, nobody can tell whose the
+    files are: they are replaced.
+    """
+    if previous is None:
+        return write_files(files, folder)
+
+    named_files = {REPORT_FILE, *_all_files(previous)}
+    paths_of_user = [
+        folder / file.name for file in files if file.name not in named_files
+    ]
+    with keeping_previous(paths_of_user):
+        return write_files(files, folder)
+
+
+def _previous_report(folder: Path) -> Report | None:
     """Return the report in a folder that is written to; None if it cannot be read."""
     check_links(folder, *REPORT_FOLDERS)
-    if not os.path.lexists(folder / "report.json"):
+    if not os.path.lexists(folder / REPORT_FILE):
         return None
     try:
         return read_report(folder)
@@ -235,52 +292,78 @@ def _before(folder: Path) -> Report | None:
         return None
 
 
-def _settled(
+def _all_files(report: Report | None) -> set[str]:
+    """Return the names of all files that a report names."""
+    names: set[str] = set()
+    if report is not None:
+        for names_of_format in report.files.values():
+            names.update(names_of_format)
+    return names
+
+
+def _files_by_format(
+    report: Report,
+    previous: Report | None,
+    paths_by_format: Mapping[str, Sequence[Path]],
     folder: Path,
-    before: Report | None,
-    now: Report,
-    written_by_format: Mapping[str, Sequence[Path]],
-) -> Report:
-    """Delete files that contradict a report; return it with the names of the others.
+) -> dict[str, list[str]]:
+    """Return the names of a report's files, of each format and of the evidence.
 
-    Only files that the previous report names are deleted: others are the user's.
+    Of a report that is only rendered again, files of other formats stay. Files of a
+    format that no longer exists go: nothing would write them again.
+
+    Parameters
+    ----------
+    paths_by_format
+        The files that were written just now.
     """
-    files_before = {} if before is None else before.files
-    is_same = (
-        before is not None and now.model_copy(update={"files": files_before}) == before
-    )
-    if is_same:
-        # Files of a format that no longer exists go: nothing would write them again.
-        files = {
-            name: names
-            for name, names in files_before.items()
-            if name in (SCORES_FOLDER, *WRITERS)
-        }
+    files: dict[str, list[str]] = {}
+    if previous is not None and _is_same_report(report, previous):
+        for name, names in previous.files.items():
+            if name in WRITERS or name == SCORES_FOLDER:
+                files[name] = names
     else:
-        files = {SCORES_FOLDER: now.files.get(SCORES_FOLDER, [])}
-    for name, paths in written_by_format.items():
-        files[name] = sorted(path.relative_to(folder).as_posix() for path in paths)
+        files[SCORES_FOLDER] = report.files.get(SCORES_FOLDER, [])
 
-    kept = set(chain(*files.values()))
-    for name in set(chain(*files_before.values())) - kept:
+    for name, paths in paths_by_format.items():
+        files[name] = sorted(path.relative_to(folder).as_posix() for path in paths)
+    return files
+
+
+def _is_same_report(report: Report, previous: Report) -> bool:
+    """Return whether two reports are one, whatever files they name."""
+    return report.model_copy(update={"files": previous.files}) == previous
+
+
+def _delete_unnamed_files(
+    report: Report, previous: Report | None, folder: Path
+) -> None:
+    """Delete files that the previous report names and this one does not.
+
+    Files that neither of them names are the user's.
+    """
+    for name in _all_files(previous) - _all_files(report):
         with suppress(OSError):
             (folder / name).unlink()
 
+
+def _with_existing_files(report: Report, folder: Path) -> Report:
+    """Return a report that names only files that are there, in order of formats."""
     existing = {}
-    for name, names in sorted(files.items()):
-        existing_names = [one for one in names if os.path.lexists(folder / one)]
+    for name, names in sorted(report.files.items()):
+        existing_names = [file for file in names if os.path.lexists(folder / file)]
         if existing_names:
             existing[name] = existing_names
-    return now.model_copy(update={"files": existing})
+    return report.model_copy(update={"files": existing})
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Refuse a format that there is not.
+    """Refuse a format that does not exist.
 
     Raises
     ------
     InputError
-        It lists those that there are.
+        It lists the formats that exist.
     """
     for name in formats:
         one_of(name, "--format", WRITERS)

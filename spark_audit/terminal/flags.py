@@ -18,8 +18,9 @@ from cyclopts import App, Argument, ArgumentCollection, Parameter
 from cyclopts.argument import update_argument_collection
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.files import elsewhere, is_missing, no_such_path, read_regular
+from spark_audit.files import read_regular
 from spark_audit.options import ADVANCED, HOW, OUTPUT, named_place, place_of
+from spark_audit.wrong_paths import elsewhere, is_missing, no_such_path
 
 _QUIET, _VERBOSE = "No progress.", "Print every sentence and table."
 

@@ -22,8 +22,12 @@ from spark_audit.report.attacks import attacks
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.standings import SHAPES, standings
 from spark_audit.report.tried import OUTCOMES
-from spark_audit.report.writers import pages as page
-from spark_audit.report.writers.pages import MAX_EXPOSED_ROWS, exposed
+from spark_audit.report.writers.dossier import (
+    MAX_EXPOSED_ROWS,
+    dossier_words,
+    exposed,
+    write_dossier,
+)
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import (
     AuditResult,
@@ -170,7 +174,7 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
         "membership": ("void", "void"),
         "extraction": ("not tested", "this audit was not run"),
     }
-    (made,) = page.write_dossier(less, Path("nowhere"), WriterInput())
+    (made,) = write_dossier(less, Path("nowhere"), WriterInput())
     text = text_of(made.content)
     assert "twins : not tested: this audit was not run." in text
     assert "tested, but the figures are not valid 0.047" not in text
@@ -181,7 +185,7 @@ def test_every_detection_outcome_and_attack_has_its_words():
     keys = [*(f"risk.{key}" for key in detections)]
     keys += [f"outcome.{key}" for key in OUTCOMES]
     keys += [f"residual.{key}" for key in SHAPES]
-    assert all(map(page._dossier_words, keys))
+    assert all(map(dossier_words, keys))
     for name in all_audits():
         assert sentences.knows(f"audit.{name}.asks") == bool(about(name).covers)
 
@@ -204,7 +208,7 @@ def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
         text = case.manifest.by_id[row["id"]].text
         assert all(each in text for each in row["texts"])
     # No figure of a row stands anywhere: its digits are those of its id.
-    ((_, html, _),) = page.write_dossier(report, folder, WriterInput())
+    ((_, html, _),) = write_dossier(report, folder, WriterInput())
     part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
     assert not re.search(r"\d\.\d", part)
 

@@ -29,6 +29,10 @@ def found(text: str) -> Finding:
     return said("matched", "x", "moved", text)
 
 
+def detection(text: str = "it leaks") -> Finding:
+    return said("matched", "x", "memory", f"x: {text}")
+
+
 @pytest.fixture
 def report() -> Report:
     return made_report(
@@ -271,11 +275,47 @@ def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report):
     assert "matched: by task" not in longer
     assert "matched: pooled over training rows" in longer
     longest = render(grown(0, 1200))
-    assert "*Tables are left out here" in longest
+    assert "are left out here" in longest
     assert "matched: pooled over training rows" not in longest
-    # What was found is never left out, however long it is.
-    told = report.model_copy(update={"findings": [found("x: " + "y" * 70_000)]})
-    assert "y" * 70_000 in render(told)
+
+
+def test_markdown_of_many_findings_fits_an_issue(report):
+    """Definitions go first, then exploratory results, then tests that found nothing."""
+
+    def rendered(**counts: int) -> str:
+        findings = [detection()]
+        for family, count in counts.items():
+            for number in range(count):
+                text = f"x: {family} {number} {'y' * 200}"
+                finding = said("matched", "x", "nothing_shown", text)
+                findings.append(finding.model_copy(update={"family": family}))
+        return render(report.model_copy(update={"findings": findings}))
+
+    assert "## Definitions" in rendered(exploratory=100)
+    without_terms = next(
+        text
+        for count in range(200, 400, 5)
+        if "## Definitions" not in (text := rendered(exploratory=count))
+    )
+    assert "Tables and definitions are left out here" in without_terms
+    assert "exploratory 100" in without_terms
+
+    without_exploratory = rendered(exploratory=400, primary=100)
+    assert "exploratory 1 " not in without_exploratory
+    assert "primary 99 " in without_exploratory
+
+    detections_alone = rendered(exploratory=400, primary=400)
+    assert "primary 1 " not in detections_alone
+    for text in (without_terms, without_exploratory, detections_alone):
+        assert len(text) <= LONGEST
+        assert "it leaks" in text
+        assert "are left out here" in text
+
+
+def test_markdown_leaves_no_detection_out_however_long_it_is(report):
+    long_detection = detection("y" * 70_000)
+    text = render(report.model_copy(update={"findings": [long_detection]}))
+    assert "y" * 70_000 in text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from spark_audit.errors import visible
 from spark_audit.report.gate.judge import RuleOutcome
-from spark_audit.report.writers.pages import environment
+from spark_audit.report.writers.page_templates import environment
 from spark_audit.results import grouped
 
 SARIF_LEVELS = {"tripped": "error", "missing": "warning"}

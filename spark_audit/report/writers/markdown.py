@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_audit import sentences
 from spark_audit.errors import visible
@@ -21,188 +20,290 @@ from spark_audit.report.finding_groups import (
 from spark_audit.report.glance import main_rows
 from spark_audit.report.standings import SHAPES, Standing, badge, state_name
 from spark_audit.report.tables import further_tables, general, tables
-from spark_audit.report.writers.pages import environment, facts
+from spark_audit.report.writers.page_templates import environment, facts
 from spark_audit.report.writers.writer import File, WriterInput
-from spark_audit.results import OF_REPORT, Report, by_severity, grouped
+from spark_audit.results import OF_REPORT, Report, Row, by_severity, grouped
 
 LONGEST = 65_000
-"""Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
+"""Characters beyond which parts are left out: GitHub takes 65,536 in an issue."""
+
+EXTENTS = ("all", "pooled", "no_tables", "no_terms", "tests", "detections")
+"""How much of a report is written, the most first.
+
+Each leaves out what the one before leaves out, and more: tables of groups and records;
+all tables; definitions; exploratory results; all results that detect nothing, with the
+guards that passed. The sentence ``markdown.left_out.EXTENT`` says so. Detections are
+never left out, so that a report of very many of them may still be too long.
+"""
+
+LIMITS = ("low", "high", "null", "null_low", "null_high", "level", "baseline")
+"""Columns that stand beside a figure as the arguments of its metric."""
+
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+"""The beginning of a tag of HTML."""
+
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+"""The beginning of an entity of HTML."""
+
+_LEAD = re.compile(r"^(\d*)([#>+*.)-](?=\s|#|$)|~(?=~~)|`(?=``))")
+"""What at the beginning of a line makes it a heading, a list, a quotation or code."""
+
+_MENTION = re.compile(r"(?<![\w&])[@#](?=\w)|(?<=\bwww)\.")
+"""What GitHub makes a link of: a user, an issue, an address."""
 
 
 def write(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
-    """``report.md``; no text of an example is ever in it."""
+    """Yield ``report.md``; no text of an example is ever in it."""
     yield File("report.md", render(report))
 
 
 def render(report: Report) -> str:
-    """The report as Markdown, with as much of its tables as :data:`LONGEST` allows."""
+    """Return the report as Markdown, as much of it as :data:`LONGEST` allows."""
     shared = facts(report)
-    audits = dict.fromkeys(row.audit for row in report.results)
-    states = {
-        True: sentences.render("page.guard_passed"),
-        False: f"**{sentences.render('page.guard_failed')}**",
-        None: sentences.render("page.guard_warning"),
-    }
-    shared |= {
-        "matrix": _matrix(shared["answer"]),
-        "results": list(_results(report)),
-        "guards": [
-            (one.title, one.checkpoint or "-", states[one.passed], one.detail)
-            for one in sorted(report.guards, key=lambda one: one.passed is True)
-        ],
-        "definitions": [
-            *general(report),
-            *chain(*(sentences.terms(f"definition.{one}") for one in audits)),
-        ],
-    }
+    shared["matrix"] = _matrix(shared["answer"])
+
     text = ""
-    for room, shown in (
-        ("all", [*tables(report), *further_tables(report)]),
-        ("pooled", tables(report, brief=True)),
-        ("none", []),
-    ):
-        text = _rendered("report.md", shared | {"room": room, "shown": shown})
+    for extent in EXTENTS:
+        text = _rendered("report.md", shared | _parts_of_extent(report, extent))
         if len(text) <= LONGEST:
             break
     return text
 
 
-def _results(
-    report: Report,
-) -> Iterator[tuple[str, list[FindingGroup], ReportTable | None]]:
-    """Yield each audit's title, what its tests came to, and what is exploratory."""
-    findings = by_severity(one for one in report.findings if one.audit != OF_REPORT)
-    for audit, of_audit in grouped(findings, lambda one: one.audit).items():
-        title = sentences.optional(f"audit.{audit}.title") or audit
-        yield title, groups_of_tests(of_audit), table_of_the_rest(of_audit, audit)
+def _parts_of_extent(report: Report, extent: str) -> dict[str, Any]:
+    """Return those facts of the template that the extent decides on.
+
+    Parameters
+    ----------
+    extent
+        One of :data:`EXTENTS`.
+    """
+    shown_tables: list[ReportTable] = []
+    if extent == "all":
+        shown_tables = [*tables(report), *further_tables(report)]
+    elif extent == "pooled":
+        shown_tables = tables(report, brief=True)
+
+    definitions: list[tuple[str, str]] = []
+    if extent in ("all", "pooled", "no_tables"):
+        definitions = _definitions(report)
+
+    sections = list(_sections_of_audits(report))
+    guards = sorted(report.guards, key=lambda guard: guard.passed is True)
+    if extent in ("tests", "detections"):
+        sections = [section._replace(exploratory=None) for section in sections]
+    if extent == "detections":
+        sections = [_detections_of(section) for section in sections]
+        guards = [guard for guard in guards if guard.passed is not True]
+
+    states = {
+        True: sentences.render("page.guard_passed"),
+        False: f"**{sentences.render('page.guard_failed')}**",
+        None: sentences.render("page.guard_warning"),
+    }
+    guard_lines = [
+        (guard.title, guard.checkpoint or "-", states[guard.passed], guard.detail)
+        for guard in guards
+    ]
+    return {
+        "extent": extent,
+        "shown": shown_tables,
+        "definitions": definitions,
+        "results": [s for s in sections if s.groups or s.exploratory],
+        "guards": guard_lines,
+    }
 
 
-LIMITS = ("low", "high", "null", "null_low", "null_high", "level", "baseline")
-"""What stands beside a figure as the arguments of its metric."""
+class AuditSection(NamedTuple):
+    """Findings of one audit: its title, tests as sentences, the rest as a table."""
+
+    title: str
+    groups: list[FindingGroup]
+    exploratory: ReportTable | None
+
+
+def _sections_of_audits(report: Report) -> Iterator[AuditSection]:
+    """Yield the findings of each audit, the severest first."""
+    findings = by_severity(
+        finding for finding in report.findings if finding.audit != OF_REPORT
+    )
+    for audit, of_audit in grouped(findings, lambda finding: finding.audit).items():
+        yield AuditSection(
+            title=sentences.optional(f"audit.{audit}.title") or audit,
+            groups=groups_of_tests(of_audit),
+            exploratory=table_of_the_rest(of_audit, audit),
+        )
+
+
+def _detections_of(section: AuditSection) -> AuditSection:
+    """Return a section with its detections alone."""
+    return section._replace(
+        groups=[group for group in section.groups if group.is_detected]
+    )
+
+
+def _definitions(report: Report) -> list[tuple[str, str]]:
+    """Return the terms of a report, each with its meaning."""
+    definitions = general(report)
+    for audit in dict.fromkeys(row.audit for row in report.results):
+        definitions += sentences.terms(f"definition.{audit}")
+    return definitions
 
 
 def write_card(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
-    """``card.md``: figures as the hub reads them, then a section; no text."""
+    """Yield ``card.md``: figures as the hub reads them, then a section; no text."""
     import huggingface_hub.utils
     from huggingface_hub.repocard_data import eval_results_to_model_index
 
     hub: Any = huggingface_hub.utils  # which does not export it for type checkers
-    index, head = [], ""
-    for name, own in evaluations(report).items():
-        index += eval_results_to_model_index(visible(name), own)
+    index = []
+    for checkpoint, results in evaluations(report).items():
+        index += eval_results_to_model_index(visible(checkpoint), results)
+
+    metadata = ""
     if index:
-        head = f"---\n{hub.yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
-    yield File("card.md", head + _rendered("card.md", facts(report)))
+        yaml = hub.yaml_dump({"model-index": index}, sort_keys=False)
+        metadata = f"---\n{yaml}---\n\n"
+    yield File("card.md", metadata + _rendered("card.md", facts(report)))
 
 
 def evaluations(report: Report) -> dict[str, list[Any]]:
-    """Each checkpoint's main figures as ``EvalResult`` of huggingface_hub.
+    """Return each checkpoint's main figures as ``EvalResult`` of huggingface_hub.
 
-    What is not estimable, void or withheld is none; the base has none of its own.
+    Figures that are not estimable, void or withheld are left out; the base has no
+    figures of its own.
     """
+    results_by_checkpoint: dict[str, list[Any]] = {}
+    for title, _, rows in main_rows(report):
+        for row in rows:
+            if row.checkpoint == BASE or row.status != "ok":
+                continue
+            results = results_by_checkpoint.setdefault(row.checkpoint, [])
+            results.append(_evaluation(row, title, report))
+    return results_by_checkpoint
+
+
+def _evaluation(row: Row, title: str, report: Report) -> Any:
+    """Return a figure as an ``EvalResult`` of huggingface_hub."""
     from huggingface_hub import EvalResult
 
-    found: dict[str, list[Any]] = {}
-    figures = ((title, row) for title, _, rows in main_rows(report) for row in rows)
-    for title, row in figures:
-        if row.checkpoint == BASE or row.status != "ok":
-            continue
-        told = {name: getattr(row, name, None) for name in LIMITS}
-        told |= {"unit": row.unit or None}
-        name = visible(report.manifest.name)
-        result = EvalResult(
-            task_type="text-generation",
-            task_name="Privacy audit",
-            dataset_type=name,
-            dataset_name=name,
-            dataset_revision=report.manifest.digest,
-            metric_type=".".join(filter(None, (row.audit, row.metric, row.of))),
-            metric_name=title,
-            metric_value=row.value,
-            metric_args={k: v for k, v in told.items() if v is not None},
-        )
-        found.setdefault(row.checkpoint, []).append(result)
-    return found
+    arguments = {}
+    for column in LIMITS:
+        value = getattr(row, column, None)
+        if value is not None:
+            arguments[column] = value
+    if row.unit:
+        arguments["unit"] = row.unit
+
+    metric = ".".join(part for part in (row.audit, row.metric, row.of) if part)
+    data_set = visible(report.manifest.name)
+    return EvalResult(
+        task_type="text-generation",
+        task_name="Privacy audit",
+        dataset_type=data_set,
+        dataset_name=data_set,
+        dataset_revision=report.manifest.digest,
+        metric_type=metric,
+        metric_name=title,
+        metric_value=row.value,
+        metric_args=arguments,
+    )
 
 
-def _rendered(name: str, facts: Mapping[str, Any]) -> str:
-    made = environment(plain=_plain, cell=_cell, stands=_stands)
-    made.globals |= {"code": _code, "grid": _grid, "table": table}
-    made.globals |= {"group_lines": _group_lines}
-    return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
+def _rendered(template_name: str, facts: Mapping[str, Any]) -> str:
+    """Return a template with facts, at most one blank line between paragraphs."""
+    templates = environment(plain=_plain, cell=_cell, stands=_stands)
+    templates.globals["code"] = _code
+    templates.globals["grid"] = _grid
+    templates.globals["table"] = table
+    templates.globals["group_lines"] = _group_lines
+
+    text = templates.get_template(template_name).render(facts)
+    return re.sub(r"\n{3,}", "\n\n", text).lstrip("\n")
 
 
 def _code(text: str) -> str:
-    """A code span, which nothing in it ends."""
+    """Return a code span, which nothing in it ends."""
     return f"`{visible(text).replace('`', chr(39))}`"
 
 
-def _grid(shown: ReportTable) -> str:
-    return table(shown.header, [line.texts for line in shown.rows])
+def _grid(shown_table: ReportTable) -> str:
+    """Return a table of the report as one of Markdown."""
+    return table(shown_table.header, [line.texts for line in shown_table.rows])
 
 
 def _matrix(answer: Glance | None) -> ReportTable | None:
     """Return the matrix as a table, a line for each checkpoint."""
     if answer is None:
         return None
-    heads = [f"{column.attack} ({column.head})" for column in answer.matrix.columns]
-    header = (sentences.render("matrix.checkpoint"), *heads)
+
+    header = [sentences.render("matrix.checkpoint")]
+    for column in answer.matrix.columns:
+        header.append(f"{column.attack} ({column.head})")
+
     lines = []
     for row in answer.matrix.rows:
-        who = Cell(f"{badge(row.state)} {row.name}")
-        cells = [Cell(cell.text) for cell in row.cells]
-        lines.append(TableLine((who, *cells), row.name))
-    return ReportTable(title="", header=header, rows=tuple(lines))
+        cells = [Cell(f"{badge(row.state)} {row.name}")]
+        for matrix_cell in row.cells:
+            cells.append(Cell(matrix_cell.text))
+        lines.append(TableLine(tuple(cells), row.name))
+    return ReportTable(title="", header=tuple(header), rows=tuple(lines))
 
 
 def _group_lines(group: FindingGroup) -> list[str]:
     """Return the figures and remarks of each finding; of several with its subject."""
+    has_several_members = len(group.members) > 1
     lines = []
     for member in group.members:
         text = " ".join([member.figures, *member.remarks]).strip()
-        if text and len(group.members) > 1:
+        if text and has_several_members:
             text = f"{member.subject}: {text}"
-        lines.append(text)
-    return [line for line in lines if line]
+        if text:
+            lines.append(text)
+    return lines
 
 
-def _stands(one: Standing) -> str:
-    """A checkpoint's state, evidence, and what its attacks came to."""
-    tally = f" *{one.outcomes}.*" if one.tried else ""
-    state = f"{SHAPES[one.state]} **{state_name(one.state)}**"
-    return f"{state} **{one.name}**: {one.lead}{tally}"
+def _stands(standing: Standing) -> str:
+    """Return a checkpoint's state, evidence, and what its attacks came to."""
+    sign = SHAPES[standing.state]
+    text = f"{sign} **{state_name(standing.state)}** **{standing.name}**"
+    text = f"{text}: {standing.lead}"
+    if standing.tried:
+        text = f"{text} *{standing.outcomes}.*"
+    return text
 
 
 def _plain(text: str) -> str:
-    """Inert text, which opens no code span that what follows would close."""
+    """Return inert text, which opens no code span that what follows would close."""
     text = _inert(text)
-    return text.replace("`", "\\`") if text.count("`") % 2 else text
+    has_open_code_span = text.count("`") % 2 == 1
+    return text.replace("`", "\\`") if has_open_code_span else text
 
 
 def _inert(text: str) -> str:
-    """Text that begins no tag, link, image or heading: it may be somebody else's.
+    """Return text that begins no tag, link, image or heading.
 
-    Intervals keep their brackets: only what would make a link of them is escaped.
+    The text may be somebody else's. Intervals keep their brackets: only brackets that
+    would make a link of them are escaped.
     """
     text = _ENTITY.sub("&amp;", visible(text))
-    text = _TAG.sub("&lt;", text).replace("](", "]\\(").replace("][", "]\\[")
-    text = _LEAD.sub(r"\1\\\2", text.strip()).replace("]:", "]\\:").replace("$", "\\$")
+    text = _TAG.sub("&lt;", text)
+    text = text.replace("](", "]\\(").replace("][", "]\\[")
+    text = _LEAD.sub(r"\1\\\2", text.strip())
+    text = text.replace("]:", "]\\:").replace("$", "\\$")
     text = text.replace("://", ":&#47;/")
-    return _MENTION.sub(lambda found: f"&#{ord(found[0])};", text)
-
-
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-_ENTITY = re.compile(r"&(?=#?\w+;)")
-_LEAD = re.compile(r"^(\d*)([#>+*.)-](?=\s|#|$)|~(?=~~)|`(?=``))")
-_MENTION = re.compile(r"(?<![\w&])[@#](?=\w)|(?<=\bwww)\.")
+    return _MENTION.sub(lambda mention: f"&#{ord(mention[0])};", text)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; what would end a cell or a line inside one is escaped."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+    """Return a table of Markdown; what would end a cell or a line in it is escaped."""
+    lines = []
+    for cells in (header, ["---"] * len(header), *rows):
+        lines.append(f"| {' | '.join(_cell(text) for text in cells)} |")
+    return "\n".join(lines)
 
 
-def _cell(cell: str) -> str:
-    text = " ".join(str(cell).replace("\\", "\\\\").split())
-    return _inert(text).replace("|", "\\|").replace("`", "\\`")
+def _cell(text: str) -> str:
+    """Return inert text in one line, which does not end its cell."""
+    one_line = " ".join(str(text).replace("\\", "\\\\").split())
+    return _inert(one_line).replace("|", "\\|").replace("`", "\\`")

@@ -1,0 +1,309 @@
+"""dossier.html: what a data protection officer needs, on pages of A4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_audit.audits import Matched, about, metric_of
+from spark_audit.errors import InputError, OutputError
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import entry_of
+from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
+from spark_audit.report.standings import Standing
+from spark_audit.report.tried import Tried, attack_name
+from spark_audit.report.writers.page_templates import environment, facts
+from spark_audit.report.writers.writer import File, WriterInput
+from spark_audit.results import Guard, Report, grouped
+from spark_audit.sentences import DECIMALS, knows, render, under
+from spark_audit.sentences.renderer import figure as figure_in_words
+from spark_audit.sentences.renderer import percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_EXPOSED_ROWS = 10
+"""The most exposed rows that are told of each checkpoint."""
+
+SPAN_COLUMNS = ["example", "task", "split", "type", "start", "n_tokens"]
+"""Columns of the evidence that tell an identifier from all others."""
+
+
+def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+    """Yield ``dossier.html``; a browser prints it on A4.
+
+    Parameters
+    ----------
+    folder
+        The report's, whose evidence tells the most exposed rows.
+    how
+        Its manifest is for the number of rows, and with ``show_text`` for the
+        identifiers.
+    """
+    dossier_facts = facts(report)
+    standings: list[Standing] = dossier_facts["standings"]
+    manifest_to_name_rows = how.manifest if how.show_text else None
+
+    names_by_state = {}
+    for state, of_state in grouped(standings, lambda found: found.state).items():
+        names_by_state[state] = [standing.name for standing in of_state]
+
+    exposed_by_name = {}
+    for standing in standings:
+        if standing.state == "LEAKS":
+            exposed_by_name[standing.name] = exposed(
+                report, folder, standing, manifest=manifest_to_name_rows
+            )
+
+    limits: list[str] = []
+    for audit in ["all", *dict.fromkeys(row.audit for row in report.results)]:
+        limits += under(f"scope.{audit}.dossier.")
+
+    dossier_facts |= {
+        "words": dossier_words,
+        "stages": len(report.checkpoints) - len(dossier_facts["checkpoints"]),
+        "data": _data(report, how.manifest),
+        "by_state": names_by_state,
+        "guards": _guards_to_show(report),
+        "exposed": exposed_by_name,
+        "limits": limits,
+        "named": manifest_to_name_rows is not None,
+        "shown": _summaries_of_named_rows(report, folder, standings),
+    }
+    templates = environment(figure=_figure, attack=attack_name, words=dossier_words)
+    html = templates.get_template("dossier.html").render(dossier_facts)
+    # With identifiers it is as private as the manifest.
+    yield File("dossier.html", html, private=manifest_to_name_rows is not None)
+
+
+def dossier_words(key: str, **facts: Any) -> str:
+    """Return the words of a key of the dossier; empty where there are none."""
+    key = f"dossier.page.{key.lower().replace(' ', '_')}"
+    return render(key, **facts) if knows(key) else ""
+
+
+def _guards_to_show(report: Report) -> list[Guard]:
+    """Return the guards that failed, then those that warn."""
+    failed = [guard for guard in report.guards if guard.passed is False]
+    warnings = [guard for guard in report.guards if guard.passed is None]
+    return failed + warnings
+
+
+def _summaries_of_named_rows(
+    report: Report, folder: Path, standings: list[Standing]
+) -> list[str]:
+    """Return how many rows are shown to have been trained on, by checkpoint.
+
+    Only checkpoints of which something was detected are told.
+    """
+    detected = {standing.name for standing in standings if standing.detections}
+    summaries = []
+    # No audit of membership, or its scores are elsewhere, or others.
+    with suppress(InputError, OutputError):
+        for rows_of_checkpoint in named_rows(report, evidence_of(report, folder)):
+            if entry_of(rows_of_checkpoint.checkpoint) in detected:
+                summaries.append(rows_of_checkpoint.summary(NAMED_SHARE))
+    return summaries
+
+
+def _figure(attack: Tried) -> str:
+    """Return value, interval and null of one attack on one checkpoint, in words.
+
+    Empty where there is no figure that may be read.
+    """
+    finding = attack.finding
+    if finding is None or finding.value is None or attack.outcome == "void":
+        return ""
+
+    metric = metric_of(finding.audit, finding.metric)
+    if metric.rate and not finding.unit:
+        text = percent(finding)
+    else:
+        text = figure_in_words(finding, DECIMALS.get(finding.unit, 3))
+    if finding.unit == "points":
+        text = render("dossier.of_unit", size=text, unit=finding.unit)
+
+    if finding.null is None:
+        return text
+    null = f"{finding.null:.3g}"
+    return render("dossier.figure_with_null", figure=text, null=null)
+
+
+def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
+    """Return what the audits were run on: label and value of each line.
+
+    Name and digest of the manifest, rows, identifiers, canaries.
+    """
+    manifest_facts = report.manifest
+    values = {"manifest": manifest_facts.name, "digest": manifest_facts.digest}
+
+    reference = report.settings.get("reference")
+    if reference:
+        values["reference"] = str(reference)
+
+    if manifest is not None:
+        n_rows = len(manifest.examples)
+        n_trained = sum(example.split == "train" for example in manifest.examples)
+        values["rows"] = render(
+            "dossier.rows_split", trained=n_trained, held_out=n_rows - n_trained
+        )
+
+    records = report.tables.get("matching_by_type", [])
+    if records:
+        counts = {
+            record["type"]: record["matched"] + record["unmatched"]
+            for record in records
+        }
+        values["identifiers"] = render(
+            "dossier.identifiers_by_type", count=sum(counts.values()), counts=counts
+        )
+    values["matched"] = render(
+        "dossier.matched_count",
+        spans=manifest_facts.n_spans,
+        clusters=manifest_facts.n_clusters,
+    )
+
+    # Nothing is said of canaries that no audit of this report asked for.
+    n_planted = _count_planted_canaries(report)
+    if n_planted:
+        values["canaries"] = str(n_planted)
+    return [(render(f"dossier.{name}"), value) for name, value in values.items()]
+
+
+def _count_planted_canaries(report: Report) -> int:
+    """Return how many canaries were tested; 0 where no audit asked for them."""
+    counts = []
+    for row in report.results:
+        audit = about(row.audit)
+        if not audit.needs_canaries or audit.covers is None:
+            continue
+
+        metric, _ = audit.covers
+        if row.metric == metric and row.group == "pooled":
+            counts.append(row.n)
+    return max(counts, default=0)
+
+
+def exposed(
+    report: Report,
+    folder: Path,
+    standing: Standing,
+    *,
+    manifest: Manifest | None = None,
+) -> list[dict[str, Any]] | str:
+    """Return the rows whose identifiers a checkpoint gives away most.
+
+    Parameters
+    ----------
+    folder
+        The report's, with the evidence.
+    manifest
+        For the ids of rows and the text of identifiers. None: neither is shown, as an
+        id may name somebody, too.
+
+    Returns
+    -------
+    list of dict, or str
+        Each row has its ``id``, or without a manifest its number in the evidence, its
+        ``task``, the ``types`` of its identifiers that became likelier, the most
+        exposed first, and with a manifest the ``texts`` of these. In place of the list,
+        the reason why there is none.
+    """
+    attacks = {
+        tried.audit: tried.attack
+        for tried in standing.tried
+        if tried.outcome == "FOUND"
+    }
+    if not any(about(audit).attacks_identifiers for audit in attacks):
+        return render("dossier.exposed_nobody", attacks=[*attacks.values()])
+
+    try:
+        # A row for each identifier and checkpoint.
+        spans = evidence_of(report, folder, Matched.name).frame()
+    except (InputError, OutputError):
+        file = f"scores/{Matched.evidence_file()}"
+        return render("dossier.exposed_missing", file=file)
+
+    if manifest is None:
+        number_by_id = {
+            example: render("dossier.row", number=number)
+            for number, example in enumerate(spans["example"].unique(), start=1)
+        }
+        spans["example"] = spans["example"].map(number_by_id)
+
+    is_of_checkpoint = spans["checkpoint"].map(entry_of) == standing.name
+    is_identifier = spans["role"].isin(("pii", "unmatched"))
+    likelier = _likelier_identifiers(spans[is_of_checkpoint & is_identifier])
+
+    rows = []
+    by_example = likelier.groupby("example", sort=False)
+    for example, identifiers in islice(by_example, MAX_EXPOSED_ROWS):
+        rows.append(
+            {
+                "id": str(example),
+                "task": str(identifiers["task"].iloc[0]),
+                "types": [*identifiers["type"].unique()],
+                "texts": _texts(str(example), identifiers, manifest),
+            }
+        )
+    return rows or render("dossier.exposed_none")
+
+
+def _texts(
+    example_id: str, identifiers: pd.DataFrame, manifest: Manifest | None
+) -> list[str]:
+    """Return the text of a row's identifiers, each once; none without a manifest.
+
+    Parameters
+    ----------
+    identifiers
+        Of the row, with the columns ``start`` and ``n_tokens``: their tokens.
+    """
+    example = None if manifest is None else manifest.by_id.get(example_id)
+    if example is None:
+        return []
+
+    text_by_tokens = {}
+    for span in example.spans:
+        text_by_tokens[span.tokens] = example.text[span.start : span.end]
+
+    ends = identifiers["start"] + identifiers["n_tokens"]
+    texts = []
+    for tokens in zip(identifiers["start"], ends, strict=True):
+        if tokens in text_by_tokens:
+            texts.append(text_by_tokens[tokens])
+    return list(dict.fromkeys(texts))
+
+
+def _likelier_identifiers(spans: pd.DataFrame) -> pd.DataFrame:
+    """Return the identifiers of training rows that became likelier, the most so first.
+
+    Parameters
+    ----------
+    spans
+        Identifiers of one checkpoint, or of the seeds of one method, with the columns
+        :data:`SPAN_COLUMNS`, ``nll_sum`` and ``ref_sum`` (nats, to the checkpoint and
+        to the reference).
+
+    Returns
+    -------
+    DataFrame
+        Of :data:`SPAN_COLUMNS` and ``drop``, in nats: by how much likelier an
+        identifier is than to the reference, beyond what identifiers of its type in rows
+        never trained on became; over seeds the mean.
+    """
+    spans = spans.assign(drop=spans["ref_sum"] - spans["nll_sum"])
+    spans = spans.groupby(SPAN_COLUMNS, as_index=False)[["drop"]].mean()
+
+    is_trained = spans["split"] == "train"
+    sums = spans[~is_trained].groupby("type")[["drop", "n_tokens"]].sum()
+    usual_drop_per_token = sums["drop"] / sums["n_tokens"]  # by type
+
+    trained = spans[is_trained]
+    usual_drop = trained["type"].map(usual_drop_per_token).fillna(0.0)
+    trained = trained.assign(drop=trained["drop"] - usual_drop * trained["n_tokens"])
+    likelier = trained[trained["drop"] > 0]
+    return likelier.sort_values("drop", ascending=False, kind="stable")

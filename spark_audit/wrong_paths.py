@@ -1,0 +1,91 @@
+"""What to do about a path that does not exist, or that is an address."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+
+from spark_audit.errors import InputError
+
+_SCHEME = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
+"""The scheme of an address, which may stand behind ``NAME=`` or ``NAME=[``."""
+
+_BUCKETS = frozenset(
+    "s3 s3a s3n gs gcs az abfs abfss wasb wasbs adl hdfs dbfs oci oss r2".split()
+)
+_ADDRESSES = _BUCKETS | {"http", "https", "ftp", "sftp", "ssh", "file"}
+
+
+def elsewhere(value: object) -> str | None:
+    """Return what to do with an address in the place of a path; None if it is none.
+
+    Taken for a path, the address would name a folder.
+
+    Parameters
+    ----------
+    value
+        Of text, only addresses of buckets count: a checkpoint may have another address.
+    """
+    if not isinstance(value, str | Path):
+        return None
+
+    scheme = _SCHEME.match(str(value))
+    schemes = _ADDRESSES if isinstance(value, Path) else _BUCKETS
+    if scheme is None or scheme[1].lower() not in schemes:
+        return None
+    return "give a folder: copy from or to it, or mount it (rclone, gcsfuse, s3fs)"
+
+
+def nearest(path: Path) -> str | None:
+    """Return a question about a file of a close name beside a path that is missing.
+
+    None where the path exists, or nothing beside it has a close name.
+    """
+    with suppress(OSError):
+        if path.exists():
+            return None
+
+        # Names are compared without their endings: any two tables would be alike.
+        path_by_stem = {near.stem: near for near in sorted(path.parent.iterdir())}
+        for stem in get_close_matches(path.stem, path_by_stem, n=1):
+            return f"did you mean {path_by_stem[stem]}?"
+    return None
+
+
+def instead(path: str | Path, otherwise: str) -> str:
+    """Return what to do with a path that is not what was wanted.
+
+    Parameters
+    ----------
+    otherwise
+        What to do where the path is no address, and no file of a close name is beside
+        it.
+    """
+    path = Path(path).expanduser()
+    return elsewhere(path) or nearest(path) or otherwise
+
+
+def no_such_path(path: str | Path, *, otherwise: str = "check the path") -> InputError:
+    """Return the error about a path that does not exist, whatever it should be.
+
+    Parameters
+    ----------
+    otherwise
+        As of :func:`instead`.
+    """
+    fix = instead(path, otherwise)
+    return InputError("there is no such file or folder", where=str(path), fix=fix)
+
+
+def is_missing(path: str | Path) -> bool:
+    """Return whether a path does not exist; one that may not be looked at does."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
